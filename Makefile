@@ -1,0 +1,66 @@
+# Needs make and python3 (3.11 or later), nothing else: each target makes its own environment.
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON = $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
+	$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
+TOO_OLD = bdtppl needs Python 3.11 or later, and python3 here is \
+	$(or $(shell python3 --version 2>/dev/null),missing): install one, or name it with `make PYTHON=...`
+
+DEMO_OUT := demo
+WORKERS := 2
+PYTEST_FLAGS :=
+BENCHMARKS := exact
+
+.PHONY: help demo test slow lint types doctest wheel notebooks bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(VENV)/installed  ## the exact posterior of real data, printed, drawn and saved in ./demo
+	$(VENV)/bin/bdtppl demo --out $(DEMO_OUT)
+
+test: $(VENV)/installed  ## the fast tests
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_FLAGS)
+
+slow: $(VENV)/installed  ## the slow tests: statistical checks of minutes
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile -m slow $(PYTEST_FLAGS)
+
+doctest: $(VENV)/installed  ## every example in a docstring
+	$(RUN) tests/doctests.py
+
+wheel: $(VENV)/installed  ## build the wheel and try it in a clean environment
+	$(RUN) tests/wheel_install.py
+
+bench: $(VENV)/installed  ## the benchmarks; BDTPPL_DATA names the folder of data sets
+	for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name || exit 1; done
+
+lint: $(VENV)/installed-dev  ## style and formatting
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(VENV)/installed-dev  ## static types, read from an installed wheel
+	rm -rf build/lib build/typed
+	$(RUN) -m pip install --quiet --no-deps --target build/typed .
+	$(RUN) -m pyright --pythonpath $(RUN)
+
+notebooks: $(VENV)/installed-dev  ## execute the notebooks in place
+	$(RUN) tests/execute_notebooks.py
+
+clean:  ## remove the environment and whatever was built
+	rm -rf $(VENV) build dist *.egg-info demo
+
+$(RUN):
+	$(or $(PYTHON),$(error $(TOO_OLD))) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(RUN)
+	$(RUN) -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(RUN) -m pip install --quiet --editable '.[dev]'
+	@touch $@
