@@ -1,0 +1,339 @@
+"""A table becomes a `Design`: integer codes and the cut points between them.
+
+A hard tree never sees a value, only on which side of a cut it lies. A design therefore holds, for
+each feature, the ordered cut points that rules may use, and for each row and feature the code: the
+number of cut points at or below the value, or -1 where the value is missing. A rule *feature f,
+code < v* sends a row to the left; it is shown to people as ``petal width < 0.8``.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+__all__ = ["Design", "Binning"]
+
+Binning = Literal["quantile", "uniform"]
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Rows and features as values and integer codes.
+
+    Per-code arrays are flat over all features: code v of feature f lies at ``offset[f] + v``.
+    V is the number of codes of all features together.
+
+    Attributes
+    ----------
+    matrix
+        float64 [n, d]; the values, NaN where missing.
+    codes
+        int32 [n, d]; -1 where the value is missing.
+    weights
+        int64 [n], at least 1: how often a row is repeated.
+    num_codes
+        int32 [d]; feature f has codes 0 to ``num_codes[f] - 1``.
+    cut_threshold
+        float64 [V]; a row has code < v exactly where its value < ``cut_threshold[offset[f] + v]``
+        (-inf at v = 0).
+    low_edge, high_edge
+        float64 [V]; smallest and largest training value of the code (NaN where no row has it).
+    names
+        Feature names.
+    is_indicator
+        bool [d]; the feature is a 0/1 column of a category.
+    """
+
+    matrix: np.ndarray = field(repr=False)
+    codes: np.ndarray
+    weights: np.ndarray
+    num_codes: np.ndarray
+    cut_threshold: np.ndarray
+    low_edge: np.ndarray
+    high_edge: np.ndarray
+    names: tuple[str, ...]
+    is_indicator: np.ndarray = field(repr=False)
+
+    @classmethod
+    def from_matrix(
+        cls,
+        matrix: np.ndarray,
+        *,
+        weights: np.ndarray | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        names: tuple[str, ...] | None = None,
+        is_indicator: np.ndarray | None = None,
+    ) -> "Design":
+        """Choose cut points from a matrix and code its rows.
+
+        Parameters
+        ----------
+        matrix
+            float [n, d]; NaN is missing, infinite values are refused.
+        weights
+            Integers [n], at least 1: repeated rows. Default 1.
+        bins
+            None keeps a cut between any two neighbouring distinct values; k gives a feature of more
+            than k distinct values at most k buckets.
+        binning
+            "quantile" or "uniform" (equal width); used with ``bins``.
+        grid
+            t cuts at the inner points of ``linspace(0, 1, t + 2)`` after scaling each feature to
+            [0, 1] by its range, compared in float64 (DT-GFN, section 5.1); excludes ``bins``.
+        names
+            Feature names, default x0, x1, ...
+        is_indicator
+            bool [d], default all False.
+
+        Raises
+        ------
+        ValueError
+            On bad arguments, an empty matrix or an infinite value.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> design = Design.from_matrix(np.array([[1.0], [2.0], [2.0], [5.0]]))
+        >>> design.codes.ravel().tolist()
+        [0, 1, 1, 2]
+        >>> design.cut_threshold.tolist()
+        [-inf, 1.5, 3.5]
+        """
+        matrix = np.asarray(matrix, dtype=np.float64)
+        if matrix.ndim != 2 or 0 in matrix.shape:
+            raise ValueError(f"The matrix must be [rows, features], not empty; got {matrix.shape}.")
+        num_rows, num_features = matrix.shape
+        names = tuple(f"x{j}" for j in range(num_features)) if names is None else tuple(names)
+        infinite = np.argwhere(np.isinf(matrix))
+        if len(infinite):
+            row, column = infinite[0]
+            raise ValueError(f"Column {names[column]!r}, row {row}: the value is infinite (inf).")
+        if bins is not None and (not _is_integer(bins) or bins < 2):
+            raise ValueError(f"bins must be None or an integer of at least 2; got {bins!r}.")
+        if grid is not None and (not _is_integer(grid) or grid < 1):
+            raise ValueError(f"grid must be None or an integer of at least 1; got {grid!r}.")
+        if bins is not None and grid is not None:
+            raise ValueError("Give bins or grid, not both.")
+        if binning not in ("quantile", "uniform"):
+            raise ValueError(f"binning must be 'quantile' or 'uniform'; got {binning!r}.")
+        weights = np.ones(num_rows, np.int64) if weights is None else _check_weights(weights)
+        if len(weights) != num_rows:
+            raise ValueError(f"weights has {len(weights)} entries for {num_rows} rows.")
+
+        codes = np.full(matrix.shape, -1, dtype=np.int32)
+        thresholds, lows, highs = [], [], []
+        for j in range(num_features):
+            present = ~np.isnan(matrix[:, j])
+            values = matrix[present, j]
+            if grid is not None:
+                cuts = _grid_cuts(values, grid)
+            elif bins is not None:
+                cuts = _bucket_cuts(values, weights[present], bins, binning)
+            else:
+                cuts = _midpoint_cuts(np.unique(values))
+            codes[present, j] = np.searchsorted(cuts, values, side="right")
+            low, high = _edges(codes[present, j], values, len(cuts) + 1)
+            thresholds.append(np.concatenate([[-np.inf], cuts]))
+            lows.append(low)
+            highs.append(high)
+        return cls(
+            matrix=matrix,
+            codes=codes,
+            weights=weights,
+            num_codes=np.array([len(t) for t in thresholds], np.int32),
+            cut_threshold=np.concatenate(thresholds),
+            low_edge=np.concatenate(lows),
+            high_edge=np.concatenate(highs),
+            names=names,
+            is_indicator=(
+                np.zeros(num_features, bool) if is_indicator is None else np.asarray(is_indicator)
+            ),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows n, repeated ones counted once."""
+        return self.codes.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """Number of features d."""
+        return self.codes.shape[1]
+
+    @cached_property
+    def offset(self) -> np.ndarray:
+        """First flat position of each feature's codes, int32 [d + 1]."""
+        return np.concatenate([[0], np.cumsum(self.num_codes)]).astype(np.int32)
+
+    @cached_property
+    def feature_of_code(self) -> np.ndarray:
+        """Feature of each flat code position, int32 [V]."""
+        return np.repeat(np.arange(self.num_features, dtype=np.int32), self.num_codes)
+
+    @cached_property
+    def has_missing(self) -> np.ndarray:
+        """Features with a missing value in training, bool [d].
+
+        Their rules exist twice: missing rows go left, or right.
+        """
+        return np.asarray((self.codes < 0).any(axis=0))
+
+    def take(self, rows: np.ndarray) -> "Design":
+        """Keep some rows, under the same cut points."""
+        return replace(
+            self, matrix=self.matrix[rows], codes=self.codes[rows], weights=self.weights[rows]
+        )
+
+    def encode(self, matrix: np.ndarray) -> np.ndarray:
+        """Code new rows, int32 [m, d], by the cut points of this design."""
+        codes = np.full(matrix.shape, -1, dtype=np.int32)
+        for j in range(self.num_features):
+            cuts = self.cut_threshold[self.offset[j] + 1 : self.offset[j + 1]]
+            present = ~np.isnan(matrix[:, j])
+            codes[present, j] = np.searchsorted(cuts, matrix[present, j], side="right")
+        return codes
+
+    def nearest_code(self, values: np.ndarray, feature: int) -> tuple[np.ndarray, np.ndarray]:
+        """Find the training code that values lie at or next to.
+
+        Parameters
+        ----------
+        values
+            float64 [m]; values of one feature, NaN where missing.
+        feature
+            The feature.
+
+        Returns
+        -------
+        code
+            int32 [m]; code whose training values enclose the value, or else the one on its side of
+            the middle of the gap; -1 where missing.
+        is_inside
+            bool [m]; whether the value lies among the code's training values, beyond the first or
+            last code, or is missing: then every gap that has the code on one side has the value
+            there too.
+        """
+        start = self.offset[feature]
+        held = start + np.flatnonzero(~np.isnan(self.low_edge[start : self.offset[feature + 1]]))
+        below = np.searchsorted(self.low_edge[held], values, side="right") - 1
+        low = held[np.maximum(below, 0)]
+        high = held[np.minimum(below + 1, len(held) - 1)]
+        is_between = (below >= 0) & (values > self.high_edge[low]) & (low != high)
+        code = np.where(is_between & (values >= self.gap_threshold(low, high)), high, low) - start
+        missing = np.isnan(values)
+        return np.where(missing, -1, code).astype(np.int32), ~is_between | missing
+
+    def gap_threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Midpoint of the gap between the training values of two codes of one feature.
+
+        Parameters
+        ----------
+        low, high
+            Flat code positions on the two sides of the gap, of any shape.
+
+        Returns
+        -------
+        numpy.ndarray
+            float64; always above every value of ``low`` and at most the least value of ``high``.
+        """
+        return _midpoint(self.high_edge[low], self.low_edge[high])
+
+    def gap_width(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Width of the gap between the training values of two codes of one feature, float64."""
+        return self.low_edge[high] - self.high_edge[low]
+
+
+def _is_integer(value) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _check_weights(weights: np.ndarray) -> np.ndarray:
+    weights = np.asarray(weights)
+    bad = np.flatnonzero(~(weights >= 1) | (weights != np.floor(weights)))
+    if bad.size:
+        raise ValueError(
+            f"Weights are repeat counts, integers of at least 1; row {bad[0]} has "
+            f"{weights[bad[0]]}."
+        )
+    return weights.astype(np.int64)
+
+
+def _midpoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Midpoint that float rounding never puts onto ``low``, so that low < cut <= high holds."""
+    middle = low / 2 + high / 2
+    return np.where(middle > low, np.minimum(middle, high), high)
+
+
+def _midpoint_cuts(distinct: np.ndarray) -> np.ndarray:
+    return _midpoint(distinct[:-1], distinct[1:])
+
+
+def _bucket_cuts(
+    values: np.ndarray, weights: np.ndarray, bins: int, binning: Binning
+) -> np.ndarray:
+    """Cuts between at most ``bins`` non-empty buckets."""
+    distinct = np.unique(values)
+    if len(distinct) <= bins:
+        return _midpoint_cuts(distinct)
+    if binning == "uniform":
+        edges = np.linspace(distinct[0], distinct[-1], bins + 1)[1:-1]
+    else:
+        edges = _quantiles(values, weights, np.arange(1, bins) / bins)
+    # An edge that parts no training values, or the same ones as the edge before it, is no cut.
+    buckets = np.searchsorted(np.unique(edges), distinct, side="right")
+    starts = np.flatnonzero(np.diff(buckets))
+    return _midpoint(distinct[starts], distinct[starts + 1])
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Linear-interpolation quantiles of repeated values, without repeating them."""
+    order = np.argsort(values, kind="stable")
+    last = np.cumsum(weights[order])
+    position = levels * (last[-1] - 1)
+    floor = np.floor(position)
+    below = values[order][np.searchsorted(last, floor, side="right")]
+    above = values[order][np.searchsorted(last, np.ceil(position), side="right")]
+    return below + (above - below) * (position - floor)
+
+
+def _grid_cuts(values: np.ndarray, grid: int) -> np.ndarray:
+    """Raw thresholds that reproduce ``scaled < grid point`` in float64 exactly.
+
+    Data lie on grid points (iris does), so the raw threshold is the smallest float whose scaled
+    value reaches the grid point, found by bisection over the ordered floats.
+    """
+    if values.size == 0 or values.min() == values.max():
+        return np.empty(0)
+    least, span = values.min(), values.max() - values.min()
+    points = np.linspace(0, 1, grid + 2)[1:-1]
+    low = np.full(grid, _ordered(least))
+    high = np.full(grid, _ordered(values.max()))
+    while (high > low + 1).any():
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        reached = (_unordered(middle) - least) / span >= points
+        high = np.where(reached, middle, high)
+        low = np.where(reached, low, middle)
+    return _unordered(high)
+
+
+def _ordered(values: np.ndarray) -> np.ndarray:
+    """Map floats to integers that keep their order."""
+    bits = np.asarray(values, np.float64).view(np.int64)
+    return np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
+
+
+def _unordered(integers: np.ndarray) -> np.ndarray:
+    return np.where(integers < 0, np.int64(-(2**63)) - integers, integers).view(np.float64)
+
+
+def _edges(codes: np.ndarray, values: np.ndarray, num_codes: int) -> tuple[np.ndarray, np.ndarray]:
+    low = np.full(num_codes, np.inf)
+    high = np.full(num_codes, -np.inf)
+    np.minimum.at(low, codes, values)
+    np.maximum.at(high, codes, values)
+    empty = low > high
+    low[empty], high[empty] = np.nan, np.nan
+    return low, high

@@ -1,0 +1,52 @@
+"""Frozen dataclasses that JAX sees through: parameters are leaves, settings are static."""
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+
+__all__ = ["Array", "Number", "pytree_dataclass", "require", "setting"]
+
+T = TypeVar("T")
+
+# A parameter: a plain number, an array, or a tracer that stands for one.
+Number = float | np.ndarray | jax.Array
+Array = np.ndarray | jax.Array
+
+
+def setting(**options) -> Any:
+    """Declare a dataclass field that is part of the structure, not a number to trace."""
+    return dataclasses.field(metadata={"static": True}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(setting,))
+def pytree_dataclass(cls: type[T]) -> type[T]:
+    """Make a frozen dataclass a pytree; fields made by `setting` are static."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    static = [f.name for f in fields if f.metadata.get("static")]
+    return jax.tree_util.register_dataclass(
+        cls, data_fields=[f.name for f in fields if f.name not in static], meta_fields=static
+    )
+
+
+def require(condition, message: str, *values) -> None:
+    """Raise unless a condition on concrete numbers holds.
+
+    Raises
+    ------
+    TypeError
+        If a value is text or a list and not a number or an array.
+    ValueError
+        If the condition does not hold, with the message.
+
+    Inside a trace, or where JAX rebuilds a pytree from placeholders, there is nothing to check.
+    """
+    for value in values:
+        if isinstance(value, str | list | tuple):
+            wanted = message.format(repr(value))
+            raise TypeError(f"{wanted} A number or a NumPy array is needed.")
+    if all(isinstance(value, int | float | np.number | np.ndarray) for value in values):
+        if not np.all(condition(*values)):
+            raise ValueError(message.format(*values))

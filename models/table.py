@@ -1,0 +1,303 @@
+"""Tables become matrices of numbers.
+
+A table (NumPy array, pandas or polars frame, mapping of names to columns) is read once into a
+float64 matrix with NaN where a value is missing. A numeric column stays as it is; a categorical one
+becomes one 0/1 column per level (a single column where there are two levels). The schema remembers
+how, so that new rows are read the same way, and everything that cannot be read is refused with the
+column and row at fault.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Column", "Schema"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the source table.
+
+    Attributes
+    ----------
+    name
+        Its name in the table.
+    levels
+        None for a numeric column, else the levels of a categorical one, as text.
+    shown
+        The levels that get a 0/1 column each; empty for a numeric column.
+    """
+
+    name: str
+    levels: tuple[str, ...] | None = None
+    shown: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the numeric features that this column becomes."""
+        if self.levels is None:
+            return (self.name,)
+        return tuple(f"{self.name}={level}" for level in self.shown)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """How a table is read into a matrix of numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> schema, matrix = Schema.read(np.array([[1.0, 2.0], [3.0, np.nan]]))
+    >>> schema.features
+    ('x0', 'x1')
+    >>> matrix.shape
+    (2, 2)
+    """
+
+    columns: tuple[Column, ...]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the matrix's columns."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def is_indicator(self) -> np.ndarray:
+        """Which of the matrix's columns are 0/1 columns of a category, bool [d]."""
+        return np.array(
+            [column.levels is not None for column in self.columns for _ in column.features],
+            dtype=bool,
+        )
+
+    @classmethod
+    def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", np.ndarray]:
+        """Learn the schema of a table and read the table with it.
+
+        Parameters
+        ----------
+        table
+            Array [n, columns], pandas frame, polars frame, or mapping of names to columns [n].
+        drop_first
+            Give no 0/1 column to the first level of each category (the coding of Nuti et al. 2021).
+
+        Returns
+        -------
+        schema
+            The schema.
+        matrix
+            float64 [n, d], NaN where a value is missing.
+
+        Raises
+        ------
+        ValueError
+            If the table has no rows or no columns, two columns of one name or columns of unequal
+            lengths, an infinite value, or a column that is neither numbers nor categories.
+        """
+        names, series = _columns(table)
+        if not names:
+            raise ValueError("X has no columns; at least one feature is needed.")
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise ValueError(f"Column names must be distinct; {sorted(repeated)[0]!r} is repeated.")
+        columns = []
+        for name, values in zip(names, series, strict=True):
+            levels = _declared_levels(values)
+            if levels is None:
+                columns.append(Column(name))
+                continue
+            first = 1 if drop_first or len(levels) == 2 else 0
+            columns.append(Column(name, levels, levels[first:]))
+        schema = cls(tuple(columns))
+        return schema, schema._matrix(series)
+
+    def transform(self, table: Any) -> np.ndarray:
+        """Read new rows, float64 [n, d].
+
+        Columns of a frame or mapping are found by name; those of an array by position.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing, the number of columns differs, a value is infinite or a level
+            was not declared.
+        """
+        names, series = _columns(table)
+        wanted = [column.name for column in self.columns]
+        if _has_names(table) and set(wanted) <= set(names):
+            series = [series[names.index(name)] for name in wanted]
+        elif _has_names(table) and set(wanted) & set(names):
+            absent = next(name for name in wanted if name not in names)
+            raise ValueError(f"Column {absent!r} is missing; the model was fitted with it.")
+        elif len(series) != len(wanted):
+            raise ValueError(
+                f"X has {len(series)} columns, but the model was fitted with {len(wanted)}."
+            )
+        return self._matrix(series)
+
+    def _matrix(self, series: list[np.ndarray]) -> np.ndarray:
+        if len(series[0]) == 0:
+            raise ValueError("X has no rows (0 samples); at least one is needed.")
+        parts = []
+        for column, values in zip(self.columns, series, strict=True):
+            if column.levels is None:
+                parts.append(_numbers(column.name, values)[:, None])
+            else:
+                parts.append(_indicators(column, values))
+        return np.concatenate(parts, axis=1)
+
+    def to_json(self) -> list[dict]:
+        """Describe the schema with JSON types alone."""
+        return [
+            {"name": c.name, "levels": c.levels and list(c.levels), "shown": list(c.shown)}
+            for c in self.columns
+        ]
+
+    @classmethod
+    def from_json(cls, columns: list[dict]) -> "Schema":
+        """Rebuild a schema from `to_json`."""
+        return cls(
+            tuple(
+                Column(c["name"], c["levels"] and tuple(c["levels"]), tuple(c["shown"]))
+                for c in columns
+            )
+        )
+
+
+def _has_names(table: Any) -> bool:
+    if isinstance(table, Mapping):
+        return True
+    return hasattr(table, "columns") and hasattr(table, "__getitem__")
+
+
+def _columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
+    """Names and values of a table's columns; categories come as object arrays with None missing."""
+    if isinstance(table, Mapping):
+        return _from_mapping(table)
+    if _has_names(table):
+        names = [str(name) for name in table.columns]
+        if type(table).__module__.split(".")[0] == "polars":
+            return names, [_from_polars(table[name]) for name in table.columns]
+        return names, [_from_pandas(table.iloc[:, j]) for j in range(len(names))]
+    array = np.asarray(table)
+    if array.ndim != 2:
+        raise ValueError(f"X must be a table with two axes (rows, features); it has {array.ndim}.")
+    return [f"x{j}" for j in range(array.shape[1])], list(array.T)
+
+
+def _from_mapping(table: Mapping) -> tuple[list[str], list[np.ndarray]]:
+    names, series = [str(name) for name in table], [np.asarray(values) for values in table.values()]
+    for name, values in zip(names, series, strict=True):
+        if values.ndim != 1:
+            raise ValueError(f"Column {name!r} must have one axis; it has {values.ndim}.")
+        if len(values) != len(series[0]):
+            raise ValueError(
+                f"Columns must be equally long; {names[0]!r} has {len(series[0])} rows and "
+                f"{name!r} has {len(values)}."
+            )
+    return names, series
+
+
+class _Categories(np.ndarray):
+    """Object array of a categorical column, with its declared levels if it has any."""
+
+    levels: tuple[str, ...] | None = None
+
+
+def _categories(values: list, levels: tuple[str, ...] | None = None) -> _Categories:
+    array = np.array([None if _is_missing(v) else str(v) for v in values], dtype=object)
+    array = array.view(_Categories)
+    array.levels = levels
+    return array
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or str(value) == "<NA>"
+
+
+def _from_pandas(series: Any) -> np.ndarray:
+    kind = series.dtype.kind if isinstance(series.dtype, np.dtype) else None
+    if hasattr(series, "cat"):
+        return _categories(series.tolist(), tuple(str(v) for v in series.cat.categories))
+    if kind in "iuf" if kind else False:
+        return series.to_numpy(dtype=float)
+    if kind == "b" or str(series.dtype) in {"boolean", "bool"}:
+        return _categories(series.tolist(), ("False", "True"))
+    if getattr(series.dtype, "_is_numeric", False):
+        return series.to_numpy(dtype=float, na_value=np.nan)
+    if kind in ("M", "m"):
+        return series.to_numpy()
+    return _categories(series.tolist())
+
+
+def _from_polars(series: Any) -> np.ndarray:
+    name = type(series.dtype).__name__
+    if name == "DataTypeClass":
+        name = series.dtype.__name__
+    if series.dtype.is_numeric():
+        return series.cast(float).to_numpy()
+    if name == "Boolean":
+        return _categories(series.to_list(), ("False", "True"))
+    if name == "Enum":
+        return _categories(series.to_list(), tuple(series.cat.get_categories().to_list()))
+    if name in ("String", "Utf8", "Categorical", "Object"):
+        return _categories(series.to_list())
+    return np.array(series.to_list(), dtype="datetime64[us]" if name.startswith("Date") else object)
+
+
+def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
+    """Levels of a categorical column, or None for a numeric one."""
+    if isinstance(values, _Categories):
+        seen = {value for value in values if value is not None}
+        return values.levels or tuple(sorted(seen))
+    if values.dtype.kind in "US":
+        return tuple(sorted({str(value) for value in values}))
+    if values.dtype.kind == "O" and any(isinstance(value, str) for value in values):
+        return tuple(sorted({str(value) for value in values if not _is_missing(value)}))
+    return None
+
+
+def _numbers(name: str, values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "iufbO":
+        raise ValueError(f"Column {name!r} holds {values.dtype}; numbers or categories are needed.")
+    if values.dtype.kind == "O":
+        values = np.array([np.nan if _is_missing(value) else value for value in values], object)
+    try:
+        numbers = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        row = next(i for i, value in enumerate(values) if not _is_number(value))
+        raise type(error)(
+            f"Column {name!r}, row {row}: {values[row]!r} is not a number "
+            f"(the argument must be a string or a number that float() reads)."
+        ) from None
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if infinite.size:
+        raise ValueError(
+            f"Column {name!r}, row {infinite[0]}: the value is infinite (inf); "
+            f"finite numbers or missing values (NaN) are needed."
+        )
+    return numbers
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
+    text = [None if _is_missing(value) else str(value) for value in values]
+    matrix = np.array([[value == level for level in column.shown] for value in text], float)
+    matrix = matrix.reshape(len(text), len(column.shown))
+    for row, value in enumerate(text):
+        if value is None:
+            matrix[row] = np.nan
+        elif value not in (column.levels or ()):
+            raise ValueError(
+                f"Column {column.name!r}, row {row}: level {value!r} was not seen when the model "
+                f"was fitted; its levels are {', '.join((column.levels or ())[:10])}."
+            )
+    return matrix

@@ -1,0 +1,308 @@
+"""Hard trees as plain arrays with batch axes.
+
+A batch of trees is a handful of arrays of one capacity, so routing rows through one tree or through
+a hundred thousand is one compiled call. Slot 0 is the root and every child lies in a later slot
+than its parent. A row goes left where its value is below the threshold; where the value is missing
+it goes to the side that the rule names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+__all__ = ["Tree", "route"]
+
+_ROUTE_ENTRIES = 1 << 22  # tree-by-row entries routed at once
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A batch of binary trees; ``...`` are batch axes, k the capacity in slots.
+
+    Attributes
+    ----------
+    feature
+        int32 [..., k]; feature of the split, -1 in leaves and unused slots.
+    threshold
+        float64 [..., k]; value < threshold goes left; NaN in leaves and unused slots.
+    missing_left
+        bool [..., k]; whether a row with a missing value goes left.
+    left, right
+        int32 [..., k]; slots of the children, 0 in leaves and unused slots.
+    num_nodes
+        int32 [...]; slots in use, from 0 on.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    num_nodes: np.ndarray
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch axes."""
+        return self.num_nodes.shape
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots k."""
+        return self.feature.shape[-1]
+
+    @property
+    def num_leaves(self) -> np.ndarray:
+        """Number of leaves, int [...]."""
+        return (self.num_nodes + 1) // 2
+
+    @property
+    def is_used(self) -> np.ndarray:
+        """Slots that hold a node, bool [..., k]."""
+        return np.arange(self.capacity) < self.num_nodes[..., None]
+
+    @property
+    def is_leaf(self) -> np.ndarray:
+        """Slots that hold a leaf, bool [..., k]."""
+        return self.is_used & (self.feature < 0)
+
+    @property
+    def node_depth(self) -> np.ndarray:
+        """Splits above each slot, int32 [..., k]; 0 in unused slots."""
+        flat = self.reshape(-1)
+        depth = np.zeros(flat.feature.shape, np.int32)
+        for slot in range(self.capacity):
+            splits = np.flatnonzero(flat.feature[:, slot] >= 0)
+            for child in (flat.left, flat.right):
+                depth[splits, child[splits, slot]] = depth[splits, slot] + 1
+        return depth.reshape(self.feature.shape)
+
+    @property
+    def depth(self) -> np.ndarray:
+        """Levels of splits, int32 [...]."""
+        return self.node_depth.max(axis=-1)
+
+    def __getitem__(self, index) -> "Tree":
+        """Index the batch axes."""
+        if not self.batch_shape:
+            raise IndexError("A single tree has no batch axis to index.")
+        return Tree(**{f.name: np.asarray(getattr(self, f.name)[index]) for f in fields(self)})
+
+    def reshape(self, *batch_shape: int) -> "Tree":
+        """Rearrange the batch axes."""
+        per_slot = {
+            f.name: getattr(self, f.name).reshape(*batch_shape, self.capacity)
+            for f in fields(self)
+            if f.name != "num_nodes"
+        }
+        return Tree(**per_slot, num_nodes=self.num_nodes.reshape(batch_shape))
+
+    @classmethod
+    def concatenate(cls, batches: Sequence["Tree"]) -> "Tree":
+        """Join batches [b] of any capacities into one."""
+        capacity = max(batch.capacity for batch in batches)
+        unused = {"feature": -1, "threshold": np.nan}
+
+        def joined(name: str) -> np.ndarray:
+            arrays = [getattr(batch, name) for batch in batches]
+            if name != "num_nodes":
+                fill = unused.get(name, 0)
+                arrays = [
+                    np.pad(a, ((0, 0), (0, capacity - a.shape[1])), constant_values=fill)
+                    for a in arrays
+                ]
+            return np.concatenate(arrays)
+
+        return cls(**{f.name: joined(f.name) for f in fields(cls)})
+
+    @classmethod
+    def from_nested(cls, nested: dict, capacity: int | None = None) -> "Tree":
+        """Build one tree from nested dictionaries.
+
+        A split is ``{"feature": int, "threshold": float, "left": ..., "right": ...}`` and, where it
+        matters, ``"missing_left": bool``; anything without "feature" is a leaf.
+
+        Examples
+        --------
+        >>> stump = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})
+        >>> int(stump.num_leaves), int(stump.depth)
+        (2, 1)
+        """
+        queue = [nested]
+        rows = []
+        for node in queue:
+            if "feature" in node:
+                children = (len(queue), len(queue) + 1)
+                queue += [node["left"], node["right"]]
+                rows.append(
+                    (node["feature"], node["threshold"], node.get("missing_left", False), *children)
+                )
+            else:
+                rows.append((-1, np.nan, False, 0, 0))
+        capacity = len(rows) if capacity is None else capacity
+        if capacity < len(rows):
+            raise ValueError(f"The tree has {len(rows)} nodes; capacity {capacity} is too small.")
+        rows += [(-1, np.nan, False, 0, 0)] * (capacity - len(rows))
+        columns = zip(*rows, strict=True)
+        dtypes = (np.int32, np.float64, bool, np.int32, np.int32)
+        arrays = [np.array(c, dtype) for c, dtype in zip(columns, dtypes, strict=True)]
+        return cls(*arrays, num_nodes=np.asarray(len(queue), np.int32))
+
+    def to_nested(self) -> dict:
+        """Nested dictionaries of one tree, with JSON types alone (see `from_nested`)."""
+        self._require_single()
+
+        def node(slot: int) -> dict:
+            if self.feature[slot] < 0:
+                return {}
+            return {
+                "feature": int(self.feature[slot]),
+                "threshold": float(self.threshold[slot]),
+                "missing_left": bool(self.missing_left[slot]),
+                "left": node(self.left[slot]),
+                "right": node(self.right[slot]),
+            }
+
+        return node(0)
+
+    def rules(
+        self,
+        names: Sequence[str],
+        leaf_text: Sequence[str] | None = None,
+        *,
+        is_indicator: Any = None,
+        show_missing: Any = None,
+    ) -> str:
+        """Print one tree as indented rules.
+
+        Parameters
+        ----------
+        names
+            Feature names.
+        leaf_text
+            What to print at each slot that is a leaf, [k].
+        is_indicator
+            Features that are 0/1 columns of a category: shown as ``not colour=red``.
+        show_missing
+            Features whose rules name the side of missing values.
+
+        Examples
+        --------
+        >>> stump = Tree.from_nested({"feature": 0, "threshold": 0.8, "left": {}, "right": {}})
+        >>> print(stump.rules(["petal width"], ["", "setosa", "other"]))
+        petal width < 0.8: setosa
+        petal width >= 0.8: other
+        """
+        self._require_single()
+        lines: list[str] = []
+
+        def text(slot: int) -> str:
+            return "" if leaf_text is None else f": {leaf_text[slot]}"
+
+        def visit(slot: int, indent: int) -> None:
+            for is_left, child in ((True, self.left[slot]), (False, self.right[slot])):
+                condition = self.condition(
+                    slot, is_left, names, is_indicator=is_indicator, show_missing=show_missing
+                )
+                leaf = self.feature[child] < 0
+                lines.append("  " * indent + condition + (text(child) if leaf else ""))
+                if not leaf:
+                    visit(child, indent + 1)
+
+        if self.feature[0] < 0:
+            return "always" + text(0)
+        visit(0, 0)
+        return "\n".join(lines)
+
+    def condition(
+        self,
+        slot: int,
+        is_left: bool,
+        names: Sequence[str],
+        *,
+        is_indicator: Any = None,
+        show_missing: Any = None,
+    ) -> str:
+        """Say what sends a row from a slot of one tree to its left or right child."""
+        feature = self.feature[slot]
+        if is_indicator is not None and is_indicator[feature]:
+            condition = f"not {names[feature]}" if is_left else f"{names[feature]}"
+        else:
+            condition = f"{names[feature]} {'<' if is_left else '>='} {self.threshold[slot]:.6g}"
+        if show_missing is not None and show_missing[feature]:
+            if bool(self.missing_left[slot]) == is_left:
+                condition += " or missing"
+        return condition
+
+    def _require_single(self) -> None:
+        if self.batch_shape:
+            raise ValueError(f"One tree is needed; this is a batch of shape {self.batch_shape}.")
+
+
+def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
+    """Find the leaf of every row in every tree.
+
+    Parameters
+    ----------
+    trees
+        Batch of trees [...].
+    matrix
+        float64 [n, d]; NaN is missing.
+
+    Returns
+    -------
+    numpy.ndarray
+        int32 [..., n]; slot of the leaf.
+    """
+    matrix = np.asarray(matrix, np.float64)
+    flat = trees.reshape(-1)
+    num_trees, num_rows = len(flat.num_nodes), len(matrix)
+    rows = max(1, min(num_rows, _ROUTE_ENTRIES))
+    chunk = max(1, _ROUTE_ENTRIES // rows)
+    slots = np.empty((num_trees, num_rows), np.int32)
+    with jax.enable_x64(True):
+        for start in range(0, num_trees, chunk):
+            part = flat[start : start + chunk]
+            # Pad to a few sizes, so that predicting another number of rows compiles nothing.
+            padding = -len(part.num_nodes) % _padding(len(part.num_nodes))
+            arrays = [
+                np.pad(a, ((0, padding), (0, -trees.capacity % 16)))
+                for a in (part.feature, part.threshold, part.missing_left, part.left, part.right)
+            ]
+            arrays[0][len(part.num_nodes) :] = -1
+            for first in range(0, num_rows, rows):
+                block = matrix[first : first + rows]
+                height = -len(block) % _padding(len(block))
+                routed = _route(*arrays, np.pad(block, ((0, height), (0, 0))))
+                slots[start : start + chunk, first : first + rows] = np.asarray(routed)[
+                    : len(part.num_nodes), : len(block)
+                ]
+    return slots.reshape(*trees.batch_shape, num_rows)
+
+
+def _padding(length: int) -> int:
+    """Granularity that leaves at most an eighth of padding and few distinct sizes."""
+    return max(16, (1 << max(length - 1, 0).bit_length()) // 8)
+
+
+@jax.jit
+def _route(feature, threshold, missing_left, left, right, matrix):
+    rows = jnp.arange(matrix.shape[0])
+
+    def at(values, slot):
+        return jnp.take_along_axis(values, slot, axis=1)
+
+    def step(state):
+        slot, _ = state
+        split = at(feature, slot)
+        value = matrix[rows[None, :], jnp.maximum(split, 0)]
+        goes_left = jnp.where(jnp.isnan(value), at(missing_left, slot), value < at(threshold, slot))
+        child = jnp.where(goes_left, at(left, slot), at(right, slot))
+        return jnp.where(split < 0, slot, child), (split >= 0).any()
+
+    start = jnp.zeros((feature.shape[0], matrix.shape[0]), jnp.int32)
+    return lax.while_loop(lambda state: state[1], step, (start, jnp.bool_(True)))[0]
