@@ -1,0 +1,226 @@
+"""The chart: a grammar laid out for compiled passes.
+
+Subproblems are in order of height, so those of one height depend on lower ones alone. A height is
+cut into blocks of fixed size for a loop over blocks, and arrays are padded to a few sizes: compiled
+code depends on the sizes, not on the data.
+
+Functions here run inside a `jax.enable_x64` scope (see `bdtppl.inference.pcfg.precision`).
+"""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.models.priors import Node, Rule, TreePrior
+
+__all__ = [
+    "BLOCK_NODES",
+    "Block",
+    "Chart",
+    "block_of",
+    "chart_for",
+    "node_at",
+    "nodes_at_all_depths",
+    "padded",
+    "padded_size",
+    "rule_at",
+    "take",
+]
+
+BLOCK_NODES = 1024
+_BLOCK_PRODUCTIONS = 16384
+
+
+class Chart(NamedTuple):
+    """A grammar as padded device arrays: N nodes, E productions, B blocks, all padded.
+
+    Attributes
+    ----------
+    left, right, parent, feature
+        int32 [E]; productions in order of their parent.
+    first_production
+        int32 [N + 1].
+    has_rule
+        bool [N].
+    node_facts, rule_facts
+        Further fields of `Node` [N] and `Rule` [E] that the prior reads.
+    node_range, production_range
+        int32 [B, 2]; start and stop of each block.
+    num_blocks, root, depth_limit
+        int32 scalars.
+    levels
+        int32 [D]; the depths 0 to D - 1, or one 0 where depth does not matter.
+    block_productions, search_steps
+        Arrays whose lengths are the most productions of a block and the steps of a binary search
+        among the productions of a node (a length is static under jit).
+    """
+
+    left: jax.Array
+    right: jax.Array
+    parent: jax.Array
+    feature: jax.Array
+    first_production: jax.Array
+    has_rule: jax.Array
+    node_facts: dict[str, jax.Array]
+    rule_facts: dict[str, jax.Array]
+    node_range: jax.Array
+    production_range: jax.Array
+    num_blocks: jax.Array
+    root: jax.Array
+    depth_limit: jax.Array
+    levels: jax.Array
+    block_productions: jax.Array
+    search_steps: jax.Array
+
+    @property
+    def uses_depth(self) -> bool:
+        """Whether there is an axis of depths."""
+        return len(self.levels) > 1
+
+
+def padded_size(length: int) -> int:
+    """Round a length up to 2^k or 1.5 * 2^k, so that few sizes are compiled."""
+    power = 1 << max(length - 1, 0).bit_length()
+    return 3 * power // 4 if length <= 3 * power // 4 else power
+
+
+def padded(array: np.ndarray, length: int) -> jax.Array:
+    """Lengthen the first axis and put the array on the device."""
+    # Padding repeats no meaning: it is masked wherever it could be read. Ones keep logs finite.
+    padded = np.ones((length, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return jnp.asarray(padded)
+
+
+def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
+    widest = int(np.diff(grammar.first_production).max())
+    block_productions = max(_BLOCK_PRODUCTIONS, padded_size(widest))
+    node_range, production_range = _blocks(grammar, block_productions)
+    # Dynamic slices clamp at the end, so the arrays reach one whole block past it.
+    num_nodes = padded_size(grammar.num_subproblems + BLOCK_NODES)
+    num_productions = padded_size(grammar.num_productions + block_productions)
+    num_blocks = padded_size(max(len(node_range), 16))
+
+    needs_depth = prior.depends_on_depth or grammar.depth_limit < grammar.height[-1]
+    num_levels = max(8, padded_size(grammar.depth_limit + 1)) if needs_depth else 1
+    first = np.full(num_nodes + 1, grammar.num_productions, np.int32)
+    first[: grammar.num_subproblems + 1] = grammar.first_production
+    rule_facts = set(prior.rule_facts) | ({"num_cuts"} if prior.rules == "cuts" else set())
+    return Chart(
+        left=padded(grammar.left, num_productions),
+        right=padded(grammar.right, num_productions),
+        parent=padded(grammar.parent, num_productions),
+        feature=padded(grammar.feature, num_productions),
+        first_production=jnp.asarray(first),
+        has_rule=padded(grammar.has_rule, num_nodes),
+        node_facts={n: padded(getattr(grammar, n), num_nodes) for n in sorted(prior.node_facts)},
+        rule_facts={n: padded(getattr(grammar, n), num_productions) for n in sorted(rule_facts)},
+        node_range=padded(node_range, num_blocks),
+        production_range=padded(production_range, num_blocks),
+        num_blocks=jnp.int32(len(node_range)),
+        root=jnp.int32(grammar.root),
+        depth_limit=jnp.int32(grammar.depth_limit),
+        levels=jnp.arange(num_levels, dtype=jnp.int32),
+        block_productions=jnp.zeros(block_productions, jnp.int8),
+        # In fours, so that grammars a little wider or narrower compile nothing.
+        search_steps=jnp.zeros(4 * -(-max(1, widest.bit_length()) // 4), jnp.int8),
+    )
+
+
+def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
+    """Lay out a grammar with the facts that a prior reads, once for all priors that read them."""
+    key = (prior.depends_on_depth, tuple(prior.node_facts), tuple(prior.rule_facts))
+    if key not in grammar.charts:
+        # Arrays of the chart are constants, also where it is first asked for inside a trace.
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+            grammar.charts[key] = _build_chart(grammar, prior)
+    return grammar.charts[key]
+
+
+def _blocks(grammar: Grammar, block_productions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut every height above 0 into blocks, [blocks, 2] node ranges and production ranges."""
+    first = grammar.first_production
+    bounds = np.searchsorted(grammar.height, np.arange(1, int(grammar.height[-1]) + 2))
+    ranges = [(0, 0)]
+    for begin, end in pairwise(bounds):
+        start = begin
+        while start < end:
+            fits = np.searchsorted(first, first[start] + block_productions, side="right") - 1
+            stop = min(start + BLOCK_NODES, end, int(fits))
+            ranges.append((start, stop))
+            start = stop
+    nodes = np.array(ranges[1:] or ranges, np.int32).reshape(-1, 2)
+    return nodes, first[nodes].astype(np.int32)
+
+
+class Block(NamedTuple):
+    """One block of the chart; K nodes, P productions."""
+
+    nodes: jax.Array  # int32 [K]
+    is_node: jax.Array  # bool [K], False beyond the block's end
+    is_production: jax.Array  # bool [P]
+    production_start: jax.Array
+    left: jax.Array
+    right: jax.Array
+    slot: jax.Array  # int32 [P]; place of the parent among the block's nodes
+    node: Node  # facts of the parents, [P, 1] against depths [1, D]
+    rule: Rule  # [P, 1]
+
+
+def take(array: jax.Array, index: Any) -> jax.Array:
+    """Look up entries whose indices are known to be in bounds."""
+    return array.at[index].get(mode="promise_in_bounds")
+
+
+def node_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Node:
+    """Facts of some nodes at some depths, which broadcast against each other."""
+    has_rule = chart.has_rule[index]
+    if chart.uses_depth:
+        has_rule = has_rule & (depth < chart.depth_limit)
+    # Counts are stored as int32, whose logarithm JAX would take in float32.
+    facts = {name: values[index].astype(float) for name, values in chart.node_facts.items()}
+    return Node(depth=depth.astype(float), has_rule=has_rule, **facts)
+
+
+def rule_at(chart: Chart, index: jax.Array) -> Rule:
+    """Facts of some productions."""
+    facts = {name: values[index].astype(float) for name, values in chart.rule_facts.items()}
+    return Rule(feature=chart.feature[index], **facts)
+
+
+def nodes_at_all_depths(chart: Chart, index: jax.Array) -> Node:
+    """Facts of some nodes [k, 1] against all depths [1, D]."""
+    return node_at(chart, index[:, None], chart.levels[None, :])
+
+
+def block_of(chart: Chart, i: jax.Array) -> Block:
+    """Read the i-th block."""
+    node_start, node_stop = chart.node_range[i]
+    start, stop = chart.production_range[i]
+    size = len(chart.block_productions)
+
+    def piece(array):
+        return lax.dynamic_slice_in_dim(array, start, size)
+
+    is_production = jnp.arange(size) < stop - start
+    parent = jnp.where(is_production, piece(chart.parent), node_start)
+    place = jnp.arange(BLOCK_NODES)
+    return Block(
+        nodes=node_start + place,
+        is_node=place < node_stop - node_start,
+        is_production=is_production,
+        production_start=start,
+        left=jnp.where(is_production, piece(chart.left), 0),
+        right=jnp.where(is_production, piece(chart.right), 0),
+        slot=jnp.where(is_production, parent - node_start, BLOCK_NODES - 1),
+        node=nodes_at_all_depths(chart, parent),
+        rule=Rule(
+            feature=piece(chart.feature)[:, None],
+            **{n: piece(values)[:, None].astype(float) for n, values in chart.rule_facts.items()},
+        ),
+    )

@@ -1,0 +1,357 @@
+"""Compile the grammar of a design.
+
+Subproblems are found breadth first from the root, in chunks. Rows with equal codes are one cell and
+a subproblem is a bitset of cells. Its identity is a sum of random 64-bit keys of its cells, so one
+matrix product gives the identities of the left children of all rules of a chunk at once, the right
+children's follow by subtraction, and a hash table in flat arrays turns identities into numbers. A
+second, independent sum over the stored bitsets verifies every production.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bdtppl.inference.pcfg.bitsets import pack, unpack
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.hashing import HashTable
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.priors import Rules
+
+__all__ = ["TooManySubproblems", "compile_grammar"]
+
+_CHUNK_ENTRIES = 1 << 20  # node-by-code entries of one chunk: its arrays stay in the cache
+
+
+class TooManySubproblems(ValueError):
+    """The grammar outgrew its budget."""
+
+    def __init__(self, limit: int, found: int, levels: int, design: Design):
+        self.limit, self.found, self.levels, self.design = limit, found, levels, design
+        super().__init__(
+            f"The chart needs more than max_subproblems={limit:,} subproblems: {found:,} were "
+            f"found after {levels} levels of splits on {design.num_rows:,} rows and "
+            f"{design.num_features} features. Use fewer bins, a depth limit (max_depth), larger "
+            f"leaves (min_leaf), or raise max_subproblems."
+        )
+
+    def suggest(self, remedy: str) -> None:
+        """Add to the message what would fit."""
+        self.args = (f"{self.args[0]} {remedy}",)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """The codes that rules can use, as columns: for each, which cells lie at or below it."""
+
+    position: np.ndarray  # flat code position of each column, int32 [v]
+    feature: np.ndarray  # its feature
+    starts: np.ndarray  # first column of each feature
+    at_or_below: np.ndarray  # bool [v, cells]; cells whose code is present and at most this one
+    missing: np.ndarray  # bool [v, cells]; cells where this column's feature is missing
+    has_missing: np.ndarray  # bool [v]
+
+
+def _usable_codes(design: Design, cells: np.ndarray, allowed: np.ndarray) -> _Codes:
+    position, at_or_below, missing = [], [], []
+    for f in np.flatnonzero(allowed):
+        present = np.unique(cells[:, f][cells[:, f] >= 0])
+        if len(present) < 2:
+            continue
+        position.append(design.offset[f] + present)
+        at_or_below.append((cells[:, f] >= 0) & (cells[:, f] <= present[:, None]))
+        missing.append(np.broadcast_to(cells[:, f] < 0, (len(present), len(cells))))
+    if not position:
+        empty = np.empty((0, len(cells)), bool)
+        none = np.empty(0, np.int32)
+        return _Codes(none, none, none, empty, empty, np.empty(0, bool))
+    flat = np.concatenate(position).astype(np.int32)
+    feature = design.feature_of_code[flat]
+    return _Codes(
+        flat,
+        feature,
+        np.flatnonzero(np.append(True, feature[1:] != feature[:-1])),
+        np.concatenate(at_or_below),
+        np.concatenate(missing),
+        design.has_missing[feature],
+    )
+
+
+@dataclass
+class _Expansion:
+    """Productions of a chunk of nodes; children as identities."""
+
+    parent: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    missing_left: np.ndarray | None
+    left_key: np.ndarray
+    right_key: np.ndarray
+
+
+class _Expander:
+    """Finds all productions of a chunk of subproblems by one matrix product."""
+
+    def __init__(self, codes: _Codes, cell_keys: np.ndarray, cell_weights: np.ndarray, min_leaf):
+        self.codes, self.min_leaf = codes, min_leaf
+        self.num_columns = len(codes.position)
+        self.num_cells = len(cell_keys)
+        parts = [
+            # Sums of 32-bit halves stay exact in float64 up to 2^21 cells.
+            codes.at_or_below * (cell_keys & np.uint64(0xFFFFFFFF)).astype(float),
+            codes.at_or_below * (cell_keys >> np.uint64(32)).astype(float),
+        ]
+        if min_leaf > 1:
+            parts.append(codes.at_or_below * cell_weights.astype(float))
+            parts.append(codes.missing * cell_weights.astype(float))
+            parts.append(cell_weights[None].astype(float))
+        self._matrix = np.ascontiguousarray(np.concatenate(parts).T)
+        self.chunk = max(64, _CHUNK_ENTRIES // max(1, self.num_columns))
+        self._cells = np.empty((self.chunk, self.num_cells))
+        self._sums = np.empty((self.chunk, self._matrix.shape[1]))
+
+    def __call__(self, members: np.ndarray, keys: np.ndarray) -> _Expansion:
+        codes, v = self.codes, self.num_columns
+        cells, sums = self._cells[: len(members)], self._sums[: len(members)]
+        np.copyto(cells, unpack(members, self.num_cells))
+        np.matmul(cells, self._matrix, out=sums)
+        below = sums[:, v : 2 * v].astype(np.uint64)
+        below <<= np.uint64(32)
+        below += sums[:, :v].astype(np.uint64)
+
+        # A code is present where the identity of "at or below" changes; neighbouring present
+        # codes of one feature enclose a gap.
+        present = np.empty(below.shape, bool)
+        np.not_equal(below[:, 1:], below[:, :-1], out=present[:, 1:])
+        present[:, codes.starts] = below[:, codes.starts] != 0
+        flat = np.flatnonzero(present)
+        node = (flat // v).astype(np.int32)
+        column = (flat - node * np.int64(v)).astype(np.int32)
+        feature = codes.feature.take(column)
+        gap = np.flatnonzero((node[1:] == node[:-1]) & (feature[1:] == feature[:-1]))
+        parent, low, high = node[gap], column[gap], column[gap + 1]
+        left_key = below.ravel().take(flat[gap])
+        missing_left = None
+        if codes.has_missing.any():
+            parent, low, high, left_key, missing_left = self._both_sides(
+                parent, low, high, left_key, below, keys
+            )
+        if self.min_leaf > 1:
+            left_rows = sums[parent, 2 * v + low]
+            if missing_left is not None:
+                left_rows = left_rows + missing_left * sums[parent, 3 * v + low]
+            right_rows = sums[parent, -1] - left_rows
+            kept = np.flatnonzero((left_rows >= self.min_leaf) & (right_rows >= self.min_leaf))
+            parent, low, high, left_key = parent[kept], low[kept], high[kept], left_key[kept]
+            missing_left = missing_left if missing_left is None else missing_left[kept]
+        return _Expansion(parent, low, high, missing_left, left_key, keys.take(parent) - left_key)
+
+    def _both_sides(self, parent, low, high, left_key, below, keys):
+        """Repeat the rules of features with missing values with the missing rows on the left."""
+        codes = self.codes
+        twice = np.flatnonzero(codes.has_missing.take(low))
+        last_column = np.append(codes.starts[1:], len(codes.position)) - 1
+        last = last_column[np.searchsorted(codes.starts, low[twice], side="right") - 1]
+        missing_key = keys.take(parent[twice]) - below[parent[twice], last]
+        parents = np.concatenate([parent, parent[twice]])
+        order = np.lexsort(
+            (np.concatenate([low, low[twice]]), parents)
+        )  # by node, then code; the missing-right rule first
+        return (
+            parents[order],
+            np.concatenate([low, low[twice]])[order],
+            np.concatenate([high, high[twice]])[order],
+            np.concatenate([left_key, left_key[twice] + missing_key])[order],
+            (np.arange(len(parents)) >= len(parent))[order],
+        )
+
+
+def _compile(
+    design: Design,
+    rules: Rules,
+    constraints: Constraints,
+    max_subproblems: int,
+    on_progress: Callable[[int], None] | None,
+    seed: int,
+) -> Grammar | None:
+    """Compile with one choice of random keys; None if two sets of rows shared an identity."""
+    cells, cell_of_row = np.unique(design.codes, axis=0, return_inverse=True)
+    cell_of_row = cell_of_row.ravel().astype(np.int32)
+    num_cells = len(cells)
+    cell_weights = np.bincount(cell_of_row, design.weights, minlength=num_cells)
+    codes = _usable_codes(design, cells, constraints.allows(design.names))
+    rng = np.random.default_rng(seed)
+    cell_keys = rng.integers(1, 2**64, num_cells, dtype=np.uint64)
+    expand = _Expander(codes, cell_keys, cell_weights, constraints.min_leaf)
+    below_words, missing_words = pack(codes.at_or_below), pack(codes.missing)
+
+    frontier = pack(np.ones((1, num_cells), bool))
+    frontier_keys = cell_keys.sum(keepdims=True)
+    table = HashTable()
+    table.insert(frontier_keys)
+    members, counts, sides = [frontier], [], []
+    pieces = [(np.empty(0, np.int32),) * 4]
+    level, max_depth = 0, constraints.max_depth
+    while len(frontier) and len(codes.position) and (max_depth is None or level < max_depth):
+        new_members, new_keys = [], []
+        for start in range(0, len(frontier), expand.chunk):
+            nodes = frontier[start : start + expand.chunk]
+            found = expand(nodes, frontier_keys[start : start + expand.chunk])
+            table.reserve(2 * len(found.parent))
+            children, first = table.insert(np.concatenate([found.left_key, found.right_key]))
+            if table.size > max_subproblems:
+                raise TooManySubproblems(max_subproblems, table.size, level + 1, design)
+            is_right, production = np.divmod(first, max(1, len(found.parent)))
+            left_words = below_words[found.low[production]]
+            if found.missing_left is not None:
+                goes_left = found.missing_left[production, None]
+                left_words = left_words | np.where(
+                    goes_left, missing_words[found.low[production]], np.uint64(0)
+                )
+            side = np.where(is_right[:, None] == 1, ~left_words, left_words)
+            new_members.append(nodes[found.parent[production]] & side)
+            new_keys.append(
+                np.where(is_right, found.right_key[production], found.left_key[production])
+            )
+            left, right = np.split(children, 2)
+            counts.append(np.bincount(found.parent, minlength=len(nodes)))
+            pieces.append((left, right, found.low, found.high))
+            if found.missing_left is not None:
+                sides.append(found.missing_left)
+            if on_progress is not None:
+                on_progress(table.size)
+        frontier, frontier_keys = np.concatenate(new_members), np.concatenate(new_keys)
+        members.append(frontier)
+        level += 1
+
+    members = np.concatenate(members)
+    counts = np.concatenate([*counts, np.zeros(len(members), np.int64)])[: len(members)]
+    left, right, low, high = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    missing_left = np.concatenate(sides) if sides else None
+    del pieces, sides
+    if not _is_verified(members, counts, left, right, rng):
+        return None
+    height = _heights(members, counts, left, right)
+    order = np.argsort(height, kind="stable")
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    production = _gather_runs(counts, order)
+    grammar = Grammar(
+        design=design,
+        rules=rules,
+        constraints=constraints,
+        cell_of_row=cell_of_row,
+        members=members[order],
+        height=height[order],
+        first_production=np.concatenate([[0], np.cumsum(counts[order])]),
+        left=rank.take(left.take(production)),
+        right=rank.take(right.take(production)),
+        low=codes.position.take(low.take(production)),
+        high=codes.position.take(high.take(production)),
+        missing_left=None if missing_left is None else missing_left.take(production),
+        num_rows=np.empty(0, np.int64),
+    )
+    num_rows = grammar.node_sums(cell_weights[:, None])[:, 0].astype(np.int64)
+    object.__setattr__(grammar, "num_rows", num_rows)
+    return grammar
+
+
+def _is_verified(members, counts, left, right, rng) -> bool:
+    """Whether children add up to their parents under a second identity of the stored bitsets."""
+    multiplier = rng.integers(0, 2**63, members.shape[1], dtype=np.uint64) * np.uint64(2)
+    check = (members * (multiplier + np.uint64(1))).sum(axis=1, dtype=np.uint64)
+    return bool((check.take(left) + check.take(right) == np.repeat(check, counts)).all())
+
+
+def _gather_runs(counts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Positions of the productions of some nodes, run after run."""
+    start = np.cumsum(counts) - counts
+    lengths = counts[nodes]
+    offset = start[nodes] - (np.cumsum(lengths) - lengths)
+    return np.repeat(offset, lengths) + np.arange(lengths.sum())
+
+
+def _heights(members, counts, left, right) -> np.ndarray:
+    """Height of every node, int16; children have fewer cells, so sizes are settled in order."""
+    height = np.zeros(len(members), np.int16)
+    start = np.cumsum(counts) - counts
+    size = np.bitwise_count(members).sum(axis=1, dtype=np.int32)
+    splits = np.flatnonzero(counts)
+    splits = splits[np.argsort(size[splits], kind="stable")]
+    for nodes in np.split(splits, np.flatnonzero(np.diff(size[splits])) + 1):
+        lengths = counts[nodes]
+        run = np.cumsum(lengths) - lengths
+        production = np.repeat(start[nodes] - run, lengths) + np.arange(lengths.sum())
+        if len(production):
+            tallest = np.maximum(height[left[production]], height[right[production]])
+            height[nodes] = np.maximum.reduceat(tallest, run) + 1
+    return height
+
+
+_cache: OrderedDict[bytes, Grammar] = OrderedDict()
+_CACHE_PRODUCTIONS = 40_000_000
+
+
+def compile_grammar(
+    design: Design,
+    *,
+    rules: Rules = "gaps",
+    constraints: Constraints | None = None,
+    max_subproblems: int = 500_000,
+    on_progress: Callable[[int], None] | None = None,
+    keep: bool = True,
+) -> Grammar:
+    """Compile the grammar of a design, or take it from the cache of recent ones.
+
+    Parameters
+    ----------
+    design
+        Coded rows; only codes, weights and cut points matter.
+    rules
+        "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
+    constraints
+        Limits on leaf size, depth and features.
+    max_subproblems
+        Budget; the memory needed is about 16 bytes times productions.
+    on_progress
+        Called with the number of subproblems found so far after every chunk.
+    keep
+        Whether to keep the grammar in the cache.
+
+    Returns
+    -------
+    Grammar
+        The same object for the same design, rules and constraints while it is cached.
+
+    Raises
+    ------
+    TooManySubproblems
+        If the budget is exceeded.
+    """
+    constraints = Constraints() if constraints is None else constraints
+    key = _fingerprint(design, rules, constraints)
+    if key in _cache and _cache[key].num_subproblems <= max_subproblems:
+        _cache.move_to_end(key)
+        return _cache[key]
+    grammar = next(
+        grammar
+        for seed in range(100)
+        if (grammar := _compile(design, rules, constraints, max_subproblems, on_progress, seed))
+    )
+    if keep:
+        _cache[key] = grammar
+    while len(_cache) > 1 and sum(g.num_productions for g in _cache.values()) > _CACHE_PRODUCTIONS:
+        _cache.popitem(last=False)
+    return grammar
+
+
+def _fingerprint(design: Design, rules: Rules, constraints: Constraints) -> bytes:
+    digest = hashlib.sha256(repr((rules, constraints, design.names)).encode())
+    for array in (design.codes, design.weights, design.num_codes, design.cut_threshold):
+        digest.update(np.ascontiguousarray(array).tobytes() + str(array.shape).encode())
+    for array in (design.matrix, design.low_edge, design.high_edge, design.is_indicator):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()

@@ -1,0 +1,402 @@
+"""The exact posterior over decision trees (BCART-PCFG).
+
+`ExactPosterior` joins a compiled grammar, a tree prior, a leaf family and targets, and answers
+everything exactly: evidence, i.i.d. trees, the most probable trees, predictions, marginals.
+
+References
+----------
+Sullivan, Tiwari, Thrun and Piech 2023, Bayesian Decision Trees via Tractable Priors and
+Probabilistic Context-Free Grammars.
+"""
+
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.pcfg.chart import Chart, chart_for, padded, padded_size
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.mixture import LeafMixture
+from bdtppl.inference.pcfg.passes import (
+    Usage,
+    derivation_entropy,
+    inside,
+    outside,
+    score_derivations,
+)
+from bdtppl.inference.pcfg.paths import PathWeights
+from bdtppl.inference.pcfg.precision import as_float64, cached_in_float64, in_float64
+from bdtppl.inference.pcfg.ranking import rank_derivations
+from bdtppl.inference.pcfg.sampling import (
+    Choices,
+    Derivations,
+    choice_probabilities,
+    sample_derivations,
+    sample_paths,
+)
+from bdtppl.inference.pcfg.sides import Sides
+from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior
+from bdtppl.models.tree import Tree
+
+__all__ = ["ExactPosterior"]
+
+
+class ExactPosterior:
+    """Exact posterior of hard trees on a compiled grammar.
+
+    N subproblems, E productions, D depths (1 where depth does not matter), d features, s
+    statistics. What is asked for is computed once and kept.
+
+    Parameters
+    ----------
+    grammar
+        Compiled grammar of the training rows, with the prior's ``rules``.
+    prior
+        Tree prior.
+    leaf
+        Leaf family.
+    y
+        Targets [n], one per row of the grammar's design; class indices for classification.
+    observed
+        bool [n]; rows that are not observed stay in the grammar but add nothing to the leaves.
+        Default all.
+
+    Raises
+    ------
+    ValueError
+        If the targets do not fit the rows, or the prior wants other rules than the grammar has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl.inference.pcfg.compiler import compile_grammar
+    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.leaves import DirichletCategorical
+    >>> from bdtppl.models.priors import LeafPenalty
+    >>> design = Design.from_matrix(np.arange(6.0)[:, None])
+    >>> exact = ExactPosterior(compile_grammar(design), LeafPenalty(2.0),
+    ...     DirichletCategorical.symmetric(2), np.array([0, 0, 0, 1, 1, 1]))
+    >>> round(exact.log_evidence, 3)
+    -4.148
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        prior: TreePrior,
+        leaf: Leaf,
+        y: np.ndarray,
+        observed: np.ndarray | None = None,
+    ):
+        y = np.asarray(y)
+        if y.shape != (grammar.design.num_rows,):
+            raise ValueError(
+                f"y must have one entry per row, shape ({grammar.design.num_rows},); got {y.shape}."
+            )
+        if prior.rules != grammar.rules:
+            raise ValueError(
+                f"The prior wants rules={prior.rules!r}, but the grammar was compiled with "
+                f"rules={grammar.rules!r}."
+            )
+        self.grammar = grammar
+        self.prior = prior.resolve(grammar.design)
+        self.leaf = leaf
+        self.y = y
+        self.observed = np.ones(len(y), bool) if observed is None else np.asarray(observed, bool)
+
+    # The scored chart.
+
+    @cached_in_float64
+    def chart(self) -> Chart:
+        """The grammar as device arrays, shared by all posteriors on it."""
+        return chart_for(self.grammar, self.prior)
+
+    @cached_in_float64
+    def statistics(self) -> np.ndarray:
+        """Statistics of every subproblem, float64 [N, s]."""
+        weight = self.grammar.design.weights * self.observed
+        # Eager operations are compiled for every shape that they meet: give them few.
+        length = padded_size(len(weight))
+        rows = self.leaf.statistics(padded(self.y, length), padded(weight, length))
+        rows = np.asarray(rows)[: len(weight)]
+        return self.grammar.node_sums(self.grammar.cell_sums(rows))
+
+    @cached_in_float64
+    def _terms(self) -> tuple:
+        """(prior, leaf scores, feature weights) as the passes take them."""
+        statistics = padded(self.statistics, len(self.chart.has_rule))
+        scores = _leaf_scores(as_float64(self.leaf), statistics)
+        return as_float64(self.prior), scores, jnp.zeros(self.grammar.design.num_features)
+
+    @cached_in_float64
+    def _log_q(self) -> jax.Array:
+        return inside(self.chart, *self._terms)
+
+    def _at_root(self, log_q: jax.Array) -> float:
+        return float(np.asarray(log_q)[self.grammar.root, 0])
+
+    @cached_in_float64
+    def _usage(self) -> Usage:
+        prior, scores, feature_weight = self._terms
+        return outside(self.chart, prior, scores, feature_weight, self._log_q)
+
+    @cached_in_float64
+    def _choices(self) -> Choices:
+        prior, scores, feature_weight = self._terms
+        return choice_probabilities(self.chart, prior, scores, feature_weight, self._log_q)
+
+    @cached_property
+    def _sides(self) -> Sides:
+        return Sides.of(self.grammar)
+
+    # Evidence.
+
+    @cached_in_float64
+    def log_partition(self) -> float:
+        """Log of the sum over trees of prior weight times likelihood."""
+        return self._at_root(self._log_q)
+
+    @cached_in_float64
+    def log_prior_normaliser(self) -> float:
+        """Log of the sum over trees of the prior weight alone."""
+        prior, scores, feature_weight = self._terms
+        log_q = inside(self.chart, prior, jnp.zeros_like(scores), feature_weight)
+        return self._at_root(log_q)
+
+    @property
+    def log_evidence(self) -> float:
+        """Log marginal likelihood of the targets under the normalised prior."""
+        return self.log_partition - self.log_prior_normaliser
+
+    # Marginals, by differentiation.
+
+    @cached_property
+    def production_probability(self) -> np.ndarray:
+        """Probability that a tree uses each production, float64 [E]."""
+        return np.asarray(self._usage.productions)[: self.grammar.num_productions]
+
+    @cached_property
+    def leaf_probability(self) -> np.ndarray:
+        """Probability that a tree has each subproblem as a leaf, float64 [N]."""
+        return np.asarray(self._usage.stops)[: self.grammar.num_subproblems]
+
+    @cached_property
+    def expected_splits(self) -> np.ndarray:
+        """Expected number of splits on each feature, float64 [d]."""
+        return np.asarray(self._usage.feature_weight)
+
+    @property
+    def expected_leaves(self) -> float:
+        """Expected number of leaves."""
+        return 1 + float(self.expected_splits.sum())
+
+    @cached_in_float64
+    def split_inclusion(self) -> np.ndarray:
+        """Probability that a tree splits on each feature at all, float64 [d].
+
+        One minus the share of the sum over trees that is left when the feature is forbidden.
+        """
+        prior, scores, zeros = self._terms
+        without = [
+            self._at_root(inside(self.chart, prior, scores, zeros.at[f].set(-jnp.inf)))
+            for f in range(len(zeros))
+        ]
+        return 0.0 - np.expm1(np.minimum(np.asarray(without) - self.log_partition, 0.0))
+
+    def rule_inclusion(self) -> list[tuple[int, float, float]]:
+        """List rules with their expected number of uses, as (feature, threshold, expectation).
+
+        In order of expectation; rules that no posterior tree uses are left out. A rule that can
+        stand in one node of a tree only has its probability here.
+        """
+        grammar, sides = self.grammar, self._sides
+        # Every cut of a gap is a rule, and all of them are equally probable.
+        num_cuts = grammar.num_cuts
+        production = np.repeat(np.arange(grammar.num_productions), num_cuts)
+        cut = np.arange(len(production)) - np.repeat(np.cumsum(num_cuts) - num_cuts, num_cuts)
+        threshold = sides.rule_threshold(
+            grammar.design, production, (cut + 0.5) / num_cuts[production]
+        )
+        pairs, index = np.unique(
+            np.stack([sides.feature[production], threshold], axis=1), axis=0, return_inverse=True
+        )
+        uses = (self.production_probability / num_cuts)[production]
+        expected = np.bincount(index.ravel(), uses, minlength=len(pairs))
+        order = np.argsort(-expected, kind="stable")
+        return [
+            (int(pairs[i, 0]), float(pairs[i, 1]), float(expected[i]))
+            for i in order
+            if expected[i] > 0
+        ]
+
+    @cached_in_float64
+    def entropy(self) -> float:
+        """Entropy in nats of the posterior over trees, as the prior counts trees."""
+        return float(derivation_entropy(self.chart, *self._terms, self._log_q, self._usage.visits))
+
+    # Trees.
+
+    @in_float64
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k trees of greatest posterior probability, fewer where there are fewer.
+
+        Under a prior that counts partitions they are over partitions, at full weight; trees that
+        differ only by the cut inside a gap are one entry with the probability of one such tree.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1; got {k}.")
+        prior, scores, _ = self._terms
+        derivations, log_joint = rank_derivations(
+            self.grammar, self.chart, prior, scores, self._log_best, k
+        )
+        trees, statistics = self._trees_of(derivations), self._slot_statistics(derivations)
+        return RankedTrees(trees, statistics, log_joint, np.exp(log_joint - self.log_partition))
+
+    @cached_in_float64
+    def _log_best(self) -> jax.Array:
+        return inside(self.chart, *self._terms, semiring="max")
+
+    def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
+        """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
+        parts = self._sample(rng_key, num_draws, self._trees_of)
+        return Tree.concatenate(parts)
+
+    def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
+        """Draw trees i.i.d. from the posterior, with all that predicts and diagnoses.
+
+        The draws are independent; they are laid out as chains so that every tool for samplers
+        reads them.
+        """
+
+        def finish(derivations: Derivations):
+            return (
+                self._trees_of(derivations),
+                self._slot_statistics(derivations),
+                *self._log_joints(derivations),
+            )
+
+        trees, statistics, log_joint, log_likelihood = zip(
+            *self._sample(rng_key, chains * draws, finish), strict=True
+        )
+        trees = Tree.concatenate(trees).reshape(chains, draws)
+        statistics = np.concatenate(
+            [np.pad(s, ((0, 0), (0, trees.capacity - s.shape[1]), (0, 0))) for s in statistics]
+        )
+        return Posterior(
+            trees=trees,
+            statistics=statistics.reshape(chains, draws, *statistics.shape[1:]),
+            sample_stats={
+                "log_joint": np.concatenate(log_joint).reshape(chains, draws),
+                "log_likelihood": np.concatenate(log_likelihood).reshape(chains, draws),
+                "num_leaves": trees.num_leaves,
+                "max_leaf_depth": trees.depth,
+            },
+            leaf=self.leaf,
+            prior=self.prior,
+            design=self.grammar.design,
+            y=self.y,
+            log_evidence=self.log_evidence,
+        )
+
+    @in_float64
+    def _sample(self, rng_key, num_draws: int, finish) -> list:
+        if num_draws < 1:
+            raise ValueError(f"At least one draw is needed; got {num_draws}.")
+        leaves = self.expected_leaves
+        return sample_derivations(
+            self.chart,
+            self._choices,
+            rng_key,
+            num_draws,
+            capacity=int(2 * (leaves + 4 * np.sqrt(leaves))),
+            pick_cuts=self._sides.num_cuts is not None,
+            finish=finish,
+        )
+
+    def _trees_of(self, derivations: Derivations) -> Tree:
+        production, sides = derivations.production, self._sides
+        splits = production >= 0
+        used = np.where(splits, production, 0)
+        left = derivations.left
+        threshold = sides.rule_threshold(self.grammar.design, used, derivations.place)
+        return Tree(
+            feature=np.where(splits, sides.feature[used], np.int32(-1)),
+            threshold=np.where(splits, threshold, np.nan),
+            missing_left=splits & sides.missing_left[used],
+            left=left,
+            right=np.where(splits, left + np.int32(1), np.int32(0)),
+            num_nodes=derivations.num_nodes,
+        )
+
+    def _slot_nodes(self, derivations: Derivations) -> np.ndarray:
+        """Subproblem in each slot, int32 [b, k]; -1 in unused slots."""
+        production = derivations.production
+        node = np.full(production.shape, -1, np.int32)
+        node[:, 0] = self.grammar.root
+        row, slot = np.nonzero(production >= 0)
+        used, left = production[row, slot], derivations.left[row, slot]
+        node[row, left] = self.grammar.left[used]
+        node[row, left + 1] = self.grammar.right[used]
+        return node
+
+    def _slot_statistics(self, derivations: Derivations) -> np.ndarray:
+        node = self._slot_nodes(derivations)
+        return np.where(node[..., None] >= 0, self.statistics[node], 0.0)
+
+    def _log_joints(self, derivations: Derivations) -> tuple[np.ndarray, np.ndarray]:
+        """Log joint of each tree, as the prior counts trees, and its log likelihood; [b]."""
+        node = self._slot_nodes(derivations)
+        production = derivations.production
+        depth = np.zeros(node.shape, np.int32)
+        for slot in range(production.shape[1]):
+            row = np.flatnonzero(production[:, slot] >= 0)
+            for child in (derivations.left[row, slot], derivations.left[row, slot] + 1):
+                depth[row, child] = depth[row, slot] + 1
+        prior, scores, _ = self._terms
+        log_joint, log_likelihood = (
+            np.asarray(total)
+            for total in score_derivations(self.chart, prior, scores, node, production, depth)
+        )
+        return log_joint, log_likelihood
+
+    # Predictions.
+
+    @cached_property
+    def _paths(self) -> PathWeights:
+        grammar = self.grammar
+        cumulative = np.asarray(self._choices.cumulative)[: grammar.num_productions].T
+        use = np.diff(cumulative, axis=1, prepend=0.0)
+        starts = grammar.first_production[:-1][grammar.has_rule]
+        use[:, starts] = cumulative[:, starts]
+        stop = np.asarray(self._choices.stop)[: grammar.num_subproblems]
+        return PathWeights(
+            grammar, self._sides, stop, np.ascontiguousarray(use), self.leaf_probability
+        )
+
+    def predictive(self, matrix: np.ndarray) -> LeafMixture:
+        """Exact posterior predictive at new rows [m, d], without sampling."""
+        codes = self.grammar.design.encode(matrix)
+        return LeafMixture(self.leaf, self.statistics, self._paths.leaf_weights(matrix, codes))
+
+    @in_float64
+    def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
+        """Draw predictions by single root-to-leaf paths (Algorithm 1), [num_draws, m].
+
+        Every draw and row has a path, and so a tree, of its own: right for marginal predictions,
+        cheaper than whole trees.
+        """
+        key_path, key_target = jax.random.split(rng_key)
+        codes = self.grammar.design.encode(matrix)
+        sides = jax.tree.map(lambda a: padded(a, len(self.chart.left)), self._sides)
+        node = sample_paths(
+            self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
+        )
+        return np.asarray(self.leaf.sample(key_target, self.statistics[np.asarray(node)]))
+
+
+@jax.jit
+def _leaf_scores(leaf: Leaf, statistics: jax.Array) -> jax.Array:
+    return leaf.log_marginal(statistics)

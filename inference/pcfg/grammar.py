@@ -1,0 +1,227 @@
+"""The grammar of subproblems: which sets of rows a tree can meet, and how they split.
+
+A subproblem is a distinct set of training rows that some box holds (Sullivan et al. 2023, section
+5.2: two bounding boxes are equivalent if they contain the same points). Its productions are the
+rules available in it, each to two smaller subproblems. The grammar depends on the features alone:
+any targets, leaf family and prior weights are scored on the same one.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from bdtppl.inference.pcfg.bitsets import unpack
+from bdtppl.inference.pcfg.hashing import HashTable, spread
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.priors import Rules
+
+__all__ = ["Grammar"]
+
+_CACHE_ENTRIES = 1 << 17  # productions of one piece, so that its hash table stays in the cache
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """Subproblems and productions of a design.
+
+    Subproblems are numbered by height, the root last; productions lie in order of their parent.
+    N subproblems, E productions, W words of 64 cells.
+
+    Attributes
+    ----------
+    design
+        The design it was compiled from.
+    rules
+        "gaps" or "cuts"; a production stands for all cuts of one gap.
+    constraints
+        The constraints it was compiled under.
+    cell_of_row
+        int32 [n]; cell of each row of the design.
+    members
+        uint64 [N, W]; bit c of word w is cell 64 w + c.
+    height
+        int16 [N]; 0 where nothing can split, else 1 + that of the tallest child.
+    first_production
+        int64 [N + 1]; productions of node i are ``first_production[i]:first_production[i + 1]``.
+    left, right
+        int32 [E]; child subproblems.
+    low, high
+        int32 [E]; flat code positions (see `Design`) on the two sides of the production's gap.
+    missing_left
+        bool [E], or None where no feature has missing values.
+    num_rows
+        int64 [N]; rows in the subproblem, with repetitions.
+    charts
+        Layouts for compiled passes made from this grammar so far (`bdtppl.inference.pcfg.chart`).
+    """
+
+    design: Design
+    rules: Rules
+    constraints: Constraints
+    cell_of_row: np.ndarray
+    members: np.ndarray
+    height: np.ndarray
+    first_production: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    missing_left: np.ndarray | None
+    num_rows: np.ndarray
+    charts: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def num_subproblems(self) -> int:
+        """Number of subproblems N."""
+        return len(self.height)
+
+    @property
+    def num_productions(self) -> int:
+        """Number of productions E."""
+        return len(self.left)
+
+    @property
+    def root(self) -> int:
+        """Number of the subproblem that holds all rows."""
+        return self.num_subproblems - 1
+
+    @cached_property
+    def num_cells(self) -> int:
+        """Number of distinct rows."""
+        return int(self.cell_of_row.max()) + 1
+
+    @cached_property
+    def depth_limit(self) -> int:
+        """Most levels of splits that a tree can have."""
+        limit = int(self.height[-1])
+        if self.constraints.max_depth is not None:
+            limit = min(limit, self.constraints.max_depth)
+        return limit
+
+    @cached_property
+    def parent(self) -> np.ndarray:
+        """Subproblem that each production splits, int32 [E]."""
+        counts = np.diff(self.first_production)
+        return np.repeat(np.arange(self.num_subproblems, dtype=np.int32), counts)
+
+    @cached_property
+    def feature(self) -> np.ndarray:
+        """Feature that each production splits on, int32 [E]."""
+        return self.design.feature_of_code[self.low]
+
+    @cached_property
+    def has_rule(self) -> np.ndarray:
+        """Whether a subproblem has a production, bool [N]."""
+        return np.diff(self.first_production) > 0
+
+    # Facts that priors may ask for (see `bdtppl.models.priors.Node` and `Rule`).
+
+    @cached_property
+    def num_cuts(self) -> np.ndarray:
+        """Rules that each production stands for, int32 [E]."""
+        if self.rules == "gaps":
+            return np.ones(self.num_productions, np.int32)
+        return self.high - self.low
+
+    @cached_property
+    def _feature_groups(self) -> np.ndarray:
+        """First production of each run with one parent and feature."""
+        changed = np.ones(self.num_productions, bool)
+        feature = self.feature
+        changed[1:] = feature[1:] != feature[:-1]
+        starts = self.first_production[:-1][self.has_rule]
+        changed[starts] = True
+        return np.flatnonzero(changed)
+
+    def _sum_over_feature(self, values: np.ndarray) -> np.ndarray:
+        """Total of per-production values over the production's feature in its node, [E]."""
+        starts = self._feature_groups
+        if not len(starts):
+            return values
+        sizes = np.diff(np.append(starts, self.num_productions))
+        return np.repeat(np.add.reduceat(values, starts, dtype=values.dtype), sizes)
+
+    @cached_property
+    def num_feature_cuts(self) -> np.ndarray:
+        """Available rules of the production's feature in its node, int32 [E]."""
+        return self._sum_over_feature(self.num_cuts)
+
+    @cached_property
+    def width_share(self) -> np.ndarray:
+        """Width of the production's gap over the summed width of its feature, float64 [E]."""
+        width = self.design.gap_width(self.low, self.high)
+        return width / self._sum_over_feature(width)
+
+    @cached_property
+    def num_features(self) -> np.ndarray:
+        """Features with an available rule, int32 [N]."""
+        counts = np.bincount(self.parent[self._feature_groups], minlength=self.num_subproblems)
+        return counts.astype(np.int32)
+
+    @cached_property
+    def _partitions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Number of equivalent rules, and whether a production is the first to make them."""
+        num_equivalent = np.empty(self.num_productions, np.int32)
+        is_first = np.zeros(self.num_productions, bool)
+        # Groups never cross a parent, so whole parents are taken in pieces that fit the cache.
+        cuts = np.arange(_CACHE_ENTRIES, self.num_productions, _CACHE_ENTRIES)
+        bounds = self.first_production[np.searchsorted(self.first_production, cuts)]
+        bounds = np.unique(np.concatenate([[0], bounds, [self.num_productions]]))
+        for start, stop in pairwise(bounds):
+            piece = slice(start, stop)
+            # Children of one parent are complements, so the lesser one names the partition.
+            lesser = np.minimum(self.left[piece], self.right[piece])
+            key = (self.parent[piece].astype(np.uint64) << np.uint64(32)) + lesser.view(np.uint32)
+            table = HashTable(stop - start)
+            group, _ = table.insert(spread(key + np.uint64(1)))
+            rules = np.bincount(group, self.num_cuts[piece], minlength=table.size)
+            num_equivalent[piece] = rules.astype(np.int32)[group]
+            earliest = np.empty(table.size, np.int64)
+            earliest[group[::-1]] = np.arange(stop - 1, start - 1, -1)
+            is_first[earliest] = True
+        return num_equivalent, is_first
+
+    @property
+    def num_equivalent(self) -> np.ndarray:
+        """Rules of the same node that make the same two-way partition, int32 [E]."""
+        return self._partitions[0]
+
+    @property
+    def is_first_of_partition(self) -> np.ndarray:
+        """Whether a production is the first of those that make its partition, bool [E]."""
+        return self._partitions[1]
+
+    def membership(self, nodes: np.ndarray) -> np.ndarray:
+        """Cells of some subproblems, bool [len(nodes), cells]."""
+        return unpack(self.members[nodes], self.num_cells).astype(bool)
+
+    def cell_sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum per-row values [n, s] over equal rows, float64 [cells, s]."""
+        values = np.asarray(values, np.float64)
+        return np.stack(
+            [
+                np.bincount(self.cell_of_row, column, minlength=self.num_cells)
+                for column in values.T
+            ],
+            axis=1,
+        )
+
+    def node_sums(self, cell_values: np.ndarray) -> np.ndarray:
+        """Sum values of cells [cells, s] over each subproblem, float64 [N, s].
+
+        Values add over disjoint sets, so only nodes without a production are summed over their
+        members; every other is the sum of two children.
+        """
+        sums = np.empty((self.num_subproblems, cell_values.shape[1]))
+        bounds = np.searchsorted(self.height, np.arange(int(self.height[-1]) + 2))
+        for start in range(0, bounds[1], 8192):
+            stop = min(start + 8192, bounds[1])
+            cells = unpack(self.members[start:stop], self.num_cells)
+            sums[start:stop] = cells.astype(np.float64) @ cell_values
+        for start, stop in pairwise(bounds[1:]):
+            production = self.first_production[start:stop]
+            sums[start:stop] = sums[self.left[production]] + sums[self.right[production]]
+        return sums

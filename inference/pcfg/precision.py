@@ -1,0 +1,39 @@
+"""float64 in a local scope: what is called exact is computed in double precision.
+
+The package never changes the process's global precision. Compiled passes run inside
+`jax.enable_x64`, and what they return to a caller is NumPy or has the caller's own precision.
+"""
+
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["as_float64", "cached_in_float64", "in_float64"]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a function inside a double-precision scope."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def cached_in_float64(function: Callable[[Any], R]) -> cached_property[R]:
+    """Make a method a cached property that is computed inside a double-precision scope."""
+    return cached_property(in_float64(function))
+
+
+def as_float64(tree):
+    """Make every leaf of a pytree a float64 array, inside a double-precision scope."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.float64), tree)

@@ -1,0 +1,98 @@
+"""On which side of a production a row falls.
+
+With ``rules="gaps"`` a production is one rule, at the middle of its gap. With ``rules="cuts"`` it
+stands for all cuts inside the gap: training rows lie outside it, but a new row may lie between its
+cuts and then goes left under some of them.
+"""
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bdtppl.inference.pcfg.grammar import Grammar
+
+__all__ = ["Sides"]
+
+
+class Sides(NamedTuple):
+    """Where productions send rows; arrays [E].
+
+    Attributes
+    ----------
+    feature
+        int32; feature of the production.
+    threshold
+        float64; values below it go left. Not used where ``num_cuts`` is given.
+    missing_left
+        bool; side of missing values.
+    low
+        int32; code at the gap's lower side.
+    num_cuts
+        int32; cuts in the gap, or None where every gap has one rule at its middle.
+    """
+
+    feature: Any
+    threshold: Any
+    missing_left: Any
+    low: Any
+    num_cuts: Any
+
+    @classmethod
+    def of(cls, grammar: Grammar) -> "Sides":
+        """Tabulate the productions of a grammar, as NumPy arrays."""
+        feature = grammar.feature
+        missing_left = grammar.missing_left
+        sides = cls(
+            feature=feature,
+            threshold=grammar.design.gap_threshold(grammar.low, grammar.high),
+            missing_left=np.zeros(len(feature), bool) if missing_left is None else missing_left,
+            low=grammar.low - grammar.design.offset[feature],
+            num_cuts=grammar.num_cuts if grammar.rules == "cuts" else None,
+        )
+        if len(feature):
+            return sides
+        # Masked look-ups of production 0 must find something even where there is none.
+        return cls(*(a if a is None else np.ones(1, a.dtype) for a in sides))
+
+    def left_share(self, xp: ModuleType, production: Any, value: Any, code: Any) -> Any:
+        """Share of the production's rules that send a row left.
+
+        Parameters
+        ----------
+        xp
+            Array namespace, `numpy` or `jax.numpy`.
+        production
+            int [...]; productions.
+        value, code
+            float64 and int32 [...]; the row's value and code of the production's feature.
+
+        Returns
+        -------
+        array
+            float64 [...], between 0 and 1.
+        """
+        if self.num_cuts is None:
+            share = (value < self.threshold[production]) * 1.0
+        else:
+            low, num_cuts = self.low[production], self.num_cuts[production]
+            share = xp.clip(low + num_cuts - xp.maximum(code, low), 0, num_cuts) / num_cuts
+        return xp.where(xp.isnan(value), self.missing_left[production] * 1.0, share)
+
+    def rule_threshold(self, design: Any, production: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Threshold of one rule of each production, float64 [...].
+
+        Parameters
+        ----------
+        design
+            The design.
+        production
+            int [...]; productions.
+        place
+            float [...] in [0, 1); picks one cut of the gap. Ignored where gaps have one rule.
+        """
+        if self.num_cuts is None:
+            return self.threshold[production]
+        cut = np.floor(place * self.num_cuts[production]).astype(np.int64)
+        flat = design.offset[self.feature[production]] + self.low[production]
+        return design.cut_threshold.take(flat + 1 + cut, mode="clip")

@@ -1,0 +1,123 @@
+"""What every inference returns: weighted trees with what is needed to predict and diagnose.
+
+A posterior holds draws of trees on chain and draw axes, the sufficient statistics of the training
+rows in every node, and the log evidence where the inference knows it. Leaf parameters are
+integrated out: everything about the targets follows from the statistics and the leaf family.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.tree import Tree, route
+
+__all__ = ["Posterior", "RankedTrees"]
+
+
+@dataclass(frozen=True, eq=False)
+class RankedTrees:
+    """Trees in order of posterior probability; k slots, s statistics.
+
+    Attributes
+    ----------
+    trees
+        `Tree` batch [rank], the most probable first.
+    statistics
+        float64 [rank, k, s]; statistics of the training rows in each slot.
+    log_joint
+        float64 [rank]; log weights of the grammar and leaf log marginals, summed.
+    probability
+        float64 [rank]; posterior probability.
+    """
+
+    trees: Tree
+    statistics: np.ndarray
+    log_joint: np.ndarray
+    probability: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Weighted draws of hard trees; k slots, s statistics.
+
+    Attributes
+    ----------
+    trees
+        `Tree` batch [chain, draw].
+    statistics
+        float64 [chain, draw, k, s]; statistics of the training rows in each slot.
+    sample_stats
+        Per-draw numbers [chain, draw] under shared names (``log_joint``, ``log_likelihood``,
+        ``num_leaves``, ``max_leaf_depth``, ...).
+    leaf, prior
+        The model.
+    design
+        The training rows.
+    y
+        Targets [n]; class indices for classification.
+    log_evidence, log_evidence_se
+        Log evidence under the normalised prior and its standard error (0 where exact).
+    log_weights
+        float64 [chain, draw], or None for equal weights.
+    """
+
+    trees: Tree
+    statistics: np.ndarray
+    sample_stats: Mapping[str, np.ndarray]
+    leaf: Leaf
+    prior: Any
+    design: Design
+    y: np.ndarray
+    log_evidence: float
+    log_evidence_se: float = 0.0
+    log_weights: np.ndarray | None = None
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """Values of the training rows, float64 [n, d]."""
+        return self.design.matrix
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Normalised weights of the draws, float64 [chain, draw]."""
+        shape = self.trees.batch_shape
+        if self.log_weights is None:
+            return np.full(shape, 1 / np.prod(shape))
+        weights = np.exp(self.log_weights - self.log_weights.max())
+        return weights / weights.sum()
+
+    def leaf_statistics(self, matrix: np.ndarray) -> np.ndarray:
+        """Statistics of the leaves that rows fall into, float64 [chain, draw, m, s]."""
+        slots = route(self.trees, matrix)
+        return np.take_along_axis(self.statistics, slots[..., None], axis=2)
+
+    def mean(self, matrix: np.ndarray) -> np.ndarray:
+        """Posterior mean of a new target at rows, [m], or class probabilities, [m, c]."""
+        with jax.enable_x64(True):
+            means = np.asarray(self.leaf.posterior_mean(self.leaf_statistics(matrix)))
+        return np.tensordot(self.weights, means, axes=2)
+
+    def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
+        """Draw one new target per draw and row, [chain, draw, m]."""
+        with jax.enable_x64(True):
+            return np.asarray(self.leaf.sample(rng_key, self.leaf_statistics(matrix)))
+
+    def log_likelihood(self) -> np.ndarray:
+        """Pointwise log likelihood of the training rows, float64 [chain, draw, n].
+
+        With the leaf parameters integrated out a row's likelihood given a tree and all other rows
+        is log m(leaf) - log m(leaf without the row), which makes leave-one-out estimates right.
+        A repeated row counts one of its repetitions.
+        """
+        with jax.enable_x64(True):
+            own = np.asarray(self.leaf.statistics(self.y, np.ones(len(self.y))))
+            statistics = self.leaf_statistics(self.matrix)
+            return np.asarray(
+                self.leaf.log_marginal(statistics) - self.leaf.log_marginal(statistics - own)
+            )
