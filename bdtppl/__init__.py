@@ -1,0 +1,63 @@
+"""Bayesian decision trees: one model, many inferences, held against the exact posterior.
+
+The package has three floors, and imports only go down: ``bdtppl`` (estimators, results, figures,
+files) rests on ``bdtppl.inference`` (how a posterior is got), which rests on ``bdtppl.models``
+(what a Bayesian tree is). This module only hands names on, at their first use, so that
+``import bdtppl`` is fast.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if find_spec("bdtppl.models") is None:
+    raise ImportError(
+        "bdtppl was imported from its source folder, where its parts `models` and `inference` "
+        "lie beside it and not inside it: start Python from another folder, or install the "
+        "checkout in editable mode with `python -m pip install --editable .`."
+    )
+
+if TYPE_CHECKING:
+    from bdtppl import datasets, inference, models
+    from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+    from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
+    from bdtppl.storage import load
+
+__all__ = [
+    "ExactTreeClassifier",
+    "ExactTreeRegressor",
+    "datasets",
+    "inference",
+    "load",
+    "models",
+    "plot_predictive",
+    "plot_structures",
+    "plot_tree",
+]
+
+_SUBMODULES = ("datasets", "inference", "models")
+
+_DEFINED_IN = {
+    "ExactTreeClassifier": "bdtppl.estimators.exact",
+    "ExactTreeRegressor": "bdtppl.estimators.exact",
+    "load": "bdtppl.storage",
+    "plot_predictive": "bdtppl.plotting",
+    "plot_structures": "bdtppl.plotting",
+    "plot_tree": "bdtppl.plotting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"bdtppl.{name}")
+    if name in _DEFINED_IN:
+        value = getattr(import_module(_DEFINED_IN[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'bdtppl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

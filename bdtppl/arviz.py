@@ -1,0 +1,164 @@
+"""A posterior over trees becomes an ArviZ data tree.
+
+ArviZ diagnoses and draws numbers with chain and draw axes, so the group ``posterior`` holds the
+numbers that describe a tree: its leaves, its depth, its splits on each feature. The trees
+themselves, which have no trace to look at, are arrays in a group of their own, ``trees``. The
+pointwise log likelihood has the leaf parameters integrated out given all *other* rows, so that
+PSIS-LOO estimates exact leave-one-out (Vehtari, Gelman and Gabry 2017, section 2).
+
+The data tree is built with xarray alone and serves ArviZ 1 as it is; `for_installed_arviz` converts
+it for ArviZ 0.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+from sklearn.utils import check_random_state
+
+import bdtppl
+from bdtppl.groups import class_labels, label_draws
+from bdtppl.inference.posterior import Posterior
+
+__all__ = ["for_installed_arviz", "to_arviz"]
+
+_TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
+
+
+def to_arviz(
+    posterior: Posterior,
+    *,
+    random_state: int | np.random.RandomState | None = None,
+    classes: Any = None,
+    inference: str | None = None,
+) -> xr.DataTree:
+    """Lay out a posterior as ArviZ expects it.
+
+    Rows with a weight are repeated rows and appear as often along ``obs``, so that sums over it
+    (`arviz.loo`) count every repetition; ``constant_data.row`` names the row behind each.
+
+    Parameters
+    ----------
+    posterior
+        Draws of trees.
+    random_state
+        Seed or generator of the posterior predictive draws, in scikit-learn's sense.
+    classes
+        Class labels [c], for classification: y is an index into them.
+    inference
+        How the posterior was got; named in the attributes.
+
+    Returns
+    -------
+    xarray.DataTree
+        posterior
+            ``num_leaves``, ``max_leaf_depth`` [chain, draw]; ``splits_on`` [chain, draw, feature],
+            the number of splits on each feature.
+        sample_stats
+            [chain, draw]: ``lp`` (log joint), ``log_likelihood`` (of all rows), what else the
+            inference reports, and ``log_weight`` where draws have importance weights.
+        log_likelihood
+            ``y`` [chain, draw, obs], rounded to 1e-9 (see the notes).
+        posterior_predictive
+            ``y`` [chain, draw, obs].
+        observed_data
+            ``y`` [obs].
+        constant_data
+            ``X`` [obs, feature] (NaN is missing), ``row`` [obs].
+        trees
+            The arrays of `bdtppl.models.tree.Tree`, as ``node_feature``, ``node_threshold``, ...
+            [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
+            in each node, ``node_statistics`` [chain, draw, node, class or statistic].
+
+    Notes
+    -----
+    Many trees give a row the same likelihood, and ArviZ's Pareto smoothing breaks where the largest
+    importance ratios are ties, equal or equal but for rounding: it returns NaN, fails, or fits a
+    shape of 20. The log likelihood is therefore rounded to 1e-9, and the draws that tie for a row's
+    smallest one are spread evenly over 1e-9 above it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.leaves import DirichletCategorical
+    >>> from bdtppl.models.priors import LeafPenalty
+    >>> from bdtppl.models.tree import Tree
+    >>> X, y = np.array([[0.0], [1.0]]), np.array([0, 1])
+    >>> posterior = Posterior(
+    ...     trees=Tree.from_nested({}).reshape(1, 1),
+    ...     statistics=np.array([1.0, 1.0]).reshape(1, 1, 1, 2),
+    ...     sample_stats={"log_joint": np.log([[1 / 6]])},
+    ...     leaf=DirichletCategorical.symmetric(2),
+    ...     prior=LeafPenalty(),
+    ...     design=Design.from_matrix(X),
+    ...     y=y,
+    ...     log_evidence=0.0,
+    ... )
+    >>> data = to_arviz(posterior, random_state=0, classes=["no", "yes"])
+    >>> int(data.posterior.num_leaves.item())
+    1
+    >>> data.log_likelihood.y.values.round(4).ravel().tolist()
+    [-1.0986, -1.0986]
+    """
+    row = np.repeat(np.arange(posterior.design.num_rows), posterior.design.weights)
+    matrix, y = posterior.matrix[row], posterior.y[row]
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
+
+    groups = label_draws(posterior, classes=classes)
+    draws = {name: groups["trees"].coords[name] for name in ("chain", "draw")}
+    obs = {"obs": np.arange(len(row))}
+    labels = {} if classes is None else {"class": class_labels(classes)}
+    about_y = {} if classes is None else {"description": "index into the coordinate class"}
+
+    def pointwise(values: np.ndarray) -> xr.Dataset:
+        variable = (("chain", "draw", "obs"), values, about_y)
+        return xr.Dataset({"y": variable}, draws | obs | labels)
+
+    groups |= {
+        "log_likelihood": pointwise(_without_ties(posterior.log_likelihood())[..., row]),
+        "posterior_predictive": pointwise(predictive),
+        "observed_data": xr.Dataset({"y": ("obs", y, about_y)}, obs | labels),
+        "constant_data": xr.Dataset(
+            {"X": (("obs", "feature"), matrix), "row": ("obs", row)},
+            obs | {"feature": list(posterior.design.names)},
+        ),
+        "trees": groups.pop("trees"),
+    }
+    attributes = {
+        "inference_library": "bdtppl",
+        "inference_library_version": bdtppl.__version__,
+        "inference": inference or "",
+        "prior": repr(posterior.prior),
+        "leaf": repr(posterior.leaf),
+        "log_evidence": float(posterior.log_evidence),
+        "log_evidence_se": float(posterior.log_evidence_se),
+    }
+    groups["/"] = xr.Dataset(attrs=attributes)
+    groups["posterior"].attrs = attributes
+    return xr.DataTree.from_dict(groups)
+
+
+def for_installed_arviz(data: xr.DataTree) -> Any:
+    """Give a data tree the type that the installed ArviZ works on.
+
+    Returns
+    -------
+    xarray.DataTree or arviz.InferenceData
+        The data tree itself from ArviZ 1 on, else an InferenceData.
+    """
+    import arviz
+
+    if hasattr(arviz, "from_datatree"):
+        return arviz.from_datatree(data)
+    return data
+
+
+def _without_ties(log_likelihood: np.ndarray) -> np.ndarray:
+    """Round to 1e-9 and spread the draws that tie for a row's smallest value; [chain, draw, n]."""
+    units = np.round(log_likelihood.reshape(-1, log_likelihood.shape[-1]) / _TIE)
+    is_smallest = units == units.min(axis=0)
+    units += is_smallest * (np.cumsum(is_smallest, axis=0) / is_smallest.sum(axis=0))
+    return (units * _TIE).reshape(log_likelihood.shape)

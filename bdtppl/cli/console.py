@@ -1,0 +1,140 @@
+"""What the commands say, and how they end.
+
+Results go to the standard output stream; progress, notes and errors to the error stream. What a
+user can put right is one sentence and exit status 2, an unexpected failure one sentence and 1.
+"""
+
+import json
+import logging
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+__all__ = [
+    "Commands",
+    "UserError",
+    "note",
+    "notes_after",
+    "refusing",
+    "say",
+    "say_json",
+    "to_json",
+]
+
+_INTERRUPTED = 130  # the status of a shell command that Ctrl-C has ended
+
+
+class UserError(Exception):
+    """Something that the user can put right; its text is the sentence to say."""
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are one sentence, without a traceback."""
+
+    def main(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
+        """Run a command and exit with its status."""
+        options["standalone_mode"] = False
+        try:
+            status = super().main(args, *arguments, **options)
+        except UserError as error:
+            status = _fail(str(error), 2)
+        except typer.Abort:
+            status = _fail("Interrupted.", _INTERRUPTED)
+        except Exception as error:
+            usage = getattr(error, "format_message", None)  # wrong usage, as typer finds it
+            status = _fail(_unexpected(error), 1) if usage is None else _fail(usage(), 2)
+        raise SystemExit(status if isinstance(status, int) else 0)
+
+
+@contextmanager
+def refusing(*kinds: type[Exception]) -> Iterator[None]:
+    """Take errors of these kinds for something that the user can put right."""
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, OSError) and error.strerror:  # raised by the system, not by bdtppl
+            raise UserError(f"{error.filename} cannot be used: {error.strerror}.") from error
+        raise UserError(_as_options(str(error))) from error
+
+
+@contextmanager
+def notes_after() -> Iterator[None]:
+    """Collect what the library warns of, and say each once the block has succeeded."""
+    logger, records = logging.getLogger("bdtppl"), []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+    records += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for text in dict.fromkeys(records):
+        note(_as_options(text))
+
+
+def note(text: str) -> None:
+    """Say on the error stream something that is good to know."""
+    typer.echo(f"Note: {_one_line(text)}", err=True)
+
+
+def say(*contents: Any) -> None:
+    """Print text or what rich renders, as it stands: brackets are no markup."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(*contents)
+    # Tables fill their last column with spaces.
+    typer.echo("\n".join(line.rstrip() for line in capture.get().split("\n")), nl=False)
+
+
+def to_json(value: Any) -> str:
+    """Write JSON that people can read too."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def say_json(value: Any) -> None:
+    """Print JSON."""
+    typer.echo(to_json(value))
+
+
+def _fail(message: str, status: int) -> int:
+    typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {_one_line(message)}", err=True)
+    return status
+
+
+def _unexpected(error: Exception) -> str:
+    if os.environ.get("BDTPPL_TRACEBACK"):
+        traceback.print_exception(error)
+    text = str(error) or "no message"
+    return (
+        f"Unexpected failure, {type(error).__name__}: {text.rstrip('.')}; set BDTPPL_TRACEBACK=1 "
+        f"to see where, and report it."
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _as_options(message: str) -> str:
+    """Write parameters of estimators as the options that set them."""
+    message = re.sub(r"\bbins=(\d+)", r"--bins \1", message)
+    message = re.sub(r"\bmax_subproblems=", "--max-subproblems ", message)
+    return re.sub(
+        r"(?<!['\w])(max_depth|min_leaf|max_subproblems)(?!['\w])",
+        lambda match: "--" + match[0].replace("_", "-"),
+        message,
+    )

@@ -1,0 +1,115 @@
+"""``bdtppl demo``: the exact posterior of three data sets that need no download."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bdtppl.cli.console import UserError, notes_after, refusing
+from bdtppl.files import staged
+
+if TYPE_CHECKING:
+    from bdtppl.cli.results import Problem
+
+__all__ = ["demo"]
+
+# Of scikit-learn's diabetes set, whose own names are abbreviations that its documentation explains.
+_DIABETES_COLUMNS = (
+    "age",
+    "sex",
+    "body mass index",
+    "blood pressure",
+    "cholesterol",
+    "LDL",
+    "HDL",
+    "cholesterol by HDL",
+    "log triglycerides",
+    "glucose",
+)
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for tables, models and figures; made if it does not exist.")
+    ] = Path("bdtppl-demo"),
+) -> None:
+    """Fit, print, draw and save three posteriors; needs no data and no network."""
+    from bdtppl.cli.results import report_fit, require_writable
+
+    with refusing(OSError):
+        require_writable(out)
+    for name, problem, settings in _problems():
+        folder = out / name
+        with notes_after():
+            report_fit(problem, settings, {"table": f"{name}.csv"}, out=folder)
+        _write_table(folder, f"{name}.csv", problem)
+        typer.echo()
+    typer.echo(
+        "Next, for instance:\n"
+        f"  bdtppl fit {out}/iris/iris.csv --target species --prior depth-decay\n"
+        f"  bdtppl predict {out}/diabetes {out}/diabetes/diabetes.csv --interval 0.9\n"
+        f"  python -c 'import bdtppl; print(bdtppl.load(\"{out}/cgm\").rules(rank=1))'"
+    )
+
+
+def _problems() -> Iterator[tuple[str, "Problem", dict[str, Any]]]:
+    """Name, problem and settings of each fit."""
+    from sklearn.datasets import load_diabetes, load_iris
+
+    from bdtppl.cli.results import Problem
+    from bdtppl.cli.target import Target
+    from bdtppl.datasets import make_cgm
+    from bdtppl.models.priors import DepthDecay, LeafPenalty
+
+    iris: Any = load_iris()
+    names = [name.removesuffix(" (cm)") for name in iris.feature_names]
+    species = Target("species", "classification", iris.target_names[iris.target])
+    yield (
+        "iris",
+        Problem("Iris: the species of 150 flowers", _columns(names, iris.data), species),
+        {"prior": DepthDecay(0.95, 1.0), "bins": 10, "binning": "uniform", "random_state": 0},
+    )
+    diabetes: Any = load_diabetes(scaled=False)
+    progression = Target("progression", "regression", diabetes.target)
+    yield (
+        "diabetes",
+        Problem(
+            "Diabetes: its progression in 442 patients",
+            _columns(_DIABETES_COLUMNS, diabetes.data),
+            progression,
+        ),
+        {
+            "prior": DepthDecay(0.95, 1.0),
+            "bins": 5,
+            "max_depth": 3,
+            "min_leaf": 10,
+            "random_state": 0,
+        },
+    )
+    X, y = make_cgm(random_state=0)
+    yield (
+        "cgm",
+        Problem(
+            "CGM: simulated data that two trees explain equally well",
+            _columns(("x1", "x2"), X),
+            Target("y", "regression", y),
+        ),
+        {"prior": LeafPenalty(2.0), "random_state": 0},
+    )
+
+
+def _columns(names: Sequence[str], matrix: Any) -> dict[str, Any]:
+    return dict(zip(names, matrix.T, strict=True))
+
+
+def _write_table(folder: Path, name: str, problem: "Problem") -> None:
+    columns = [*problem.features.values(), problem.target.y]
+    try:
+        with staged(folder) as staging, (staging / name).open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*problem.features, problem.target.name])
+            writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+    except OSError as error:
+        raise UserError(f"{folder / name} cannot be written: {error.strerror or error}.") from error

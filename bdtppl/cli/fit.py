@@ -1,0 +1,182 @@
+"""``bdtppl fit``: the posterior over trees of a table."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdtppl.cli.console import note, notes_after, refusing
+
+if TYPE_CHECKING:
+    from bdtppl.tables import Table
+
+__all__ = ["fit"]
+
+
+class Model(StrEnum):
+    """Inferences by name."""
+
+    exact = "exact"
+
+
+class Task(StrEnum):
+    """What the target is."""
+
+    classification = "classification"
+    regression = "regression"
+
+
+class Binning(StrEnum):
+    """How buckets are cut."""
+
+    quantile = "quantile"
+    uniform = "uniform"
+
+
+def fit(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TABLE",
+            help="CSV, TSV or Parquet file with names of columns. Cells that are empty or say NA, "
+            "N/A or NaN are missing; a column with anything but numbers is a category.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
+    model: Annotated[Model, typer.Option(help="How the posterior is got.")] = Model.exact,
+    task: Annotated[
+        Task | None,
+        typer.Option(help="What the target is.", show_default="guessed from the target"),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to leave out; may be repeated.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the model, the figures and the summary; made if it does not exist.",
+            show_default="nothing is saved",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+    ] = False,
+    prior: Annotated[
+        str,
+        typer.Option(
+            help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
+            "description-length[:beta=...] or greedy-partition[:p=0.99].",
+            rich_help_panel="Model",
+        ),
+    ] = "leaf-penalty",
+    leaf: Annotated[
+        str | None,
+        typer.Option(
+            help="Leaf family: dirichlet-categorical[:concentration=1], or "
+            "normal-inverse-gamma with any of mean, pseudo_count, shape and scale.",
+            show_default="the one for the task",
+            rich_help_panel="Model",
+        ),
+    ] = None,
+    bins: Annotated[
+        str,
+        typer.Option(
+            help="Most buckets a feature, or 'none' for a cut between any two values, or 'auto' "
+            "for the finest whose chart fits.",
+            rich_help_panel="Model",
+        ),
+    ] = "auto",
+    binning: Annotated[
+        Binning, typer.Option(help="How buckets are cut.", rich_help_panel="Model")
+    ] = Binning.quantile,
+    grid: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Instead of bins: this many evenly spaced cuts over each feature's range.",
+            show_default=False,
+            rich_help_panel="Model",
+        ),
+    ] = None,
+    max_depth: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Most levels of splits.", show_default=False, rich_help_panel="Model"
+        ),
+    ] = None,
+    min_leaf: Annotated[
+        int, typer.Option(min=1, help="Fewest rows in a leaf.", rich_help_panel="Model")
+    ] = 1,
+    max_subproblems: Annotated[
+        int, typer.Option(min=1, help="Budget of the exact chart.", rich_help_panel="Inference")
+    ] = 500_000,
+    draws: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Trees drawn in each of the 4 chains.", rich_help_panel="Inference"
+        ),
+    ] = 250,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"),
+    ] = 0,
+) -> None:
+    """Fit the posterior over trees to a table, and print, draw and save it."""
+    from bdtppl.cli.results import Problem, report_fit, require_writable
+    from bdtppl.cli.specification import make_leaf, parse_prior
+    from bdtppl.cli.target import read_target
+    from bdtppl.tables import read_table
+
+    with refusing(ValueError, OSError):
+        settings = {"prior": parse_prior(prior), "bins": _parse_bins(bins, grid)}
+        if out is not None:
+            require_writable(out)
+        rows = read_table(table)
+        goal = read_target(rows, target, None if task is None else task.value)
+        features = rows.features(_feature_names(rows, target, drop or []))
+        settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
+    settings |= {
+        "binning": binning.value,
+        "grid": grid,
+        "max_depth": max_depth,
+        "min_leaf": min_leaf,
+        "max_subproblems": max_subproblems,
+        "draws": draws,
+        "random_state": seed,
+    }
+    for position in rows.unnamed:
+        note(f"Column {position} of {table} has no name and was left out.")
+    with notes_after():
+        report_fit(
+            Problem(f"{target} in {table}", features, goal),
+            settings,
+            {"table": str(table)},
+            out=out,
+            as_json=as_json,
+        )
+
+
+def _parse_bins(text: str, grid: int | None) -> int | str | None:
+    if text == "auto":
+        return "auto"
+    if grid is not None:
+        raise ValueError(f"--bins {text} and --grid {grid} exclude each other; give one.")
+    if text.lower() == "none":
+        return None
+    if not text.isdecimal() or int(text) < 2:
+        raise ValueError(f"--bins must be auto, none or an integer of at least 2; got {text!r}.")
+    return int(text)
+
+
+def _feature_names(rows: "Table", target: str, dropped: list[str]) -> list[str]:
+    for name in dropped:
+        rows.require(name)
+        if name == target:
+            raise ValueError(f"--drop {name} names the target.")
+    names = [name for name in rows.columns if name != target and name not in dropped]
+    if not names:
+        raise ValueError(f"{rows.path} has no column beside the target {target!r} to predict from.")
+    return names

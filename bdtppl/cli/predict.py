@@ -1,0 +1,135 @@
+"""``bdtppl predict``: what a saved model predicts for the rows of a table."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+from bdtppl.files import staged
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bdtppl.tables import Table
+
+__all__ = ["predict"]
+
+_CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
+
+
+def predict(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="What `bdtppl fit --out` has written, or an estimator's method `save`.",
+            show_default=False,
+        ),
+    ],
+    table: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TABLE",
+            help="CSV, TSV or Parquet file with the columns that the model was fitted with; "
+            "others are ignored.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write.", show_default="print it")
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            help="For regression: also the predictive interval of this probability, such as 0.9.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the predictions as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Predict the target of new rows: class and probabilities, or mean and interval."""
+    from bdtppl.progress import waiting
+    from bdtppl.storage import load
+    from bdtppl.tables import read_table
+
+    if interval is not None and not 0 < interval < 1:
+        raise UserError(f"--interval must lie between 0 and 1; got {interval:g}.")
+    with notes_after(), refusing(ValueError, OSError):
+        rows = read_table(table)
+        if out is not None and out.exists() and out.samefile(table):
+            raise ValueError(f"--out {out} is the table itself; name another file.")
+        fitted = load(model)
+        if interval is not None and hasattr(fitted, "classes_"):
+            raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
+        features = _features(rows, fitted)
+        predictions: dict[str, list] = {}
+        for first in range(0, rows.num_rows, _CHUNK):
+            part = {name: column[first : first + _CHUNK] for name, column in features.items()}
+            with waiting(f"predicting from row {first:,} on", shown=True), rows.naming_lines(first):
+                for name, values in _predictions(fitted, part, interval).items():
+                    predictions.setdefault(name, []).extend(values)
+        if out is not None:
+            _write(out, _to_csv(predictions))
+    if as_json:
+        records = [
+            dict(zip(predictions, row, strict=True))
+            for row in zip(*predictions.values(), strict=True)
+        ]
+        say_json({"model": str(model), "table": str(table), "predictions": records})
+    elif out is None:
+        typer.echo(_to_csv(predictions), nl=False)
+    else:
+        typer.echo(f"Wrote predictions for {rows.num_rows:,} rows to {out}.")
+
+
+def _features(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
+    """Columns as the model was fitted with them: by name, or by position if they had no names."""
+    columns = fitted.schema_.columns
+    if hasattr(fitted, "feature_names_in_"):
+        return rows.features_like(columns)
+    if len(rows.columns) != len(columns):
+        raise ValueError(
+            f"{rows.path} has {len(rows.columns)} columns, but the model was fitted with "
+            f"{len(columns)}, which had no names."
+        )
+    renamed = dict(zip((c.name for c in columns), rows.cells.values(), strict=True))
+    return replace(rows, cells=renamed).features_like(columns)
+
+
+def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict[str, list]:
+    """Columns of the answer by name."""
+    if hasattr(fitted, "classes_"):
+        probability = fitted.predict_proba(features)
+        predictions = {"prediction": fitted.classes_[probability.argmax(axis=1)].tolist()}
+        for label, column in zip(fitted.classes_, probability.T, strict=True):
+            predictions[f"probability_{label}"] = column.tolist()
+        return predictions
+    predictions = {"prediction": fitted.predict(features).tolist()}
+    if interval is not None:
+        ends = fitted.predict_interval(features, interval)
+        predictions |= {"lower": ends[:, 0].tolist(), "upper": ends[:, 1].tolist()}
+    return predictions
+
+
+def _to_csv(columns: Mapping[str, list]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow([f"{v:.10g}" if isinstance(v, float) else v for v in row])
+    return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with staged(path.parent) as staging:
+            (staging / path.name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"--out {path} cannot be written: {error.strerror or error}.") from error

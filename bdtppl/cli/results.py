@@ -1,0 +1,164 @@
+"""What a fit says and leaves behind: the summary, and model and figures in one folder."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Group
+from rich.text import Text
+
+from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
+from bdtppl.cli.target import Target
+from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.files import staged
+from bdtppl.inference.pcfg.compiler import TooManySubproblems
+from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
+from bdtppl.progress import waiting
+from bdtppl.summary import facts_view, summary_view
+
+__all__ = ["Problem", "report_fit", "require_writable"]
+
+_STRUCTURES = 4  # most probable trees that are drawn
+_LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one must have
+_RESOLUTION = 150  # pixels an inch
+_WIDEST = 20_000  # pixels of a figure
+_SHOWN_CLASSES = 8
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written, before anything long has been computed.
+
+    Raises
+    ------
+    OSError
+        If it is a file, or may not be written or made.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"--out {folder} cannot be written: {nearest} is not a folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(f"--out {folder} cannot be written: {nearest} is read-only.")
+
+
+class Problem(NamedTuple):
+    """What is fitted."""
+
+    title: str
+    features: Mapping[str, np.ndarray]
+    target: Target
+
+
+def report_fit(
+    problem: Problem,
+    settings: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    *,
+    out: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Fit an exact posterior, print its summary, and write all there is into a folder.
+
+    Parameters
+    ----------
+    problem
+        Features and target.
+    settings
+        Parameters of the estimator.
+    facts
+        What the summary shall say beside the model's own one.
+    out
+        The folder; None to write nothing.
+    as_json
+        Whether to print the summary as JSON and nothing else.
+    """
+    target = problem.target
+    if not as_json:
+        say(_opening(problem))
+    estimators = {"classification": ExactTreeClassifier, "regression": ExactTreeRegressor}
+    model = estimators[target.task](**settings, progress=True)
+    with refusing(ValueError, TypeError):
+        try:
+            model.fit(problem.features, target.y)
+        except TooManySubproblems as error:
+            if model.bins != "auto":
+                raise
+            raise ValueError(
+                f"The chart of these {len(problem.features)} columns needs more than "
+                f"{error.limit:,} subproblems even with 2 bins: leave columns out (--drop), limit "
+                f"the depth (--max-depth), ask for larger leaves (--min-leaf), or raise "
+                f"--max-subproblems."
+            ) from error
+    model.set_params(progress=False)
+    with waiting("summing up", shown=True):
+        summary = {
+            **facts,
+            "target": target.name,
+            "task": target.task,
+            "task_was_guessed": target.reason is not None,
+            **({"classes": model.classes_.tolist()} if target.task == "classification" else {}),
+            "grid": model.grid,
+            "binning": model.binning,
+            **model.summary(),
+        }
+    if not as_json:
+        say(summary_view(summary))
+    names = [] if out is None else _write(model, summary, out)
+    if as_json:
+        say_json(summary)
+    elif names:
+        say("\nSaved")
+        say(facts_view({"folder": str(out), "files": ", ".join(names)}))
+    else:
+        say("\nNothing was saved; --out FOLDER saves the model, figures and the summary.")
+
+
+def _opening(problem: Problem) -> Group:
+    """Say what is fitted."""
+    name, task, y, reason = problem.target
+    if task == "classification":
+        classes = [str(label) for label in np.unique(y)]
+        shown = ", ".join(classes[:_SHOWN_CLASSES])
+        if len(classes) > _SHOWN_CLASSES:
+            shown += f" and {len(classes) - _SHOWN_CLASSES} more"
+    else:
+        shown = f"from {y.min():.6g} to {y.max():.6g}, mean {y.mean():.6g}"
+    guessed = "" if reason is None else f" (guessed: {reason}; see --task)"
+    facts = {"target": f"{name}: {shown}", "task": task + guessed}
+    return Group(Text(problem.title, style="bold"), facts_view(facts))
+
+
+def _write(model: Any, summary: Mapping[str, Any], folder: Path) -> list[str]:
+    """Write model, figures and summary, all of them or none; returns the names of the files."""
+    try:
+        with staged(folder) as staging, waiting("drawing and saving", shown=True):
+            _draw(model, summary["target"], staging)
+            model.save(staging)
+            (staging / "summary.json").write_text(to_json(summary) + "\n", encoding="utf-8")
+            return sorted(path.name for path in staging.iterdir())
+    except OSError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        reason = cause.strerror or cause
+        raise UserError(f"--out {folder} cannot be written: {reason}.") from error
+
+
+def _draw(model: Any, target: str, folder: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    probability = model.k_best(_STRUCTURES).probability
+    num_structures = int(np.sum(probability >= _LEAST_SHARE * probability[0]))
+    axes = {
+        "tree.png": plot_tree(model),
+        "structures.png": plot_structures(model, k=num_structures)[0],
+    }
+    if not hasattr(model, "classes_"):
+        axes["predictive.png"] = plot_predictive(model)
+        axes["predictive.png"].set_ylabel(target, parse_math=False)
+    for name, ax in axes.items():
+        resolution = min(_RESOLUTION, _WIDEST / max(ax.figure.get_size_inches()))
+        ax.figure.savefig(folder / name, dpi=resolution)
+        pyplot.close(ax.figure)

@@ -1,0 +1,84 @@
+"""The column to predict: classes or real numbers."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from bdtppl.tables import Table, is_number
+
+__all__ = ["Target", "Task", "read_target"]
+
+Task = Literal["classification", "regression"]
+
+_MOST_CODES = 10  # whole numbers that are still taken for classes
+
+
+class Target(NamedTuple):
+    """Targets of the rows of a table."""
+
+    name: str
+    """Name of the column."""
+    task: Task
+    """What they call for."""
+    y: np.ndarray
+    """[n]: int64 or text for classes, float64 for regression."""
+    reason: str | None = None
+    """Why the task was guessed; None where it was given."""
+
+
+def read_target(table: Table, name: str, task: Task | None) -> Target:
+    """Read the column to predict, guessing the task where it is not given.
+
+    Words are classes, and so are whole numbers of few distinct values.
+
+    Raises
+    ------
+    ValueError
+        If the column or a value of it is missing, a value does not fit the task, or there is one
+        class only.
+    """
+    table.require(name)
+    cells = table.cells[name]
+    if None in cells:
+        place = table.place(cells.index(None))
+        raise ValueError(
+            f"Column {name!r}, {place}: the target is missing; fill it in or remove the row."
+        )
+    reason = None
+    if task is None:
+        task, reason = _guess(table, name)
+    y = _classes(table, name) if task == "classification" else table.numbers(name)
+    if task == "classification" and len(set(y.tolist())) < 2:
+        raise ValueError(
+            f"Column {name!r}: the target has one class only, {cells[0]!r}; two or more are needed."
+        )
+    return Target(name, task, y, reason)
+
+
+def _guess(table: Table, name: str) -> tuple[Task, str]:
+    cells = table.cells[name]
+    if not table.is_numeric(name):
+        wrong = [row for row, cell in enumerate(cells) if not is_number(cell)]
+        if 2 * len(wrong) < len(cells):
+            raise ValueError(
+                f"Column {name!r}, {table.place(wrong[0])}: {cells[wrong[0]]!r} is not a number "
+                f"but most targets are; correct it, or give --task classification."
+            )
+        return "classification", "words are classes"
+    numbers = np.unique(table.numbers(name))
+    if len(numbers) <= _MOST_CODES and _are_whole(numbers):
+        return "classification", f"whole numbers of {len(numbers)} values are classes"
+    return "regression", "numbers are quantities"
+
+
+def _classes(table: Table, name: str) -> np.ndarray:
+    """Labels as whole numbers if all are, else as text."""
+    if table.is_numeric(name):
+        numbers = table.numbers(name)
+        if _are_whole(numbers):
+            return numbers.astype(np.int64)
+    return np.array(table.cells[name])
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    return bool(np.all((numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)))

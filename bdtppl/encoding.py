@@ -1,0 +1,146 @@
+"""Values as JSON, and back, exactly.
+
+What a fitted model holds beside its large arrays (numbers, names, labels, priors, leaf families,
+constraints) is written with JSON types alone. Numbers, text and lists stand for themselves; all
+else is an object whose "name" says what it is, and is rebuilt only if that name stands in a fixed
+table. Floats are written with the shortest digits that give the same float again.
+"""
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
+from bdtppl.models.table import Schema
+
+__all__ = ["decode", "encode"]
+
+_PARTS = {
+    part.__name__: part
+    for part in (
+        Constraints,
+        DepthDecay,
+        DescriptionLength,
+        DirichletCategorical,
+        GreedyPartition,
+        LeafPenalty,
+        NormalInverseGamma,
+    )
+}
+_ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds
+
+
+def encode(value: Any, what: str) -> Any:
+    """Write a value with JSON types.
+
+    Parameters
+    ----------
+    value
+        None, a number, text, an array of these (or what NumPy makes one of), a list, tuple, range
+        (which comes back as a list) or dictionary, a `Schema`, or one of bdtppl's own priors, leaf
+        families and constraints.
+    what
+        How to call the value in an error.
+
+    Raises
+    ------
+    ValueError
+        If the value, or a part of it, is of another type.
+
+    Examples
+    --------
+    >>> encode(LeafPenalty(0.1), "prior")
+    {'name': 'LeafPenalty', 'log_phi': 0.1, 'rules': 'gaps'}
+    >>> decode(encode((1, float("inf")), "limits"))
+    (1, inf)
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        number = float(value)
+        return number if math.isfinite(number) else {"name": "float", "value": repr(number)}
+    if isinstance(value, np.bool_ | np.integer):
+        return value.item()
+    if hasattr(value, "__array__"):
+        return _encode_array(np.asarray(value), what)
+    if isinstance(value, list | range):
+        return [encode(item, what) for item in value]
+    if isinstance(value, tuple):
+        return {"name": "tuple", "items": [encode(item, what) for item in value]}
+    if isinstance(value, dict):
+        pairs = [[encode(key, what), encode(item, what)] for key, item in value.items()]
+        return {"name": "dict", "items": pairs}
+    if isinstance(value, Schema):
+        return {"name": "Schema", "columns": value.to_json()}
+    name = type(value).__name__
+    if _PARTS.get(name) is type(value):
+        parameters = {
+            field.name: encode(getattr(value, field.name), f"{what}.{field.name}")
+            for field in fields(value)
+        }
+        return {"name": name, **parameters}
+    raise ValueError(
+        f"{what} cannot be saved: it is a {type(value).__module__}.{type(value).__qualname__}, and "
+        f"only numbers, text, arrays and bdtppl's own priors, leaf families and constraints can be."
+    )
+
+
+def decode(value: Any) -> Any:
+    """Rebuild a value that `encode` wrote.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If `encode` cannot have written it.
+    """
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value["name"]:
+        case "float":
+            return float(value["value"])
+        case "array":
+            return _decode_array(value)
+        case "tuple":
+            return tuple(decode(item) for item in value["items"])
+        case "dict":
+            return {decode(key): decode(item) for key, item in value["items"]}
+        case "Schema":
+            return Schema.from_json(value["columns"])
+        case name if name in _PARTS:
+            return _PARTS[name](**{k: decode(item) for k, item in value.items() if k != "name"})
+        case name:
+            raise ValueError(f"{name!r} is not known to this version of bdtppl")
+
+
+def _encode_array(array: np.ndarray, what: str) -> dict:
+    if array.dtype.kind not in _ARRAY_KINDS:
+        raise ValueError(
+            f"{what} cannot be saved: it is an array of {array.dtype}, and only arrays of numbers, "
+            f"booleans and text can be."
+        )
+    return {
+        "name": "array",
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+        "values": [encode(item, what) for item in array.ravel().tolist()],
+    }
+
+
+def _decode_array(value: dict) -> Any:
+    dtype = np.dtype(value["dtype"])
+    if dtype.kind not in _ARRAY_KINDS:
+        raise ValueError(f"arrays of {dtype} are not read")
+    flat = np.empty(len(value["values"]), dtype)
+    for i, item in enumerate(value["values"]):
+        flat[i] = decode(item)
+    return flat.reshape(value["shape"])[()]

@@ -1,0 +1,318 @@
+"""What all estimators share: reading tables and targets, and predicting.
+
+An estimator class names its kind of targets and its inference: `ClassTargets` and `RealTargets`
+turn a posterior predictive mixture, which every inference gives, into what scikit-learn expects.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_feature_names,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.table import Schema
+
+__all__ = [
+    "ClassTargets",
+    "RealTargets",
+    "TreeEstimator",
+    "describe_kind",
+    "require_positive_integer",
+]
+
+
+class TreeEstimator(BaseEstimator):
+    """Reads tables and limits as every tree estimator does."""
+
+    drop_first: bool
+    max_depth: int | None
+    min_leaf: int
+    constraints: Constraints | None
+    random_state: Any
+    schema_: Schema
+    design_: Design
+    _seed: int
+    _read_targets: Any
+    _as_targets: Any
+    _mixture: Any
+
+    def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
+        """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone."""
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        if isinstance(X, Mapping):
+            self.feature_names_in_ = np.array([str(name) for name in X], object)
+            self.n_features_in_ = len(X)
+        elif _is_frame(X):
+            _check_feature_names(self, X, reset=True)
+            self.n_features_in_ = X.shape[1]
+        else:
+            X = validate_data(self, X, dtype=None, ensure_all_finite=False)
+        schema, matrix = Schema.read(X, drop_first=self.drop_first)
+        y = column_or_1d(y, warn=True)
+        if len(y) != len(matrix):
+            raise ValueError(f"X has {len(matrix)} rows and y has {len(y)} (inconsistent numbers).")
+        weights = _read_weights(sample_weight, len(y))
+        kept = weights > 0
+        if not kept.any():
+            raise ValueError("sample_weight is zero in every row: no rows are left.")
+        return schema, matrix[kept], self._read_targets(y, kept), weights[kept]
+
+    def _matrix(self, X: Any) -> np.ndarray:
+        """Read new rows as the fitted schema does, float64 [m, d].
+
+        Raises
+        ------
+        ValueError
+            If columns differ from those of `fit`, or a value is missing in a feature that had no
+            missing value there.
+        """
+        check_is_fitted(self)
+        if isinstance(X, Mapping):
+            pass  # the schema finds and checks columns by name
+        elif _is_frame(X):
+            _check_feature_names(self, X, reset=False)
+        else:
+            X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
+        matrix = self.schema_.transform(X)
+        missing = np.isnan(matrix) & ~self.design_.has_missing
+        if missing.any():
+            row, feature = np.argwhere(missing)[0]
+            raise ValueError(
+                f"Column {self.design_.names[feature]!r}, row {row}: the value is missing (NaN), "
+                f"but no value of it was missing when the model was fitted, so no rule says where "
+                f"the row goes."
+            )
+        return matrix
+
+    def _limits(self) -> Constraints:
+        """Join max_depth and min_leaf with the further constraints."""
+        given = Constraints() if self.constraints is None else self.constraints
+        if not isinstance(given, Constraints):
+            raise TypeError(
+                f"constraints must be a bdtppl.models.constraints.Constraints; "
+                f"got {type(given).__name__}."
+            )
+        depths = [d for d in (self.max_depth, given.max_depth) if d is not None]
+        for depth in depths:
+            Constraints(max_depth=depth)  # refuses what is not a depth
+        return Constraints(
+            min_leaf=max(Constraints(min_leaf=self.min_leaf).min_leaf, given.min_leaf),
+            max_depth=min(depths, default=None),
+            features=given.features,
+        )
+
+    def _draw_seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def __sklearn_tags__(self):
+        """Say that missing values and categories are read."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def sample_predictive(self, X: Any, draws: int = 1000) -> np.ndarray:
+        """Draw targets of new rows from the posterior predictive.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        draws
+            Number of draws.
+
+        Returns
+        -------
+        numpy.ndarray
+            [draws, m]; independent given the rows. The same ``random_state`` gives the same draws.
+
+        Raises
+        ------
+        ValueError
+            If the number of draws is not an integer of at least 1.
+        """
+        check_is_fitted(self)
+        require_positive_integer("draws", draws)
+        mixture = self._mixture(X)
+        return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
+
+
+class ClassTargets:
+    """Targets that are class labels."""
+
+    classes: Any
+    leaf: Leaf | None
+    _mixture: Any
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Class indices of the rows that are kept; sets ``classes_``."""
+        missing = np.flatnonzero(np.array([v is None or v != v for v in y.tolist()], dtype=bool))
+        if missing.size:
+            raise ValueError(f"y, row {missing[0]}: the label is missing (NaN or None).")
+        if y.dtype.kind == "f" and np.isinf(y).any():
+            row = np.flatnonzero(np.isinf(y))[0]
+            raise ValueError(f"y, row {row}: the label is infinite (inf).")
+        check_classification_targets(y)
+        labels = np.unique(y[kept])
+        if self.classes is not None:
+            if isinstance(self.classes, str) or np.ndim(self.classes) != 1:
+                raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
+            declared = np.unique(np.asarray(self.classes))
+            unknown = np.setdiff1d(labels, declared)
+            if unknown.size:
+                raise ValueError(
+                    f"y holds label {_plain(unknown[0])!r}, which classes does not declare."
+                )
+            labels = declared
+        if len(labels) < 2:
+            raise ValueError(
+                f"y holds one class only ({_plain(labels[0])!r}); at least two are needed. "
+                f"Declare absent ones with classes=[...]."
+            )
+        self.classes_ = labels
+        return np.searchsorted(labels, y[kept])
+
+    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
+        num_classes = len(self.classes_)
+        if self.leaf is None:
+            return DirichletCategorical.symmetric(num_classes)
+        _require_leaf(self.leaf, "class labels", unfit=NormalInverseGamma)
+        concentration = getattr(self.leaf, "concentration", None)
+        if concentration is not None and len(concentration) != num_classes:
+            raise ValueError(
+                f"leaf has {len(concentration)} concentrations, but there are {num_classes} "
+                f"classes."
+            )
+        return self.leaf
+
+    def _as_targets(self, indices: np.ndarray) -> np.ndarray:
+        return self.classes_[np.asarray(indices)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Posterior predictive probability of each class, float64 [m, classes]."""
+        return self._mixture(X).mean()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Most probable class of each row, [m]."""
+        return self._as_targets(self.predict_proba(X).argmax(axis=1))
+
+
+class RealTargets:
+    """Targets that are real numbers."""
+
+    leaf: Leaf | None
+    _mixture: Any
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Finite float64 targets of the rows that are kept."""
+        try:
+            y = np.asarray(y).astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("y must hold numbers for regression.") from None
+        bad = np.flatnonzero(~np.isfinite(y))
+        if bad.size:
+            kind = "missing (NaN)" if np.isnan(y[bad[0]]) else "infinite (inf)"
+            raise ValueError(f"y, row {bad[0]}: the target is {kind}; finite numbers are needed.")
+        return y[kept]
+
+    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
+        if self.leaf is None:
+            return NormalInverseGamma.from_targets(y, weights)
+        _require_leaf(self.leaf, "real targets", unfit=DirichletCategorical)
+        return self.leaf
+
+    def _as_targets(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Posterior predictive mean of each row, float64 [m]."""
+        return self._mixture(X).mean()
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Central posterior predictive interval of a new target at each row.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        level
+            Probability inside, in (0, 1).
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [m, 2]; lower and upper end.
+
+        Raises
+        ------
+        ValueError
+            If the level is not a probability.
+        """
+        if not isinstance(level, float | int | np.number) or not 0 < level < 1:
+            raise ValueError(f"level must lie in (0, 1); got {level!r}.")
+        return self._mixture(X).quantiles([(1 - level) / 2, (1 + level) / 2])
+
+
+def describe_kind(value: Any) -> str:
+    """Name the type of a value, or the class that was given in place of an object."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def require_positive_integer(name: str, value: Any) -> None:
+    """Raise ValueError unless a parameter is an integer of at least 1."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
+
+
+def _require_leaf(leaf: Any, targets: str, *, unfit: type) -> None:
+    """Refuse what is no leaf family, and the one that is for the other kind of targets."""
+    if isinstance(leaf, type) or not isinstance(leaf, Leaf):
+        raise TypeError(
+            f"leaf must be a leaf family of bdtppl.models.leaves; got {describe_kind(leaf)}."
+        )
+    if isinstance(leaf, unfit):
+        raise TypeError(f"leaf must be a family for {targets}; got {unfit.__name__}.")
+
+
+def _plain(label: Any) -> Any:
+    """Show a label without its NumPy type."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "__getitem__")
+
+
+def _read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
+    if sample_weight is None:
+        return np.ones(num_rows, np.int64)
+    if np.isscalar(sample_weight):
+        sample_weight = np.full(num_rows, sample_weight)
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("sample_weight must hold numbers, one for each row.") from None
+    if weights.shape != (num_rows,):
+        raise ValueError(f"sample_weight must have shape ({num_rows},); got {weights.shape}.")
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0) & (weights == np.floor(weights))))
+    if bad.size:
+        raise ValueError(
+            f"sample_weight, row {bad[0]}: {weights[bad[0]]} is not a repeat count (an integer of "
+            f"at least 0)."
+        )
+    return weights.astype(np.int64)

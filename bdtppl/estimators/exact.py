@@ -1,0 +1,535 @@
+"""Decision trees with their exact posterior, for classification and regression."""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import (
+    ClassTargets,
+    RealTargets,
+    TreeEstimator,
+    describe_kind,
+    require_positive_integer,
+)
+from bdtppl.inference.pcfg.budget import compile_within_budget
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.mixture import LeafMixture
+from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Binning, Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import LeafPenalty, TreePrior
+from bdtppl.models.table import Schema
+from bdtppl.models.tree import Tree
+from bdtppl.progress import counting, waiting
+
+__all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    prior
+        Tree prior (`bdtppl.models.priors`); default ``LeafPenalty(2.0)``.
+    leaf
+        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
+    bins
+        Most buckets per feature; None keeps a cut between any two neighbouring distinct values;
+        "auto" takes the first of None, 10, 5, 3 and 2 whose chart fits ``max_subproblems``.
+    binning
+        "quantile" or "uniform" (equal width) buckets.
+    grid
+        Instead of bins: that many evenly spaced cuts over each feature's range.
+    drop_first
+        Give no 0/1 column to the first level of each category.
+    max_depth
+        Most levels of splits; None for no limit.
+    min_leaf
+        Fewest rows in a leaf.
+    constraints
+        Further `bdtppl.models.constraints.Constraints`.{classes}
+    max_subproblems
+        Budget of the exact chart.
+    chains, draws
+        Independent draws kept in ``posterior_``, laid out as chains.
+    random_state
+        Seed of the draws (scikit-learn's meaning).
+    progress
+        Whether to show a progress bar when fitting takes longer than a second.
+
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.posterior.Posterior
+        Draws of trees, i.i.d. from the exact posterior.
+    log_evidence_ : float
+        Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0.
+    log_partition_ : float
+        Log of the sum over trees of prior weight (not normalised) times likelihood.
+    map_tree_ : bdtppl.models.tree.Tree
+        Most probable tree, with ``map_log_joint_`` and ``map_probability_``.
+    exact_ : bdtppl.inference.pcfg.exact.ExactPosterior
+        The exact posterior itself: entropy, marginals, paths.
+    schema_, design_
+        How tables are read, and the coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.
+    bins_
+        Buckets per feature that were used.{fitted}
+    n_features_in_ : int
+        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+"""
+
+
+@dataclass
+class _Fit:
+    """What the chart is rebuilt from, and what has been computed on it so far."""
+
+    design: Design
+    constraints: Constraints
+    prior: TreePrior
+    leaf: Leaf
+    y: np.ndarray
+    seed: int
+    chains: int
+    draws: int
+    max_subproblems: int
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        return compile_grammar(
+            self.design,
+            rules=self.prior.rules,
+            constraints=self.constraints,
+            max_subproblems=self.max_subproblems,
+        )
+
+    @cached_property
+    def exact(self) -> ExactPosterior:
+        return ExactPosterior(self.grammar, self.prior, self.leaf, self.y)
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        key = jax.random.key(self.seed)
+        return self.exact.sample(key, chains=self.chains, draws=self.draws)
+
+    @cached_property
+    def best(self) -> RankedTrees:
+        return self.exact.k_best(1)
+
+    def __getstate__(self) -> dict:
+        # The chart is rebuilt where it is needed: copies stay small.
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+class _ExactTree(TreeEstimator):
+    """What classification and regression share."""
+
+    prior: TreePrior | None
+    bins: int | Literal["auto"] | None
+    binning: Binning
+    grid: int | None
+    max_subproblems: int
+    chains: int
+    draws: int
+    progress: bool
+    _default_leaf: Any
+    _leaf_text: Any
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any):
+        prior = LeafPenalty(2.0) if self.prior is None else self.prior
+        if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
+            raise TypeError(
+                f"prior must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
+            )
+        for name in ("chains", "draws", "max_subproblems"):
+            require_positive_integer(name, getattr(self, name))
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        leaf = self._default_leaf(y, weights)
+        constraints = self._limits()
+        constraints.allows(schema.features)
+
+        def make_design(bins: int | None) -> Design:
+            return Design.from_matrix(
+                matrix,
+                weights=weights,
+                bins=bins,
+                binning=self.binning,
+                grid=self.grid,
+                names=schema.features,
+                is_indicator=schema.is_indicator,
+            )
+
+        if isinstance(self.bins, str) and self.bins != "auto":
+            raise ValueError(f"bins must be None, 'auto' or an integer; got {self.bins!r}.")
+        with counting("subproblems", shown=self.progress) as on_progress:
+            grammar, bins = compile_within_budget(
+                make_design,
+                None if self.grid is not None and self.bins == "auto" else self.bins,
+                rules=prior.rules,
+                constraints=constraints,
+                max_subproblems=self.max_subproblems,
+                on_progress=on_progress,
+            )
+        fit = _Fit(
+            grammar.design,
+            constraints,
+            prior.resolve(grammar.design),
+            leaf,
+            y,
+            self._draw_seed(),
+            int(self.chains),
+            int(self.draws),
+            int(self.max_subproblems),
+        )
+        fit.grammar = grammar
+        with waiting("scoring the chart", shown=self.progress):
+            log_partition, log_evidence = fit.exact.log_partition, fit.exact.log_evidence
+        if not np.isfinite(log_evidence):
+            raise ValueError(
+                f"The log evidence is not finite ({log_evidence}): the targets or the parameters "
+                f"of the leaf or the prior are too large or too small for float64; rescale them."
+            )
+        self._set_fitted(schema, fit, bins)
+        self.log_partition_, self.log_evidence_ = log_partition, log_evidence
+        return self
+
+    def _set_fitted(self, schema: Schema, fit: _Fit, bins: int | None) -> None:
+        self.schema_ = schema
+        self.design_ = fit.design
+        self.prior_ = fit.prior
+        self.leaf_ = fit.leaf
+        self.constraints_ = fit.constraints
+        self.bins_ = bins
+        self.log_evidence_se_ = 0.0
+        self._fitted = fit
+
+    def _saved_state(self) -> dict:
+        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        fit = self._fitted
+        return {name: getattr(fit, name) for name in ("seed", "chains", "draws", "max_subproblems")}
+
+    def _restore(self, posterior: Posterior, state: dict) -> None:
+        """Take up a fit that was saved; its chart is compiled where it is needed."""
+        self._fitted = _Fit(
+            posterior.design,
+            self.constraints_,
+            posterior.prior,
+            posterior.leaf,
+            posterior.y,
+            **state,
+        )
+        self._fitted.posterior = posterior
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        return "_fitted" in vars(self)
+
+    @property
+    def _result(self) -> _Fit:
+        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        return self._fitted
+
+    @property
+    def _seed(self) -> int:
+        return self._result.seed
+
+    @property
+    def exact_(self) -> ExactPosterior:
+        """The exact posterior; its chart is compiled anew after loading or copying."""
+        return self._result.exact
+
+    @property
+    def posterior_(self) -> Posterior:
+        """Independent draws of trees."""
+        return self._result.posterior
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Most probable tree."""
+        return self._result.best.trees[0]
+
+    @property
+    def map_log_joint_(self) -> float:
+        """Log weights of the grammar and leaf log marginals of the most probable tree, summed."""
+        return float(self._result.best.log_joint[0])
+
+    @property
+    def map_probability_(self) -> float:
+        """Posterior probability of the most probable tree."""
+        return float(self._result.best.probability[0])
+
+    def _mixture(self, X: Any) -> LeafMixture:
+        matrix = self._matrix(X)
+        return self.exact_.predictive(matrix)
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k most probable trees (see `ExactPosterior.k_best`)."""
+        check_is_fitted(self)
+        require_positive_integer("k", k)
+        return self.exact_.k_best(k)
+
+    def rules(self, rank: int = 0) -> str:
+        """Write the rank-th most probable tree as rules, with what its leaves predict.
+
+        Parameters
+        ----------
+        rank
+            0 for the most probable tree. Every tree before it is found first, so that a rank of
+            many thousands takes long.
+
+        Raises
+        ------
+        ValueError
+            If rank is not an integer of at least 0, or there are too few trees.
+        """
+        check_is_fitted(self)
+        if not isinstance(rank, int | np.integer) or rank < 0:
+            raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
+        ranked = self.k_best(rank + 1)
+        if len(ranked.log_joint) <= rank:
+            raise ValueError(f"There are only {len(ranked.log_joint)} trees; rank {rank} is none.")
+        return ranked.trees[rank].rules(
+            self.design_.names,
+            self._leaf_text(ranked.statistics[rank]),
+            is_indicator=self.design_.is_indicator,
+            show_missing=self.design_.has_missing,
+        )
+
+    def summary(self) -> dict:
+        """Sum the fit up in numbers and text, with JSON types alone."""
+        check_is_fitted(self)
+        exact, names = self.exact_, self.design_.names
+        return {
+            "model": type(self).__name__,
+            "prior": _describe(self.prior_),
+            "leaf": _describe(self.leaf_),
+            "rows": int(self.design_.weights.sum()),
+            "features": len(names),
+            "bins": self.bins_,
+            "subproblems": exact.grammar.num_subproblems,
+            "productions": exact.grammar.num_productions,
+            "log_evidence": self.log_evidence_,
+            "log_partition": self.log_partition_,
+            "expected_leaves": exact.expected_leaves,
+            "entropy": exact.entropy,
+            "map_probability": self.map_probability_,
+            "map_log_joint": self.map_log_joint_,
+            "map_leaves": int(self.map_tree_.num_leaves),
+            "map_rules": self.rules(),
+            "split_inclusion": dict(zip(names, map(float, exact.split_inclusion), strict=True)),
+        }
+
+    def to_arviz(self):
+        """Hand the posterior to ArviZ.
+
+        Returns
+        -------
+        xarray.DataTree or arviz.InferenceData
+            What the functions of the installed ArviZ take: a data tree from ArviZ 1 on, else an
+            InferenceData. `bdtppl.arviz.to_arviz` gives a data tree everywhere.
+        """
+        from bdtppl.arviz import for_installed_arviz, to_arviz
+
+        check_is_fitted(self)
+        data = to_arviz(
+            self.posterior_,
+            random_state=self._seed,
+            classes=getattr(self, "classes_", None),
+            inference=type(self).__name__,
+        )
+        return for_installed_arviz(data)
+
+    def save(self, path) -> None:
+        """Save the fitted model to a folder; `bdtppl.load` reads it."""
+        from bdtppl.storage import save
+
+        check_is_fitted(self)
+        save(self, path)
+
+
+def _describe(model: Any) -> str:
+    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
+    parts = []
+    for f in fields(model):
+        value = getattr(model, f.name)
+        if not f.metadata.get("static"):
+            numbers = [f"{v:.5g}" for v in np.ravel(value)]
+            parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
+        elif isinstance(value, str) and value != f.default:
+            parts.append(f"{f.name}={value!r}")
+    return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def _joined(numbers: list[str]) -> str:
+    return f"[{', '.join(numbers)}]"
+
+
+class ExactTreeClassifier(ClassTargets, ClassifierMixin, _ExactTree):
+    """Classify by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None | Literal["auto"] = "auto",
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        classes: Any = None,
+        max_subproblems: int = 500_000,
+        chains: int = 4,
+        draws: int = 250,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.classes = classes
+        self.max_subproblems = max_subproblems
+        self.chains = chains
+        self.draws = draws
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ExactTreeClassifier":
+        """Compute the exact posterior.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Labels [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        ExactTreeClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used, or the chart outgrows ``max_subproblems``.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
+        with jax.enable_x64(True):
+            probability = np.asarray(self.leaf_.posterior_mean(statistics))
+        best = probability.argmax(axis=1)
+        return [
+            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(s.sum())})"
+            for b, p, s in zip(best, probability, statistics, strict=True)
+        ]
+
+
+class ExactTreeRegressor(RealTargets, RegressorMixin, _ExactTree):
+    """Regress by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None | Literal["auto"] = "auto",
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        max_subproblems: int = 500_000,
+        chains: int = 4,
+        draws: int = 250,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.max_subproblems = max_subproblems
+        self.chains = chains
+        self.draws = draws
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ExactTreeRegressor":
+        """Compute the exact posterior.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Real targets [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        ExactTreeRegressor
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used, or the chart outgrows ``max_subproblems``.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def __sklearn_tags__(self):
+        """Say that a table of many features gets few bins, and so a coarse fit."""
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
+        with jax.enable_x64(True):
+            mean = np.asarray(self.leaf_.posterior_mean(statistics))
+        counts = statistics[:, 0]
+        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, counts, strict=True)]
+
+
+def _rows(count: float) -> str:
+    return "1 row" if count == 1 else f"{count:.0f} rows"
+
+
+ExactTreeClassifier.__doc__ = f"{ExactTreeClassifier.__doc__}{_PARAMETERS}".format(
+    leaf="``DirichletCategorical`` with concentration 1 a class",
+    classes="""
+    classes
+        All labels, where some may be absent from training.""",
+    fitted="""
+    classes_ : numpy.ndarray
+        Labels, sorted.""",
+)
+ExactTreeRegressor.__doc__ = f"{ExactTreeRegressor.__doc__}{_PARAMETERS}".format(
+    leaf="``NormalInverseGamma.from_targets``", classes="", fitted=""
+)

@@ -1,0 +1,67 @@
+"""Files that appear together, whole, or not at all."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+__all__ = ["staged"]
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """Hand out an empty folder whose files move into another one at the end, all or none.
+
+    Files of the same names are replaced, others are left alone. If the block or a move fails, all
+    is as it was before.
+
+    Parameters
+    ----------
+    folder
+        Where the files go; made, with its parents, if it does not exist.
+
+    Yields
+    ------
+    pathlib.Path
+        The folder to write the files in.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+
+    Examples
+    --------
+    >>> with staged(Path("results")) as folder:
+    ...     _ = (folder / "numbers.txt").write_text("1 2 3")
+    >>> Path("results/numbers.txt").read_text()
+    '1 2 3'
+    """
+    with ExitStack() as undo:
+        for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
+            missing.mkdir(exist_ok=True)
+            undo.callback(_quietly, missing.rmdir)
+        staging = Path(tempfile.mkdtemp(prefix=".", suffix=".partial", dir=folder))
+        undo.callback(rmtree, staging, ignore_errors=True)
+        new, old = staging / "new", staging / "old"
+        new.mkdir()
+        old.mkdir()
+        yield new
+        for path in sorted(new.iterdir()):
+            final, previous = folder / path.name, old / path.name
+            if final.is_file():
+                os.replace(final, previous)
+                undo.callback(_quietly, os.replace, previous, final)
+            else:
+                undo.callback(_quietly, final.unlink)
+            os.replace(path, final)
+        undo.pop_all()
+    rmtree(staging, ignore_errors=True)
+
+
+def _quietly(action: Callable, *arguments: Any) -> None:
+    with suppress(OSError):
+        action(*arguments)

@@ -1,0 +1,105 @@
+"""Trees and draws of trees as groups of labelled arrays, and back.
+
+The same groups of arrays go to ArviZ and into a saved model: ``posterior``, the numbers that
+describe each tree; ``sample_stats``, what the inference reports of each draw; and ``trees``, the
+trees themselves. Axes are named chain, draw, node, feature, and class or statistic.
+"""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bdtppl.inference.posterior import Posterior
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.tree import Tree
+
+__all__ = ["class_labels", "label_draws", "label_trees", "read_sample_stats", "read_trees"]
+
+_PER_NODE = ("feature", "threshold", "missing_left", "left", "right")
+_BATCH_AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("rank",), 2: ("chain", "draw")}
+_ARVIZ_NAMES = {"log_joint": "lp"}  # sample statistics that ArviZ has its own name for
+
+
+def label_trees(trees: Tree) -> xr.Dataset:
+    """Label the arrays of a single tree, a ranking [rank] or draws [chain, draw].
+
+    The array ``feature`` becomes ``node_feature``, and so on: ``feature`` is an axis.
+
+    Examples
+    --------
+    >>> stump = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})
+    >>> label_trees(stump)["node_left"].values.tolist()
+    [1, 0, 0]
+    """
+    axes = _BATCH_AXES[len(trees.batch_shape)]
+    variables = {f"node_{name}": ((*axes, "node"), getattr(trees, name)) for name in _PER_NODE}
+    sizes = dict(zip(axes, trees.batch_shape, strict=True)) | {"node": trees.capacity}
+    return xr.Dataset(
+        variables | {"num_nodes": (axes, trees.num_nodes)},
+        {name: range(size) for name, size in sizes.items()},
+    )
+
+
+def read_trees(dataset: xr.Dataset) -> Tree:
+    """Rebuild the trees of `label_trees`."""
+    per_node = {name: dataset[f"node_{name}"].values for name in _PER_NODE}
+    return Tree(**per_node, num_nodes=dataset["num_nodes"].values)
+
+
+def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
+    """Label what depends on the draws alone.
+
+    Parameters
+    ----------
+    posterior
+        Draws of trees.
+    classes
+        Class labels [c], for classification.
+
+    Returns
+    -------
+    dict
+        The groups ``posterior``, ``sample_stats`` and ``trees`` of `bdtppl.arviz.to_arviz`.
+    """
+    trees, names = posterior.trees, list(posterior.design.names)
+    draws = {"chain": range(trees.batch_shape[0]), "draw": range(trees.batch_shape[1])}
+    splits_on = np.stack([(trees.feature == j).sum(-1) for j in range(len(names))], axis=-1)
+    reported = {_ARVIZ_NAMES.get(name, name): v for name, v in posterior.sample_stats.items()}
+    if posterior.log_weights is not None:
+        reported["log_weight"] = posterior.log_weights
+    axis, labels = "statistic", range(posterior.statistics.shape[-1])
+    if isinstance(posterior.leaf, DirichletCategorical):
+        axis, labels = "class", labels if classes is None else class_labels(classes)
+    return {
+        "posterior": xr.Dataset(
+            {
+                "num_leaves": (("chain", "draw"), trees.num_leaves),
+                "max_leaf_depth": (("chain", "draw"), trees.depth),
+                "splits_on": (("chain", "draw", "feature"), splits_on),
+            },
+            draws | {"feature": names},
+        ),
+        "sample_stats": xr.Dataset(
+            {name: (("chain", "draw"), np.asarray(values)) for name, values in reported.items()},
+            draws,
+        ),
+        "trees": label_trees(trees)
+        .assign({"node_statistics": (("chain", "draw", "node", axis), posterior.statistics)})
+        .assign_coords({axis: labels}),
+    }
+
+
+def read_sample_stats(
+    dataset: xr.Dataset,
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Rebuild the sample statistics and the log weights (or None) of a posterior."""
+    names = {theirs: ours for ours, theirs in _ARVIZ_NAMES.items()}
+    reported = {names.get(str(name), str(name)): v.values for name, v in dataset.items()}
+    return reported, reported.pop("log_weight", None)
+
+
+def class_labels(classes: Any) -> np.ndarray:
+    """Class labels as a coordinate; labels of mixed kinds as text."""
+    labels = np.asarray(classes)
+    return labels.astype(str) if labels.dtype.kind == "O" else labels

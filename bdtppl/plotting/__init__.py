@@ -1,0 +1,6 @@
+"""Figures of trees and predictions; each function draws on given axes or makes its own figure."""
+
+from bdtppl.plotting.predictive import plot_predictive
+from bdtppl.plotting.tree import plot_structures, plot_tree
+
+__all__ = ["plot_predictive", "plot_structures", "plot_tree"]

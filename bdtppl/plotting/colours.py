@@ -1,0 +1,44 @@
+"""Colours that most colour-blind readers can tell apart, the same in every figure."""
+
+from typing import Any
+
+__all__ = ["ACCENT", "FAINT", "INK", "LINE", "class_style", "tint"]
+
+INK = "#222222"
+LINE = "#7f7f7f"
+FAINT = "#e6e6e6"
+ACCENT = "#0072b2"
+
+# Okabe and Ito (2008), without black, which is the ink, and with yellow last for its low contrast.
+_CLASSES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
+_HATCHES = ("", "////", "....", "xxxx", "----", "||||")
+
+
+def class_style(index: int) -> dict[str, Any]:
+    """Give a class its fill: seven colours, and the same seven hatched for the classes after them.
+
+    Examples
+    --------
+    >>> class_style(0)["facecolor"], class_style(7)["facecolor"], class_style(7)["hatch"]
+    ('#0072b2', '#0072b2', '////')
+    """
+    lap, colour = divmod(index, len(_CLASSES))
+    return {
+        "facecolor": _CLASSES[colour],
+        "hatch": _HATCHES[lap % len(_HATCHES)],
+        "edgecolor": "white",
+    }
+
+
+def tint(share: float) -> tuple[float, float, float]:
+    """Mix the accent colour, at a share of 0 to 1, with white.
+
+    Unlike a transparent colour it looks the same where two areas overlap and in the legend.
+
+    Examples
+    --------
+    >>> tint(0.0)
+    (1.0, 1.0, 1.0)
+    """
+    red, green, blue = (int(ACCENT[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    return 1 - share * (1 - red), 1 - share * (1 - green), 1 - share * (1 - blue)

@@ -1,0 +1,136 @@
+"""Rows of the table that a model was fitted with, column by column.
+
+A model keeps its training rows as numbers, one feature for each level of a category. A figure needs
+them as their owner knows them: one column for a category, holding its levels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bdtppl.models.table import Column
+
+__all__ = ["Rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table, m of them.
+
+    Attributes
+    ----------
+    names
+        Names of the columns.
+    columns
+        For each column float64 [m], or object [m] with the levels of a category as text; missing
+        values are NaN and None.
+    weights
+        Integers [m]: how often a row is repeated; None for once.
+    """
+
+    names: Sequence[str]
+    columns: Sequence[np.ndarray]
+    weights: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, model: Any, X: Any = None) -> "Rows":
+        """Read rows as a model reads them; its training rows where X is None."""
+        columns = model.schema_.columns
+        if X is None:
+            matrix, weights = model.design_.matrix, model.design_.weights
+        else:
+            matrix, weights = model.schema_.transform(X), None
+        starts = np.cumsum([0] + [len(column.features) for column in columns])
+        parts = np.split(matrix, starts[1:-1], axis=1)
+        return cls(
+            [column.name for column in columns],
+            [_values(column, part) for column, part in zip(columns, parts, strict=True)],
+            weights,
+        )
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def table(self) -> np.ndarray:
+        """Put the columns side by side for a model to predict, [m, columns]."""
+        is_numeric = all(values.dtype.kind == "f" for values in self.columns)
+        return np.stack(self.columns, axis=1, dtype=float if is_numeric else object)
+
+    def position(self, feature: str | int) -> int:
+        """Find a column by its name or position."""
+        if isinstance(feature, str) and feature in self.names:
+            return self.names.index(feature)
+        if isinstance(feature, int | np.integer) and not isinstance(feature, bool):
+            if 0 <= feature < len(self.names):
+                return int(feature)
+        shown = ", ".join(self.names[:10])
+        raise ValueError(
+            f"feature must name one of the {len(self.names)} columns ({shown}) or be its position "
+            f"from 0 on; got {feature!r}."
+        )
+
+    def typical(self) -> dict[str, Any]:
+        """Median of each numeric column, the lower one of two, and most frequent level of others.
+
+        Missing values do not count; a column without values gives a missing value.
+        """
+        return {
+            name: _typical(values, self.weights)
+            for name, values in zip(self.names, self.columns, strict=True)
+        }
+
+    def held(self, at: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
+        """Name the values at which a user holds columns."""
+        if at is None:
+            return {}
+        if not isinstance(at, Mapping):
+            if len(at) != len(self.names):
+                raise ValueError(
+                    f"at must be a mapping from column names or a row of {len(self.names)} values; "
+                    f"got {len(at)}."
+                )
+            at = dict(zip(self.names, at, strict=True))
+        unknown = [name for name in at if name not in self.names]
+        if unknown:
+            raise ValueError(f"at names {unknown[0]!r}, which is no column of the table.")
+        return {name: self._read(name, value) for name, value in at.items()}
+
+    def _read(self, name: str, value: Any) -> Any:
+        is_category = self.columns[self.names.index(name)].dtype.kind == "O"
+        if is_category:
+            return None if value is None or value != value else str(value)
+        try:
+            return np.nan if value is None else float(value)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"at gives {name!r} the value {value!r}; a number is needed."
+            ) from None
+
+
+def _values(column: Column, matrix: np.ndarray) -> np.ndarray:
+    """Undo the coding of a column, [m]."""
+    if column.levels is None:
+        return matrix[:, 0]
+    # A row of zeros has the one level that is not shown.
+    hidden = next((level for level in column.levels if level not in column.shown), None)
+    levels = np.array([*column.shown, hidden], object)
+    index = np.where((matrix == 1).any(axis=1), matrix.argmax(axis=1), len(column.shown))
+    values = levels[index]
+    values[np.isnan(matrix).any(axis=1)] = None
+    return values
+
+
+def _typical(values: np.ndarray, weights: np.ndarray | None) -> Any:
+    weights = np.ones(len(values)) if weights is None else weights
+    if values.dtype.kind == "O":
+        is_known = np.array([value is not None for value in values])
+        levels, index = np.unique(values[is_known].astype(str), return_inverse=True)
+        return str(levels[np.bincount(index, weights[is_known]).argmax()]) if len(levels) else None
+    is_known = ~np.isnan(values)
+    if not is_known.any():
+        return np.nan
+    return float(
+        np.quantile(values[is_known], 0.5, weights=weights[is_known], method="inverted_cdf")
+    )

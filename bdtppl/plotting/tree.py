@@ -1,0 +1,220 @@
+"""Figures of single trees: rules at the splits, the target's distribution at the leaves."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from scipy.sparse import csr_array, eye_array
+
+from bdtppl.inference.pcfg.mixture import LeafMixture
+from bdtppl.inference.posterior import RankedTrees
+from bdtppl.models.tree import route
+from bdtppl.plotting.colours import INK
+from bdtppl.plotting.drawing import TreeDrawing
+from bdtppl.plotting.layout import FONT_SIZE
+from bdtppl.plotting.leaves import ClassLeaves, RealLeaves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_structures", "plot_tree"]
+
+_LEVEL = 0.9  # of the predictive intervals at the leaves of a regression tree
+_WIDEST_ROW = 20 * 72.0  # points
+_TITLE_HEIGHT = 30.0  # points above the axes
+_TITLE_STYLE = {"fontsize": FONT_SIZE + 2, "color": INK}
+_POINTS = 72.0  # an inch
+
+
+def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw one of the most probable trees of a fitted estimator.
+
+    Each split shows the rule that sends a row to the left, the "yes" side. Each leaf shows what is
+    predicted there and its number of training rows: for classification a bar of predictive class
+    probabilities and the most probable class, for regression the mean and the 90 % interval of the
+    predictive distribution, on a scale that all leaves share.
+
+    Parameters
+    ----------
+    model
+        A fitted classifier or regressor of bdtppl.
+    rank
+        Which tree: 0 is the most probable one.
+    ax
+        Axes to draw on; text shrinks until it fits. Default: those of a new figure that is as large
+        as the tree needs.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, with the tree's posterior probability as title.
+
+    Raises
+    ------
+    ValueError
+        If rank is negative or there are not that many trees.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bdtppl import ExactTreeClassifier, plot_tree
+    >>> X, y = load_iris(return_X_y=True)
+    >>> ax = plot_tree(ExactTreeClassifier(bins=4).fit(X, y))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['0', '1', '2']
+    """
+    _check_count("rank", rank, least=0)
+    ranked = model.k_best(rank + 1)
+    num_trees = len(ranked.probability)
+    if rank >= num_trees:
+        raise ValueError(
+            f"rank must be less than the number of trees, which is {num_trees}; got {rank}."
+        )
+    (drawing,) = _drawings(model, _only(ranked, slice(rank, None)))
+    drawn = _new_axes([drawing])[0] if ax is None else ax
+    drawing.draw(drawn, has_legend=True)
+    name = "Most probable tree" if rank == 0 else f"Tree no. {rank + 1}"
+    drawn.set_title(f"{name}, posterior probability {drawing.probability:.3g}", **_TITLE_STYLE)
+    return drawn
+
+
+def plot_structures(
+    model: Any, k: int = 4, *, axes: "Sequence[Axes] | np.ndarray | None" = None
+) -> np.ndarray:
+    """Draw the k most probable trees of a fitted estimator side by side.
+
+    Parameters
+    ----------
+    model
+        A fitted classifier or regressor of bdtppl.
+    k
+        Number of trees; fewer are drawn where there are fewer.
+    axes
+        k axes to draw on. Default: those of a new figure, in as many rows as they need.
+
+    Returns
+    -------
+    numpy.ndarray
+        The axes, one for each tree that was drawn, the most probable one first; each has the tree's
+        posterior probability as title, and the first one the legend.
+
+    Raises
+    ------
+    ValueError
+        If k is less than 1 or the number of axes is not k.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bdtppl import ExactTreeClassifier, plot_structures
+    >>> X, y = load_iris(return_X_y=True)
+    >>> axes = plot_structures(ExactTreeClassifier(bins=4).fit(X, y), k=2)
+    >>> len(axes)
+    2
+    """
+    _check_count("k", k, least=1)
+    given = None if axes is None else np.array(axes, object).ravel()
+    if given is not None and len(given) != k:
+        raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
+    drawings = _drawings(model, model.k_best(k))
+    drawn = _new_axes(drawings) if given is None else given[: len(drawings)]
+    for index, (drawing, ax) in enumerate(zip(drawings, drawn, strict=True)):
+        drawing.draw(ax, has_legend=index == 0)
+        ax.set_title(f"no. {index + 1}, probability {drawing.probability:.3g}", **_TITLE_STYLE)
+    return drawn
+
+
+def _only(ranked: RankedTrees, ranks: slice) -> RankedTrees:
+    return RankedTrees(
+        ranked.trees[ranks],
+        ranked.statistics[ranks],
+        ranked.log_joint[ranks],
+        ranked.probability[ranks],
+    )
+
+
+def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
+    """Prepare trees for drawing; those of a regression share one scale."""
+    design = model.design_
+    leaf_of_row = route(ranked.trees, design.matrix)
+    make_leaves = _class_leaves if hasattr(model, "classes_") else _real_leaves
+    drawings = []
+    for rank, leaves in enumerate(make_leaves(model, ranked)):
+        tree = ranked.trees[rank]
+        num_rows = np.bincount(leaf_of_row[rank], design.weights, minlength=tree.capacity)
+        rules, leaf_text = [""] * tree.capacity, [""] * tree.capacity
+        for slot in range(int(tree.num_nodes)):
+            if tree.feature[slot] < 0:
+                leaf_text[slot] = f"{leaves.text(slot)}\nn = {num_rows[slot]:.0f}"
+            else:
+                rules[slot] = tree.condition(
+                    slot,
+                    True,
+                    design.names,
+                    is_indicator=design.is_indicator,
+                    show_missing=design.has_missing,
+                )
+        probability = float(ranked.probability[rank])
+        drawings.append(TreeDrawing(tree, probability, rules, leaf_text, leaves))
+    return drawings
+
+
+def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassLeaves]:
+    with jax.enable_x64(True):
+        probability = np.asarray(model.leaf_.posterior_mean(ranked.statistics))
+    names = [str(name) for name in model.classes_]
+    return [ClassLeaves(each, names) for each in probability]
+
+
+def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealLeaves]:
+    """Means and intervals of all trees, on a scale that holds all of them."""
+    is_leaf = ranked.trees.is_leaf
+    alone = csr_array(eye_array(int(is_leaf.sum())))
+    predictive = LeafMixture(model.leaf_, ranked.statistics[is_leaf], alone)
+    mean, interval = np.full(is_leaf.shape, np.nan), np.full((*is_leaf.shape, 2), np.nan)
+    mean[is_leaf] = predictive.mean()
+    interval[is_leaf] = predictive.quantiles([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    room = 0.05 * (np.nanmax(interval) - np.nanmin(interval))
+    limits = (float(np.nanmin(interval) - room), float(np.nanmax(interval) + room))
+    return [
+        RealLeaves(each, ends, _LEVEL, limits) for each, ends in zip(mean, interval, strict=True)
+    ]
+
+
+def _new_axes(drawings: Sequence[TreeDrawing]) -> np.ndarray:
+    """Axes of a new figure in which each tree has the room that it needs."""
+    import matplotlib.pyplot as plt
+
+    sizes = np.array([drawing.size() for drawing in drawings])
+    # The fewest columns for each number of rows leave no row much shorter than another.
+    balanced = dict.fromkeys(-(-len(drawings) // rows) for rows in range(1, len(drawings) + 1))
+    for num_columns in balanced:
+        rows = -(-len(drawings) // num_columns)
+        padded = np.zeros((rows * num_columns, 2))
+        padded[: len(drawings)] = sizes
+        widths = padded[:, 0].reshape(rows, num_columns).max(axis=0) + 2 * FONT_SIZE
+        heights = padded[:, 1].reshape(rows, num_columns).max(axis=1) + _TITLE_HEIGHT
+        if widths.sum() <= _WIDEST_ROW:
+            break
+    total_width, total_height = widths.sum(), heights.sum()
+    figure = plt.figure(figsize=(total_width / _POINTS, total_height / _POINTS))
+    lefts = np.cumsum(widths) - widths
+    tops = np.cumsum(heights) - heights
+    axes = np.empty(len(drawings), object)
+    for index in range(len(drawings)):
+        row, column = divmod(index, num_columns)
+        axes[index] = figure.add_axes(
+            (
+                (lefts[column] + FONT_SIZE) / total_width,
+                1 - (tops[row] + heights[row]) / total_height,
+                (widths[column] - 2 * FONT_SIZE) / total_width,
+                (heights[row] - _TITLE_HEIGHT) / total_height,
+            )
+        )
+    return axes
+
+
+def _check_count(name: str, value: int, *, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")

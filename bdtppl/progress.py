@@ -1,0 +1,94 @@
+"""Progress on the terminal for what takes longer than a second.
+
+It goes to the standard error stream, and only where that is a terminal or a notebook.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+__all__ = ["counting", "waiting"]
+
+_PATIENCE = 1.0  # seconds before anything is shown
+
+
+@contextmanager
+def counting(what: str, *, shown: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show a growing count while the block runs, from the first second on.
+
+    Parameters
+    ----------
+    what
+        Name of what is counted.
+    shown
+        Whether to show anything at all.
+
+    Yields
+    ------
+    callable or None
+        To be called with the count so far; None where nothing is shown.
+    """
+    if not (shown and _is_watched()):
+        yield None
+        return
+    bar = _bar("{task.completed:,} " + _escaped(what))
+    task = bar.add_task(what, total=None)
+    start = time.monotonic()
+
+    def report(count: int) -> None:
+        if not bar.live.is_started and time.monotonic() - start > _PATIENCE:
+            bar.start()
+        bar.update(task, completed=count)
+
+    try:
+        yield report
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def waiting(what: str, *, shown: bool) -> Iterator[None]:
+    """Show what is being done, and for how long, while the block runs, from the first second on.
+
+    Parameters
+    ----------
+    what
+        What is being done.
+    shown
+        Whether to show anything at all.
+    """
+    if not (shown and _is_watched()):
+        yield
+        return
+    bar = _bar(_escaped(what))
+    bar.add_task(what, total=None)
+    timer = Timer(_PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # a bar that starts after it was stopped would stay
+        bar.stop()
+
+
+def _is_watched() -> bool:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
+def _bar(text: str):
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn(text, markup=False), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _escaped(text: str) -> str:
+    """Keep braces out of a format."""
+    return text.replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,141 @@
+"""A summary of a fit as people read it, within 80 columns."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["facts_view", "summary_view"]
+
+_BAR = 24  # characters
+_MOST_FEATURES = 12
+_MOST_RULES = 40  # lines
+
+
+def summary_view(summary: Mapping[str, Any]) -> RenderableType:
+    """Lay out the ``summary()`` of a fitted estimator for a terminal.
+
+    Parameters
+    ----------
+    summary
+        The summary.
+
+    Returns
+    -------
+    rich.console.RenderableType
+        What `rich.print` or a console prints.
+
+    Examples
+    --------
+    >>> from rich.console import Console
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
+    >>> view = summary_view(ExactTreeClassifier().fit(X, y).summary())
+    >>> Console(width=80, highlight=False).print(view)
+      prior            LeafPenalty(log_phi=2)
+      leaf family      DirichletCategorical(concentration=[1, 1])
+      rows             36, with 1 feature
+      chart            10 subproblems, 10 productions
+      cut points       between any two values
+      log evidence     -8.212
+      expected leaves  2.10
+      entropy          0.46 nats, as of 1.59 equally likely trees
+    <BLANKLINE>
+    Most probable tree  probability 0.904, 2 leaves
+      x0 < 1.5: 0 (0.95, 18 rows)
+      x0 >= 1.5: 1 (0.95, 18 rows)
+    <BLANKLINE>
+    Split inclusion  probability that a tree splits on the feature
+      x0  1.000  ████████████████████████
+    """
+    probability, leaves = summary["map_probability"], summary["map_leaves"]
+    facts = {
+        "prior": summary["prior"],
+        "leaf family": summary["leaf"],
+        "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
+        "chart": f"{_counted(summary['subproblems'], 'subproblem')}, "
+        f"{_counted(summary['productions'], 'production')}",
+        "cut points": _cut_points(summary),
+        "log evidence": f"{summary['log_evidence']:.3f}",
+        "expected leaves": f"{summary['expected_leaves']:.2f}",
+        "entropy": f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}",
+    }
+    return Group(
+        facts_view(facts),
+        _heading("Most probable tree", f"probability {probability:.3g}, {_leaves(leaves)}"),
+        _indented(_rules(summary["map_rules"])),
+        _heading("Split inclusion", "probability that a tree splits on the feature"),
+        _indented(_inclusion(summary["split_inclusion"])),
+    )
+
+
+def facts_view(facts: Mapping[str, str]) -> RenderableType:
+    """Lay out named facts, one below the other."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", width=15)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, Text(value))
+    return _indented(table)
+
+
+def _cut_points(summary: Mapping[str, Any]) -> str:
+    if summary.get("grid") is not None:
+        return f"{summary['grid']} evenly spaced ones a feature"
+    if summary["bins"] is None:
+        return "between any two values"
+    kind = {"quantile": "quantile ", "uniform": "equal-width "}.get(summary.get("binning", ""), "")
+    return f"between at most {summary['bins']} {kind}bins a feature"
+
+
+def _size(entropy: float) -> str:
+    return f"{math.exp(entropy):.3g} equally likely trees"
+
+
+def _rules(rules: str) -> Text:
+    lines = rules.splitlines()
+    text = Text("\n".join(lines[:_MOST_RULES]))
+    if len(lines) > _MOST_RULES:
+        text.append(f"\n... and {len(lines) - _MOST_RULES} more lines", style="dim")
+    return text
+
+
+def _inclusion(probabilities: Mapping[str, float]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold")
+    table.add_column(justify="right")
+    table.add_column(style="blue", no_wrap=True)
+    ranked = sorted(probabilities.items(), key=lambda item: -item[1])
+    for name, probability in ranked[:_MOST_FEATURES]:
+        table.add_row(Text(name), f"{probability:.3f}", _bar(probability))
+    rest = ranked[_MOST_FEATURES:]
+    if rest:
+        highest = f"at most {rest[0][1]:.3f}"
+        table.add_row(Text(f"{len(rest)} more, {highest}", style="dim"))
+    return table
+
+
+def _bar(share: float) -> str:
+    """Draw a share of a full bar, to an eighth of a character."""
+    eighths = round(share * _BAR * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _heading(title: str, remark: str) -> Text:
+    return Text.assemble("\n", (title, "bold"), f"  {remark}")
+
+
+def _indented(content: RenderableType) -> Padding:
+    return Padding(content, (0, 0, 0, 2))
+
+
+def _leaves(count: int) -> str:
+    return "1 leaf" if count == 1 else f"{count:,} leaves"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"

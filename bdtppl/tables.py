@@ -1,0 +1,297 @@
+"""Tables in files, as the command line reads them: CSV, TSV and Parquet become named columns.
+
+A column is numeric if every cell that is not missing is a number, and a category otherwise. Cells
+that are empty or say NA, N/A or NaN are missing. Cells are kept as text, because what a column is
+may have been decided elsewhere: by the table that a model was fitted with.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bdtppl.models.table import Column
+
+__all__ = ["Table", "is_number", "read_table"]
+
+_MISSING = frozenset({"", "na", "n/a", "nan"})
+_MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
+_SEPARATORS = ",;\t"
+_SHOWN = 10  # column names in an error
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Cells of a table as text.
+
+    Attributes
+    ----------
+    path
+        Where it was read from.
+    cells
+        By column name: the cells [n], None where one is missing.
+    lines
+        Line of the file that each row starts on, [n]; None where the file has no lines.
+    unnamed
+        Positions, from 1 on, of columns that were left out because they have no name.
+
+    Examples
+    --------
+    >>> table = Table(Path("t.csv"), {"size": ["1.5", None], "hue": ["red", "7"]}, [2, 3])
+    >>> table.numbers("size").tolist(), table.is_numeric("hue")
+    ([1.5, nan], False)
+    """
+
+    path: Path
+    cells: Mapping[str, Sequence[str | None]]
+    lines: Sequence[int] | None = None
+    unnamed: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.cells)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows n."""
+        return len(next(iter(self.cells.values())))
+
+    def place(self, row: int) -> str:
+        """Say where a row, counted from 0, stands: by its line if the file has lines."""
+        return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
+
+    @contextmanager
+    def naming_lines(self, first: int = 0) -> Iterator[None]:
+        """Let errors of estimators name lines of the file; their row 0 is row ``first`` here."""
+
+        def line(found: re.Match) -> str:
+            return f", {self.place(first + int(found[1]))}:"
+
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(re.sub(r", row (\d+):", line, str(error), count=1)) from error
+
+    def require(self, name: str) -> None:
+        """Raise ValueError unless a column exists."""
+        if name in self.cells:
+            return
+        near = get_close_matches(name, self.columns, n=1)
+        shown = ", ".join(self.columns[:_SHOWN])
+        if len(self.columns) > _SHOWN:
+            shown += f" and {len(self.columns) - _SHOWN} more"
+        hint = f"did you mean {near[0]!r}?" if near else f"its columns are {shown}."
+        raise ValueError(f"Column {name!r} is not in {self.path}: {hint}")
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether every cell that is not missing is a number."""
+        return all(is_number(cell) for cell in self.cells[name] if cell is not None)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Read a numeric column, float64 [n] with NaN where a cell is missing.
+
+        Raises
+        ------
+        ValueError
+            If a cell is not a number or is infinite.
+        """
+        values = np.full(self.num_rows, np.nan)
+        for row, cell in enumerate(self.cells[name]):
+            if cell is None:
+                continue
+            if is_number(cell):
+                values[row] = float(cell)
+            if not np.isfinite(values[row]):
+                fault = "infinite" if is_number(cell) else "not a number"
+                raise ValueError(
+                    f"Column {name!r}, {self.place(row)}: {cell!r} is {fault}; give a finite "
+                    f"number, or leave the cell empty if the value is missing."
+                )
+        return values
+
+    def labels(self, name: str) -> np.ndarray:
+        """Read a column as text, object [n] with None where a cell is missing."""
+        return np.array(self.cells[name], dtype=object)
+
+    def features(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Read columns as estimators take them, each by what its own cells are.
+
+        Raises
+        ------
+        ValueError
+            If a value is infinite, or a category has so many levels that it must be something else.
+        """
+        features = {}
+        for name in names:
+            if self.is_numeric(name):
+                features[name] = self.numbers(name)
+            else:
+                self._require_category(name)
+                features[name] = self.labels(name)
+        return features
+
+    def features_like(self, columns: Iterable[Column]) -> dict[str, np.ndarray]:
+        """Read the columns that a model was fitted with, each by what it was then.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing, or a cell of a numeric one is not a finite number.
+        """
+        features = {}
+        for column in columns:
+            self.require(column.name)
+            read = self.numbers if column.levels is None else self.labels
+            features[column.name] = read(column.name)
+        return features
+
+    def _require_category(self, name: str) -> None:
+        cells = self.cells[name]
+        num_levels = len(set(cells) - {None})
+        if num_levels > _MOST_LEVELS:
+            row = next(i for i, cell in enumerate(cells) if cell and not is_number(cell))
+            raise ValueError(
+                f"Column {name!r} has {num_levels} distinct values and is no column of numbers "
+                f"({self.place(row)} has {cells[row]!r}): correct it, or leave it out with --drop."
+            )
+
+
+def is_number(cell: str | None) -> bool:
+    """Whether a cell says a number, which may be infinite.
+
+    Examples
+    --------
+    >>> [is_number(cell) for cell in ("-1.5e3", "inf", "1_000", "2024-01-31")]
+    [True, True, False, False]
+    """
+    try:
+        float(cell or "")
+    except ValueError:
+        return False
+    return "_" not in (cell or "")
+
+
+def read_table(path: Path) -> Table:
+    """Read a table from a file.
+
+    The ending ``.parquet`` or ``.pq`` says Parquet, ``.tsv`` or ``.tab`` says tabs; anything else
+    is text in UTF-8 with one header line, parted by commas, semicolons or tabs, whichever the
+    header has most of. Columns without a name are left out.
+
+    Raises
+    ------
+    OSError
+        If the file is missing or cannot be read.
+    ValueError
+        If it is no such table, or has no rows.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"The table {path} does not exist.")
+    if path.is_dir():
+        raise IsADirectoryError(f"The table {path} is a folder; name a file.")
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            table = _read_parquet(path)
+        else:
+            table = _read_text(path)
+    except OSError as error:
+        raise OSError(f"The table {path} cannot be read: {error.strerror or error}.") from error
+    if not table.cells:
+        raise ValueError(f"{path} has no columns.")
+    if not table.num_rows:
+        raise ValueError(f"{path} has no rows; at least one is needed below the header.")
+    return table
+
+
+def _read_text(path: Path) -> Table:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8; save the table as CSV in UTF-8.") from None
+    header = next((line for line in text.split("\n") if line.strip()), "")
+    separator = "\t" if path.suffix.lower() in (".tsv", ".tab") else _separator(header)
+    reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+    rows, starts = [], []
+    try:
+        start = 1
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append([cell.strip() for cell in row])
+                starts.append(start)
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}.") from None
+    if not rows:
+        raise ValueError(f"{path} is empty; a header line and rows are needed.")
+    header, *rows = rows
+    for row, start in zip(rows, starts[1:], strict=True):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}, line {start}: there are {len(row)} cells, but the header has "
+                f"{len(header)} columns."
+            )
+    _require_distinct(path, [name for name in header if name])
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    return Table(
+        path,
+        {
+            name: list(map(_cell, column))
+            for name, column in zip(header, columns, strict=True)
+            if name
+        },
+        starts[1:],
+        tuple(position for position, name in enumerate(header, 1) if not name),
+    )
+
+
+def _separator(header: str) -> str:
+    return max(_SEPARATORS, key=lambda each: len(next(csv.reader([header], delimiter=each), ())))
+
+
+def _require_distinct(path: Path, names: Sequence[str]) -> None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"{path} has two columns named {repeated!r}; give each its own name.")
+
+
+def _read_parquet(path: Path) -> Table:
+    read = _parquet_reader()
+    try:
+        columns = read(path)
+    except OSError:
+        raise
+    except Exception as error:  # the readers' own kinds
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"{path} cannot be read as Parquet: {reason}.") from error
+    cells = {name: list(map(_cell, values)) for name, values in columns.items()}
+    return Table(path, cells)
+
+
+def _parquet_reader() -> Callable[[Path], Mapping[str, list]]:
+    if find_spec("pyarrow"):
+        from pyarrow.parquet import read_table as read_arrow  # pyright: ignore
+
+        return lambda path: read_arrow(path).to_pydict()
+    if find_spec("polars"):
+        import polars
+
+        return lambda path: polars.read_parquet(path).to_dict(as_series=False)
+    raise ValueError(
+        "Parquet is read by pyarrow or polars, and neither is installed: run `python -m pip "
+        "install pyarrow`, or save the table as CSV."
+    )
+
+
+def _cell(value: Any) -> str | None:
+    """Text of a cell, floats to their last digit; None where it says that a value is missing."""
+    text = "" if value is None else str(value).strip()
+    return None if text.lower() in _MISSING else text
