@@ -1,0 +1,1 @@
+"""Speed, memory and accuracy, beside named peers and the published figures."""
