@@ -1,0 +1,415 @@
+"""Random tiny problems, each stated twice: for the package and for the enumeration of all trees.
+
+The table's cut points and codes are computed here by plain formulas, so that the reference depends
+on nothing that `Design` does.
+"""
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import enumeration as en
+import jax
+import numpy as np
+from scipy.stats import chi2
+from scipy.stats import t as student_t
+
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.priors import (
+    DepthDecay,
+    DescriptionLength,
+    GreedyPartition,
+    LeafPenalty,
+)
+from bdtppl.models.tree import Tree
+
+TIGHT = 1e-9
+FALSE_ALARM = 1e-4  # of every statistical test
+
+# Each prior for the package, as a function of its rules, and for the reference.
+PRIORS = {
+    "leaf penalty": (lambda rules: LeafPenalty(1.3, rules=rules), en.LeafPenalty(1.3)),
+    "description length": (
+        lambda rules: DescriptionLength(1.7, rules=rules),
+        en.DescriptionLength(1.7),
+    ),
+    "depth decay": (lambda rules: DepthDecay(0.9, 0.7, rules=rules), en.DepthDecay(0.9, 0.7)),
+    "depth decay by gap": (
+        lambda rules: DepthDecay(0.95, 0.4, cut_weights="gap", rules=rules),
+        en.DepthDecay(0.95, 0.4, cut_weights="gap"),
+    ),
+    "greedy partition": (
+        lambda rules: GreedyPartition(0.8, rules=rules),
+        en.GreedyPartition(0.8),
+    ),
+}
+# Sizes of arrays decide what is compiled, so each prior has one number of features.
+MODELS = {
+    f"{prior}, {rules}": (prior, rules, 1 + place % 3)
+    for place, (prior, rules) in enumerate(itertools.product(PRIORS, ("gaps", "cuts")), start=1)
+}
+# Every prior and both kinds of rules, where all of `MODELS` would take too long.
+SOME_MODELS = (
+    "leaf penalty, gaps",
+    "description length, cuts",
+    "depth decay, gaps",
+    "depth decay by gap, cuts",
+    "greedy partition, gaps",
+)
+FAMILIES = ("classes", "values")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model and its data, in the package's words and in the reference's.
+
+    Attributes
+    ----------
+    matrix, y, weights
+        Values [n, d] with NaN where missing, targets [n], repeat counts [n].
+    cuts
+        For each feature the thresholds of the design that the test expects.
+    binning
+        Options of `Design.from_matrix`.
+    constraints, prior, leaf
+        As the package has them.
+    problem, reference_prior, reference_leaf
+        As the enumeration has them.
+    """
+
+    matrix: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray
+    cuts: list[np.ndarray]
+    binning: dict[str, Any]
+    constraints: Constraints
+    prior: Any
+    leaf: Any
+    problem: en.Problem
+    reference_prior: Any
+    reference_leaf: Any
+
+    @functools.cached_property
+    def design(self) -> Design:
+        return Design.from_matrix(self.matrix, weights=self.weights, **self.binning)
+
+    @functools.cached_property
+    def grammar(self) -> Grammar:
+        return compile_grammar(self.design, rules=self.prior.rules, constraints=self.constraints)
+
+    @functools.cached_property
+    def exact(self) -> ExactPosterior:
+        return ExactPosterior(self.grammar, self.prior, self.leaf, self.y)
+
+    @functools.cached_property
+    def scored(self) -> list[en.ScoredTree]:
+        return en.trees(self.problem, self.reference_prior, self.reference_leaf)
+
+    @functools.cached_property
+    def probabilities(self) -> dict[Any, float]:
+        return en.tree_probabilities(self.scored)
+
+    def posterior(self, kind: type[ExactPosterior] = ExactPosterior, **changes) -> ExactPosterior:
+        """Return a fresh posterior, of another class, prior, leaf or targets where given."""
+        model = {"prior": self.prior, "leaf": self.leaf, "y": self.y} | changes
+        return kind(self.grammar, **model)
+
+    def observing(self, observed: np.ndarray | None) -> Any:
+        """Return the reference's leaf when only some rows are observed."""
+        return replace(self.reference_leaf, observed=observed)
+
+
+def expected_cuts(values, weights, *, bins=None, binning="quantile", grid=None) -> np.ndarray:
+    """Thresholds of a feature by the definition, from its present values [n]."""
+    distinct = sorted(set(values))
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(distinct)]
+    if grid is not None:
+        span = distinct[-1] - distinct[0]
+        points = np.linspace(0, 1, grid + 2)[1:-1]
+        return distinct[0] + span * points if span else np.empty(0)
+    if bins is None or len(distinct) <= bins:
+        return np.array(middles)
+    if binning == "uniform":
+        edges = np.linspace(distinct[0], distinct[-1], bins + 1)[1:-1]
+    else:
+        edges = np.quantile(np.repeat(values, weights), np.arange(1, bins) / bins)
+    # An edge parts the values below it from those that are not; one cut in each gap so parted.
+    parted = {sum(value < edge for value in distinct) for edge in edges}
+    return np.array([middles[below - 1] for below in sorted(parted) if 0 < below < len(distinct)])
+
+
+def codes_of(matrix: np.ndarray, cuts: list[np.ndarray], grid: int | None = None) -> np.ndarray:
+    """Code of each value: how many cut points lie at or below it, -1 where it is missing.
+
+    On a grid the scaled value is compared with the grid's points.
+    """
+    codes = np.full(matrix.shape, -1)
+    for f, column in enumerate(matrix.T):
+        present = ~np.isnan(column)
+        values, points = column[present], cuts[f]
+        if grid is not None and len(points):
+            values = (values - values.min()) / (values.max() - values.min())
+            points = np.linspace(0, 1, grid + 2)[1:-1]
+        codes[present, f] = [sum(value >= point for point in points) for value in values]
+    return codes
+
+
+def state(matrix, weights, constraints, *, rules, **binning) -> tuple[en.Problem, list[np.ndarray]]:
+    """State a table for the enumeration; also the cut points of its features."""
+    num_features = matrix.shape[1]
+    present = [~np.isnan(column) for column in matrix.T]
+    cuts = [
+        expected_cuts(matrix[here, f], weights[here], **binning) for f, here in enumerate(present)
+    ]
+    codes = codes_of(matrix, cuts, binning.get("grid"))
+
+    def edges(f, least_or_greatest):
+        # A code that no row has is never a side of a gap.
+        return [
+            least_or_greatest(matrix[codes[:, f] == code, f], default=math.nan)
+            for code in range(len(cuts[f]) + 1)
+        ]
+
+    allowed = constraints.features
+    problem = en.Problem(
+        codes,
+        num_codes=[len(c) + 1 for c in cuts],
+        weights=weights,
+        bucket_low=[edges(f, min) for f in range(num_features)],
+        bucket_high=[edges(f, max) for f in range(num_features)],
+        cut_thresholds=cuts,
+        rules=rules,
+        min_leaf=constraints.min_leaf,
+        max_depth=constraints.max_depth,
+        allowed_features=allowed,
+    )
+    return problem, cuts
+
+
+def leaf_pair(family: str, y: np.ndarray) -> tuple[Any, Any]:
+    """Leaf families with prior parameters of no special value, for the package and reference."""
+    if family == "classes":
+        concentration = [0.5, 1.0, 2.0]
+        return DirichletCategorical(np.array(concentration)), en.DirichletCategorical(
+            y.tolist(), concentration
+        )
+    return NormalInverseGamma(0.2, 0.7, 1.5, 0.9), en.NormalInverseGamma(
+        y.tolist(), 0.2, 0.7, 1.5, 0.9
+    )
+
+
+def random_case(model: str, family: str, seed: int, *, most_trees: int = 2000, **fixed) -> Case:
+    """Draw a problem of 30 to ``most_trees`` trees.
+
+    Ties, repeated rows, missing values, weights, buckets, leaf sizes, depth limits and restricted
+    features all occur; ``fixed`` sets options of the draw (see the code).
+    """
+    prior_name, rules, num_features = MODELS[model]
+    package_prior, reference_prior = PRIORS[prior_name]
+    rng = np.random.default_rng([list(MODELS).index(model), FAMILIES.index(family), seed])
+    while True:
+        options = _random_options(rng, num_features) | fixed
+        matrix = _random_matrix(rng, num_features, options)
+        num_rows = len(matrix)
+        weights = rng.integers(1, 4, num_rows) if options["weighted"] else np.ones(num_rows, int)
+        binning = options["binning"]
+        constraints = Constraints(
+            min_leaf=options["min_leaf"],
+            max_depth=options["max_depth"],
+            features=options["features"],
+        )
+        y = rng.integers(0, 3, num_rows) if family == "classes" else rng.normal(size=num_rows)
+        if np.isnan(matrix).all(axis=0).any():
+            continue
+        problem, cuts = state(matrix, weights, constraints, rules=rules, **binning)
+        if 30 <= en.count_trees(problem) <= most_trees:
+            break
+    leaf, reference_leaf = leaf_pair(family, y)
+    return Case(
+        matrix=matrix,
+        y=y,
+        weights=weights,
+        cuts=cuts,
+        binning=binning,
+        constraints=constraints,
+        prior=package_prior(rules),
+        leaf=leaf,
+        problem=problem,
+        reference_prior=reference_prior,
+        reference_leaf=reference_leaf,
+    )
+
+
+def _random_options(rng, num_features: int) -> dict[str, Any]:
+    return {
+        "num_rows": int(rng.integers(4, 11)),
+        "missing": rng.random() < 0.4,
+        "repeated": rng.random() < 0.4,
+        "copied": rng.random() < 0.1,
+        "weighted": rng.random() < 0.5,
+        "min_leaf": int(rng.choice([1, 1, 1, 2, 3])),
+        "max_depth": (None, None, 1, 2, 3, 20)[rng.integers(6)],
+        "features": (None, None, tuple(range(1, num_features)) or None)[rng.integers(3)],
+        "binning": (
+            {},
+            {},
+            {"bins": 2},
+            {"bins": 3},
+            {"bins": 3, "binning": "uniform"},
+            {"grid": 3},
+            {"grid": 4},
+        )[rng.integers(7)],
+    }
+
+
+def _random_matrix(rng, num_features: int, options: dict[str, Any]) -> np.ndarray:
+    num_rows = options["num_rows"]
+    columns = []
+    for _ in range(num_features):
+        levels = int(rng.integers(2, 10 if num_features == 1 else 5))
+        values = np.cumsum(rng.uniform(0.2, 1.0, levels)) if rng.random() < 0.7 else range(levels)
+        columns.append(rng.choice(np.asarray(values, float), num_rows))
+    matrix = np.stack(columns, axis=1)
+    if options["copied"]:  # equivalent rules
+        matrix[:, -1] = matrix[:, 0] ** 2
+    if options["missing"]:
+        matrix[rng.random(matrix.shape) < 0.2] = np.nan
+    if options["repeated"]:
+        matrix = np.concatenate([matrix, matrix[rng.integers(0, num_rows, 2)]])
+    return matrix
+
+
+# ------------------------------------------------------------------------- from trees to keys
+
+
+def rule_tree(case: Case, tree: Tree, *, slot: int = 0, rows: frozenset[int] | None = None) -> Any:
+    """Read one tree of arrays as the reference's rule-tree, by sending the training rows down."""
+    problem = case.problem
+    rows = problem.all_rows if rows is None else rows
+    feature = int(tree.feature[slot])
+    if feature < 0:
+        return en.Leaf(rows)
+    threshold, missing_left = float(tree.threshold[slot]), bool(tree.missing_left[slot])
+    values = {row: case.matrix[row, feature] for row in rows}
+    present = {row for row in rows if not math.isnan(values[row])}
+    below = {row for row in present if values[row] < threshold}
+    left = frozenset(below | (rows - present if missing_left else set()))
+    assert set() < below < present, "a rule parts the values of its node"
+    if problem.rules == "gaps":
+        low = max(problem.codes[row][feature] for row in below)
+        high = min(problem.codes[row][feature] for row in present - below)
+        middle = (problem.bucket_high[feature][low] + problem.bucket_low[feature][high]) / 2
+        assert abs(threshold - middle) < 1e-12, "a gap is cut at its midpoint"
+    else:
+        distance = np.abs(case.cuts[feature] - threshold)
+        assert distance.min() < 1e-12, "a cut is one of the design's"
+        high = int(distance.argmin()) + 1
+        low = high - 1
+    return en.Split(
+        en.Rule(feature, low, high, missing_left),
+        rule_tree(case, tree, slot=int(tree.left[slot]), rows=left),
+        rule_tree(case, tree, slot=int(tree.right[slot]), rows=rows - left),
+    )
+
+
+def rule_trees(case: Case, trees: Tree) -> list[Any]:
+    """Read a batch [b] of trees, each distinct one once."""
+    flat = trees.reshape(-1)
+    arrays = [flat.feature, np.nan_to_num(flat.threshold), flat.missing_left]
+    _, first, inverse = np.unique(
+        np.concatenate(arrays, axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    distinct = [rule_tree(case, flat[int(i)]) for i in first]
+    return [distinct[i] for i in inverse.ravel()]
+
+
+def depth_of(tree: Any) -> int:
+    """Levels of splits of a rule-tree."""
+    if isinstance(tree, en.Leaf):
+        return 0
+    return 1 + max(depth_of(tree.left), depth_of(tree.right))
+
+
+def rows_of_node(grammar: Grammar, node: int) -> frozenset[int]:
+    """Training rows of a subproblem."""
+    cells = np.flatnonzero(grammar.membership(np.array([node]))[0])
+    return frozenset(np.flatnonzero(np.isin(grammar.cell_of_row, cells)).tolist())
+
+
+def node_rows(grammar: Grammar) -> list[frozenset[int]]:
+    """Training rows of every subproblem."""
+    return [rows_of_node(grammar, node) for node in range(grammar.num_subproblems)]
+
+
+def rules_of_production(grammar: Grammar, production: int) -> list[en.Rule]:
+    """All rules that a production stands for, in the reference's words."""
+    feature = int(grammar.feature[production])
+    offset = int(grammar.design.offset[feature])
+    low, high = int(grammar.low[production]) - offset, int(grammar.high[production]) - offset
+    missing_left = grammar.missing_left is not None and bool(grammar.missing_left[production])
+    if grammar.rules == "gaps":
+        return [en.Rule(feature, low, high, missing_left)]
+    return [en.Rule(feature, v - 1, v, missing_left) for v in range(low + 1, high + 1)]
+
+
+# ------------------------------------------------------------------------------- predictions
+
+
+def queries(case: Case, count: int = 5) -> np.ndarray:
+    """New rows: training rows, rows between training values, and rows with missing entries."""
+    rng = np.random.default_rng(0)
+    low, high = np.nanmin(case.matrix, axis=0), np.nanmax(case.matrix, axis=0)
+    between = rng.uniform(low - 0.3, high + 0.3, (count, case.matrix.shape[1]))
+    between[rng.random(between.shape) < 0.3 * case.design.has_missing] = np.nan
+    return np.concatenate([case.matrix[:2], between])
+
+
+def mixture_cdf(case: Case, leaves: Mapping[frozenset, float], y):
+    """CDF of the reference's predictive of a regression target."""
+    total = 0.0
+    for leaf, p in leaves.items():
+        _, mean, pseudo_count, shape, scale = case.reference_leaf.posterior(case.problem, leaf)
+        width = math.sqrt(scale * (pseudo_count + 1) / (shape * pseudo_count))
+        total = total + p * student_t.cdf(y, 2 * shape, mean, width)
+    return total
+
+
+# --------------------------------------------------------------------------- statistical tests
+
+
+def g_test(observed: Counter, expected: Mapping[Hashable, float]) -> float:
+    """p-value of the likelihood ratio test of counts against probabilities.
+
+    Cells of expectation below 5 are pooled; an outcome of probability 0 gives p = 0.
+    """
+    total = sum(observed.values())
+    if any(expected.get(outcome, 0.0) == 0.0 for outcome in observed):
+        return 0.0
+    cells: list[tuple[int, float]] = []
+    pooled = (0, 0.0)
+    for outcome, probability in sorted(expected.items(), key=lambda item: item[1]):
+        pooled = pooled[0] + observed[outcome], pooled[1] + total * probability
+        if pooled[1] >= 5:
+            cells.append(pooled)
+            pooled = (0, 0.0)
+    if pooled[1] > 0:  # what is left over joins the largest cell
+        last = cells.pop() if cells else (0, 0.0)
+        cells.append((last[0] + pooled[0], last[1] + pooled[1]))
+    if len(cells) < 2:
+        raise ValueError("one cell tests nothing: take more draws")
+    statistic = 2 * math.fsum(n * math.log(n / e) for n, e in cells if n)
+    return float(chi2.sf(statistic, len(cells) - 1))
+
+
+@functools.cache
+def key(seed: int) -> jax.Array:
+    return jax.random.key(seed)

@@ -1,0 +1,52 @@
+"""The benchmarks run, and their peer agrees with the exact posterior; no time is tested."""
+
+import numpy as np
+import pytest
+
+from bdtppl.datasets import make_hidden_xor
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import LeafPenalty
+from benchmarks import exact, problems
+from benchmarks.numpy_recursion import numpy_recursion
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_numpy_recursion_agrees_with_the_chart(seed):
+    rng = np.random.default_rng(seed)
+    codes, y = rng.integers(0, 4, (70, 3)), rng.integers(0, 3, 70)
+    grammar = compile_grammar(Design.from_matrix(codes.astype(float)))
+    found = numpy_recursion(codes, y, log_phi=1.5, concentration=0.7)
+    ours = ExactPosterior(
+        grammar, LeafPenalty(1.5), DirichletCategorical.symmetric(3, 0.7), y
+    ).log_evidence
+    assert found.log_evidence == pytest.approx(ours, abs=1e-9)
+    assert found.num_subproblems == grammar.num_subproblems
+    assert found.num_rules == grammar.num_productions
+    assert found.num_partitions == grammar.is_first_of_partition.sum()
+
+
+def test_command_line_prints_times_and_tables(monkeypatch, capsys):
+    matrix, y = make_hidden_xor(60, 4, 2, random_state=0)
+    tiny = problems.Problem("tiny", matrix.astype(float), y, None)
+    monkeypatch.setattr(problems, "problem", lambda name, **_: tiny)
+    exact.main(["--sets", "iris", "--repeats", "1", "--draws", "10", "--trials", "1"])
+    printed = capsys.readouterr().out
+    for heading in ("From arrays to evidence", "DepthDecay", "a second", "Table 1", "Table 3"):
+        assert heading in printed
+    (agreement,) = (line for line in printed.splitlines() if "<= 1e-09" in line)
+    assert agreement.endswith(": met")
+    *_, (name, binning, _, _, _, nodes, *_) = (
+        line.split() for line in printed.splitlines() if line.split()[:1] == ["tiny"]
+    )
+    assert (name, binning) == ("tiny", "none")
+    assert float(nodes) > 1
+
+
+def test_missing_set_is_named_with_its_source(monkeypatch, capsys):
+    monkeypatch.delenv("BDTPPL_DATA", raising=False)
+    found = problems.available_problems(["iris", "haberman"])
+    assert [problem.name for problem in found] == ["iris"]
+    assert "doi:10.24432/C5XK51" in capsys.readouterr().out

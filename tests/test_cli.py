@@ -1,0 +1,533 @@
+"""The command line fits, prints, saves and predicts, and says in one sentence what is wrong."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from typer.testing import CliRunner
+
+import bdtppl
+from bdtppl.cli import app, results
+from bdtppl.cli.console import notes_after
+from bdtppl.cli.specification import make_leaf, parse_prior
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
+
+WRITTEN = {"model.json", "posterior.nc", "structures.png", "summary.json", "tree.png"}
+
+
+def run(*arguments, status=0):
+    """Run the command line; results on one stream, all else on the other."""
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def refusal(*arguments, status=2):
+    """Run what must be refused; its one sentence."""
+    result = run(*arguments, status=status)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert "Traceback" not in result.output
+    return line.removeprefix("Error: ")
+
+
+def write_table(path, columns):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory):
+    """Half of iris as a file, with a category and a missing value."""
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    columns = {
+        "length": [f"{v:.1f}" for v in X[::2, 2]],
+        "width": ["" if row == 3 else f"{v:.1f}" for row, v in enumerate(X[::2, 3])],
+        "[bold]site": np.where(X[::2, 1] > 3, "north", "south").tolist(),
+        "species": names[::2].tolist(),
+    }
+    return write_table(tmp_path_factory.mktemp("flowers") / "flowers.csv", columns)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    """A table for regression, as tabs."""
+    rng = np.random.default_rng(0)
+    age = rng.integers(1, 9, 40)
+    path = tmp_path_factory.mktemp("trees") / "trees.tsv"
+    lines = [f"{a}\t{a // 4 + h:.2f}" for a, h in zip(age, rng.normal(size=40) / 4, strict=True)]
+    path.write_text("\n".join(["age\theight", *lines]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(flowers, tmp_path_factory):
+    out = tmp_path_factory.mktemp("classifier") / "model"
+    result = run("fit", flowers, "--target", "species", "--bins", 3, "--out", out)
+    return out, result
+
+
+@pytest.fixture(scope="module")
+def regressor(trees, tmp_path_factory):
+    out = tmp_path_factory.mktemp("regressor") / "model"
+    result = run(
+        "fit",
+        trees,
+        "--target",
+        "height",
+        "--prior",
+        "leaf-penalty:log_phi=3",
+        "--out",
+        out,
+        "--json",
+    )
+    return out, result
+
+
+# ------------------------------------------------------------------------------------------ fit
+
+
+def test_fit_prints_a_summary_within_80_columns(classifier, flowers):
+    out, result = classifier
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == f"species in {flowers}"[:80]
+    model = bdtppl.load(out)
+    said = "\n".join(lines)
+    assert "setosa, versicolor, virginica" in said
+    assert "classification (guessed: words are classes; see --task)" in said
+    assert f"log evidence     {model.log_evidence_:.3f}" in said
+    assert f"{model.exact_.grammar.num_subproblems} subproblems" in said.replace(",", "")
+    assert f"probability {model.map_probability_:.3g}" in said
+    for line in model.rules().splitlines():
+        assert f"  {line}" in lines
+    for name, probability in zip(model.design_.names, model.exact_.split_inclusion, strict=True):
+        assert any(line.split()[:-1] == [*name.split(), f"{probability:.3f}"] for line in lines)
+
+
+def test_fit_writes_what_it_says(classifier):
+    out, result = classifier
+    assert {path.name for path in out.iterdir()} == WRITTEN
+    assert all(name in result.stdout for name in WRITTEN)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["target"] == "species"
+    assert summary["classes"] == ["setosa", "versicolor", "virginica"]
+    assert summary["rows"] == 75
+    assert summary["log_evidence"] == bdtppl.load(out).log_evidence_
+    for path in out.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_fit_prints_json_and_nothing_else(regressor):
+    out, result = regressor
+    assert result.stderr == ""
+    assert json.loads(result.stdout) == json.loads((out / "summary.json").read_text())
+    assert json.loads(result.stdout)["prior"] == "LeafPenalty(log_phi=3)"
+    assert {path.name for path in out.iterdir()} == WRITTEN | {"predictive.png"}
+
+
+def test_fit_hands_on_the_settings_of_the_model(trees, tmp_path, monkeypatch):
+    handed = []
+    monkeypatch.setattr(results, "report_fit", lambda *given, **options: handed.append(given))
+    settings = ["--binning", "uniform", "--min-leaf", 5, "--max-depth", 1, "--draws", 10]
+    settings += ["--max-subproblems", 500, "--seed", 7, "--leaf", "normal-inverse-gamma:shape=3"]
+    settings += ["--bins", 4, "--prior", "greedy-partition:p=0.9", "--drop", "age"]
+    table = write_table(tmp_path / "t.csv", {"age": [1, 2], "width": [1, 2], "height": [0, 2]})
+    run("fit", table, "--target", "height", "--task", "regression", *settings)
+    ((problem, settings, _),) = handed
+    leaf, prior = settings.pop("leaf"), settings.pop("prior")
+    assert settings == {
+        "bins": 4,
+        "binning": "uniform",
+        "grid": None,
+        "max_depth": 1,
+        "min_leaf": 5,
+        "max_subproblems": 500,
+        "draws": 10,
+        "random_state": 7,
+    }
+    assert leaf == NormalInverseGamma(1.0, 1.0, 3.0, 1.0, centre=1.0)
+    assert prior == GreedyPartition(0.9)
+    assert list(problem.features) == ["width"]
+    assert problem.target.task == "regression"
+
+
+def test_fit_takes_a_grid_and_no_bins(trees):
+    for options, points in (
+        (["--grid", 3], "3 evenly spaced ones"),
+        (["--bins", "none"], "between any two values"),
+        (["--bins", 3], "between at most 3 quantile bins"),
+    ):
+        result = run("fit", trees, "--target", "height", *options)
+        assert points in result.stdout
+        assert "Nothing was saved" in result.stdout
+
+
+def test_fit_leaves_other_files_alone(classifier, flowers, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "tree.png").write_text("old")
+    run("fit", flowers, "--target", "species", "--bins", 2, "--out", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == WRITTEN | {"notes.txt"}
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_constant_columns_fit(tmp_path):
+    table = write_table(tmp_path / "t.csv", {"a": [1, 1, 1], "b": ["", "", ""], "y": list("uvv")})
+    result = run("fit", table, "--target", "y", "--out", tmp_path / "out")
+    assert "always: v (0.60, 3 rows)" in result.stdout
+    assert run("predict", tmp_path / "out", table).stdout.count("v,0.4,0.6\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "said"),
+    [
+        (["1", "2", "2"], [], "classification (guessed: whole numbers of 2 values"),
+        (["1", "2", "2"], ["--task", "regression"], "regression\n"),
+        (["1.5", "2", "2"], [], "regression (guessed: numbers are quantities"),
+        (["1.5", "2", "2"], ["--task", "classification"], "y: 1.5, 2\n"),
+        ([str(v) for v in range(11)], [], "regression (guessed"),
+        (["u", "2", "2", "v"], [], "classification (guessed: words"),
+    ],
+)
+def test_the_task_is_guessed_from_the_target(tmp_path, cells, options, said):
+    table = write_table(tmp_path / "t.csv", {"a": [1] * len(cells), "y": cells})
+    assert said in run("fit", table, "--target", "y", *options).stdout
+
+
+def test_notes_go_to_the_error_stream(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(",a,y\n" + "".join(f"{row},{row / 7},{row % 2}\n" for row in range(40)))
+    options = ["--target", "y", "--max-subproblems", 100, "--json"]
+    result = run("fit", table, *options)
+    summary = json.loads(result.stdout)
+    assert (summary["features"], summary["bins"]) == (1, 10)
+    unnamed, bins = result.stderr.splitlines()
+    assert unnamed == f"Note: Column 1 of {table} has no name and was left out."
+    assert bins.startswith("Note: bins='auto' chose --bins 10 for 40 rows and 1 features")
+
+
+# -------------------------------------------------------------------------------------- predict
+
+
+def test_predict_gives_what_the_model_gives(classifier, flowers, tmp_path):
+    out, _ = classifier
+    rows = list(csv.DictReader(run("predict", out, flowers).stdout.splitlines()))
+    model = bdtppl.load(out)
+    with flowers.open() as file:
+        cells = list(csv.DictReader(file))
+    X = {
+        "length": [float(row["length"]) for row in cells],
+        "width": [float(row["width"] or "nan") for row in cells],
+        "[bold]site": [row["[bold]site"] for row in cells],
+    }
+    assert [row["prediction"] for row in rows] == model.predict(X).tolist()
+    names = [f"probability_{label}" for label in model.classes_]
+    found = np.array([[float(row[name]) for name in names] for row in rows])
+    np.testing.assert_allclose(found, model.predict_proba(X), rtol=1e-9)
+
+    answer = json.loads(run("predict", out, flowers, "--json").stdout)
+    assert [[row[name] for name in names] for row in answer["predictions"]] == (
+        model.predict_proba(X).tolist()
+    )
+    written = tmp_path / "new" / "predictions.csv"
+    result = run("predict", out, flowers, "--out", written)
+    assert result.stdout == f"Wrote predictions for 75 rows to {written}.\n"
+    assert list(csv.DictReader(written.read_text().splitlines())) == rows
+
+
+def test_predict_reads_other_columns_in_another_order(classifier, flowers, tmp_path):
+    out, _ = classifier
+    with flowers.open() as file:
+        cells = list(csv.DictReader(file))
+    names = ["extra", "[bold]site", "width", "length"]
+    columns = {name: [row.get(name, "x") for row in cells] for name in names}
+    turned = write_table(tmp_path / "turned.csv", columns)
+    assert run("predict", out, turned).stdout == run("predict", out, flowers).stdout
+
+
+def test_predict_gives_intervals(regressor, trees, monkeypatch):
+    out, _ = regressor
+    plain = run("predict", out, trees).stdout
+    assert plain.splitlines()[0] == "prediction"
+    monkeypatch.setattr(sys.modules["bdtppl.cli.predict"], "_CHUNK", 7)
+    rows = list(csv.DictReader(run("predict", out, trees, "--interval", 0.5).stdout.splitlines()))
+    assert [row["prediction"] for row in rows] == plain.splitlines()[1:]
+    model = bdtppl.load(out)
+    age = [float(line.split("\t")[0]) for line in trees.read_text().splitlines()[1:]]
+    found = [[float(row["lower"]), float(row["upper"])] for row in rows]
+    np.testing.assert_allclose(found, model.predict_interval({"age": age}, 0.5), rtol=1e-6)
+
+
+def test_predict_finds_columns_by_position_for_a_model_without_names(tmp_path):
+    X, y = np.array([[0.0, 5], [1, 6], [2, 5], [3, 6]] * 3), np.array([0, 0, 1, 1] * 3)
+    model = bdtppl.ExactTreeClassifier().fit(X, y)
+    model.save(tmp_path / "model")
+    table = write_table(tmp_path / "t.csv", {"first": X[:, 0], "second": X[:, 1]})
+    rows = list(csv.DictReader(run("predict", tmp_path / "model", table).stdout.splitlines()))
+    assert [int(row["prediction"]) for row in rows] == model.predict(X).tolist()
+    few = write_table(tmp_path / "few.csv", {"first": X[:, 0]})
+    assert "1 columns, but the model was fitted with 2" in refusal(
+        "predict", tmp_path / "model", few
+    )
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+GOOD = "a,b,y\n1,2,u\n2,1,v\n3,4,u\n"
+WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (None, [], "does not exist"),
+        ("a,b,y\n", [], "has no rows"),
+        ("", [], "is empty"),
+        ("y\nu\nv\n", [], "has no column beside the target 'y'"),
+        (GOOD.replace("y", "z"), [], "Column 'y' is not in"),
+        (GOOD.replace("v", ""), [], "Column 'y', line 3: the target is missing"),
+        (GOOD.replace("v", "nan"), [], "Column 'y', line 3: the target is missing"),
+        (GOOD.replace("v", "u"), [], "Column 'y': the target has one class only, 'u'"),
+        ("a,y\n1,1\n2,inf\n3,2\n", [], "Column 'y', line 3: 'inf' is infinite"),
+        ("a,y\n1,1\n2,1\n3,x\n", [], "Column 'y', line 4: 'x' is not a number but most"),
+        (GOOD, ["--task", "regression"], "Column 'y', line 2: 'u' is not a number"),
+        (GOOD.replace("4", "-inf"), [], "Column 'b', line 4: '-inf' is infinite"),
+        (GOOD + "5,6\n", [], "line 5: there are 2 cells"),
+        (GOOD, ["--drop", "c"], "Column 'c' is not in"),
+        (GOOD, ["--drop", "y"], "--drop y names the target"),
+        (GOOD, ["--drop", "a", "--drop", "b"], "has no column beside the target"),
+        (GOOD, ["--bins", "1"], "--bins must be auto, none or an integer of at least 2; got '1'"),
+        (GOOD, ["--bins", "5", "--grid", "5"], "--bins 5 and --grid 5 exclude each other"),
+        (GOOD, ["--grid", "0"], "'--grid'"),
+        (GOOD, ["--min-leaf", "0"], "'--min-leaf'"),
+        (GOOD, ["--max-depth", "-1"], "'--max-depth'"),
+        (GOOD, ["--seed", "x"], "'--seed'"),
+        (GOOD, ["--binning", "log"], "'--binning'"),
+        (GOOD, ["--model", "forest"], "'--model'"),
+        (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; it may be leaf-penalty, "),
+        (GOOD, ["--leaf", "normal-inverse-gamma"], "--leaf (for classification): "),
+        (GOOD, ["--colour"], "No such option: --colour"),
+        (WIDE, ["--max-subproblems", "2"], "even with 2 bins: leave columns out (--drop)"),
+        (WIDE, ["--bins", "30", "--max-subproblems", "50"], "more than --max-subproblems 50"),
+    ],
+)
+def test_fit_refuses_in_one_sentence_and_writes_nothing(tmp_path, text, options, said):
+    table = tmp_path / "t.csv"
+    if text is not None:
+        table.write_text(text)
+    out = tmp_path / "new" / "out"
+    assert said in refusal("fit", table, "--target", "y", "--out", out, *options)
+    assert not out.parent.exists()
+
+
+def test_wrong_usage_is_one_sentence(tmp_path):
+    assert refusal("fit") == "Missing argument 'TABLE'."
+    assert refusal("fit", tmp_path) == "Missing option '--target'."
+    assert refusal("fitt").startswith("No such command 'fitt'.")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_folder_that_cannot_be_written_is_named(trees, tmp_path, monkeypatch, late):
+    if late:  # as where the disk fills up
+        monkeypatch.setattr(results, "require_writable", lambda _: None)
+    (tmp_path / "file").write_text("in the way")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        said = refusal("fit", trees, "--target", "height", "--bins", 2, "--out", out)
+        assert said.startswith(f"--out {out} cannot be written: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_named(trees, tmp_path):
+    tmp_path.chmod(0o500)
+    said = refusal("fit", trees, "--target", "height", "--out", tmp_path / "out")
+    tmp_path.chmod(0o700)
+    assert said == f"--out {tmp_path / 'out'} cannot be written: {tmp_path} is read-only."
+
+
+def test_a_figure_that_fails_leaves_nothing(trees, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no\nink")
+
+    monkeypatch.setattr(results, "plot_tree", fail)
+    said = refusal(
+        "fit", trees, "--target", "height", "--bins", 2, "--out", tmp_path / "out", status=1
+    )
+    assert said.startswith("Unexpected failure, RuntimeError: no ink; set BDTPPL_TRACEBACK=1")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "does not exist"),
+        ("length,width\n1,1\n", "Column '[bold]site' is not in"),
+        ("length,width,[bold]site\n", "has no rows"),
+        ("length,width,[bold]site\n1,1,north\n\n,1,north\n", "Column 'length', line 4: the value"),
+        ("length,width,[bold]site\n1,x,north\n", "Column 'width', line 2: 'x' is not a number"),
+        ("length,width,[bold]site\n1,inf,north\n", "Column 'width', line 2: 'inf' is infinite"),
+        ("length,width,[bold]site\n1,1,east\n", "Column '[bold]site', line 2: level 'east'"),
+    ],
+)
+def test_predict_refuses_in_one_sentence_and_writes_nothing(classifier, tmp_path, text, said):
+    table, answers = tmp_path / "t.csv", tmp_path / "answers.csv"
+    if text is not None:
+        table.write_text(text)
+    assert said in refusal("predict", classifier[0], table, "--out", answers)
+    assert not answers.exists()
+
+
+def test_predict_refuses_what_does_not_fit_the_model(classifier, regressor, flowers, trees):
+    said = refusal("predict", classifier[0], flowers, "--interval", 0.9)
+    assert said == f"--interval is for regression, but {classifier[0]} holds a classifier."
+    said = refusal("predict", regressor[0], trees, "--interval", 1)
+    assert said == "--interval must lie between 0 and 1; got 1."
+    assert "is the table itself" in refusal("predict", regressor[0], trees, "--out", trees)
+    said = refusal("predict", regressor[0], trees, "--out", trees / "answers.csv")
+    assert said == f"--out {trees / 'answers.csv'} cannot be written: Not a directory."
+
+
+def test_damaged_models_are_refused(classifier, flowers, tmp_path):
+    assert "is not a saved model" in refusal("predict", tmp_path / "nowhere", flowers)
+    for path in classifier[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "posterior.nc").write_bytes(b"torn")
+    assert "posterior.nc is damaged" in refusal("predict", tmp_path, flowers)
+    (tmp_path / "model.json").write_text('{"format": "another"}')
+    assert "was not written by bdtppl" in refusal("predict", tmp_path, flowers)
+
+
+# ------------------------------------------------------------------------------- specifications
+
+
+@pytest.mark.parametrize(
+    ("text", "prior"),
+    [
+        ("leaf-penalty", LeafPenalty()),
+        ("leaf-penalty:log-phi=3", LeafPenalty(3.0)),
+        ("depth-decay:alpha=0.9, beta=1.5", DepthDecay(0.9, 1.5)),
+        ("depth-decay:cut_weights=gap,rules=cuts", DepthDecay(cut_weights="gap", rules="cuts")),
+        ("description-length", DescriptionLength()),
+        ("description-length:beta=3", DescriptionLength(3.0)),
+        ("greedy-partition:p=0.8", GreedyPartition(0.8)),
+    ],
+)
+def test_priors_are_parsed(text, prior):
+    assert parse_prior(text) == prior
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("leaf-penalty:phi=2", "leaf-penalty has no 'phi'; it has log_phi, rules"),
+        ("leaf-penalty:log_phi", "log_phi lacks its value"),
+        ("leaf-penalty:log_phi=__import__('os')", "log_phi must be a finite number"),
+        ("leaf-penalty:log_phi=inf", "log_phi must be a finite number"),
+        ("depth-decay:alpha=.5,alpha=.6", "alpha is given twice"),
+        ("depth-decay:alpha=2", "alpha must lie in"),
+        ("depth-decay:rules=all", "rules must be"),
+        ("greedy-partition:num_features=3", "has no 'num_features'"),
+    ],
+)
+def test_priors_that_are_not_known_are_refused(text, said):
+    with pytest.raises(ValueError, match=f"^--prior: .*{re.escape(said)}"):
+        parse_prior(text)
+
+
+def test_leaf_families_are_parsed():
+    y = np.array([0.0, 1.0, 5.0])
+    assert make_leaf(None, "regression", y) is None
+    family = make_leaf("normal-inverse-gamma:scale=3", "regression", y)
+    assert family == NormalInverseGamma(2.0, 1.0, 2.0, 3.0, centre=2.0)
+    family = make_leaf("dirichlet-categorical:concentration=0.5", "classification", y)
+    assert isinstance(family, DirichletCategorical)
+    assert family.concentration.tolist() == [0.5, 0.5, 0.5]
+    with pytest.raises(ValueError, match="--leaf: scale must be positive"):
+        make_leaf("normal-inverse-gamma:scale=-3", "regression", y)
+
+
+# ----------------------------------------------------------------------------------- all in all
+
+
+def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
+    demo = sys.modules["bdtppl.cli.demo"]
+    *_, (name, problem, settings) = demo._problems()
+    monkeypatch.setattr(demo, "_problems", lambda: iter([(name, problem, settings | {"draws": 9})]))
+    result = run("demo", "--out", tmp_path)
+    assert "as of 2 equally likely trees" in result.stdout
+    assert "probability 0.5, 5 leaves" in result.stdout
+    assert {path.name for path in (tmp_path / "cgm").iterdir()} == WRITTEN | {
+        "predictive.png",
+        "cgm.csv",
+    }
+    model = bdtppl.load(tmp_path / "cgm")
+    with (tmp_path / "cgm" / "cgm.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    X = {name: [float(row[name]) for row in rows] for name in ("x1", "x2")}
+    assert model.score(X, [float(row["y"]) for row in rows]) > 0.99
+    assert "is not a folder" in refusal("demo", "--out", tmp_path / "cgm" / "cgm.csv")
+
+
+def test_demo_poses_its_problems_without_a_folder_of_data(monkeypatch):
+    monkeypatch.delenv("BDTPPL_DATA", raising=False)
+    problems = list(sys.modules["bdtppl.cli.demo"]._problems())
+    assert [name for name, _, _ in problems] == ["iris", "diabetes", "cgm"]
+    assert [problem.target.task for _, problem, _ in problems] == [
+        "classification",
+        "regression",
+        "regression",
+    ]
+
+
+def test_warnings_become_notes(capsys):
+    with notes_after():
+        warnings.warn("mind\nthis", UserWarning, stacklevel=1)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert capsys.readouterr() == ("", "Note: mind this\n")
+
+
+def test_an_error_stands_alone(capsys):
+    def warn_and_fail():
+        with notes_after():
+            warnings.warn("mind this", UserWarning, stacklevel=1)
+            raise ValueError("worse")
+
+    with pytest.raises(ValueError, match="worse"):
+        warn_and_fail()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_console_script_answers_at_once(tmp_path):
+    script = Path(sys.executable).parent / "bdtppl"
+    command = (
+        [script] if script.exists() else [sys.executable, "-c", "from bdtppl.cli import *; main()"]
+    )
+
+    def start(*arguments):
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        )
+
+    shown = start()
+    assert shown.returncode == 0
+    assert all(name in shown.stdout for name in ("demo", "fit", "predict"))
+    assert start("--version").stdout == f"bdtppl {bdtppl.__version__}\n"
+    wrong = start("fit", "missing.csv", "--target", "y")
+    assert wrong.returncode == 2
+    assert wrong.stdout == ""
+    assert wrong.stderr == "Error: The table missing.csv does not exist.\n"

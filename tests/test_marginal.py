@@ -1,0 +1,184 @@
+"""The exact evidence as a NumPyro distribution, and empirical Bayes on it."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC, NUTS, Predictive
+from scipy import stats
+
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.marginal import TreeMarginal
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
+
+
+def problem(seed=0, n=14, missing=False):
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(0, 4, (n, 2)).astype(float)
+    if missing:
+        matrix[0, 0] = np.nan
+    y = (matrix[:, 0] > 1) ^ (rng.random(n) < 0.2)
+    return Design.from_matrix(matrix), y.astype(int), rng.normal(y * 1.0, 0.5)
+
+
+PRIORS = {
+    "leaf penalty": LeafPenalty(1.3),
+    "description length": DescriptionLength(1.7),
+    "depth decay": DepthDecay(0.9, 0.8),
+    "greedy partition": GreedyPartition(0.7),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("real", [False, True])
+def test_log_prob_is_the_exact_log_evidence(name, real):
+    design, labels, values = problem(missing=True)
+    prior = PRIORS[name]
+    y = values if real else labels
+    leaf = NormalInverseGamma(0.2, 1.5, 2.5, 0.7) if real else DirichletCategorical.symmetric(2)
+    grammar = compile_grammar(design, rules=prior.rules)
+    marginal = TreeMarginal(grammar, prior, leaf)
+    exact = ExactPosterior(grammar, prior, leaf, y).log_evidence
+    assert marginal.log_prob(y).dtype == jnp.float32
+    np.testing.assert_allclose(marginal.log_prob(y), exact, rtol=2e-7)
+    # Traced targets take the compiled road to the same statistics.
+    np.testing.assert_allclose(jax.jit(marginal.log_prob)(jnp.asarray(y)), exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", ["plain", "jit", "vmap", "scan"])
+def test_gradients_under_an_outer_float32_trace(transform):
+    design, y, _ = problem()
+    grammar = compile_grammar(design)
+
+    def log_prob(parameters):
+        log_phi, concentration = parameters
+        leaf = DirichletCategorical(concentration * jnp.ones(2))
+        return TreeMarginal(grammar, LeafPenalty(log_phi), leaf).log_prob(y)
+
+    def exact(log_phi, concentration):
+        leaf = DirichletCategorical.symmetric(2, concentration)
+        return ExactPosterior(grammar, LeafPenalty(log_phi), leaf, y).log_evidence
+
+    step = 1e-5
+    expected = [
+        (exact(1.2 + step, 0.8) - exact(1.2 - step, 0.8)) / (2 * step),
+        (exact(1.2, 0.8 + step) - exact(1.2, 0.8 - step)) / (2 * step),
+    ]
+    at = jnp.array([1.2, 0.8])
+    gradient = {
+        "plain": lambda: jax.grad(log_prob)(at),
+        "jit": lambda: jax.jit(jax.grad(log_prob))(at),
+        "vmap": lambda: jax.vmap(jax.grad(log_prob))(jnp.stack([at + 1, at]))[1],
+        "scan": lambda: jax.lax.scan(lambda c, _: (c, jax.grad(log_prob)(c)), at, None, 2)[1][1],
+    }[transform]()
+    assert gradient.dtype == jnp.float32
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prior", [LeafPenalty(0.7), DepthDecay(0.8, 0.5)])
+def test_probabilities_of_all_labellings_sum_to_one(prior):
+    grammar = compile_grammar(problem(n=6)[0], rules=prior.rules)
+    marginal = TreeMarginal(grammar, prior, DirichletCategorical(np.array([0.6, 1.4])))
+    labellings = np.array(list(itertools.product([0, 1], repeat=6)))
+    total = np.exp(np.asarray(marginal.log_prob(labellings))).sum()
+    np.testing.assert_allclose(total, 1, rtol=1e-5)
+
+
+def _check_draws(drawn_from: TreeMarginal, judged_by: TreeMarginal, num_rows: int) -> None:
+    """G-test of 20,000 draws over all labellings; false-alarm rate 1e-4."""
+    labellings = np.array(list(itertools.product([0, 1], repeat=num_rows)))
+    expected = np.exp(np.asarray(judged_by.log_prob(labellings), dtype=float))
+    draws = np.asarray(drawn_from.sample(jax.random.key(3), (20_000,)))
+    index = draws @ (2 ** np.arange(num_rows)[::-1])
+    observed = np.bincount(index, minlength=2**num_rows)
+    result = stats.power_divergence(
+        observed, expected / expected.sum() * len(draws), lambda_="log-likelihood"
+    )
+    assert result.pvalue > 1e-4
+
+
+@pytest.mark.parametrize("prior", [LeafPenalty(0.3), DepthDecay(0.9, 0.4)])
+def test_draws_follow_the_probabilities(prior):
+    matrix = np.array([[0.0, np.nan], [1, 0], [2, 1], [2, 0], [3, 2]])
+    grammar = compile_grammar(Design.from_matrix(matrix), rules=prior.rules)
+    leaf = DirichletCategorical(np.array([0.4, 0.7]))
+    marginal = TreeMarginal(grammar, prior, leaf)
+    _check_draws(marginal, marginal, 5)
+    other = {LeafPenalty: LeafPenalty(0.8), DepthDecay: DepthDecay(0.8, 0.4)}[type(prior)]
+    with pytest.raises(AssertionError):  # the twin: draws from another prior
+        _check_draws(TreeMarginal(grammar, other, leaf), marginal, 5)
+
+
+def test_a_tree_inside_a_numpyro_model_meets_quadrature():
+    """NUTS over log_phi against a grid; the mean within 5 standard errors (rate 6e-7)."""
+    design, y, _ = problem(seed=2, n=12)
+    grammar = compile_grammar(design)
+    leaf = DirichletCategorical.symmetric(2)
+
+    def model(y=None):
+        log_phi = numpyro.sample("log_phi", dist.Normal(4.0, 2.0))
+        numpyro.sample("y", TreeMarginal(grammar, LeafPenalty(log_phi), leaf), obs=y)
+
+    mcmc = MCMC(NUTS(model), num_warmup=200, num_samples=500, progress_bar=False)
+    mcmc.run(jax.random.key(0), y=y)
+    draws = np.asarray(mcmc.get_samples()["log_phi"], dtype=float)
+
+    grid = np.linspace(-6, 14, 81)
+    log_density = [
+        ExactPosterior(grammar, LeafPenalty(g), leaf, y).log_evidence
+        + stats.norm.logpdf(g, 4.0, 2.0)
+        for g in grid
+    ]
+    weights = np.exp(log_density - np.max(log_density))
+    weights /= weights.sum()
+    mean = weights @ grid
+    num_effective = numpyro.diagnostics.effective_sample_size(draws[None])
+    standard_error = np.sqrt(weights @ (grid - mean) ** 2 / num_effective)
+    assert abs(draws.mean() - mean) < 5 * standard_error
+    assert abs(4.0 - mean) > 5 * standard_error  # the twin: the prior's mean would not pass
+
+    predictive = Predictive(model, posterior_samples={"log_phi": draws[:7]})
+    assert predictive(jax.random.key(1))["y"].shape == (7, 12)
+
+
+def test_empirical_bayes_climbs_to_a_flat_top():
+    design, y, _ = problem(seed=4, n=30)
+    grammar = compile_grammar(design)
+    exact = ExactPosterior(grammar, LeafPenalty(2.0), DirichletCategorical.symmetric(2), y)
+    fitted = empirical_bayes(exact)
+    assert fitted.is_converged
+    assert fitted.log_evidence[-1] > exact.log_evidence + 0.1
+    best = ExactPosterior(grammar, fitted.prior, fitted.leaf, y).log_evidence
+    np.testing.assert_allclose(fitted.log_evidence[-1], best, rtol=1e-9)
+    for change in (-0.05, 0.05):
+        prior = LeafPenalty(fitted.prior.log_phi + change)
+        assert ExactPosterior(grammar, prior, fitted.leaf, y).log_evidence < best
+        leaf = DirichletCategorical(fitted.leaf.concentration * np.exp(change))
+        assert ExactPosterior(grammar, fitted.prior, leaf, y).log_evidence < best
+
+
+def test_empirical_bayes_changes_only_what_is_named():
+    design, _, y = problem(seed=5, n=20)
+    grammar = compile_grammar(design)
+    leaf = NormalInverseGamma.from_targets(y)
+    exact = ExactPosterior(grammar, LeafPenalty(2.0), leaf, y)
+    fitted = empirical_bayes(exact, parameters=["scale"])
+    assert fitted.prior.log_phi == 2.0
+    assert fitted.leaf.shape == leaf.shape
+    assert fitted.leaf.scale != leaf.scale
+    with pytest.raises(ValueError, match="no parameter 'phi'"):
+        empirical_bayes(exact, parameters=["phi"])
+
+
+def test_a_prior_of_other_rules_is_refused():
+    grammar = compile_grammar(problem()[0], rules="gaps")
+    with pytest.raises(ValueError, match="rules='cuts'"):
+        TreeMarginal(grammar, DescriptionLength(1.0), DirichletCategorical.symmetric(2))

@@ -1,0 +1,132 @@
+"""The house stands: three folders are one package, names are lazy, and imports only go down."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bdtppl
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = ("jax", "numpyro", "blackjax", "optax", "arviz", "xarray", "matplotlib", "sklearn", "numpy")
+MAY_IMPORT = {
+    "models": ("bdtppl.models",),
+    "inference": ("bdtppl.models", "bdtppl.inference"),
+    "bdtppl": ("bdtppl",),
+}
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def imported_modules(source: str) -> Iterator[str]:
+    """Name what a source imports; `from a import b` as `a.b` where `a` is the package itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield "." * node.level + (node.module or "")
+            elif node.module == "bdtppl":
+                yield from (f"bdtppl.{alias.name}" for alias in node.names)
+            else:
+                yield node.module or ""
+
+
+def wrong_imports(folder: str, source: str) -> list[str]:
+    """List imports that run up the floors, are relative, or use a folder's bare name."""
+
+    def is_wrong(name: str) -> bool:
+        first = name.split(".")[0]
+        if first == "bdtppl":
+            allowed = MAY_IMPORT[folder]
+            return not any(name == part or name.startswith(f"{part}.") for part in allowed)
+        return first in ("", "models", "inference", "tests", "benchmarks")
+
+    return [name for name in imported_modules(source) if is_wrong(name)]
+
+
+@pytest.mark.parametrize("name", ["models", "inference"])
+def test_folders_refuse_to_be_imported_by_their_bare_names(name):
+    result = run_python("-c", f"import {name}")
+    assert result.returncode == 1
+    assert f"write `from bdtppl.{name} import ...`" in result.stderr.splitlines()[-1]
+
+
+def test_source_folder_without_its_parts_says_so_in_one_sentence():
+    # Without `site` no installation is seen, as where the source folder hides one.
+    result = run_python("-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import bdtppl")
+    assert result.returncode == 1
+    assert "ImportError: bdtppl was imported from its source folder" in result.stderr
+    assert result.stderr.count("Traceback") == 1
+
+
+def test_import_loads_nothing_heavy():
+    script = f"import sys, bdtppl; print([name for name in {HEAVY} if name in sys.modules])"
+    result = run_python("-c", script)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_every_public_name_resolves():
+    for name in bdtppl.__all__:
+        assert getattr(bdtppl, name) is getattr(bdtppl, name)
+        assert name in dir(bdtppl)
+
+
+def test_every_lazy_name_is_public():
+    assert sorted({*bdtppl._DEFINED_IN, *bdtppl._SUBMODULES}) == sorted(bdtppl.__all__)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'ExactForest'"):
+        _ = bdtppl.ExactForest
+
+
+@pytest.mark.parametrize("folder", list(MAY_IMPORT))
+def test_imports_only_go_down(folder):
+    wrong = {
+        str(path.relative_to(ROOT)): found
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (found := wrong_imports(folder, path.read_text(encoding="utf-8")))
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "line"),
+    [
+        ("models", "from bdtppl.inference.posterior import Posterior"),
+        ("models", "from bdtppl import inference"),
+        ("models", "import bdtppl"),
+        ("models", "def f():\n    from bdtppl.storage import load"),
+        ("inference", "import bdtppl.plotting"),
+        ("inference", "from bdtppl.inference_extra import x"),
+        ("inference", "from ..models import data"),
+        ("bdtppl", "from models.data import Design"),
+    ],
+)
+def test_check_of_the_floors_sees_a_wrong_import(folder, line):
+    assert wrong_imports(folder, line)
+
+
+def test_every_package_is_listed():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = settings["tool"]["setuptools"]["packages"]
+    folders = settings["tool"]["setuptools"]["package-dir"]
+    found = {
+        ".".join((package, *path.parent.relative_to(ROOT / folder).parts))
+        for package, folder in folders.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert sorted(found) == sorted(packages)
+
+
+def test_version_is_that_of_the_project():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["version"] == bdtppl.__version__

@@ -1,0 +1,77 @@
+"""Summaries are laid out within 80 columns, and what is long is cut short and counted."""
+
+import pytest
+from rich.console import Console
+
+from bdtppl.summary import summary_view
+
+SUMMARY = {
+    "prior": "LeafPenalty(log_phi=2)",
+    "leaf": "DirichletCategorical(concentration=[1, 1])",
+    "rows": 1200,
+    "features": 1,
+    "bins": None,
+    "subproblems": 1,
+    "productions": 1234567,
+    "log_evidence": -1234.56789,
+    "expected_leaves": 2.5,
+    "entropy": 0.0,
+    "map_probability": 0.00012345,
+    "map_leaves": 1,
+    "map_rules": "always: 0",
+    "split_inclusion": {"x[red]": 0.0},
+}
+
+
+def lines_of(**changes):
+    console = Console(width=80, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(summary_view(SUMMARY | changes))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert max(map(len, lines)) <= 80
+    return lines
+
+
+def test_numbers_are_rounded_and_counted():
+    lines = lines_of()
+    assert "  rows             1,200, with 1 feature" in lines
+    assert "  chart            1 subproblem, 1,234,567 productions" in lines
+    assert "  log evidence     -1234.568" in lines
+    assert "  entropy          0.00 nats, as of 1 equally likely trees" in lines
+    assert "Most probable tree  probability 0.000123, 1 leaf" in lines
+    assert lines[-1] == "  x[red]  0.000"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "between any two values"),
+        ({"bins": 5}, "between at most 5 bins a feature"),
+        ({"bins": 5, "binning": "uniform"}, "between at most 5 equal-width bins a feature"),
+        ({"grid": 99, "binning": "quantile"}, "99 evenly spaced ones a feature"),
+    ],
+)
+def test_cut_points_are_told(changes, said):
+    assert f"  cut points       {said}" in lines_of(**changes)
+
+
+def test_bars_grow_with_the_probability():
+    shares = {"a": 1.0, "b": 0.5, "c": 1 / 48, "d": 0.001}
+    bars = [line.split()[2:] for line in lines_of(split_inclusion=shares)[-4:]]
+    assert bars == [["█" * 24], ["█" * 12], ["▌"], []]
+
+
+def test_long_lists_are_cut_and_counted():
+    shares = {f"x{j}": j / 100 for j in range(30)}
+    lines = lines_of(split_inclusion=shares)
+    assert lines[-1] == "  18 more, at most 0.170"
+    assert lines[-2].split()[:2] == ["x18", "0.180"]
+    lines = lines_of(map_rules="\n".join(f"x < {i}: 0" for i in range(100)))
+    assert "  ... and 60 more lines" in lines
+    assert "  x < 39: 0" in lines
+    assert "  x < 40: 0" not in lines
+
+
+def test_long_names_wrap():
+    lines = lines_of(split_inclusion={"a long name " * 12: 0.25}, map_rules="y " * 100 + ": 0")
+    assert sum("a long name" in line for line in lines) > 1

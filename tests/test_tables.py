@@ -1,0 +1,136 @@
+"""Files become columns, each read by what its cells are, and what cannot be read is named."""
+
+import numpy as np
+import polars
+import pytest
+
+from bdtppl import ExactTreeClassifier
+from bdtppl.models.table import Column, Schema
+from bdtppl.tables import read_table
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="table.csv", encoding="utf-8"):
+        path = tmp_path / name
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("table.csv", "size,hue\n1.5,red\n,blue\n-2e3,NA\n"),
+        ("table.csv", "size;hue\n1.5;red\n;blue\n-2e3;n/a\n"),
+        ("table.txt", "size\thue\r\n1.5\tred\r\nnan\tblue\r\n-2e3\t\r\n"),
+        ("table.TSV", " size\thue \n\n1.5\tred\nNaN\t blue\n-2e3\t\n"),
+        ("table.csv", '\ufeff"size","hue"\n"1.5","red"\n"","blue"\n"-2e3",""'),
+    ],
+)
+def test_dialects_read_alike(write, name, text):
+    features = read_table(write(text, name)).features(["size", "hue"])
+    np.testing.assert_array_equal(features["size"], [1.5, np.nan, -2000])
+    assert features["size"].dtype == np.float64
+    assert features["hue"].tolist() == ["red", "blue", None]
+
+
+def test_parquet_reads_like_text(tmp_path):
+    path = tmp_path / "table.parquet"
+    frame = {"size": [0.1, None, 3.0], "hue": ["red", None, "blue"], "on": [True, False, True]}
+    polars.DataFrame(frame).write_parquet(path)
+    table = read_table(path)
+    features = table.features(table.columns)
+    np.testing.assert_array_equal(features["size"], [0.1, np.nan, 3.0])
+    assert features["hue"].tolist() == ["red", None, "blue"]
+    assert features["on"].tolist() == ["True", "False", "True"]
+    assert table.place(1) == "row 1"
+
+
+def test_rows_are_placed_by_the_line_that_they_start_on(write):
+    table = read_table(write('a,b\n\n1,"two\nlines"\n2,x\n'))
+    assert [table.place(row) for row in range(2)] == ["line 3", "line 5"]
+
+
+def test_columns_without_a_name_are_left_out(write):
+    table = read_table(write(",a,b,\n0,1,2,\n1,3,4,\n"))
+    assert table.columns == ["a", "b"]
+    assert table.unnamed == (1, 4)
+
+
+def test_what_a_column_was_at_fit_decides_at_predict(write):
+    table = read_table(write("grade,size,other\n1,2,x\n2,,y\n"))
+    columns = [Column("size"), Column("grade", ("1", "2", "K"), ("1", "2", "K"))]
+    features = table.features_like(columns)
+    assert list(features) == ["size", "grade"]
+    assert features["grade"].tolist() == ["1", "2"]
+    matrix = Schema(tuple(columns)).transform(features)
+    np.testing.assert_array_equal(matrix, [[2, 1, 0, 0], [np.nan, 0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("a,b\n", "has no rows"),
+        ("a,b\n1,2\n1,2,3\n", "line 3: there are 3 cells, but the header has 2 columns"),
+        ("a,b,a\n1,2,3\n", "two columns named 'a'"),
+        ('a,b\n1,"2\n3,4\n', "line 3: unexpected end of data"),
+    ],
+)
+def test_what_is_no_table_is_refused(write, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(write(text))
+
+
+def test_files_that_are_not_text_are_refused(write, tmp_path):
+    with pytest.raises(ValueError, match="not text in UTF-8"):
+        read_table(write("a,b\nß,1\n", encoding="latin-1"))
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        read_table(write("a,b\n1,2\n", "table.parquet"))
+    polars.DataFrame().write_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match="has no columns"):
+        read_table(tmp_path / "empty.parquet")
+    with pytest.raises(FileNotFoundError, match=r"missing\.csv does not exist"):
+        read_table(tmp_path / "missing.csv")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        read_table(tmp_path)
+
+
+def test_cells_that_are_no_finite_numbers_are_placed(write):
+    table = read_table(write("a,b\n1,inf\nx,2\n"))
+    with pytest.raises(ValueError, match="Column 'b', line 2: 'inf' is infinite"):
+        table.features(["b"])
+    with pytest.raises(ValueError, match="Column 'a', line 3: 'x' is not a number"):
+        table.features_like([Column("a")])
+
+
+def test_a_slip_in_a_column_of_numbers_is_no_category(write):
+    cells = [str(value) for value in range(150)]
+    cells[40] = "40x"
+    table = read_table(write("\n".join(["a", *cells])))
+    with pytest.raises(ValueError, match=r"150 distinct values .* \(line 42 has '40x'\)"):
+        table.features(["a"])
+
+
+def test_an_unknown_column_is_named_with_a_near_one(write):
+    table = read_table(write("width,length\n1,2\n"))
+    with pytest.raises(ValueError, match=r"'lenght' is not in .*did you mean 'length'"):
+        table.require("lenght")
+    with pytest.raises(ValueError, match="its columns are width, length"):
+        table.require("colour")
+
+
+def test_estimators_fit_mappings_and_find_their_columns_by_name():
+    X = {"size": [1.0, 2.0, 3.0, 4.0, np.nan], "hue": ["u", "v", None, "v", "u"]}
+    model = ExactTreeClassifier().fit(X, [0, 0, 1, 1, 1])
+    assert model.feature_names_in_.tolist() == ["size", "hue"]
+    turned = {"hue": X["hue"], "extra": [0] * 5, "size": X["size"]}
+    np.testing.assert_array_equal(model.predict_proba(turned), model.predict_proba(X))
+    with pytest.raises(ValueError, match="Column 'hue' is missing"):
+        model.predict({"size": [1.0]})
+    with pytest.raises(ValueError, match="'size' has 2 rows and 'hue' has 1"):
+        model.predict({"size": [1.0, 2.0], "hue": ["u"]})
+    with pytest.raises(ValueError, match="Column 'size' must have one axis; it has 2"):
+        model.predict({"size": [[1.0]], "hue": ["u"]})
