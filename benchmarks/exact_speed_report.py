@@ -6,6 +6,7 @@ peak memory is the set's. The recursion runs on the same codes, in another proce
 
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -91,6 +92,7 @@ def report(problems: Sequence[Problem], *, repeats: int = 5, num_draws: int = 10
         codes = problem.design().codes
         peer = in_fresh_process(measure_peer, codes, problem.y, repeats=min(3, repeats))
         rows.append(_Row(problem, ours, by_depth, peer))
+        print(f"measured {problem.name}", file=sys.stderr, flush=True)
     print(
         f"{os.cpu_count()} processors; load average {load:.1f} before and {os.getloadavg()[0]:.1f} "
         "after the measurements. Times in seconds, warm ones medians; memory in GB (10^9 bytes).\n"

@@ -176,7 +176,6 @@ def test_hash_table_against_a_dictionary(capacity):
         # reach round the table's end.
         high = rng.choice(np.array([0, 1, 2**63, 2**64 - 2**20], np.uint64), size)
         keys = high + rng.integers(1, max(2, size // 2), size, dtype=np.uint64)
-        table.reserve(size)
         ids, first = table.insert(keys)
         new = [key for key in dict.fromkeys(keys.tolist()) if key not in known]
         assert len(first) == len(new)

@@ -44,39 +44,46 @@ class TooManySubproblems(ValueError):
 
 
 @dataclass(frozen=True)
-class _Codes:
-    """The codes that rules can use, as columns: for each, which cells lie at or below it."""
+class _Cuts:
+    """The codes that a rule can cut above, as columns: all but the last of each feature.
 
-    position: np.ndarray  # flat code position of each column, int32 [v]
-    feature: np.ndarray  # its feature
+    With v columns, d features of which m have missing values.
+    """
+
+    feature: np.ndarray  # int32 [v]
+    low: np.ndarray  # flat position of the code, int32 [v]
+    last: np.ndarray  # flat position of its feature's last code, int32 [v]
     starts: np.ndarray  # first column of each feature
     at_or_below: np.ndarray  # bool [v, cells]; cells whose code is present and at most this one
-    missing: np.ndarray  # bool [v, cells]; cells where this column's feature is missing
-    has_missing: np.ndarray  # bool [v]
+    is_missing: np.ndarray  # bool [m, cells]
+    missing_column: np.ndarray  # int32 [v]; row of `is_missing`, -1 if the feature is complete
 
 
-def _usable_codes(design: Design, cells: np.ndarray, allowed: np.ndarray) -> _Codes:
-    position, at_or_below, missing = [], [], []
+def _usable_cuts(design: Design, cells: np.ndarray, allowed: np.ndarray) -> _Cuts:
+    feature, low, last, missing_column = [], [], [], []
+    at_or_below, is_missing = [np.empty((0, len(cells)), bool)], [np.empty((0, len(cells)), bool)]
     for f in np.flatnonzero(allowed):
-        present = np.unique(cells[:, f][cells[:, f] >= 0])
+        column = cells[:, f]
+        present = np.unique(column[column >= 0])
         if len(present) < 2:
             continue
-        position.append(design.offset[f] + present)
-        at_or_below.append((cells[:, f] >= 0) & (cells[:, f] <= present[:, None]))
-        missing.append(np.broadcast_to(cells[:, f] < 0, (len(present), len(cells))))
-    if not position:
-        empty = np.empty((0, len(cells)), bool)
-        none = np.empty(0, np.int32)
-        return _Codes(none, none, none, empty, empty, np.empty(0, bool))
-    flat = np.concatenate(position).astype(np.int32)
-    feature = design.feature_of_code[flat]
-    return _Codes(
-        flat,
-        feature,
-        np.flatnonzero(np.append(True, feature[1:] != feature[:-1])),
+        cut = present[:-1]
+        feature += [f] * len(cut)
+        low += list(design.offset[f] + cut)
+        last += [design.offset[f] + present[-1]] * len(cut)
+        at_or_below.append((column >= 0) & (column <= cut[:, None]))
+        missing_column += [len(is_missing) - 1 if design.has_missing[f] else -1] * len(cut)
+        if design.has_missing[f]:
+            is_missing.append((column < 0)[None])
+    features = np.array(feature, np.int32)
+    return _Cuts(
+        features,
+        np.array(low, np.int32),
+        np.array(last, np.int32),
+        np.flatnonzero(np.diff(features, prepend=-1)),
         np.concatenate(at_or_below),
-        np.concatenate(missing),
-        design.has_missing[feature],
+        np.concatenate(is_missing),
+        np.array(missing_column, np.int32),
     )
 
 
@@ -85,7 +92,7 @@ class _Expansion:
     """Productions of a chunk of nodes; children as identities."""
 
     parent: np.ndarray
-    low: np.ndarray
+    column: np.ndarray
     high: np.ndarray
     missing_left: np.ndarray | None
     left_key: np.ndarray
@@ -95,76 +102,101 @@ class _Expansion:
 class _Expander:
     """Finds all productions of a chunk of subproblems by one matrix product."""
 
-    def __init__(self, codes: _Codes, cell_keys: np.ndarray, cell_weights: np.ndarray, min_leaf):
-        self.codes, self.min_leaf = codes, min_leaf
-        self.num_columns = len(codes.position)
+    def __init__(self, cuts: _Cuts, cell_keys: np.ndarray, cell_weights: np.ndarray, min_leaf):
+        self.cuts, self.min_leaf = cuts, min_leaf
+        self.num_columns = len(cuts.low)
         self.num_cells = len(cell_keys)
+        sets = np.concatenate([cuts.at_or_below, cuts.is_missing])
         parts = [
             # Sums of 32-bit halves stay exact in float64 up to 2^21 cells.
-            codes.at_or_below * (cell_keys & np.uint64(0xFFFFFFFF)).astype(float),
-            codes.at_or_below * (cell_keys >> np.uint64(32)).astype(float),
+            sets * (cell_keys & np.uint64(0xFFFFFFFF)).astype(float),
+            sets * (cell_keys >> np.uint64(32)).astype(float),
         ]
         if min_leaf > 1:
-            parts.append(codes.at_or_below * cell_weights.astype(float))
-            parts.append(codes.missing * cell_weights.astype(float))
+            parts.append(sets * cell_weights.astype(float))
             parts.append(cell_weights[None].astype(float))
+        self._num_sets = len(sets)
         self._matrix = np.ascontiguousarray(np.concatenate(parts).T)
         self.chunk = max(64, _CHUNK_ENTRIES // max(1, self.num_columns))
         self._cells = np.empty((self.chunk, self.num_cells))
         self._sums = np.empty((self.chunk, self._matrix.shape[1]))
 
     def __call__(self, members: np.ndarray, keys: np.ndarray) -> _Expansion:
-        codes, v = self.codes, self.num_columns
+        cuts, v = self.cuts, self.num_columns
         cells, sums = self._cells[: len(members)], self._sums[: len(members)]
         np.copyto(cells, unpack(members, self.num_cells))
         np.matmul(cells, self._matrix, out=sums)
-        below = sums[:, v : 2 * v].astype(np.uint64)
-        below <<= np.uint64(32)
-        below += sums[:, :v].astype(np.uint64)
+        below = self._keys(sums, slice(0, v))
 
-        # A code is present where the identity of "at or below" changes; neighbouring present
-        # codes of one feature enclose a gap.
+        # A code is present where the identity of "at or below" changes.
         present = np.empty(below.shape, bool)
         np.not_equal(below[:, 1:], below[:, :-1], out=present[:, 1:])
-        present[:, codes.starts] = below[:, codes.starts] != 0
+        present[:, cuts.starts] = below[:, cuts.starts] != 0
         flat = np.flatnonzero(present)
-        node = (flat // v).astype(np.int32)
-        column = (flat - node * np.int64(v)).astype(np.int32)
-        feature = codes.feature.take(column)
-        gap = np.flatnonzero((node[1:] == node[:-1]) & (feature[1:] == feature[:-1]))
-        parent, low, high = node[gap], column[gap], column[gap + 1]
-        left_key = below.ravel().take(flat[gap])
+        parent = (flat // v).astype(np.int32)
+        column = (flat - parent * np.int64(v)).astype(np.int32)
+        feature = cuts.feature.take(column)
+        # The gap above it ends at the feature's next present code, else at its last one.
+        high = cuts.last.take(column)
+        has_next = np.flatnonzero((parent[1:] == parent[:-1]) & (feature[1:] == feature[:-1]))
+        high[has_next] = cuts.low.take(column[has_next + 1])
+        left_key, rest = below.ravel().take(flat), keys.take(parent)
+        missing_key = None
+        if len(cuts.is_missing):
+            missing_key = self._missing_keys(sums)[parent, cuts.missing_column.take(column)]
+            rest = rest - missing_key
+        # A rule needs rows above the gap.
+        rule = np.flatnonzero(left_key != rest)
+        parent, column, high, left_key = (a.take(rule) for a in (parent, column, high, left_key))
         missing_left = None
-        if codes.has_missing.any():
-            parent, low, high, left_key, missing_left = self._both_sides(
-                parent, low, high, left_key, below, keys
+        if missing_key is not None:
+            parent, column, high, left_key, missing_left = self._both_sides(
+                parent, column, high, left_key, missing_key[rule]
             )
         if self.min_leaf > 1:
-            left_rows = sums[parent, 2 * v + low]
-            if missing_left is not None:
-                left_rows = left_rows + missing_left * sums[parent, 3 * v + low]
-            right_rows = sums[parent, -1] - left_rows
-            kept = np.flatnonzero((left_rows >= self.min_leaf) & (right_rows >= self.min_leaf))
-            parent, low, high, left_key = parent[kept], low[kept], high[kept], left_key[kept]
+            left_rows, rows = self._rows(sums, parent, column, missing_left)
+            kept = np.flatnonzero(
+                (left_rows >= self.min_leaf) & (rows - left_rows >= self.min_leaf)
+            )
+            parent, column, high, left_key = (
+                a.take(kept) for a in (parent, column, high, left_key)
+            )
             missing_left = missing_left if missing_left is None else missing_left[kept]
-        return _Expansion(parent, low, high, missing_left, left_key, keys.take(parent) - left_key)
+        right_key = keys.take(parent) - left_key
+        return _Expansion(parent, column, high, missing_left, left_key, right_key)
 
-    def _both_sides(self, parent, low, high, left_key, below, keys):
+    def _keys(self, sums: np.ndarray, columns: slice) -> np.ndarray:
+        """Join the halves of identities."""
+        keys = sums[:, self._num_sets : 2 * self._num_sets][:, columns].astype(np.uint64)
+        keys <<= np.uint64(32)
+        keys += sums[:, columns].astype(np.uint64)
+        return keys
+
+    def _missing_keys(self, sums: np.ndarray) -> np.ndarray:
+        """Identities of the missing cells of each feature that has any, and none at the end."""
+        keys = self._keys(sums, slice(self.num_columns, self._num_sets))
+        return np.concatenate([keys, np.zeros((len(keys), 1), np.uint64)], axis=1)
+
+    def _rows(self, sums, parent, column, missing_left) -> tuple[np.ndarray, np.ndarray]:
+        """Rows on the left of each rule, and in its parent."""
+        rows = sums[:, 2 * self._num_sets :]
+        left_rows = rows[parent, column]
+        if missing_left is not None:
+            which = self.num_columns + self.cuts.missing_column.take(column)
+            left_rows = left_rows + missing_left * rows[parent, which]
+        return left_rows, rows[parent, -1]
+
+    def _both_sides(self, parent, column, high, left_key, missing_key):
         """Repeat the rules of features with missing values with the missing rows on the left."""
-        codes = self.codes
-        twice = np.flatnonzero(codes.has_missing.take(low))
-        last_column = np.append(codes.starts[1:], len(codes.position)) - 1
-        last = last_column[np.searchsorted(codes.starts, low[twice], side="right") - 1]
-        missing_key = keys.take(parent[twice]) - below[parent[twice], last]
+        twice = np.flatnonzero(self.cuts.missing_column.take(column) >= 0)
         parents = np.concatenate([parent, parent[twice]])
-        order = np.lexsort(
-            (np.concatenate([low, low[twice]]), parents)
-        )  # by node, then code; the missing-right rule first
+        columns = np.concatenate([column, column[twice]])
+        order = np.lexsort((columns, parents))  # by node, then code; the missing-right rule first
         return (
             parents[order],
-            np.concatenate([low, low[twice]])[order],
+            columns[order],
             np.concatenate([high, high[twice]])[order],
-            np.concatenate([left_key, left_key[twice] + missing_key])[order],
+            np.concatenate([left_key, left_key[twice] + missing_key[twice]])[order],
             (np.arange(len(parents)) >= len(parent))[order],
         )
 
@@ -182,11 +214,13 @@ def _compile(
     cell_of_row = cell_of_row.ravel().astype(np.int32)
     num_cells = len(cells)
     cell_weights = np.bincount(cell_of_row, design.weights, minlength=num_cells)
-    codes = _usable_codes(design, cells, constraints.allows(design.names))
+    cuts = _usable_cuts(design, cells, constraints.allows(design.names))
     rng = np.random.default_rng(seed)
     cell_keys = rng.integers(1, 2**64, num_cells, dtype=np.uint64)
-    expand = _Expander(codes, cell_keys, cell_weights, constraints.min_leaf)
-    below_words, missing_words = pack(codes.at_or_below), pack(codes.missing)
+    expand = _Expander(cuts, cell_keys, cell_weights, constraints.min_leaf)
+    below_words = pack(cuts.at_or_below)
+    # Complete features have no missing cells: -1 finds the empty set at the end.
+    missing_words = pack(np.concatenate([cuts.is_missing, np.zeros((1, num_cells), bool)]))
 
     frontier = pack(np.ones((1, num_cells), bool))
     frontier_keys = cell_keys.sum(keepdims=True)
@@ -195,22 +229,21 @@ def _compile(
     members, counts, sides = [frontier], [], []
     pieces = [(np.empty(0, np.int32),) * 4]
     level, max_depth = 0, constraints.max_depth
-    while len(frontier) and len(codes.position) and (max_depth is None or level < max_depth):
+    while len(frontier) and len(cuts.low) and (max_depth is None or level < max_depth):
         new_members, new_keys = [], []
         for start in range(0, len(frontier), expand.chunk):
             nodes = frontier[start : start + expand.chunk]
             found = expand(nodes, frontier_keys[start : start + expand.chunk])
-            table.reserve(2 * len(found.parent))
             children, first = table.insert(np.concatenate([found.left_key, found.right_key]))
             if table.size > max_subproblems:
                 raise TooManySubproblems(max_subproblems, table.size, level + 1, design)
             is_right, production = np.divmod(first, max(1, len(found.parent)))
-            left_words = below_words[found.low[production]]
+            column = found.column[production]
+            left_words = below_words[column]
             if found.missing_left is not None:
                 goes_left = found.missing_left[production, None]
-                left_words = left_words | np.where(
-                    goes_left, missing_words[found.low[production]], np.uint64(0)
-                )
+                missing = missing_words[cuts.missing_column[column]]
+                left_words = left_words | np.where(goes_left, missing, np.uint64(0))
             side = np.where(is_right[:, None] == 1, ~left_words, left_words)
             new_members.append(nodes[found.parent[production]] & side)
             new_keys.append(
@@ -218,7 +251,7 @@ def _compile(
             )
             left, right = np.split(children, 2)
             counts.append(np.bincount(found.parent, minlength=len(nodes)))
-            pieces.append((left, right, found.low, found.high))
+            pieces.append((left, right, cuts.low.take(found.column), found.high))
             if found.missing_left is not None:
                 sides.append(found.missing_left)
             if on_progress is not None:
@@ -249,8 +282,8 @@ def _compile(
         first_production=np.concatenate([[0], np.cumsum(counts[order])]),
         left=rank.take(left.take(production)),
         right=rank.take(right.take(production)),
-        low=codes.position.take(low.take(production)),
-        high=codes.position.take(high.take(production)),
+        low=low.take(production),
+        high=high.take(production),
         missing_left=None if missing_left is None else missing_left.take(production),
         num_rows=np.empty(0, np.int64),
     )

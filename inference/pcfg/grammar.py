@@ -13,14 +13,14 @@ from itertools import pairwise
 import numpy as np
 
 from bdtppl.inference.pcfg.bitsets import unpack
-from bdtppl.inference.pcfg.hashing import HashTable, spread
+from bdtppl.inference.pcfg.hashing import distinct
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.priors import Rules
 
 __all__ = ["Grammar"]
 
-_CACHE_ENTRIES = 1 << 17  # productions of one piece, so that its hash table stays in the cache
+_CACHE_ENTRIES = 1 << 17  # productions of one piece, so that its sort stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +166,7 @@ class Grammar:
         """Number of equivalent rules, and whether a production is the first to make them."""
         num_equivalent = np.empty(self.num_productions, np.int32)
         is_first = np.zeros(self.num_productions, bool)
+        child_bits = self.num_subproblems.bit_length()
         # Groups never cross a parent, so whole parents are taken in pieces that fit the cache.
         cuts = np.arange(_CACHE_ENTRIES, self.num_productions, _CACHE_ENTRIES)
         bounds = self.first_production[np.searchsorted(self.first_production, cuts)]
@@ -173,15 +174,13 @@ class Grammar:
         for start, stop in pairwise(bounds):
             piece = slice(start, stop)
             # Children of one parent are complements, so the lesser one names the partition.
-            lesser = np.minimum(self.left[piece], self.right[piece])
-            key = (self.parent[piece].astype(np.uint64) << np.uint64(32)) + lesser.view(np.uint32)
-            table = HashTable(stop - start)
-            group, _ = table.insert(spread(key + np.uint64(1)))
-            rules = np.bincount(group, self.num_cuts[piece], minlength=table.size)
+            lesser = np.minimum(self.left[piece], self.right[piece]).astype(np.uint64)
+            parent = (self.parent[piece] - self.parent[start]).astype(np.uint64)
+            key_bits = child_bits + int(parent[-1]).bit_length()
+            first, group = distinct((parent << np.uint64(child_bits)) | lesser, key_bits)
+            rules = np.bincount(group, self.num_cuts[piece], minlength=len(first))
             num_equivalent[piece] = rules.astype(np.int32)[group]
-            earliest = np.empty(table.size, np.int64)
-            earliest[group[::-1]] = np.arange(stop - 1, start - 1, -1)
-            is_first[earliest] = True
+            is_first[start + first] = True
         return num_equivalent, is_first
 
     @property

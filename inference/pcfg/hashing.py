@@ -1,16 +1,50 @@
-"""A hash table in flat arrays: distinct 64-bit keys get consecutive numbers, many at a time."""
+"""Consecutive numbers for distinct 64-bit keys, many at a time.
+
+`distinct` finds equal keys by one sort of words that carry a key's leading bits and its position:
+NumPy sorts plain integers many times faster than it looks them up. `HashTable` keeps the distinct
+ones of all calls in flat arrays with open addressing.
+"""
 
 import numpy as np
 
-__all__ = ["HashTable", "spread"]
-
-# Odd, so multiplication is a bijection of keys; it spreads neighbouring keys over the table.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+__all__ = ["HashTable", "distinct"]
 
 
-def spread(keys: np.ndarray) -> np.ndarray:
-    """Map distinct uint64 keys to distinct, scattered ones."""
-    return keys * _SPREAD
+def distinct(keys: np.ndarray, key_bits: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """Group equal keys.
+
+    Parameters
+    ----------
+    keys
+        uint64 [n].
+    key_bits
+        Bits that keys use at most. Fast where different keys already differ in the leading
+        64 - log2(n) of these.
+
+    Returns
+    -------
+    first
+        int64; for each group, the position of its first key.
+    group
+        int32 [n]; the group of each key.
+    """
+    bits = np.uint64(max(1, (len(keys) - 1).bit_length()))
+    low_bits = (np.uint64(1) << bits) - np.uint64(1)
+    words = (keys << np.uint64(64 - key_bits)) & ~low_bits
+    words |= np.arange(len(keys), dtype=np.uint64)
+    words.sort()
+    position = (words & low_bits).astype(np.int64)
+    is_first = np.empty(len(keys), bool)
+    is_first[:1] = True
+    differs = words[1:] ^ words[:-1]
+    np.greater(differs, low_bits, out=is_first[1:])
+    in_order = keys.take(position)
+    if ((in_order[1:] != in_order[:-1]) > is_first[1:]).any():  # keys of equal leading bits
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        return first, group.astype(np.int32)
+    group = np.empty(len(keys), np.int32)
+    group[position] = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
+    return position[is_first], group
 
 
 class HashTable:
@@ -27,7 +61,7 @@ class HashTable:
         self._keys = np.zeros(1 << bits, np.uint64)
         self._ids = np.zeros(1 << bits, np.int32)
 
-    def reserve(self, extra: int) -> None:
+    def _reserve(self, extra: int) -> None:
         """Make room for that many more keys."""
         bits = int(self._mask).bit_length()
         needed = max(bits, int(1.5 * (self.size + extra)).bit_length())
@@ -35,22 +69,38 @@ class HashTable:
             return
         known = self._keys_by_id
         self._allocate(needed)
-        self.size, self._keys_by_id = 0, []
-        for keys in known:  # in order of id and free of repetitions: every key keeps its id
-            self._place(keys, np.arange(self.size, self.size + len(keys), dtype=np.int32))
-            self.size += len(keys)
-            self._keys_by_id.append(keys)
+        self._keys_by_id = []
+        self.size = 0
+        for keys in known:  # in order of id: every key keeps its own
+            self._place(keys)
 
-    def _place(self, keys: np.ndarray, ids: np.ndarray) -> None:
-        """Store distinct new keys under given ids."""
+    def _place(self, keys: np.ndarray) -> None:
+        """Store distinct new keys under the next ids."""
+        self._keys_by_id.append(keys)
+        ids = np.arange(self.size, self.size + len(keys), dtype=np.int32)
+        self.size += len(keys)
         slot = (keys >> self._shift).astype(np.int64)
         while len(keys):
             empty = np.flatnonzero(self._keys.take(slot) == 0)
+            # Several keys may claim one slot: the last writer wins.
             self._keys[slot[empty]] = keys[empty]
             placed = self._keys.take(slot) == keys
             self._ids[slot[placed]] = ids[placed]
             rest = np.flatnonzero(~placed)
             keys, ids, slot = keys[rest], ids[rest], (slot[rest] + 1) & self._mask
+
+    def _find(self, keys: np.ndarray) -> np.ndarray:
+        """Ids of keys, int32; -1 where there is none."""
+        ids = np.full(len(keys), -1, np.int32)
+        slot = (keys >> self._shift).astype(np.int64)
+        pending = np.arange(len(keys))
+        while len(pending):
+            held = self._keys.take(slot)
+            found = np.flatnonzero(held == keys)
+            ids[pending[found]] = self._ids.take(slot[found])
+            rest = np.flatnonzero((held != keys) & (held != 0))
+            pending, keys, slot = pending[rest], keys[rest], (slot[rest] + 1) & self._mask
+        return ids
 
     def insert(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look keys up, adding those that are new.
@@ -60,28 +110,13 @@ class HashTable:
         ids
             int32, one per key.
         first
-            int64; for each new id, in order, the position of one key that has it.
+            int64; for each new id, in order, the position of the first key that has it.
         """
-        ids = np.empty(len(keys), np.int32)
-        first = []
-        slot = (keys >> self._shift).astype(np.int64)
-        pending: np.ndarray | slice = slice(None)
-        while len(keys):
-            held = self._keys.take(slot)
-            empty = np.flatnonzero(held == 0)
-            if len(empty):
-                target = slot[empty]
-                # Several keys may claim one slot: the last writer wins both arrays.
-                self._keys[target] = keys[empty]
-                self._ids[target] = empty
-                won = empty[self._ids.take(target) == empty]
-                self._ids[slot[won]] = np.arange(self.size, self.size + len(won))
-                self.size += len(won)
-                self._keys_by_id.append(keys[won])
-                first.append(won if isinstance(pending, slice) else pending[won])
-                held = self._keys.take(slot)
-            ids[pending] = self._ids.take(slot)
-            rest = np.flatnonzero(held != keys)
-            pending = rest if isinstance(pending, slice) else pending[rest]
-            keys, slot = keys[rest], (slot[rest] + 1) & self._mask
-        return ids, np.concatenate(first) if first else np.empty(0, np.int64)
+        first, group = distinct(keys)
+        distinct_keys = keys.take(first)
+        ids = self._find(distinct_keys)
+        is_new = np.flatnonzero(ids < 0)
+        ids[is_new] = np.arange(self.size, self.size + len(is_new), dtype=np.int32)
+        self._reserve(len(is_new))
+        self._place(distinct_keys[is_new])
+        return ids.take(group), first[is_new]
