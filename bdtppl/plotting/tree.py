@@ -170,8 +170,9 @@ def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassLeaves]:
 def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealLeaves]:
     """Means and intervals of all trees, on a scale that holds all of them."""
     is_leaf = ranked.trees.is_leaf
-    alone = csr_array(eye_array(int(is_leaf.sum())))
-    predictive = LeafMixture(model.leaf_, ranked.statistics[is_leaf], alone)
+    num_leaves = int(is_leaf.sum())
+    alone = csr_array(eye_array(num_leaves))
+    predictive = LeafMixture(model.leaf_, ranked.statistics[is_leaf], alone, np.arange(num_leaves))
     mean, interval = np.full(is_leaf.shape, np.nan), np.full((*is_leaf.shape, 2), np.nan)
     mean[is_leaf] = predictive.mean()
     interval[is_leaf] = predictive.quantiles([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])

@@ -379,7 +379,7 @@ class ExactPosterior:
     def predictive(self, matrix: np.ndarray) -> LeafMixture:
         """Exact posterior predictive at new rows [m, d], without sampling."""
         codes = self.grammar.design.encode(matrix)
-        return LeafMixture(self.leaf, self.statistics, self._paths.leaf_weights(matrix, codes))
+        return LeafMixture(self.leaf, self.statistics, *self._paths.leaf_weights(matrix, codes))
 
     @in_float64
     def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:

@@ -1,8 +1,9 @@
 """The exact posterior predictive of new rows: a finite mixture over subproblems.
 
-Each row has its own weights on a shared list of leaves (see `bdtppl.inference.pcfg.paths`); a leaf
-contributes the predictive distribution of its family. Means and probabilities are sums; quantiles
-of real targets are found by bracketing on a grid and false position.
+Each kind of rows, those that all trees treat alike, has its own weights on a shared list of leaves
+(see `bdtppl.inference.pcfg.paths`); a leaf contributes the predictive distribution of its family.
+Means and probabilities are sums; quantiles of real targets are found by bracketing on a grid and
+false position.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ _GRID = 64
 
 @dataclass(frozen=True)
 class LeafMixture:
-    """Mixtures of leaf predictives; m rows, l leaves, s statistics.
+    """Mixtures of leaf predictives; m rows of u kinds, l leaves, s statistics.
 
     Attributes
     ----------
@@ -35,52 +36,57 @@ class LeafMixture:
     statistics
         float64 [l, s].
     weights
-        Sparse float64 [m, l]; rows sum to one.
+        Sparse float64 [u, l]; rows sum to one.
+    kind
+        int [m]; kind of each row.
     """
 
     leaf: Leaf
     statistics: np.ndarray
     weights: Any
+    kind: np.ndarray
 
     @cached_property
-    def _entry_row(self) -> np.ndarray:
-        """Row of each stored weight."""
+    def _entry_kind(self) -> np.ndarray:
+        """Kind of each stored weight."""
         return np.repeat(np.arange(self.weights.shape[0]), np.diff(self.weights.indptr))
 
-    def _row_sums(self, values: np.ndarray) -> np.ndarray:
-        """Weighted sum over each row's leaves of values given per stored weight, [m]."""
+    def _sums(self, values: np.ndarray) -> np.ndarray:
+        """Weighted sum over each kind's leaves of values given per stored weight, [u]."""
         return np.bincount(
-            self._entry_row, self.weights.data * values, minlength=self.weights.shape[0]
+            self._entry_kind, self.weights.data * values, minlength=self.weights.shape[0]
         )
 
     @in_float64
     def mean(self) -> np.ndarray:
         """Predictive mean [m], or class probabilities [m, c]."""
-        return self.weights @ _means(self.leaf, self.statistics)
+        return (self.weights @ _means(self.leaf, self.statistics))[self.kind]
 
     @in_float64
     def log_density(self, y: np.ndarray) -> np.ndarray:
         """Log predictive density or probability of one target per row, float64 [m]."""
-        entries = self.weights.indices
+        weights = self.weights[self.kind]
+        entries, length = weights.indices, np.diff(weights.indptr)
         predictive = self.leaf.predictive(_padded(self.statistics[entries]))
-        targets = padded(np.asarray(y)[self._entry_row], padded_size(len(entries)))
-        each = np.asarray(predictive.log_prob(targets))[: len(entries)]
+        targets = padded(np.repeat(np.asarray(y), length), padded_size(len(entries)))
+        each = np.log(weights.data) + np.asarray(predictive.log_prob(targets))[: len(entries)]
         # Far from all leaves densities are too small for a float, but their logs are not.
-        largest = np.maximum.reduceat(each, self.weights.indptr[:-1])
-        return largest + np.log(self._row_sums(np.exp(each - largest[self._entry_row])))
+        largest = np.maximum.reduceat(each, weights.indptr[:-1])
+        scaled = np.exp(each - np.repeat(largest, length))
+        return largest + np.log(np.add.reduceat(scaled, weights.indptr[:-1]))
 
     @in_float64
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
         """Draw new targets, [num_draws, m]."""
         key_leaf, key_target = jax.random.split(rng_key)
-        num_rows = self.weights.shape[0]
-        uniform = np.asarray(jax.random.uniform(key_leaf, (num_draws, num_rows)))
-        # One running sum over all rows' weights: row i's lie between i and i + 1.
+        uniform = np.asarray(jax.random.uniform(key_leaf, (num_draws, len(self.kind))))
+        # One running sum over the weights of all kinds: those of kind i lie between i and i + 1.
         running = np.cumsum(self.weights.data)
-        last = self.weights.indptr[1:] - 1
-        start = np.concatenate([[0.0], running[last[:-1]]])
-        chosen = np.searchsorted(running, start + uniform * (running[last] - start), side="right")
-        chosen = np.clip(chosen, self.weights.indptr[:-1], last)
+        ends = self.weights.indptr[1:] - 1
+        starts = np.concatenate([[0.0], running[ends[:-1]]])
+        start, stop = starts[self.kind], running[ends][self.kind]
+        chosen = np.searchsorted(running, start + uniform * (stop - start), side="right")
+        chosen = np.clip(chosen, self.weights.indptr[:-1][self.kind], ends[self.kind])
         statistics = self.statistics[self.weights.indices[chosen]]
         return np.asarray(self.leaf.sample(key_target, statistics))
 
@@ -103,20 +109,20 @@ class LeafMixture:
         own = _Cdf(self.leaf, self.statistics[mixture.weights.indices])
 
         def error_at(value: np.ndarray, probability: float) -> np.ndarray:
-            each = own(value[mixture._entry_row][:, None])[:, 0]
-            return mixture._row_sums(each) - probability
+            each = own(value[mixture._entry_kind][:, None])[:, 0]
+            return mixture._sums(each) - probability
 
         found = [_false_position(error_at, grid, cdf, p) for p in probabilities]
-        return np.stack(found, axis=1)
+        return np.stack(found, axis=1)[self.kind]
 
     def _without_specks(self) -> "LeafMixture":
-        """Leave out leaves that together hold less than 1e-8 of a row's probability."""
-        largest_row = int(np.diff(self.weights.indptr).max())
+        """Leave out leaves that together hold less than 1e-8 of a kind's probability."""
+        most_leaves = int(np.diff(self.weights.indptr).max())
         weights = self.weights.copy()
-        weights.data[weights.data < 1e-8 / largest_row] = 0.0
+        weights.data[weights.data < 1e-8 / most_leaves] = 0.0
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
-        return LeafMixture(self.leaf, self.statistics, weights)
+        return LeafMixture(self.leaf, self.statistics, weights, self.kind)
 
 
 def _padded(statistics: np.ndarray) -> jax.Array:

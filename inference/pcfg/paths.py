@@ -84,38 +84,46 @@ class PathWeights:
         found = [self._cell_of_codes.get(key.tobytes(), -1) for key in keys]
         return np.where(alike, found, -1)
 
-    def leaf_weights(self, matrix: np.ndarray, codes: np.ndarray) -> csr_array:
-        """Probability of ending in each subproblem, sparse [m, N], for rows [m, d]."""
-        cells = self._cells(matrix, codes)
-        new = np.flatnonzero(cells < 0)
-        parts = []
-        if len(new):
-            row, node, weight = self._new_rows(matrix[new], codes[new])
-            parts.append((new[row], node, weight))
-        if len(new) < len(matrix):
-            parts.append(self._known_rows(cells))
-        row, node, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return csr_array((weight, (row, node)), shape=(len(matrix), self.grammar.num_subproblems))
+    def leaf_weights(self, matrix: np.ndarray, codes: np.ndarray) -> tuple[csr_array, np.ndarray]:
+        """Probability of ending in each subproblem, for rows [m, d].
 
-    def _known_rows(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Leaves of rows that are like training cells, as (row, node, weight) triples."""
+        Returns
+        -------
+        weights
+            Sparse float64 [u, N]; one row for each kind of rows.
+        kind
+            int [m]; rows that every rule treats alike are of one kind.
+        """
+        cells = self._cells(matrix, codes)
+        known, kind = np.unique(cells, return_inverse=True)
+        parts = [self._known_cells(known[known >= 0])]
+        num_kinds = int((known >= 0).sum())
+        kind = kind - (len(known) - num_kinds)
+        new = np.flatnonzero(cells < 0)
+        if len(new):
+            _, first, kind_of_new = np.unique(
+                matrix[new].view(np.uint64), axis=0, return_index=True, return_inverse=True
+            )
+            row, node, weight = self._new_rows(matrix[new[first]], codes[new[first]])
+            parts.append((row + num_kinds, node, weight))
+            kind[new] = num_kinds + kind_of_new.ravel()
+            num_kinds += len(first)
+        row, node, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+        shape = num_kinds, self.grammar.num_subproblems
+        return csr_array((weight, (row, node)), shape=shape), kind
+
+    def _known_cells(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Leaves that hold each of some training cells, as (place, node, weight) triples."""
         likely = np.flatnonzero(self.leaf_probability > _MOST_LOST / len(self.leaf_probability))
         members = self.grammar.members[likely]
-        triples = []
-        for cell in np.unique(cells[cells >= 0]):
+        triples = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+        for place, cell in enumerate(cells):
             bit = np.uint64(1) << np.uint64(cell % 64)
             node = likely[(members[:, cell // 64] & bit) != 0]
             weight = self.leaf_probability[node]
-            rows = np.flatnonzero(cells == cell)
-            triples.append(
-                (
-                    np.repeat(rows, len(node)),
-                    np.tile(node, len(rows)),
-                    np.tile(weight / weight.sum(), len(rows)),
-                )
-            )
-        row, node, weight = (np.concatenate(part) for part in zip(*triples, strict=True))
-        return row, node, weight
+            triples.append((np.full(len(node), place), node, weight / weight.sum()))
+        place, node, weight = (np.concatenate(part) for part in zip(*triples, strict=True))
+        return place, node, weight
 
     def _new_rows(self, matrix: np.ndarray, codes: np.ndarray):
         """Leaves of rows unlike any training row, as (row, node, weight) triples."""
