@@ -153,7 +153,8 @@ def test_what_is_cut_off_on_a_larger_table_is_negligible():
     y = rng.normal(size=30)
     exact = ExactPosterior(grammar, LeafPenalty(1.0), NormalInverseGamma.from_targets(y), y)
     rows = np.concatenate([grammar.design.matrix[:2], rng.normal(size=(5, 2))])
-    found = exact.predictive(rows).weights.toarray()
+    predictive = exact.predictive(rows)
+    found = predictive.weights.toarray()[predictive.kind]
     assert np.abs(found.sum(axis=1) - 1).max() < 1e-12
     row, node, weight = exact._paths._follow(rows, grammar.design.encode(rows), 0.0)
     whole = np.zeros_like(found)

@@ -8,13 +8,13 @@ false position.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 import numpyro.distributions as dist
-from scipy.special import stdtr
+from scipy.sparse import csr_array
+from scipy.special import gammaln, stdtr
 
 from bdtppl.inference.pcfg.chart import padded, padded_size
 from bdtppl.inference.pcfg.precision import in_float64
@@ -22,7 +22,8 @@ from bdtppl.models.leaves import Leaf
 
 __all__ = ["LeafMixture"]
 
-_GRID = 64
+_GRID = 24
+_MOST_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,8 @@ class LeafMixture:
 
     leaf: Leaf
     statistics: np.ndarray
-    weights: Any
+    weights: csr_array
     kind: np.ndarray
-
-    @cached_property
-    def _entry_kind(self) -> np.ndarray:
-        """Kind of each stored weight."""
-        return np.repeat(np.arange(self.weights.shape[0]), np.diff(self.weights.indptr))
-
-    def _sums(self, values: np.ndarray) -> np.ndarray:
-        """Weighted sum over each kind's leaves of values given per stored weight, [u]."""
-        return np.bincount(
-            self._entry_kind, self.weights.data * values, minlength=self.weights.shape[0]
-        )
 
     @in_float64
     def mean(self) -> np.ndarray:
@@ -94,35 +84,25 @@ class LeafMixture:
     def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
         """Quantiles of real targets, float64 [m, probabilities].
 
-        Bracketed on a grid, then found by the Illinois variant of false position.
+        Bracketed on a grid, then found by Newton's method, which falls back on halving the bracket.
         """
-        mixture = self._without_specks()
-        used = np.unique(mixture.weights.indices)
-        weights = mixture.weights[:, used]
-        shared = _Cdf(self.leaf, self.statistics[used])
-        grid, cdf = _bracket(
-            lambda y: weights @ shared(y[None, :]),
-            _means(self.leaf, self.statistics[used]),
-            shared.width,
-            probabilities,
-        )
-        own = _Cdf(self.leaf, self.statistics[mixture.weights.indices])
-
-        def error_at(value: np.ndarray, probability: float) -> np.ndarray:
-            each = own(value[mixture._entry_kind][:, None])[:, 0]
-            return mixture._sums(each) - probability
-
-        found = [_false_position(error_at, grid, cdf, p) for p in probabilities]
+        weights = self._without_specks()
+        used, place = np.unique(weights.indices, return_inverse=True)
+        weights = csr_array((weights.data, place, weights.indptr), (weights.shape[0], len(used)))
+        leaves = _leaf_cdfs(self.leaf, self.statistics[used])
+        means = _means(self.leaf, self.statistics[used])
+        grid, cdf = _bracket(weights, leaves, means, probabilities)
+        found = [_solve(weights, leaves, grid, cdf, p) for p in probabilities]
         return np.stack(found, axis=1)[self.kind]
 
-    def _without_specks(self) -> "LeafMixture":
+    def _without_specks(self) -> csr_array:
         """Leave out leaves that together hold less than 1e-8 of a kind's probability."""
         most_leaves = int(np.diff(self.weights.indptr).max())
         weights = self.weights.copy()
         weights.data[weights.data < 1e-8 / most_leaves] = 0.0
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
-        return LeafMixture(self.leaf, self.statistics, weights, self.kind)
+        return weights
 
 
 def _padded(statistics: np.ndarray) -> jax.Array:
@@ -134,62 +114,100 @@ def _means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
     return np.asarray(leaf.posterior_mean(_padded(statistics)))[: len(statistics)]
 
 
-def _false_position(error_at, grid: np.ndarray, cdf: np.ndarray, probability: float) -> np.ndarray:
-    rows = np.arange(len(cdf))
-    place = np.clip((cdf < probability).sum(axis=1), 1, len(grid) - 1)
-    low, high = grid[place - 1], grid[place]
-    low_error, high_error = cdf[rows, place - 1] - probability, cdf[rows, place] - probability
-    value = low
-    for _ in range(100):
-        value = (low * high_error - high * low_error) / (high_error - low_error)
-        value = np.clip(value, low, high)
-        error = error_at(value, probability)
-        if (np.abs(error) < 1e-12).all() or (high - low <= 1e-14 * np.abs(value)).all():
-            break
-        below = error < 0
-        # Halving the error of an end that stays keeps it from staying for ever.
-        high_error = np.where(below, high_error / 2, error)
-        low_error = np.where(below, error, low_error / 2)
-        low, high = np.where(below, value, low), np.where(below, high, value)
-    return value
+class _StudentCdfs:
+    """Student-t distributions of l leaves; JAX's incomplete beta function is many times slower."""
+
+    def __init__(self, student: Any, num_leaves: int):
+        self.df, self.loc, self.scale = (
+            np.broadcast_to(p, student.batch_shape)[:num_leaves]
+            for p in (student.df, student.loc, student.scale)
+        )
+        self.width = float(self.scale.max())
+        self._log_constant = (
+            gammaln((self.df + 1) / 2)
+            - gammaln(self.df / 2)
+            - np.log(self.scale * np.sqrt(self.df * np.pi))
+        )
+
+    def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
+        """CDF of some leaves at y, which broadcast against each other."""
+        return stdtr(self.df[leaf], (y - self.loc[leaf]) / self.scale[leaf])
+
+    def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
+        """Density of some leaves at y."""
+        df = self.df[leaf]
+        z = (y - self.loc[leaf]) / self.scale[leaf]
+        return np.exp(self._log_constant[leaf] - (df + 1) / 2 * np.log1p(z * z / df))
 
 
-class _Cdf:
-    """CDF of l distributions at values [1, k] or [l, k], float64 [l, k]."""
+class _Cdfs:
+    """Predictive distributions of l leaves of any family."""
+
+    width = 1e-9
 
     def __init__(self, leaf: Leaf, statistics: np.ndarray):
-        predictive = leaf.predictive(_padded(statistics))
-        self.is_student = isinstance(predictive, dist.StudentT)
-        if self.is_student:
-            student: Any = predictive
-            self.parameters = [
-                np.broadcast_to(p, predictive.batch_shape)[: len(statistics), None]
-                for p in (student.df, student.loc, student.scale)
-            ]
-            self.width = float(self.parameters[2].max())
-        else:
-            self.predictive = leaf.predictive(statistics)
-            self.width = 1e-9
+        self._leaf, self._statistics = leaf, statistics
 
-    def __call__(self, y: np.ndarray) -> np.ndarray:
-        if self.is_student:  # the incomplete beta function would be many times slower
-            df, loc, scale = self.parameters
-            return stdtr(df, (y - loc) / scale)
-        return np.asarray(self.predictive.cdf(y.T)).T
+    def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
+        """CDF of some leaves at y, which broadcast against each other."""
+        return np.asarray(self._leaf.predictive(self._statistics[leaf]).cdf(y))
+
+    def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
+        """Nothing is known, so brackets are halved."""
+        return np.zeros(np.broadcast_shapes(np.shape(leaf), np.shape(y)))
+
+
+def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
+    predictive = leaf.predictive(_padded(statistics))
+    if isinstance(predictive, dist.StudentT):
+        return _StudentCdfs(predictive, len(statistics))
+    return _Cdfs(leaf, statistics)
 
 
 def _bracket(
-    cdf_at, means: np.ndarray, width: float, probabilities: Sequence[float]
+    weights: csr_array, leaves: Any, means: np.ndarray, probabilities: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Widen a grid around the leaves' means until it brackets every row's quantiles.
+    """Widen a grid around the leaves' means until it brackets every kind's quantiles.
 
-    It reaches beyond them by ``width``, in units of y, at first.
+    It reaches beyond them by the leaves' width, in units of y, at first.
     """
     low, high = means.min(), means.max()
-    width = max((high - low) / 2, width, 1e-15 * abs(low))
+    width = max((high - low) / 2, leaves.width, 1e-15 * abs(low))
+    every = np.arange(len(means))
     while True:
         grid = np.linspace(low - width, high + width, _GRID)
-        cdf = cdf_at(grid)
+        cdf = np.stack([weights @ leaves.cdf(every, np.full(len(every), y)) for y in grid], axis=1)
         if (cdf[:, 0] < min(probabilities)).all() and (cdf[:, -1] > max(probabilities)).all():
             return grid, cdf
         width *= 4
+
+
+def _solve(
+    weights: csr_array, leaves: Any, grid: np.ndarray, cdf: np.ndarray, probability: float
+) -> np.ndarray:
+    """Quantile of each kind of rows, whose CDF on the grid is ``cdf`` [u, grid]; [u]."""
+    kinds = np.arange(len(cdf))
+    place = np.clip((cdf < probability).sum(axis=1), 1, len(grid) - 1)
+    low, high = grid[place - 1], grid[place]
+    below, above = cdf[kinds, place - 1], cdf[kinds, place]
+    value = low + (high - low) * (probability - below) / (above - below)
+    for _ in range(_MOST_STEPS):
+        if not len(kinds):
+            break
+        some = weights[kinds]
+        at = np.repeat(value[kinds], np.diff(some.indptr))
+        sums = [
+            np.add.reduceat(some.data * each, some.indptr[:-1])
+            for each in (leaves.cdf(some.indices, at), leaves.density(some.indices, at))
+        ]
+        error, slope = sums[0] - probability, sums[1]
+        low[kinds] = np.where(error < 0, value[kinds], low[kinds])
+        high[kinds] = np.where(error < 0, high[kinds], value[kinds])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            newton = value[kinds] - error / slope
+        inside = (low[kinds] < newton) & (newton < high[kinds])
+        is_open = (np.abs(error) > 1e-13) & (high - low > 4e-16 * np.abs(value))[kinds]
+        moved = np.where(inside, newton, (low + high)[kinds] / 2)
+        value[kinds] = np.where(is_open, moved, value[kinds])
+        kinds = kinds[is_open]
+    return value
