@@ -25,7 +25,7 @@ from bdtppl.inference.pcfg.passes import (
     outside,
     score_derivations,
 )
-from bdtppl.inference.pcfg.paths import PathWeights
+from bdtppl.inference.pcfg.paths import DEPTH_NEGLIGIBLE, PathWeights
 from bdtppl.inference.pcfg.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.pcfg.ranking import rank_derivations
 from bdtppl.inference.pcfg.sampling import (
@@ -367,14 +367,16 @@ class ExactPosterior:
     @cached_property
     def _paths(self) -> PathWeights:
         grammar = self.grammar
-        cumulative = np.asarray(self._choices.cumulative)[: grammar.num_productions].T
-        use = np.diff(cumulative, axis=1, prepend=0.0)
+        visits = np.asarray(self._usage.visits)[: grammar.num_subproblems].sum(axis=0)
+        # No row's path goes deeper than trees do.
+        depths = slice(int(np.flatnonzero(visits > DEPTH_NEGLIGIBLE).max()) + 1)
+        cumulative = np.asarray(self._choices.cumulative)[: grammar.num_productions, depths].T
+        use = np.empty(cumulative.shape)
+        np.subtract(cumulative[:, 1:], cumulative[:, :-1], out=use[:, 1:])
         starts = grammar.first_production[:-1][grammar.has_rule]
         use[:, starts] = cumulative[:, starts]
-        stop = np.asarray(self._choices.stop)[: grammar.num_subproblems]
-        return PathWeights(
-            grammar, self._sides, stop, np.ascontiguousarray(use), self.leaf_probability
-        )
+        stop = np.asarray(self._choices.stop)[: grammar.num_subproblems, depths]
+        return PathWeights(grammar, self._sides, stop, use, self.leaf_probability)
 
     def predictive(self, matrix: np.ndarray) -> LeafMixture:
         """Exact posterior predictive at new rows [m, d], without sampling."""

@@ -23,7 +23,9 @@ from scipy.sparse import csr_array
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.sides import Sides
 
-__all__ = ["PathWeights"]
+__all__ = ["DEPTH_NEGLIGIBLE", "PathWeights"]
+
+DEPTH_NEGLIGIBLE = 1e-13  # expected nodes at a depth that rows are not followed to
 
 _MOST_LOST = 1e-9
 _ROW_ENTRIES = 1 << 22  # node-by-row entries followed at once
@@ -40,7 +42,8 @@ class PathWeights:
     sides
         Where its productions send rows.
     stop
-        float64 [N, D]; probability that a subproblem at a depth is a leaf.
+        float64 [N, D]; probability that a subproblem at a depth is a leaf; at the D depths that
+        are followed, or at any where D is 1 and the prior does not depend on it.
     use
         float64 [D, E]; probability that its parent at a depth uses a production.
     leaf_probability
@@ -153,7 +156,7 @@ class PathWeights:
         reached[grammar.root * num_rows : (grammar.root + 1) * num_rows] = 1.0
         ends = []
         if num_levels > 1:
-            stages = [(0, num_nodes, level) for level in range(grammar.depth_limit + 1)]
+            stages = [(0, num_nodes, level) for level in range(num_levels)]
         else:
             # From the tallest down: a subproblem's parents are all taller.
             bounds = np.searchsorted(grammar.height, np.arange(int(grammar.height[-1]) + 2))
@@ -166,7 +169,7 @@ class PathWeights:
                 reached[:] = 0.0
             node, row = np.divmod(here, num_rows)
             ends.append((row, node, weight * self.stop[node, level]))
-            if num_levels == 1 or level < grammar.depth_limit:
+            if num_levels == 1 or level < num_levels - 1:
                 self._hand_on(node, row, weight, level, matrix, codes, reached)
         row, node, weight = (np.concatenate(part) for part in zip(*ends, strict=True))
         kept = weight > 0
