@@ -123,19 +123,23 @@ class Design:
         if len(weights) != num_rows:
             raise ValueError(f"weights has {len(weights)} entries for {num_rows} rows.")
 
-        codes = np.full(matrix.shape, -1, dtype=np.int32)
+        codes = np.full(matrix.shape, -1, dtype=np.int32, order="F")
         thresholds, lows, highs = [], [], []
         for j in range(num_features):
-            present = ~np.isnan(matrix[:, j])
-            values = matrix[present, j]
-            if grid is not None:
-                cuts = _grid_cuts(values, grid)
-            elif bins is not None:
-                cuts = _bucket_cuts(values, weights[present], bins, binning)
+            column = matrix[:, j].copy()
+            missing = np.isnan(column)
+            present = ~missing if missing.any() else slice(None)
+            values = column[present]
+            if grid is None and bins is None:
+                codes[present, j], low = _rank(values)
+                high, cuts = low, _midpoint_cuts(low)
             else:
-                cuts = _midpoint_cuts(np.unique(values))
-            codes[present, j] = np.searchsorted(cuts, values, side="right")
-            low, high = _edges(codes[present, j], values, len(cuts) + 1)
+                if grid is not None:
+                    cuts = _grid_cuts(values, grid)
+                else:
+                    cuts = _bucket_cuts(values, weights[present], bins, binning)
+                codes[present, j] = np.searchsorted(cuts, values, side="right")
+                low, high = _edges(codes[present, j], values, len(cuts) + 1)
             thresholds.append(np.concatenate([[-np.inf], cuts]))
             lows.append(low)
             highs.append(high)
@@ -269,6 +273,30 @@ def _midpoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def _midpoint_cuts(distinct: np.ndarray) -> np.ndarray:
     return _midpoint(distinct[:-1], distinct[1:])
+
+
+def _rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give each value the number of its distinct value, int32, and list these in order."""
+    if not len(values):
+        return np.empty(0, np.int32), np.array([np.nan])
+    # NumPy sorts integers many times faster than it finds an order, so each carries its place in
+    # the bits that matter least; where these tell values apart, the order is found after all.
+    place_bits = np.uint64(max(1, (len(values) - 1).bit_length()))
+    places = (np.uint64(1) << place_bits) - np.uint64(1)
+    words = _ordered(values).view(np.uint64) ^ np.uint64(1 << 63)
+    words = (words & ~places) | np.arange(len(values), dtype=np.uint64)
+    words.sort()
+    order = (words & places).astype(np.int64)
+    in_order = values[order]
+    if (in_order[1:] < in_order[:-1]).any():
+        order = np.argsort(values, kind="stable")
+        in_order = values[order]
+    is_new = np.empty(len(values), bool)
+    is_new[0] = True
+    np.not_equal(in_order[1:], in_order[:-1], out=is_new[1:])
+    codes = np.empty(len(values), np.int32)
+    codes[order] = np.cumsum(is_new, dtype=np.int32) - np.int32(1)
+    return codes, in_order[is_new]
 
 
 def _bucket_cuts(

@@ -10,7 +10,8 @@ Sullivan et al. 2023 (BCART-PCFG), Theorem 4.1, for the Dirichlet-categorical le
 and McCulloch 1998 and Nuti et al. 2021 (GMT) for the normal leaf with unknown mean and variance.
 """
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +22,38 @@ from jax.core import Tracer
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
+from scipy.special import gammaln as _np_gammaln
 
 from bdtppl.models.pytrees import Array, Number, pytree_dataclass, require
 
-__all__ = ["DirichletCategorical", "Leaf", "NormalInverseGamma"]
+__all__ = ["CountTable", "DirichletCategorical", "Leaf", "LogMarginalTable", "NormalInverseGamma"]
+
+LogMarginalTable = Callable[[Sequence[np.ndarray]], np.ndarray]
+"""A NumPy function from statistics, one array each, to log marginals; it looks up what depends on
+integer counts. A leaf family may offer one by a method ``log_marginal_table(num_rows)``, for
+inferences that score very many sets of rows."""
+
+
+class CountTable(NamedTuple):
+    """Log marginals of counts as a sum of one table for each count and one for their total.
+
+    Attributes
+    ----------
+    each
+        float64 [rows + 1] for each statistic.
+    total
+        float64 [rows + 1].
+    """
+
+    each: list[np.ndarray]
+    total: np.ndarray
+
+    def __call__(self, statistics: Sequence[np.ndarray]) -> np.ndarray:
+        """Look up log marginals of integer counts, one array for each statistic."""
+        result = self.total[sum(statistics[1:], start=statistics[0])]
+        for table, count in zip(self.each, statistics, strict=True):
+            result += table[count]
+        return result
 
 
 @runtime_checkable
@@ -115,6 +144,16 @@ class DirichletCategorical:
             - gammaln(total)
             + gammaln(prior_total)
         )
+
+    def log_marginal_table(self, num_rows: int) -> CountTable:
+        """Tabulate for up to ``num_rows`` rows."""
+        concentration = np.asarray(self.concentration, np.float64)
+        counts = np.arange(num_rows + 1)
+        distinct, which = np.unique(concentration, return_inverse=True)
+        tables = _np_gammaln(distinct[:, None] + counts) - _np_gammaln(distinct)[:, None]
+        prior = concentration.sum()
+        total = _np_gammaln(prior) - _np_gammaln(prior + counts)
+        return CountTable([tables[place] for place in which], total)
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Predictive probability of each class, [..., c]."""
@@ -241,6 +280,33 @@ class NormalInverseGamma:
             + (jnp.log(self.pseudo_count) - jnp.log(pseudo_count)) / 2
             - count / 2 * jnp.log(2 * jnp.pi)
         )
+
+    def log_marginal_table(self, num_rows: int) -> LogMarginalTable:
+        """Tabulate what depends on the count alone (see `LogMarginalTable`)."""
+        mean, pseudo_count, prior_shape, prior_scale, centre = (
+            float(v) for v in (self.mean, self.pseudo_count, self.shape, self.scale, self.centre)
+        )
+        counts = np.arange(num_rows + 1)
+        shape = prior_shape + counts / 2
+        constant = (
+            _np_gammaln(shape)
+            - _np_gammaln(prior_shape)
+            + prior_shape * np.log(prior_scale)
+            + np.log(pseudo_count / (pseudo_count + counts)) / 2
+            - counts / 2 * np.log(2 * np.pi)
+        )
+        shift = mean - centre
+
+        def log_marginal(statistics: Sequence[np.ndarray]) -> np.ndarray:
+            weight, first, second = statistics
+            count = np.asarray(weight).astype(np.int64)
+            if shift:
+                second = second - 2 * shift * first + shift**2 * weight
+                first = first - shift * weight
+            squares = np.maximum(second - first * first / (pseudo_count + weight), 0.0)
+            return constant[count] - shape[count] * np.log(prior_scale + squares / 2)
+
+        return log_marginal
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Posterior mean of a leaf's mean, [...]."""

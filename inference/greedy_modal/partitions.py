@@ -1,0 +1,453 @@
+"""The partitions of the nodes of a level, and their scores.
+
+A node's trivial partition scores log_stop + log m(rows), the one by a rule log_rule + log m(left) +
+log m(right) (Nuti et al. 2021, equations 3 to 5; Algorithms 1 and 2). All rules of one feature are
+scored by one cumulative sum over its order.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.greedy_modal.columns import Columns, Level
+from bdtppl.inference.greedy_modal.scores import LeafScore
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import CountTable, Leaf
+from bdtppl.models.priors import Node, Rule, TreePrior
+
+__all__ = ["Best", "Problem", "best_rules", "cuts_of_feature", "log_stops", "node_scores"]
+
+_BLOCKS = (16, 256, 4096)  # nodes that a compiled prior takes at once
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is grown: rows, model and limits.
+
+    Attributes
+    ----------
+    design, prior, leaf, constraints
+        The model; the prior has its defaults filled in.
+    columns
+        The rows by column.
+    score
+        Leaf scores of statistics.
+    smoothing
+        Share of a child's rows that its leaf prior absorbs; 0 for a constant prior.
+    split_precision
+        Gaps of at most this width, in units of the feature, cannot be cut.
+    """
+
+    design: Design
+    prior: TreePrior
+    leaf: Leaf
+    constraints: Constraints
+    columns: Columns
+    score: LeafScore
+    smoothing: float = 0.0
+    split_precision: float = 0.0
+
+
+class Cuts(NamedTuple):
+    """Rules of one feature in a level's nodes; a positions, K segments.
+
+    Attributes
+    ----------
+    missing_left
+        Side of missing values.
+    is_rule
+        bool [a]; whether the gap after a position can be cut.
+    left
+        Statistics of the rows on the left of it, s arrays [a].
+    """
+
+    missing_left: bool
+    is_rule: np.ndarray
+    left: list[np.ndarray]
+
+
+class Best(NamedTuple):
+    """The best rule of each of K nodes.
+
+    Attributes
+    ----------
+    score
+        float64 [K]; log_rule and both sides' leaf scores; -inf where no rule is available.
+    log_rule
+        float64 [K]; the rule's log weight.
+    feature
+        int64 [K]; number among the columns.
+    low, high
+        int64 [K]; codes on both sides of the gap.
+    missing_left
+        bool [K].
+    num_features
+        int64 [K]; features with an available rule.
+    """
+
+    score: np.ndarray
+    log_rule: np.ndarray
+    feature: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    missing_left: np.ndarray
+    num_features: np.ndarray
+
+
+def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray, list[Cuts]]:
+    """Find the rules of a feature, once for each side that missing values can go to.
+
+    Returns
+    -------
+    codes
+        int32 [a]; codes in the feature's order.
+    cuts
+        One or two `Cuts`.
+    """
+    columns = problem.columns
+    rows = level.rows[f]
+    codes = columns.codes[f].take(rows)
+    is_rule = np.empty(len(codes), bool)
+    np.not_equal(codes[1:], codes[:-1], out=is_rule[:-1])
+    is_rule[level.is_last] = False
+    if columns.has_missing[f]:
+        is_rule &= codes >= 0
+    if problem.split_precision > 0:
+        gap = np.flatnonzero(is_rule)
+        offset = problem.design.offset[columns.features[f]]
+        width = problem.design.gap_width(offset + codes[gap], offset + codes[gap + 1])
+        is_rule[gap] = width > problem.split_precision
+    left = [_running(each.take(rows), level) for each in columns.statistics]
+    if problem.constraints.min_leaf == 1 and not columns.has_missing[f]:
+        return codes, [Cuts(False, is_rule, left)]
+
+    weights = np.ones(len(rows), np.int64) if columns.weights is None else columns.weights[rows]
+    weight = _running(weights, level)
+    total = weight[level.is_last]
+    cuts = []
+    if columns.has_missing[f]:
+        is_missing = codes < 0
+        for missing_left in (False, True):
+            less = [
+                0 if missing_left else _missing(each.take(rows), is_missing, level)[level.segment]
+                for each in columns.statistics
+            ]
+            fewer = 0 if missing_left else _missing(weights, is_missing, level)[level.segment]
+            sides = [each - m for each, m in zip(left, less, strict=True)]
+            cuts.append((missing_left, sides, weight - fewer))
+    else:
+        cuts.append((False, left, weight))
+    least = problem.constraints.min_leaf
+    return codes, [
+        Cuts(side, is_rule & (w >= least) & (total[level.segment] - w >= least), sides)
+        for side, sides, w in cuts
+    ]
+
+
+def _running(values: np.ndarray, level: Level) -> np.ndarray:
+    """Sum up to each position from the start of its segment, [a]."""
+    running = np.cumsum(values, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+    if level.num_segments > 1:
+        before = np.concatenate([[0], running[level.start[1:-1] - 1]])
+        running -= before.astype(running.dtype).take(level.segment)
+    return running
+
+
+def _missing(values: np.ndarray, is_missing: np.ndarray, level: Level) -> np.ndarray:
+    """Sum over the missing rows of each segment, [K]."""
+    return np.add.reduceat(np.where(is_missing, values, 0), level.start[:-1])
+
+
+def node_scores(problem: Problem, level: Level) -> np.ndarray:
+    """Leaf score of every node, float64 [K]."""
+    return _score_sets(problem, list(level.statistics.T), level.pseudo)
+
+
+def _score_sets(problem: Problem, statistics: list, pseudo: np.ndarray | None) -> np.ndarray:
+    if pseudo is None:
+        return problem.score(statistics)
+    absorbed = list(pseudo.T)
+    together = [s + p for s, p in zip(statistics, absorbed, strict=True)]
+    return problem.score(together) - problem.score(absorbed)
+
+
+def _sums(problem: Problem, level: Level, cuts: Cuts) -> np.ndarray:
+    """Leaf scores of both sides of every rule, float64 [a]; -inf where there is none."""
+    where = np.flatnonzero(cuts.is_rule)
+    segment = level.segment.take(where)
+    left = [each.take(where) for each in cuts.left]
+    right = [t.take(segment) - each for t, each in zip(level.statistics.T, left, strict=True)]
+    pseudo = None if level.pseudo is None else level.pseudo[segment]
+    sums = np.full(len(cuts.is_rule), -np.inf)
+    sums[where] = _score_sets(problem, left, pseudo) + _score_sets(problem, right, pseudo)
+    return sums
+
+
+def _num_cuts(problem: Problem, codes: np.ndarray) -> np.ndarray | int:
+    """Rules that each gap stands for, [a]."""
+    if problem.prior.rules == "gaps":
+        return 1
+    return np.diff(codes, append=codes[-1:]).astype(np.int64)
+
+
+def _count(problem: Problem, level: Level, codes: np.ndarray, cuts: list[Cuts]) -> np.ndarray:
+    """Available rules of the feature in each node, int64 [K]."""
+    count = _num_cuts(problem, codes)
+    rules = sum(np.where(each.is_rule, count, 0) for each in cuts)
+    return np.add.reduceat(rules, level.start[:-1], dtype=np.int64)
+
+
+def best_rules(problem: Problem, level: Level) -> Best:
+    """Find the best rule of every node; ties go to the first feature, then to the lowest cut."""
+    shape = level.num_segments, len(level.rows)
+    node = np.arange(level.num_segments)
+    num_rules = np.zeros(shape, np.int64)
+    scores, log_rule = np.full(shape, -np.inf), np.zeros(shape)
+    low, high = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    missing_left = np.zeros(shape, bool)
+    law = _LawOfCuts.of(problem, level)
+    counts = _SumsOfCounts.of(problem, level)
+    for f in range(shape[1]):
+        if counts is not None and law is None and counts.can_score(f):
+            num_rules[:, f], place, scores[:, f] = counts.best(f)
+            of_place = problem.columns.codes[f].take(level.rows[f].take(place))
+            low[:, f] = of_place
+            after = level.rows[f].take(np.minimum(place + 1, level.is_last))
+            high[:, f] = problem.columns.codes[f].take(after)
+            continue
+        codes, cuts = cuts_of_feature(problem, level, f)
+        num_rules[:, f] = _count(problem, level, codes, cuts)
+        sums = [_sums(problem, level, each) for each in cuts]
+        weights = None if law is None else law.log_rules(f, codes, cuts)
+        if weights is not None:
+            sums = [s + w for s, w in zip(sums, weights, strict=True)]
+        place, scores[:, f], missing_left[:, f] = _best_positions(level, sums)
+        if weights is not None:
+            log_rule[:, f] = np.stack(weights)[missing_left[:, f].astype(int), place]
+        low[:, f] = codes[place]
+        high[:, f] = codes.take(place + 1, mode="clip")
+    num_features = (num_rules > 0).sum(axis=1)
+    if law is None:
+        log_rule = _log_rules_of_features(problem, level, num_rules, num_features)
+        scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
+    if not shape[1]:
+        scores, log_rule, low, high, missing_left = (
+            np.pad(a, ((0, 0), (0, 1)), constant_values=-np.inf if a is scores else 0)
+            for a in (scores, log_rule, low, high, missing_left)
+        )
+    feature = scores.argmax(axis=1)
+    of_best = (scores, log_rule, low, high, missing_left)
+    score, weight, low, high, missing_left = (each[node, feature] for each in of_best)
+    return Best(score, weight, feature, low, high, missing_left, num_features)
+
+
+def _best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Best position, its sum and side of missing values, each [K]; the first of equals."""
+    start = level.start[:-1]
+    found = sums[0] if len(sums) == 1 else np.maximum(*sums)
+    best = np.maximum.reduceat(found, start)
+    equal = np.flatnonzero(found == np.repeat(best, np.diff(level.start)))
+    segment = level.segment.take(equal)
+    first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]
+    # Of two equal sides of missing values the right one comes first.
+    missing_left = sums[0][first] < best if len(sums) == 2 else np.zeros(len(best), bool)
+    return first, best, missing_left
+
+
+class _SumsOfCounts:
+    """Leaf scores of both sides of all rules by look-up, for counts of rows without weights.
+
+    What depends on the number of rows on a side is the same for all features.
+    """
+
+    def __init__(self, problem: Problem, level: Level, table: CountTable):
+        self.problem, self.level, self.table = problem, level, table
+        size = np.diff(level.start)
+        self.size, self.before = size, level.start[:-1]
+        self.num_left = np.arange(1, level.start[-1] + 1) - np.repeat(level.start[:-1], size)
+        rest = np.repeat(size, size) - self.num_left
+        self.shared = table.total[self.num_left] + table.total[rest]
+        self.shared[level.is_last] = -np.inf
+        self.totals = [np.repeat(total, size) for total in level.statistics.T]
+        self.buffer = np.empty(len(rest))
+
+    @classmethod
+    def of(cls, problem: Problem, level: Level) -> "_SumsOfCounts | None":
+        """Prepare a level, or return None where there are weights, no counts or limits."""
+        is_plain = problem.columns.weights is None and problem.constraints.min_leaf == 1
+        if isinstance(problem.score, CountTable) and is_plain and not problem.split_precision:
+            return cls(problem, level, problem.score)
+        return None
+
+    def can_score(self, f: int) -> bool:
+        """Whether a feature has no missing values."""
+        return not self.problem.columns.has_missing[f]
+
+    def best(self, f: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rules of a feature in each node, the best one's position and its sum; each [K]."""
+        columns, level = self.problem.columns, self.level
+        rows = level.rows[f]
+        sums = self.shared.copy()
+        last = self.num_left
+        for values, total, table in zip(
+            columns.statistics[:-1], self.totals[:-1], self.table.each[:-1], strict=True
+        ):
+            running = np.cumsum(values.take(rows), dtype=np.int32)
+            if level.num_segments > 1:
+                before = np.append(0, running[level.start[1:-1] - 1])
+                running -= np.repeat(before, self.size).astype(np.int32)
+            count = running.astype(np.intp)
+            last = last - count
+            self._add(sums, table, count, total)
+        self._add(sums, self.table.each[-1], last, self.totals[-1])
+        num_rules = self.size - 1
+        if not columns.is_distinct[f] or self.problem.prior.rules == "cuts":
+            codes = columns.codes[f].take(rows)
+            step = np.empty(len(codes), np.int32)
+            np.subtract(codes[1:], codes[:-1], out=step[:-1])
+            step[level.is_last] = 0
+            sums[step == 0] = -np.inf
+            counted = step if self.problem.prior.rules == "cuts" else step > 0
+            num_rules = np.add.reduceat(counted, self.before, dtype=np.int64)
+        place, best, _ = _best_positions(level, [sums])
+        return num_rules, place, best
+
+    def _add(self, sums: np.ndarray, table: np.ndarray, count: np.ndarray, total: np.ndarray):
+        """Look up a count on the left and on the right."""
+        # No index is out of range: "clip" keeps NumPy from copying to look.
+        table.take(count, out=self.buffer, mode="clip")
+        sums += self.buffer
+        table.take(total - count, out=self.buffer, mode="clip")
+        sums += self.buffer
+
+
+@jax.jit
+def _log_rule(prior: TreePrior, node: Node, rule: Rule) -> jax.Array:
+    return prior.log_rule(node, rule)
+
+
+@jax.jit
+def _log_stop(prior: TreePrior, node: Node) -> jax.Array:
+    return prior.log_stop(node)
+
+
+def _in_blocks(function, num_nodes: int, *facts: np.ndarray) -> np.ndarray:
+    """Call a compiled function on facts [nodes, ...] in a few sizes of blocks."""
+    results = []
+    start = 0
+    with jax.enable_x64(True):
+        while start < num_nodes:
+            size = next((b for b in _BLOCKS if b >= num_nodes - start), _BLOCKS[-1])
+            piece = [fact[start : start + size] for fact in facts]
+            length = len(piece[0])
+            widths = [((0, size - length), *((0, 0),) * (p.ndim - 1)) for p in piece]
+            padded = [np.pad(p, w, mode="edge") for p, w in zip(piece, widths, strict=True)]
+            results.append(np.asarray(function(*padded))[:length])
+            start += size
+    return np.concatenate(results)
+
+
+def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
+    """Rows in each node, repeated ones counted as often as they are, float64 [K]."""
+    weights = problem.columns.weights
+    if weights is None or not level.rows:
+        return np.diff(level.start).astype(float)
+    return np.add.reduceat(weights.take(level.rows[0]), level.start[:-1]).astype(float)
+
+
+def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
+    """Log weight of stopping in every node, float64 [K]."""
+
+    def function(num_rows, num_features):
+        has_rule = num_features > 0
+        node = Node(jnp.full(num_rows.shape, float(level.depth)), has_rule, num_rows, num_features)
+        return _log_stop(prior, node)
+
+    prior = jax.tree.map(np.float64, problem.prior)
+    rows = _rows_of_nodes(problem, level)
+    return _in_blocks(function, level.num_segments, rows, num_features.astype(float))
+
+
+def _log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
+    """Log weight of one rule of each feature in every node, float64 [K, d]."""
+    features = problem.columns.features.astype(np.int32)
+    prior = jax.tree.map(np.float64, problem.prior)
+    if not len(features):
+        return np.zeros(num_rules.shape)
+
+    def function(num_rows, num_features, num_rules):
+        node = Node(
+            jnp.full((len(num_rows), 1), float(level.depth)),
+            (num_features > 0)[:, None],
+            num_rows[:, None],
+            jnp.maximum(num_features, 1)[:, None],
+        )
+        ones = jnp.ones(num_rules.shape)
+        rule = Rule(features[None, :] + 0 * num_rules.astype(int), ones, num_rules, ones, ones)
+        return jnp.broadcast_to(_log_rule(prior, node, rule), num_rules.shape)
+
+    return _in_blocks(
+        function,
+        level.num_segments,
+        _rows_of_nodes(problem, level),
+        num_features.astype(float),
+        np.maximum(num_rules, 1).astype(float),
+    )
+
+
+class _LawOfCuts:
+    """Log weights of single rules, for a prior that tells cuts of one feature apart."""
+
+    def __init__(self, problem: Problem, level: Level):
+        self.problem, self.level = problem, level
+        counts = []
+        for f in range(len(level.rows)):
+            counts.append(_count(problem, level, *cuts_of_feature(problem, level, f)))
+        self.num_rules = np.stack(counts, axis=1)
+        self.num_features = (self.num_rules > 0).sum(axis=1)
+
+    @classmethod
+    def of(cls, problem: Problem, level: Level) -> "_LawOfCuts | None":
+        """Get the law, or None where all cuts of a feature weigh the same."""
+        if "width_share" not in problem.prior.rule_facts or not level.rows:
+            return None
+        return cls(problem, level)
+
+    def log_rules(self, f: int, codes: np.ndarray, cuts: list[Cuts]) -> list[np.ndarray]:
+        """Log weight of the rule at each position, for each side of missing values, [a]."""
+        problem, level = self.problem, self.level
+        feature = int(problem.columns.features[f])
+        flat = problem.design.offset[feature] + np.maximum(codes, 0)
+        width = problem.design.gap_width(flat, np.append(flat[1:], flat[-1:]))
+        widths = sum(np.where(each.is_rule, width, 0.0) for each in cuts)
+        total = np.add.reduceat(widths, level.start[:-1])
+        num_cuts = np.broadcast_to(_num_cuts(problem, codes), codes.shape)
+        prior = jax.tree.map(np.float64, problem.prior)
+
+        def function(num_rows, num_features, num_rules, num_cuts, share):
+            depth = jnp.full(share.shape, float(level.depth))
+            node = Node(depth, num_features > 0, num_rows, num_features)
+            which = jnp.full(share.shape, feature, jnp.int32)
+            return _log_rule(prior, node, Rule(which, num_cuts, num_rules, share, 1.0))
+
+        weights = []
+        for each in cuts:
+            where = np.flatnonzero(each.is_rule)
+            segment = level.segment[where]
+            found = np.zeros(len(codes))
+            if len(where):
+                found[where] = _in_blocks(
+                    function,
+                    len(where),
+                    _rows_of_nodes(problem, level)[segment],
+                    self.num_features[segment].astype(float),
+                    self.num_rules[segment, f].astype(float),
+                    num_cuts[where].astype(float),
+                    width[where] / total[segment],
+                )
+            weights.append(found)
+        return weights

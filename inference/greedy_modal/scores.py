@@ -1,0 +1,56 @@
+"""Leaf scores of many sets of rows at once.
+
+A set of rows is scored by the leaf family's table where it has one, else by its log marginal under
+XLA. Where the prior of a leaf has absorbed rows on the way down (smoothing, section 5.2), with
+statistics P, rows with statistics S score log m(P + S) - log m(P): the same for every conjugate
+family, whose update adds statistics.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import numpy as np
+
+from bdtppl.inference.pcfg.chart import padded_size
+from bdtppl.models.leaves import Leaf
+
+__all__ = ["leaf_scorer"]
+
+LeafScore = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+_PIECE = 1 << 20
+
+
+@jax.jit
+def _log_marginal(leaf: Leaf, statistics: jax.Array) -> jax.Array:
+    return leaf.log_marginal(statistics)
+
+
+def _compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
+    stacked = np.stack(statistics, axis=-1).astype(np.float64)
+    result = np.empty(len(stacked))
+    with jax.enable_x64(True):
+        for start in range(0, len(stacked), _PIECE):
+            piece = stacked[start : start + _PIECE]
+            padding = padded_size(len(piece)) - len(piece)
+            scores = _log_marginal(leaf, np.pad(piece, ((0, padding), (0, 0))))
+            result[start : start + _PIECE] = np.asarray(scores)[: len(piece)]
+    return result
+
+
+def leaf_scorer(leaf: Leaf, num_rows: int, *, is_smoothed: bool) -> LeafScore:
+    """Get a NumPy function from statistics [m], one array each, to log marginals [m].
+
+    Parameters
+    ----------
+    leaf
+        Leaf family.
+    num_rows
+        Most rows that a set has, repeated ones counted as often as they are.
+    is_smoothed
+        Whether counts are not integers.
+    """
+    if hasattr(leaf, "log_marginal_table") and not is_smoothed:
+        return leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
+    return partial(_compiled, jax.tree.map(np.float64, leaf))
