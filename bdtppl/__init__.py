@@ -22,12 +22,15 @@ if find_spec("bdtppl.models") is None:
 if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+    from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
     from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
     from bdtppl.storage import load
 
 __all__ = [
     "ExactTreeClassifier",
     "ExactTreeRegressor",
+    "GreedyModalTreeClassifier",
+    "GreedyModalTreeRegressor",
     "datasets",
     "inference",
     "load",
@@ -42,6 +45,8 @@ _SUBMODULES = ("datasets", "inference", "models")
 _DEFINED_IN = {
     "ExactTreeClassifier": "bdtppl.estimators.exact",
     "ExactTreeRegressor": "bdtppl.estimators.exact",
+    "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
+    "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
     "load": "bdtppl.storage",
     "plot_predictive": "bdtppl.plotting",
     "plot_structures": "bdtppl.plotting",

@@ -51,6 +51,8 @@ _NOT_ATTRIBUTES = ("exact_", "posterior_")  # rebuilt, and stored by itself
 _ESTIMATORS = {
     "ExactTreeClassifier": "bdtppl.estimators.exact",
     "ExactTreeRegressor": "bdtppl.estimators.exact",
+    "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
+    "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
 }
 _DESIGN_AXES = {
     "matrix": ("row", "feature"),

@@ -130,14 +130,16 @@ class Design:
             missing = np.isnan(column)
             present = ~missing if missing.any() else slice(None)
             values = column[present]
-            if grid is None and bins is None:
+            if grid is not None:
+                cuts = _grid_cuts(values, grid)
+            elif bins is not None:
+                cuts = _bucket_cuts(values, weights[present], bins, binning)
+            else:
+                cuts = None
+            if cuts is None:
                 codes[present, j], low = _rank(values)
                 high, cuts = low, _midpoint_cuts(low)
             else:
-                if grid is not None:
-                    cuts = _grid_cuts(values, grid)
-                else:
-                    cuts = _bucket_cuts(values, weights[present], bins, binning)
                 codes[present, j] = np.searchsorted(cuts, values, side="right")
                 low, high = _edges(codes[present, j], values, len(cuts) + 1)
             thresholds.append(np.concatenate([[-np.inf], cuts]))

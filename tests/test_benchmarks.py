@@ -9,7 +9,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
-from benchmarks import exact, problems
+from benchmarks import exact, greedy_modal, problems
 from benchmarks.numpy_recursion import numpy_recursion
 
 
@@ -50,3 +50,10 @@ def test_missing_set_is_named_with_its_source(monkeypatch, capsys):
     found = problems.available_problems(["iris", "haberman"])
     assert [problem.name for problem in found] == ["iris"]
     assert "doi:10.24432/C5XK51" in capsys.readouterr().out
+
+
+def test_greedy_benchmark_prints_its_bound(capsys):
+    greedy_modal.main(["--rows", "200", "--repeats", "1"])
+    printed = capsys.readouterr().out
+    assert "warm/CART" in printed
+    assert "<= 0.15, 3 GB" in printed

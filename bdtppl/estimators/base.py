@@ -5,7 +5,7 @@ turn a posterior predictive mixture, which every inference gives, into what scik
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from sklearn.utils.validation import (
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.priors import TreePrior
 from bdtppl.models.table import Schema
 
 __all__ = [
@@ -34,8 +35,17 @@ __all__ = [
 
 
 class TreeEstimator(BaseEstimator):
-    """Reads tables and limits as every tree estimator does."""
+    """Reads tables and limits as every tree estimator does.
 
+    Attributes
+    ----------
+    probability_name
+        What the probabilities of `k_best` are, for figures.
+    """
+
+    probability_name: ClassVar[str] = "posterior probability"
+
+    prior: TreePrior | None
     drop_first: bool
     max_depth: int | None
     min_leaf: int
@@ -44,9 +54,12 @@ class TreeEstimator(BaseEstimator):
     schema_: Schema
     design_: Design
     _seed: int
+    posterior_: Any
     _read_targets: Any
     _as_targets: Any
+    _leaf_text: Any
     _mixture: Any
+    k_best: Any
 
     def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
         """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone."""
@@ -116,8 +129,70 @@ class TreeEstimator(BaseEstimator):
             features=given.features,
         )
 
+    def _read_prior(self, default: TreePrior) -> TreePrior:
+        prior = default if self.prior is None else self.prior
+        if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
+            raise TypeError(
+                f"prior must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
+            )
+        return prior
+
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def rules(self, rank: int = 0) -> str:
+        """Write the rank-th most probable tree as rules, with what its leaves predict.
+
+        Parameters
+        ----------
+        rank
+            0 for the most probable tree. Every tree before it is found first, so that a rank of
+            many thousands takes long.
+
+        Raises
+        ------
+        ValueError
+            If rank is not an integer of at least 0, or there are too few trees.
+        """
+        check_is_fitted(self)
+        if not isinstance(rank, int | np.integer) or rank < 0:
+            raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
+        ranked = self.k_best(rank + 1)
+        if len(ranked.log_joint) <= rank:
+            raise ValueError(f"There are only {len(ranked.log_joint)} trees; rank {rank} is none.")
+        return ranked.trees[rank].rules(
+            self.design_.names,
+            self._leaf_text(ranked.statistics[rank]),
+            is_indicator=self.design_.is_indicator,
+            show_missing=self.design_.has_missing,
+        )
+
+    def to_arviz(self):
+        """Hand the posterior to ArviZ.
+
+        Returns
+        -------
+        xarray.DataTree or arviz.InferenceData
+            What the functions of the installed ArviZ take: a data tree from ArviZ 1 on, else an
+            InferenceData. `bdtppl.arviz.to_arviz` gives a data tree everywhere.
+        """
+        from bdtppl.arviz import for_installed_arviz, to_arviz
+
+        check_is_fitted(self)
+        data = to_arviz(
+            self.posterior_,
+            random_state=self._seed,
+            classes=getattr(self, "classes_", None),
+            inference=type(self).__name__,
+        )
+        return for_installed_arviz(data)
+
+    def save(self, path) -> None:
+        """Save the fitted model to a folder; `bdtppl.load` reads it."""
+        from bdtppl.storage import save
+
+        check_is_fitted(self)
+        save(self, path)
 
     def __sklearn_tags__(self):
         """Say that missing values and categories are read."""
@@ -157,6 +232,7 @@ class ClassTargets:
 
     classes: Any
     leaf: Leaf | None
+    leaf_: Any
     _mixture: Any
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -203,6 +279,15 @@ class ClassTargets:
     def _as_targets(self, indices: np.ndarray) -> np.ndarray:
         return self.classes_[np.asarray(indices)]
 
+    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
+        with jax.enable_x64(True):
+            probability = np.asarray(self.leaf_.posterior_mean(statistics))
+        best = probability.argmax(axis=1)
+        return [
+            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(s.sum())})"
+            for b, p, s in zip(best, probability, statistics, strict=True)
+        ]
+
     def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probability of each class, float64 [m, classes]."""
         return self._mixture(X).mean()
@@ -216,6 +301,7 @@ class RealTargets:
     """Targets that are real numbers."""
 
     leaf: Leaf | None
+    leaf_: Any
     _mixture: Any
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -238,6 +324,12 @@ class RealTargets:
 
     def _as_targets(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values)
+
+    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
+        with jax.enable_x64(True):
+            mean = np.asarray(self.leaf_.posterior_mean(statistics))
+        counts = statistics[:, 0]
+        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, counts, strict=True)]
 
     def predict(self, X: Any) -> np.ndarray:
         """Posterior predictive mean of each row, float64 [m]."""
@@ -266,6 +358,10 @@ class RealTargets:
         if not isinstance(level, float | int | np.number) or not 0 < level < 1:
             raise ValueError(f"level must lie in (0, 1); got {level!r}.")
         return self._mixture(X).quantiles([(1 - level) / 2, (1 + level) / 2])
+
+
+def _rows(count: float) -> str:
+    return "1 row" if count == 1 else f"{count:.0f} rows"
 
 
 def describe_kind(value: Any) -> str:

@@ -13,14 +13,13 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_kind,
     require_positive_integer,
 )
+from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.pcfg.budget import compile_within_budget
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
-from bdtppl.inference.pcfg.mixture import LeafMixture
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
@@ -139,14 +138,9 @@ class _ExactTree(TreeEstimator):
     draws: int
     progress: bool
     _default_leaf: Any
-    _leaf_text: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
-        prior = LeafPenalty(2.0) if self.prior is None else self.prior
-        if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
-            raise TypeError(
-                f"prior must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
-            )
+        prior = self._read_prior(LeafPenalty(2.0))
         for name in ("chains", "draws", "max_subproblems"):
             require_positive_integer(name, getattr(self, name))
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
@@ -274,33 +268,6 @@ class _ExactTree(TreeEstimator):
         require_positive_integer("k", k)
         return self.exact_.k_best(k)
 
-    def rules(self, rank: int = 0) -> str:
-        """Write the rank-th most probable tree as rules, with what its leaves predict.
-
-        Parameters
-        ----------
-        rank
-            0 for the most probable tree. Every tree before it is found first, so that a rank of
-            many thousands takes long.
-
-        Raises
-        ------
-        ValueError
-            If rank is not an integer of at least 0, or there are too few trees.
-        """
-        check_is_fitted(self)
-        if not isinstance(rank, int | np.integer) or rank < 0:
-            raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
-        ranked = self.k_best(rank + 1)
-        if len(ranked.log_joint) <= rank:
-            raise ValueError(f"There are only {len(ranked.log_joint)} trees; rank {rank} is none.")
-        return ranked.trees[rank].rules(
-            self.design_.names,
-            self._leaf_text(ranked.statistics[rank]),
-            is_indicator=self.design_.is_indicator,
-            show_missing=self.design_.has_missing,
-        )
-
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
@@ -324,33 +291,6 @@ class _ExactTree(TreeEstimator):
             "map_rules": self.rules(),
             "split_inclusion": dict(zip(names, map(float, exact.split_inclusion), strict=True)),
         }
-
-    def to_arviz(self):
-        """Hand the posterior to ArviZ.
-
-        Returns
-        -------
-        xarray.DataTree or arviz.InferenceData
-            What the functions of the installed ArviZ take: a data tree from ArviZ 1 on, else an
-            InferenceData. `bdtppl.arviz.to_arviz` gives a data tree everywhere.
-        """
-        from bdtppl.arviz import for_installed_arviz, to_arviz
-
-        check_is_fitted(self)
-        data = to_arviz(
-            self.posterior_,
-            random_state=self._seed,
-            classes=getattr(self, "classes_", None),
-            inference=type(self).__name__,
-        )
-        return for_installed_arviz(data)
-
-    def save(self, path) -> None:
-        """Save the fitted model to a folder; `bdtppl.load` reads it."""
-        from bdtppl.storage import save
-
-        check_is_fitted(self)
-        save(self, path)
 
 
 def _describe(model: Any) -> str:
@@ -433,15 +373,6 @@ class ExactTreeClassifier(ClassTargets, ClassifierMixin, _ExactTree):
         """
         return self._fit(X, y, sample_weight)
 
-    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
-        with jax.enable_x64(True):
-            probability = np.asarray(self.leaf_.posterior_mean(statistics))
-        best = probability.argmax(axis=1)
-        return [
-            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(s.sum())})"
-            for b, p, s in zip(best, probability, statistics, strict=True)
-        ]
-
 
 class ExactTreeRegressor(RealTargets, RegressorMixin, _ExactTree):
     """Regress by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
@@ -509,16 +440,6 @@ class ExactTreeRegressor(RealTargets, RegressorMixin, _ExactTree):
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
-
-    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
-        with jax.enable_x64(True):
-            mean = np.asarray(self.leaf_.posterior_mean(statistics))
-        counts = statistics[:, 0]
-        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, counts, strict=True)]
-
-
-def _rows(count: float) -> str:
-    return "1 row" if count == 1 else f"{count:.0f} rows"
 
 
 ExactTreeClassifier.__doc__ = f"{ExactTreeClassifier.__doc__}{_PARAMETERS}".format(

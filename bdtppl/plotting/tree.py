@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_array, eye_array
 
-from bdtppl.inference.pcfg.mixture import LeafMixture
+from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees
 from bdtppl.models.tree import route
 from bdtppl.plotting.colours import INK
@@ -48,7 +48,7 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     Returns
     -------
     matplotlib.axes.Axes
-        The axes, with the tree's posterior probability as title.
+        The axes, with the tree's probability as title.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     drawn = _new_axes([drawing])[0] if ax is None else ax
     drawing.draw(drawn, has_legend=True)
     name = "Most probable tree" if rank == 0 else f"Tree no. {rank + 1}"
-    drawn.set_title(f"{name}, posterior probability {drawing.probability:.3g}", **_TITLE_STYLE)
+    drawn.set_title(f"{name}, {model.probability_name} {drawing.probability:.3g}", **_TITLE_STYLE)
     return drawn
 
 
@@ -97,7 +97,7 @@ def plot_structures(
     -------
     numpy.ndarray
         The axes, one for each tree that was drawn, the most probable one first; each has the tree's
-        posterior probability as title, and the first one the legend.
+        probability as title, and the first one the legend.
 
     Raises
     ------

@@ -100,7 +100,7 @@ def pose(
     )
 
 
-def grow(problem: Problem, *, stop_pure: bool = False) -> GreedyTree:
+def grow(problem: Problem, *, stop_pure: bool = False, root: Best | None = None) -> GreedyTree:
     """Grow the greedy modal tree.
 
     Parameters
@@ -109,6 +109,8 @@ def grow(problem: Problem, *, stop_pure: bool = False) -> GreedyTree:
         Rows and model.
     stop_pure
         Whether nodes whose rows have one distinct target are never split.
+    root
+        Rule that the root splits by, as a `Best` of one node; default its best one, if any.
     """
     level = root_level(problem.columns, problem.smoothing)
     grown = _Grown(problem)
@@ -121,11 +123,12 @@ def grow(problem: Problem, *, stop_pure: bool = False) -> GreedyTree:
             log_stop = log_stops(problem, level, np.zeros(level.num_segments, np.int64))
             grown.record(slot, level, log_stop, leaf_score, None, np.zeros(len(slot), bool))
             break
-        best = best_rules(problem, level)
+        is_given = root is not None and level.depth == 0
+        best = root if is_given else best_rules(problem, level)
         log_stop = log_stops(problem, level, best.num_features)
         if stop_pure:
             may_split = _is_mixed(problem, level)
-        is_split = may_split & (best.score > log_stop + leaf_score)
+        is_split = may_split & (is_given | (best.score > log_stop + leaf_score))
         slot_of_children = grown.record(slot, level, log_stop, leaf_score, best, is_split)
         splits = np.flatnonzero(is_split)
         if not len(splits):
@@ -178,7 +181,7 @@ class _Grown:
         num_splits = int(is_split.sum())
         order = np.arange(num_splits)
         left = self.num_slots + 2 * order
-        kept = {name: np.zeros(len(slot), np.int64) for name in ("left", "right")}
+        kept: dict[str, np.ndarray] = {n: np.zeros(len(slot), np.int64) for n in ("left", "right")}
         kept["left"][is_split], kept["right"][is_split] = left, left + 1
         kept["feature"] = np.full(len(slot), -1)
         kept["threshold"] = np.full(len(slot), np.nan)

@@ -19,8 +19,17 @@ from bdtppl.models.data import Design
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import Node, Rule, TreePrior
 
-__all__ = ["Best", "Problem", "best_rules", "cuts_of_feature", "log_stops", "node_scores"]
+__all__ = [
+    "Best",
+    "Problem",
+    "best_rules",
+    "cuts_of_feature",
+    "every_rule",
+    "log_stops",
+    "node_scores",
+]
 
+_TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
 _BLOCKS = (16, 256, 4096)  # nodes that a compiled prior takes at once
 
 
@@ -239,10 +248,55 @@ def best_rules(problem: Problem, level: Level) -> Best:
             np.pad(a, ((0, 0), (0, 1)), constant_values=-np.inf if a is scores else 0)
             for a in (scores, log_rule, low, high, missing_left)
         )
-    feature = scores.argmax(axis=1)
+    feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
     of_best = (scores, log_rule, low, high, missing_left)
     score, weight, low, high, missing_left = (each[node, feature] for each in of_best)
     return Best(score, weight, feature, low, high, missing_left, num_features)
+
+
+def every_rule(problem: Problem, level: Level) -> Best:
+    """List all rules of a level of one node, K rules, the best first (stable)."""
+    law = _LawOfCuts.of(problem, level)
+    listed = [_cuts_and_codes(problem, level, f) for f in range(len(level.rows))]
+    num_rules = np.array([[int(n) for n, _, _ in listed]], np.int64).reshape(1, -1)
+    num_features = (num_rules > 0).sum(axis=1)
+    log_rules = _log_rules_of_features(problem, level, num_rules, num_features)
+    columns = []
+    for f, (_, codes, cuts) in enumerate(listed):
+        weights = None if law is None else law.log_rules(f, codes, cuts)
+        for side, each in enumerate(cuts):
+            place = np.flatnonzero(each.is_rule)
+            weight = (
+                np.full(len(place), log_rules[0, f]) if weights is None else weights[side][place]
+            )
+            score = _sums(problem, level, each)[place] + weight
+            high = codes.take(place + 1, mode="clip")
+            missing_left = np.full(len(place), each.missing_left)
+            which = np.full(len(place), f)
+            columns.append((score, weight, which, codes[place], high, missing_left))
+    if not columns:
+        columns = [tuple(np.empty(0, t) for t in (float, float, int, int, int, bool))]
+    joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    order = _ranked(joined[0])
+    return Best(*(a[order] for a in joined), np.repeat(num_features, len(order)))
+
+
+def _least_equal(score: np.ndarray) -> np.ndarray:
+    """Least score that is equal but for rounding."""
+    return score - _TIE * (1 + np.abs(score))
+
+
+def _ranked(score: np.ndarray) -> np.ndarray:
+    """Order from the largest on; equal ones keep their order."""
+    order = np.argsort(-score, kind="stable")
+    falls = score[order][1:] < _least_equal(score[order])[:-1]
+    group = np.concatenate([[0], np.cumsum(falls)])[: len(order)]
+    return order[np.lexsort((order, group))]
+
+
+def _cuts_and_codes(problem: Problem, level: Level, f: int):
+    codes, cuts = cuts_of_feature(problem, level, f)
+    return _count(problem, level, codes, cuts)[0], codes, cuts
 
 
 def _best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -250,11 +304,13 @@ def _best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, .
     start = level.start[:-1]
     found = sums[0] if len(sums) == 1 else np.maximum(*sums)
     best = np.maximum.reduceat(found, start)
-    equal = np.flatnonzero(found == np.repeat(best, np.diff(level.start)))
-    segment = level.segment.take(equal)
+    equal = np.flatnonzero(found >= np.repeat(_least_equal(best), np.diff(level.start)))
+    segment = level.segment.take(equal)  # every node has one: without a rule, -inf is its best
     first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]
     # Of two equal sides of missing values the right one comes first.
-    missing_left = sums[0][first] < best if len(sums) == 2 else np.zeros(len(best), bool)
+    missing_left = np.zeros(len(best), bool)
+    if len(sums) == 2:
+        missing_left = sums[0][first] < _least_equal(best)
     return first, best, missing_left
 
 

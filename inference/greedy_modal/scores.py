@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from bdtppl.inference.pcfg.chart import padded_size
+from bdtppl.inference.padding import padded_size
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["leaf_scorer"]

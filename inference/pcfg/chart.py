@@ -4,7 +4,7 @@ Subproblems are in order of height, so those of one height depend on lower ones 
 cut into blocks of fixed size for a loop over blocks, and arrays are padded to a few sizes: compiled
 code depends on the sizes, not on the data.
 
-Functions here run inside a `jax.enable_x64` scope (see `bdtppl.inference.pcfg.precision`).
+Functions here run inside a `jax.enable_x64` scope (see `bdtppl.inference.precision`).
 """
 
 from itertools import pairwise
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.models.priors import Node, Rule, TreePrior
 
@@ -26,8 +27,6 @@ __all__ = [
     "chart_for",
     "node_at",
     "nodes_at_all_depths",
-    "padded",
-    "padded_size",
     "rule_at",
     "take",
 ]
@@ -81,20 +80,6 @@ class Chart(NamedTuple):
     def uses_depth(self) -> bool:
         """Whether there is an axis of depths."""
         return len(self.levels) > 1
-
-
-def padded_size(length: int) -> int:
-    """Round a length up to 2^k or 1.5 * 2^k, so that few sizes are compiled."""
-    power = 1 << max(length - 1, 0).bit_length()
-    return 3 * power // 4 if length <= 3 * power // 4 else power
-
-
-def padded(array: np.ndarray, length: int) -> jax.Array:
-    """Lengthen the first axis and put the array on the device."""
-    # Padding repeats no meaning: it is masked wherever it could be read. Ones keep logs finite.
-    padded = np.ones((length, *array.shape[1:]), array.dtype)
-    padded[: len(array)] = array
-    return jnp.asarray(padded)
 
 
 def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.pcfg.chart import Chart, chart_for, padded, padded_size
+from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.padding import padded, padded_size
+from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
-from bdtppl.inference.pcfg.mixture import LeafMixture
 from bdtppl.inference.pcfg.passes import (
     Usage,
     derivation_entropy,
@@ -26,7 +27,6 @@ from bdtppl.inference.pcfg.passes import (
     score_derivations,
 )
 from bdtppl.inference.pcfg.paths import DEPTH_NEGLIGIBLE, PathWeights
-from bdtppl.inference.pcfg.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.pcfg.ranking import rank_derivations
 from bdtppl.inference.pcfg.sampling import (
     Choices,
@@ -37,6 +37,7 @@ from bdtppl.inference.pcfg.sampling import (
 )
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree

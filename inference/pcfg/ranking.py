@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.pcfg.chart import Chart, node_at, padded_size, rule_at
+from bdtppl.inference.padding import padded_size
+from bdtppl.inference.pcfg.chart import Chart, node_at, rule_at
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import log_stops
 from bdtppl.inference.pcfg.sampling import Derivations

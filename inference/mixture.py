@@ -16,8 +16,8 @@ import numpyro.distributions as dist
 from scipy.sparse import csr_array
 from scipy.special import gammaln, stdtr
 
-from bdtppl.inference.pcfg.chart import padded, padded_size
-from bdtppl.inference.pcfg.precision import in_float64
+from bdtppl.inference.padding import padded, padded_size
+from bdtppl.inference.precision import in_float64
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["LeafMixture"]
@@ -44,7 +44,7 @@ class LeafMixture:
 
     leaf: Leaf
     statistics: np.ndarray
-    weights: csr_array
+    weights: Any
     kind: np.ndarray
 
     @in_float64

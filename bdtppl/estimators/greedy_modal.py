@@ -1,0 +1,349 @@
+"""Greedy modal trees (GMT), for classification and regression."""
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import (
+    ClassTargets,
+    RealTargets,
+    TreeEstimator,
+    require_positive_integer,
+)
+from bdtppl.inference.greedy_modal.growth import pose
+from bdtppl.inference.greedy_modal.tree_space import as_posterior, tree_space
+from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.posterior import RankedTrees
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Binning, Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import GreedyPartition, TreePrior
+from bdtppl.models.tree import Tree, route
+
+__all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    prior
+        Tree prior (`bdtppl.models.priors`); default ``GreedyPartition(0.99)``.
+    leaf
+        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
+    bins
+        Most buckets per feature; None keeps a cut between any two neighbouring distinct values.
+    binning
+        "quantile" or "uniform" (equal width) buckets.
+    grid
+        Instead of bins: that many evenly spaced cuts over each feature's range.
+    drop_first
+        Give no 0/1 column to the first level of each category (the paper's coding).
+    max_depth
+        Most levels of splits; None for no limit.
+    min_leaf
+        Fewest rows in a leaf.
+    constraints
+        Further `bdtppl.models.constraints.Constraints`.{classes}
+    num_roots
+        Trees in the weighted tree space: one is grown from each of that many most probable
+        partitions of the root, and predictions are their mean, weighted by probability. 1 is the
+        greedy modal tree alone.
+    smoothing
+        Share of a node's rows that the leaf prior of its children absorbs (section 5.2), at least
+        0. Smoothed scores depend on the path and cannot be compared with an exact posterior's.
+    split_precision
+        Neighbouring values no further apart than this are not separated, in units of the feature.
+    stop_pure
+        Whether nodes whose rows have one distinct target are never split (the authors' program;
+        the paper searches them).
+    random_state
+        Seed of predictive draws (scikit-learn's meaning); nothing else is random.
+
+    Attributes
+    ----------
+    map_tree_ : bdtppl.models.tree.Tree
+        Most probable tree found, with ``map_log_joint_``, which is at most that of the most
+        probable tree there is.
+    posterior_ : bdtppl.inference.posterior.Posterior
+        All trees found, weighted by probability.
+    schema_, design_
+        How tables are read, and the coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.{fitted}
+    n_features_in_ : int
+        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+
+    Notes
+    -----
+    A greedy search does not know the evidence, so there is no ``log_evidence_``.
+
+    References
+    ----------
+    Nuti, Jimenez Rugama and Cross 2021 (GMT).
+
+    Examples
+    --------
+    >>> from bdtppl import {name}
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
+    >>> {name}().fit(X, y).predict([[1.0], [4.0]]).tolist()
+    {predictions}
+"""
+
+
+class _GreedyModalTree(TreeEstimator):
+    """What classification and regression share."""
+
+    probability_name = "probability among the trees found"
+
+    prior: TreePrior | None
+    bins: int | None
+    binning: Binning
+    grid: int | None
+    num_roots: int
+    smoothing: float
+    split_precision: float
+    stop_pure: bool
+    _default_leaf: Any
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any):
+        prior = self._read_prior(GreedyPartition(0.99))
+        require_positive_integer("num_roots", self.num_roots)
+        for name in ("smoothing", "split_precision"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
+                raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        leaf = self._default_leaf(y, weights)
+        constraints = self._limits()
+        constraints.allows(schema.features)
+        design = Design.from_matrix(
+            matrix,
+            weights=weights,
+            bins=self.bins,
+            binning=self.binning,
+            grid=self.grid,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+        )
+        problem = pose(
+            design,
+            y,
+            prior,
+            leaf,
+            constraints,
+            smoothing=float(self.smoothing),
+            split_precision=float(self.split_precision),
+        )
+        grown = tree_space(problem, int(self.num_roots), stop_pure=bool(self.stop_pure))
+        self.schema_ = schema
+        self.design_ = design
+        self.prior_ = problem.prior
+        self.leaf_ = leaf
+        self.constraints_ = constraints
+        self._random_seed = self._draw_seed()
+        self.map_log_joint_ = grown[0].log_joint
+        self.posterior_ = as_posterior(problem, grown, y)
+        return self
+
+    def _saved_state(self) -> dict:
+        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        return {"seed": self._random_seed}
+
+    def _restore(self, posterior: Any, state: dict) -> None:
+        self._random_seed = state["seed"]
+        self.posterior_ = posterior
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        return "posterior_" in vars(self)
+
+    @property
+    def _seed(self) -> int:
+        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        return self._random_seed
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Most probable tree found."""
+        check_is_fitted(self)
+        return self.posterior_.trees[0, 0]
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k most probable trees found; probabilities are among these (`num_roots`)."""
+        check_is_fitted(self)
+        require_positive_integer("k", k)
+        posterior = self.posterior_
+        return RankedTrees(
+            posterior.trees[0, :k],
+            posterior.statistics[0, :k],
+            posterior.sample_stats["log_joint"][0, :k],
+            posterior.weights[0, :k],
+        )
+
+    def _mixture(self, X: Any) -> LeafMixture:
+        matrix = self._matrix(X)
+        posterior = self.posterior_
+        num_trees, capacity = posterior.statistics.shape[1:3]
+        slots = route(posterior.trees, matrix)[0]
+        # Rows that fall into the same leaves of all trees are of one kind.
+        leaves, kind = np.unique(slots.T, axis=0, return_inverse=True)
+        entries = (leaves + np.arange(num_trees) * capacity).ravel()
+        weights = np.tile(posterior.weights[0], len(leaves))
+        pointers = np.arange(len(leaves) + 1) * num_trees
+        shape = len(leaves), num_trees * capacity
+        return LeafMixture(
+            self.leaf_,
+            posterior.statistics[0].reshape(num_trees * capacity, -1),
+            csr_array((weights, entries, pointers), shape),
+            kind.ravel(),
+        )
+
+
+class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree):
+    """Classify by the greedy modal tree (GMT, Nuti et al. 2021)."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        classes: Any = None,
+        num_roots: int = 1,
+        smoothing: float = 0.0,
+        split_precision: float = 0.0,
+        stop_pure: bool = False,
+        random_state: Any = None,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.classes = classes
+        self.num_roots = num_roots
+        self.smoothing = smoothing
+        self.split_precision = split_precision
+        self.stop_pure = stop_pure
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeClassifier":
+        """Grow the tree.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Labels [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        GreedyModalTreeClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
+    """Regress by the greedy modal tree (GMT, Nuti et al. 2021)."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        num_roots: int = 1,
+        smoothing: float = 0.0,
+        split_precision: float = 0.0,
+        stop_pure: bool = False,
+        random_state: Any = None,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.num_roots = num_roots
+        self.smoothing = smoothing
+        self.split_precision = split_precision
+        self.stop_pure = stop_pure
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeRegressor":
+        """Grow the tree.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Real targets [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        GreedyModalTreeRegressor
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+GreedyModalTreeClassifier.__doc__ = f"{GreedyModalTreeClassifier.__doc__}{_PARAMETERS}".format(
+    leaf="``DirichletCategorical`` with concentration 1 a class",
+    classes="""
+    classes
+        All labels, where some may be absent from training.""",
+    fitted="""
+    classes_ : numpy.ndarray
+        Labels, sorted.""",
+    name="GreedyModalTreeClassifier",
+    targets='["a", "a", "b", "b"]',
+    predictions="['a', 'b']",
+)
+GreedyModalTreeRegressor.__doc__ = f"{GreedyModalTreeRegressor.__doc__}{_PARAMETERS}".format(
+    leaf="``NormalInverseGamma.from_targets``",
+    classes="",
+    fitted="",
+    name="GreedyModalTreeRegressor",
+    targets="[0.0, 0.0, 9.0, 9.0]",
+    predictions="[0.75, 8.25]",
+)
