@@ -88,7 +88,8 @@ class LeafMixture:
         """
         weights = self._without_specks()
         used, place = np.unique(weights.indices, return_inverse=True)
-        weights = csr_array((weights.data, place, weights.indptr), (weights.shape[0], len(used)))
+        shape = len(weights.indptr) - 1, len(used)
+        weights = csr_array((weights.data, place, weights.indptr), shape)
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
         means = _means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)

@@ -129,7 +129,7 @@ class TreeEstimator(BaseEstimator):
             features=given.features,
         )
 
-    def _read_prior(self, default: TreePrior) -> TreePrior:
+    def _read_prior(self, default: Any) -> TreePrior:
         prior = default if self.prior is None else self.prior
         if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
             raise TypeError(

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bdtppl.inference.threads import in_threads
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 
@@ -123,12 +124,14 @@ def root_level(columns: Columns, smoothing: float = 0.0) -> Level:
     num_rows = columns.num_rows
     bits = np.uint64(max(1, (num_rows - 1).bit_length()))
     place = np.arange(num_rows, dtype=np.uint64)
-    rows = []
-    for codes in columns.codes:
+
+    def in_order(codes: np.ndarray) -> np.ndarray:
         # NumPy sorts integers that carry their place much faster than it finds an order.
         words = ((codes + 1).astype(np.uint64) << bits) | place
         words.sort()
-        rows.append((words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int32))
+        return (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int32)
+
+    rows = in_threads(in_order, columns.codes, num_rows)
     total = columns.sums(np.arange(num_rows), np.zeros(1, np.int64))
     pseudo = np.zeros(total.shape) if smoothing else None
     return Level(0, rows, np.array([0, num_rows]), total, pseudo)
@@ -172,7 +175,7 @@ def descend(
             moved = side.take(rows)
             return np.compress(moved == 1, rows), np.compress(moved == 2, rows)
 
-        parts = [parts_of(rows) for rows in level.rows]
+        parts = in_threads(parts_of, level.rows, len(first))
     else:
         parts = [(rows[left], rows[~left]) for rows, left in map(sides, range(len(level.rows)))]
     size = np.diff(level.start)[segments]

@@ -123,12 +123,12 @@ def grow(problem: Problem, *, stop_pure: bool = False, root: Best | None = None)
             log_stop = log_stops(problem, level, np.zeros(level.num_segments, np.int64))
             grown.record(slot, level, log_stop, leaf_score, None, np.zeros(len(slot), bool))
             break
-        is_given = root is not None and level.depth == 0
-        best = root if is_given else best_rules(problem, level)
+        given = root if level.depth == 0 else None
+        best = best_rules(problem, level) if given is None else given
         log_stop = log_stops(problem, level, best.num_features)
         if stop_pure:
             may_split = _is_mixed(problem, level)
-        is_split = may_split & (is_given | (best.score > log_stop + leaf_score))
+        is_split = may_split & ((given is not None) | (best.score > log_stop + leaf_score))
         slot_of_children = grown.record(slot, level, log_stop, leaf_score, best, is_split)
         splits = np.flatnonzero(is_split)
         if not len(splits):

@@ -14,6 +14,7 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns, Level
 from bdtppl.inference.greedy_modal.scores import LeafScore
+from bdtppl.inference.threads import in_threads
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import CountTable, Leaf
@@ -214,44 +215,50 @@ def best_rules(problem: Problem, level: Level) -> Best:
     """Find the best rule of every node; ties go to the first feature, then to the lowest cut."""
     shape = level.num_segments, len(level.rows)
     node = np.arange(level.num_segments)
-    num_rules = np.zeros(shape, np.int64)
-    scores, log_rule = np.full(shape, -np.inf), np.zeros(shape)
-    low, high = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    missing_left = np.zeros(shape, bool)
-    law = _LawOfCuts.of(problem, level)
-    counts = _SumsOfCounts.of(problem, level)
-    for f in range(shape[1]):
+    law, counts = _LawOfCuts.of(problem, level), _SumsOfCounts.of(problem, level)
+
+    def best_of_feature(f: int) -> tuple[np.ndarray, ...]:
         if counts is not None and law is None and counts.can_score(f):
-            num_rules[:, f], place, scores[:, f] = counts.best(f)
-            of_place = problem.columns.codes[f].take(level.rows[f].take(place))
-            low[:, f] = of_place
-            after = level.rows[f].take(np.minimum(place + 1, level.is_last))
-            high[:, f] = problem.columns.codes[f].take(after)
-            continue
-        codes, cuts = cuts_of_feature(problem, level, f)
-        num_rules[:, f] = _count(problem, level, codes, cuts)
-        sums = [_sums(problem, level, each) for each in cuts]
-        weights = None if law is None else law.log_rules(f, codes, cuts)
-        if weights is not None:
-            sums = [s + w for s, w in zip(sums, weights, strict=True)]
-        place, scores[:, f], missing_left[:, f] = _best_positions(level, sums)
-        if weights is not None:
-            log_rule[:, f] = np.stack(weights)[missing_left[:, f].astype(int), place]
-        low[:, f] = codes[place]
-        high[:, f] = codes.take(place + 1, mode="clip")
+            return counts.best(f)
+        return _best_of_feature(problem, level, law, f)
+
+    found = in_threads(best_of_feature, range(shape[1]), len(level.segment))
+    if not found:
+        none = np.zeros(shape[0], np.int64)
+        found = [(none, np.full(shape[0], -np.inf), none, none, none, none.astype(bool))]
+    num_rules, scores, log_rule, low, high, missing_left = (
+        np.stack(each, axis=1) for each in zip(*found, strict=True)
+    )
     num_features = (num_rules > 0).sum(axis=1)
-    if law is None:
+    if law is None and shape[1]:
         log_rule = _log_rules_of_features(problem, level, num_rules, num_features)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
-    if not shape[1]:
-        scores, log_rule, low, high, missing_left = (
-            np.pad(a, ((0, 0), (0, 1)), constant_values=-np.inf if a is scores else 0)
-            for a in (scores, log_rule, low, high, missing_left)
-        )
     feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
     of_best = (scores, log_rule, low, high, missing_left)
     score, weight, low, high, missing_left = (each[node, feature] for each in of_best)
     return Best(score, weight, feature, low, high, missing_left, num_features)
+
+
+def _best_of_feature(
+    problem: Problem, level: Level, law: "_LawOfCuts | None", f: int
+) -> tuple[np.ndarray, ...]:
+    """Find a feature's best rule in each node, each [K].
+
+    Returns the number of rules, the best one's score without its weight, which is 0, or with it
+    where the prior tells cuts apart; the codes on both sides of it, and the side of missing values.
+    """
+    codes, cuts = cuts_of_feature(problem, level, f)
+    sums = [_sums(problem, level, each) for each in cuts]
+    if law is None:
+        weights = [np.zeros(len(codes))] * len(cuts)
+    else:
+        weights = law.log_rules(f, codes, cuts)
+        sums = [s + w for s, w in zip(sums, weights, strict=True)]
+    place, score, missing_left = _best_positions(level, sums)
+    log_rule = np.stack(weights)[missing_left.astype(int), place]
+    high = codes.take(place + 1, mode="clip")
+    num_rules = _count(problem, level, codes, cuts)
+    return num_rules, score, log_rule, codes[place], high, missing_left
 
 
 def every_rule(problem: Problem, level: Level) -> Best:
@@ -278,7 +285,9 @@ def every_rule(problem: Problem, level: Level) -> Best:
         columns = [tuple(np.empty(0, t) for t in (float, float, int, int, int, bool))]
     joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
     order = _ranked(joined[0])
-    return Best(*(a[order] for a in joined), np.repeat(num_features, len(order)))
+    score, log_rule, feature, low, high, missing_left = (a[order] for a in joined)
+    features = np.repeat(num_features, len(order))
+    return Best(score, log_rule, feature, low, high, missing_left, features)
 
 
 def _least_equal(score: np.ndarray) -> np.ndarray:
@@ -329,7 +338,6 @@ class _SumsOfCounts:
         self.shared = table.total[self.num_left] + table.total[rest]
         self.shared[level.is_last] = -np.inf
         self.totals = [np.repeat(total, size) for total in level.statistics.T]
-        self.buffer = np.empty(len(rest))
 
     @classmethod
     def of(cls, problem: Problem, level: Level) -> "_SumsOfCounts | None":
@@ -343,8 +351,8 @@ class _SumsOfCounts:
         """Whether a feature has no missing values."""
         return not self.problem.columns.has_missing[f]
 
-    def best(self, f: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rules of a feature in each node, the best one's position and its sum; each [K]."""
+    def best(self, f: int) -> tuple[np.ndarray, ...]:
+        """Find a feature's best rule in each node (see `_best_of_feature`)."""
         columns, level = self.problem.columns, self.level
         rows = level.rows[f]
         sums = self.shared.copy()
@@ -369,16 +377,16 @@ class _SumsOfCounts:
             sums[step == 0] = -np.inf
             counted = step if self.problem.prior.rules == "cuts" else step > 0
             num_rules = np.add.reduceat(counted, self.before, dtype=np.int64)
-        place, best, _ = _best_positions(level, [sums])
-        return num_rules, place, best
+        place, best, missing_left = _best_positions(level, [sums])
+        after = np.minimum(place + 1, level.is_last)
+        low, high = (columns.codes[f].take(rows.take(at)) for at in (place, after))
+        return num_rules, best, np.zeros(len(best)), low, high, missing_left
 
     def _add(self, sums: np.ndarray, table: np.ndarray, count: np.ndarray, total: np.ndarray):
         """Look up a count on the left and on the right."""
         # No index is out of range: "clip" keeps NumPy from copying to look.
-        table.take(count, out=self.buffer, mode="clip")
-        sums += self.buffer
-        table.take(total - count, out=self.buffer, mode="clip")
-        sums += self.buffer
+        sums += table.take(count, mode="clip")
+        sums += table.take(total - count, mode="clip")
 
 
 @jax.jit
