@@ -209,7 +209,8 @@ def test_the_task_is_guessed_from_the_target(tmp_path, cells, options, said):
     assert said in run("fit", table, "--target", "y", *options).stdout
 
 
-def test_notes_go_to_the_error_stream(tmp_path):
+def test_notes_go_to_the_error_stream(tmp_path, monkeypatch):
+    monkeypatch.setattr("bdtppl.inference.pcfg.budget._said", set())  # as in a new process
     table = tmp_path / "t.csv"
     table.write_text(",a,y\n" + "".join(f"{row},{row / 7},{row % 2}\n" for row in range(40)))
     options = ["--target", "y", "--max-subproblems", 100, "--json"]

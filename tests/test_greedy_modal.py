@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from bdtppl.inference.greedy_modal.growth import grow, pose
+from bdtppl.inference.greedy_modal.growth import grow
+from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint

@@ -42,6 +42,8 @@ def _close_figures():
 class GivenTrees:
     """A fitted estimator whose most probable trees are given."""
 
+    probability_name = "posterior probability"
+
     def __init__(
         self, nested, X, y, *, probability=None, classes=None, names=None, is_indicator=None
     ):

@@ -13,7 +13,7 @@ from bdtppl.estimators.base import (
     TreeEstimator,
     require_positive_integer,
 )
-from bdtppl.inference.greedy_modal.growth import pose
+from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import as_posterior, tree_space
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees

@@ -8,22 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bdtppl.inference.greedy_modal.columns import Columns, Level, descend, root_level
-from bdtppl.inference.greedy_modal.partitions import (
-    Best,
-    Problem,
-    best_rules,
-    log_stops,
-    node_scores,
-)
-from bdtppl.inference.greedy_modal.scores import leaf_scorer
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.inference.greedy_modal.columns import Level, descend, root_level
+from bdtppl.inference.greedy_modal.partitions import Best, best_rules, node_scores
+from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.inference.greedy_modal.weights import log_stops
 from bdtppl.models.tree import Tree
 
-__all__ = ["GreedyTree", "grow", "pose"]
+__all__ = ["GreedyTree", "grow"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,48 +47,6 @@ class GreedyTree:
     log_weight: np.ndarray
     log_stop: np.ndarray
     leaf_score: np.ndarray
-
-
-def pose(
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
-    *,
-    smoothing: float = 0.0,
-    split_precision: float = 0.0,
-) -> Problem:
-    """Lay out rows and model for growing.
-
-    Parameters
-    ----------
-    design
-        Training rows.
-    y
-        Targets [n].
-    prior
-        Node-wise tree prior.
-    leaf
-        Leaf family.
-    constraints
-        Limits on the tree.
-    smoothing
-        Share of a node's rows that the leaf prior of its children absorbs (section 5.2).
-    split_precision
-        Neighbouring values no further apart than this are not separated, in units of the feature.
-    """
-    constraints = Constraints() if constraints is None else constraints
-    return Problem(
-        design,
-        prior.resolve(design),
-        leaf,
-        constraints,
-        Columns.of(design, leaf, y, constraints.allows(design.names)),
-        leaf_scorer(leaf, int(design.weights.sum()), is_smoothed=smoothing > 0),
-        smoothing,
-        split_precision,
-    )
 
 
 def grow(problem: Problem, *, stop_pure: bool = False, root: Best | None = None) -> GreedyTree:

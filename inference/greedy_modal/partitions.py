@@ -5,79 +5,20 @@ log m(right) (Nuti et al. 2021, equations 3 to 5; Algorithms 1 and 2). All rules
 scored by one cumulative sum over its order.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.greedy_modal.columns import Columns, Level
-from bdtppl.inference.greedy_modal.scores import LeafScore
+from bdtppl.inference.greedy_modal.columns import Level
+from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_feature
+from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_features
 from bdtppl.inference.threads import in_threads
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.leaves import CountTable, Leaf
-from bdtppl.models.priors import Node, Rule, TreePrior
+from bdtppl.models.leaves import CountTable
 
-__all__ = [
-    "Best",
-    "Problem",
-    "best_rules",
-    "cuts_of_feature",
-    "every_rule",
-    "log_stops",
-    "node_scores",
-]
+__all__ = ["Best", "best_rules", "every_rule", "node_scores"]
 
 _TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
-_BLOCKS = (16, 256, 4096)  # nodes that a compiled prior takes at once
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """What is grown: rows, model and limits.
-
-    Attributes
-    ----------
-    design, prior, leaf, constraints
-        The model; the prior has its defaults filled in.
-    columns
-        The rows by column.
-    score
-        Leaf scores of statistics.
-    smoothing
-        Share of a child's rows that its leaf prior absorbs; 0 for a constant prior.
-    split_precision
-        Gaps of at most this width, in units of the feature, cannot be cut.
-    """
-
-    design: Design
-    prior: TreePrior
-    leaf: Leaf
-    constraints: Constraints
-    columns: Columns
-    score: LeafScore
-    smoothing: float = 0.0
-    split_precision: float = 0.0
-
-
-class Cuts(NamedTuple):
-    """Rules of one feature in a level's nodes; a positions, K segments.
-
-    Attributes
-    ----------
-    missing_left
-        Side of missing values.
-    is_rule
-        bool [a]; whether the gap after a position can be cut.
-    left
-        Statistics of the rows on the left of it, s arrays [a].
-    """
-
-    missing_left: bool
-    is_rule: np.ndarray
-    left: list[np.ndarray]
 
 
 class Best(NamedTuple):
@@ -108,70 +49,6 @@ class Best(NamedTuple):
     num_features: np.ndarray
 
 
-def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray, list[Cuts]]:
-    """Find the rules of a feature, once for each side that missing values can go to.
-
-    Returns
-    -------
-    codes
-        int32 [a]; codes in the feature's order.
-    cuts
-        One or two `Cuts`.
-    """
-    columns = problem.columns
-    rows = level.rows[f]
-    codes = columns.codes[f].take(rows)
-    is_rule = np.empty(len(codes), bool)
-    np.not_equal(codes[1:], codes[:-1], out=is_rule[:-1])
-    is_rule[level.is_last] = False
-    if columns.has_missing[f]:
-        is_rule &= codes >= 0
-    if problem.split_precision > 0:
-        gap = np.flatnonzero(is_rule)
-        offset = problem.design.offset[columns.features[f]]
-        width = problem.design.gap_width(offset + codes[gap], offset + codes[gap + 1])
-        is_rule[gap] = width > problem.split_precision
-    left = [_running(each.take(rows), level) for each in columns.statistics]
-    if problem.constraints.min_leaf == 1 and not columns.has_missing[f]:
-        return codes, [Cuts(False, is_rule, left)]
-
-    weights = np.ones(len(rows), np.int64) if columns.weights is None else columns.weights[rows]
-    weight = _running(weights, level)
-    total = weight[level.is_last]
-    cuts = []
-    if columns.has_missing[f]:
-        is_missing = codes < 0
-        for missing_left in (False, True):
-            less = [
-                0 if missing_left else _missing(each.take(rows), is_missing, level)[level.segment]
-                for each in columns.statistics
-            ]
-            fewer = 0 if missing_left else _missing(weights, is_missing, level)[level.segment]
-            sides = [each - m for each, m in zip(left, less, strict=True)]
-            cuts.append((missing_left, sides, weight - fewer))
-    else:
-        cuts.append((False, left, weight))
-    least = problem.constraints.min_leaf
-    return codes, [
-        Cuts(side, is_rule & (w >= least) & (total[level.segment] - w >= least), sides)
-        for side, sides, w in cuts
-    ]
-
-
-def _running(values: np.ndarray, level: Level) -> np.ndarray:
-    """Sum up to each position from the start of its segment, [a]."""
-    running = np.cumsum(values, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
-    if level.num_segments > 1:
-        before = np.concatenate([[0], running[level.start[1:-1] - 1]])
-        running -= before.astype(running.dtype).take(level.segment)
-    return running
-
-
-def _missing(values: np.ndarray, is_missing: np.ndarray, level: Level) -> np.ndarray:
-    """Sum over the missing rows of each segment, [K]."""
-    return np.add.reduceat(np.where(is_missing, values, 0), level.start[:-1])
-
-
 def node_scores(problem: Problem, level: Level) -> np.ndarray:
     """Leaf score of every node, float64 [K]."""
     return _score_sets(problem, list(level.statistics.T), level.pseudo)
@@ -197,25 +74,11 @@ def _sums(problem: Problem, level: Level, cuts: Cuts) -> np.ndarray:
     return sums
 
 
-def _num_cuts(problem: Problem, codes: np.ndarray) -> np.ndarray | int:
-    """Rules that each gap stands for, [a]."""
-    if problem.prior.rules == "gaps":
-        return 1
-    return np.diff(codes, append=codes[-1:]).astype(np.int64)
-
-
-def _count(problem: Problem, level: Level, codes: np.ndarray, cuts: list[Cuts]) -> np.ndarray:
-    """Available rules of the feature in each node, int64 [K]."""
-    count = _num_cuts(problem, codes)
-    rules = sum(np.where(each.is_rule, count, 0) for each in cuts)
-    return np.add.reduceat(rules, level.start[:-1], dtype=np.int64)
-
-
 def best_rules(problem: Problem, level: Level) -> Best:
     """Find the best rule of every node; ties go to the first feature, then to the lowest cut."""
     shape = level.num_segments, len(level.rows)
     node = np.arange(level.num_segments)
-    law, counts = _LawOfCuts.of(problem, level), _SumsOfCounts.of(problem, level)
+    law, counts = LawOfCuts.of(problem, level), _SumsOfCounts.of(problem, level)
 
     def best_of_feature(f: int) -> tuple[np.ndarray, ...]:
         if counts is not None and law is None and counts.can_score(f):
@@ -231,7 +94,7 @@ def best_rules(problem: Problem, level: Level) -> Best:
     )
     num_features = (num_rules > 0).sum(axis=1)
     if law is None and shape[1]:
-        log_rule = _log_rules_of_features(problem, level, num_rules, num_features)
+        log_rule = log_rules_of_features(problem, level, num_rules, num_features)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
     feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
     of_best = (scores, log_rule, low, high, missing_left)
@@ -240,7 +103,7 @@ def best_rules(problem: Problem, level: Level) -> Best:
 
 
 def _best_of_feature(
-    problem: Problem, level: Level, law: "_LawOfCuts | None", f: int
+    problem: Problem, level: Level, law: "LawOfCuts | None", f: int
 ) -> tuple[np.ndarray, ...]:
     """Find a feature's best rule in each node, each [K].
 
@@ -257,17 +120,17 @@ def _best_of_feature(
     place, score, missing_left = _best_positions(level, sums)
     log_rule = np.stack(weights)[missing_left.astype(int), place]
     high = codes.take(place + 1, mode="clip")
-    num_rules = _count(problem, level, codes, cuts)
+    num_rules = count_rules(problem, level, codes, cuts)
     return num_rules, score, log_rule, codes[place], high, missing_left
 
 
 def every_rule(problem: Problem, level: Level) -> Best:
     """List all rules of a level of one node, K rules, the best first (stable)."""
-    law = _LawOfCuts.of(problem, level)
+    law = LawOfCuts.of(problem, level)
     listed = [_cuts_and_codes(problem, level, f) for f in range(len(level.rows))]
     num_rules = np.array([[int(n) for n, _, _ in listed]], np.int64).reshape(1, -1)
     num_features = (num_rules > 0).sum(axis=1)
-    log_rules = _log_rules_of_features(problem, level, num_rules, num_features)
+    log_rules = log_rules_of_features(problem, level, num_rules, num_features)
     columns = []
     for f, (_, codes, cuts) in enumerate(listed):
         weights = None if law is None else law.log_rules(f, codes, cuts)
@@ -305,7 +168,7 @@ def _ranked(score: np.ndarray) -> np.ndarray:
 
 def _cuts_and_codes(problem: Problem, level: Level, f: int):
     codes, cuts = cuts_of_feature(problem, level, f)
-    return _count(problem, level, codes, cuts)[0], codes, cuts
+    return count_rules(problem, level, codes, cuts)[0], codes, cuts
 
 
 def _best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -387,131 +250,3 @@ class _SumsOfCounts:
         # No index is out of range: "clip" keeps NumPy from copying to look.
         sums += table.take(count, mode="clip")
         sums += table.take(total - count, mode="clip")
-
-
-@jax.jit
-def _log_rule(prior: TreePrior, node: Node, rule: Rule) -> jax.Array:
-    return prior.log_rule(node, rule)
-
-
-@jax.jit
-def _log_stop(prior: TreePrior, node: Node) -> jax.Array:
-    return prior.log_stop(node)
-
-
-def _in_blocks(function, num_nodes: int, *facts: np.ndarray) -> np.ndarray:
-    """Call a compiled function on facts [nodes, ...] in a few sizes of blocks."""
-    results = []
-    start = 0
-    with jax.enable_x64(True):
-        while start < num_nodes:
-            size = next((b for b in _BLOCKS if b >= num_nodes - start), _BLOCKS[-1])
-            piece = [fact[start : start + size] for fact in facts]
-            length = len(piece[0])
-            widths = [((0, size - length), *((0, 0),) * (p.ndim - 1)) for p in piece]
-            padded = [np.pad(p, w, mode="edge") for p, w in zip(piece, widths, strict=True)]
-            results.append(np.asarray(function(*padded))[:length])
-            start += size
-    return np.concatenate(results)
-
-
-def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
-    """Rows in each node, repeated ones counted as often as they are, float64 [K]."""
-    weights = problem.columns.weights
-    if weights is None or not level.rows:
-        return np.diff(level.start).astype(float)
-    return np.add.reduceat(weights.take(level.rows[0]), level.start[:-1]).astype(float)
-
-
-def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
-    """Log weight of stopping in every node, float64 [K]."""
-
-    def function(num_rows, num_features):
-        has_rule = num_features > 0
-        node = Node(jnp.full(num_rows.shape, float(level.depth)), has_rule, num_rows, num_features)
-        return _log_stop(prior, node)
-
-    prior = jax.tree.map(np.float64, problem.prior)
-    rows = _rows_of_nodes(problem, level)
-    return _in_blocks(function, level.num_segments, rows, num_features.astype(float))
-
-
-def _log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
-    """Log weight of one rule of each feature in every node, float64 [K, d]."""
-    features = problem.columns.features.astype(np.int32)
-    prior = jax.tree.map(np.float64, problem.prior)
-    if not len(features):
-        return np.zeros(num_rules.shape)
-
-    def function(num_rows, num_features, num_rules):
-        node = Node(
-            jnp.full((len(num_rows), 1), float(level.depth)),
-            (num_features > 0)[:, None],
-            num_rows[:, None],
-            jnp.maximum(num_features, 1)[:, None],
-        )
-        ones = jnp.ones(num_rules.shape)
-        rule = Rule(features[None, :] + 0 * num_rules.astype(int), ones, num_rules, ones, ones)
-        return jnp.broadcast_to(_log_rule(prior, node, rule), num_rules.shape)
-
-    return _in_blocks(
-        function,
-        level.num_segments,
-        _rows_of_nodes(problem, level),
-        num_features.astype(float),
-        np.maximum(num_rules, 1).astype(float),
-    )
-
-
-class _LawOfCuts:
-    """Log weights of single rules, for a prior that tells cuts of one feature apart."""
-
-    def __init__(self, problem: Problem, level: Level):
-        self.problem, self.level = problem, level
-        counts = []
-        for f in range(len(level.rows)):
-            counts.append(_count(problem, level, *cuts_of_feature(problem, level, f)))
-        self.num_rules = np.stack(counts, axis=1)
-        self.num_features = (self.num_rules > 0).sum(axis=1)
-
-    @classmethod
-    def of(cls, problem: Problem, level: Level) -> "_LawOfCuts | None":
-        """Get the law, or None where all cuts of a feature weigh the same."""
-        if "width_share" not in problem.prior.rule_facts or not level.rows:
-            return None
-        return cls(problem, level)
-
-    def log_rules(self, f: int, codes: np.ndarray, cuts: list[Cuts]) -> list[np.ndarray]:
-        """Log weight of the rule at each position, for each side of missing values, [a]."""
-        problem, level = self.problem, self.level
-        feature = int(problem.columns.features[f])
-        flat = problem.design.offset[feature] + np.maximum(codes, 0)
-        width = problem.design.gap_width(flat, np.append(flat[1:], flat[-1:]))
-        widths = sum(np.where(each.is_rule, width, 0.0) for each in cuts)
-        total = np.add.reduceat(widths, level.start[:-1])
-        num_cuts = np.broadcast_to(_num_cuts(problem, codes), codes.shape)
-        prior = jax.tree.map(np.float64, problem.prior)
-
-        def function(num_rows, num_features, num_rules, num_cuts, share):
-            depth = jnp.full(share.shape, float(level.depth))
-            node = Node(depth, num_features > 0, num_rows, num_features)
-            which = jnp.full(share.shape, feature, jnp.int32)
-            return _log_rule(prior, node, Rule(which, num_cuts, num_rules, share, 1.0))
-
-        weights = []
-        for each in cuts:
-            where = np.flatnonzero(each.is_rule)
-            segment = level.segment[where]
-            found = np.zeros(len(codes))
-            if len(where):
-                found[where] = _in_blocks(
-                    function,
-                    len(where),
-                    _rows_of_nodes(problem, level)[segment],
-                    self.num_features[segment].astype(float),
-                    self.num_rules[segment, f].astype(float),
-                    num_cuts[where].astype(float),
-                    width[where] / total[segment],
-                )
-            weights.append(found)
-        return weights

@@ -8,14 +8,9 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import root_level
 from bdtppl.inference.greedy_modal.growth import GreedyTree, grow
-from bdtppl.inference.greedy_modal.partitions import (
-    Best,
-    Problem,
-    best_rules,
-    every_rule,
-    log_stops,
-    node_scores,
-)
+from bdtppl.inference.greedy_modal.partitions import Best, best_rules, every_rule, node_scores
+from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.inference.greedy_modal.weights import log_stops
 from bdtppl.inference.posterior import Posterior
 from bdtppl.models.tree import Tree
 

@@ -1,0 +1,84 @@
+"""What is grown: rows laid out by column, a model and its limits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bdtppl.inference.greedy_modal.columns import Columns
+from bdtppl.inference.greedy_modal.scores import LeafScore, leaf_scorer
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior
+
+__all__ = ["Problem", "pose"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is grown: rows, model and limits.
+
+    Attributes
+    ----------
+    design, prior, leaf, constraints
+        The model; the prior has its defaults filled in.
+    columns
+        The rows by column.
+    score
+        Leaf scores of statistics.
+    smoothing
+        Share of a child's rows that its leaf prior absorbs; 0 for a constant prior.
+    split_precision
+        Gaps of at most this width, in units of the feature, cannot be cut.
+    """
+
+    design: Design
+    prior: TreePrior
+    leaf: Leaf
+    constraints: Constraints
+    columns: Columns
+    score: LeafScore
+    smoothing: float = 0.0
+    split_precision: float = 0.0
+
+
+def pose(
+    design: Design,
+    y: np.ndarray,
+    prior: TreePrior,
+    leaf: Leaf,
+    constraints: Constraints | None = None,
+    *,
+    smoothing: float = 0.0,
+    split_precision: float = 0.0,
+) -> Problem:
+    """Lay out rows and model for growing.
+
+    Parameters
+    ----------
+    design
+        Training rows.
+    y
+        Targets [n].
+    prior
+        Node-wise tree prior.
+    leaf
+        Leaf family.
+    constraints
+        Limits on the tree.
+    smoothing
+        Share of a node's rows that the leaf prior of its children absorbs (section 5.2).
+    split_precision
+        Neighbouring values no further apart than this are not separated, in units of the feature.
+    """
+    constraints = Constraints() if constraints is None else constraints
+    return Problem(
+        design,
+        prior.resolve(design),
+        leaf,
+        constraints,
+        Columns.of(design, leaf, y, constraints.allows(design.names)),
+        leaf_scorer(leaf, int(design.weights.sum()), is_smoothed=smoothing > 0),
+        smoothing,
+        split_precision,
+    )
