@@ -36,4 +36,4 @@ def cached_in_float64(function: Callable[[Any], R]) -> cached_property[R]:
 
 def as_float64(tree):
     """Make every leaf of a pytree a float64 array, inside a double-precision scope."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.float64), tree)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), tree)

@@ -170,7 +170,8 @@ def _score_tree(tree, columns: _Columns, rows, prior, leaf, min_leaf, max_depth)
 
     facts, available = _available_rules(inside.astype(float), columns, min_leaf, prior.rules)
     has_rule = (facts["num_features"] > 0) & (depth < max_depth)
-    node = Node(depth.astype(float), has_rule, facts["num_rows"], facts["num_features"])
+    log_num_features = jnp.log(jnp.maximum(facts["num_features"], 1))
+    node = Node(depth.astype(float), has_rule, facts["num_rows"], log_num_features)
     # The gap that a split cuts begins at the greatest code on its left.
     codes = columns.code[:, split_on].T
     on_left = inside & goes_left & (codes >= 0)
@@ -179,9 +180,9 @@ def _score_tree(tree, columns: _Columns, rows, prior, leaf, min_leaf, max_depth)
     slot = jnp.arange(len(feature))
     rule = Rule(
         feature=split_on,
-        num_cuts=jnp.maximum(facts["num_cuts"][slot, at], 1),
-        num_feature_cuts=jnp.maximum(facts["num_feature_cuts"][slot, split_on], 1),
-        width_share=facts["width"][slot, at] / facts["feature_width"][slot, split_on],
+        log_num_cuts=jnp.log(jnp.maximum(facts["num_cuts"][slot, at], 1)),
+        log_num_feature_cuts=jnp.log(jnp.maximum(facts["num_feature_cuts"][slot, split_on], 1)),
+        log_width_share=jnp.log(facts["width"][slot, at] / facts["feature_width"][slot, split_on]),
     )
     is_split = feature >= 0
     # Rows of one code stay together; a threshold that parts them is no rule of the design.

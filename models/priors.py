@@ -47,41 +47,43 @@ class Node(NamedTuple):
         Whether any rule is available.
     num_rows
         Rows in the node, repeated ones counted as often as they are.
-    num_features
-        Features with an available rule.
+    log_num_features
+        Log of the number of features with an available rule.
     """
 
     depth: Any
     has_rule: Any
     num_rows: Any = None
-    num_features: Any = None
+    log_num_features: Any = None
 
 
 class Rule(NamedTuple):
     """What a prior may know of a rule, or of all rules of a node inside one gap.
 
     With ``rules="cuts"`` the cuts between two neighbouring values of a node part its rows alike and
-    are one entry that stands for ``num_cuts`` rules; with ``rules="gaps"`` that number is 1.
+    are one entry that stands for several rules; with ``rules="gaps"`` it stands for one. Counts
+    come as their logs, as weights use them: a pass over millions of entries looks logs up.
 
     Attributes
     ----------
     feature
         Feature index.
-    num_cuts
-        Rules that the entry stands for.
-    num_feature_cuts
-        Available rules of the same feature in the node.
-    width_share
-        Width of the entry's gap over the summed width of its feature's available rules.
-    num_equivalent
-        Rules of the node, the entry's own included, that part its rows into the same two sets.
+    log_num_cuts
+        Log of the number of rules that the entry stands for.
+    log_num_feature_cuts
+        Log of the number of available rules of the same feature in the node.
+    log_width_share
+        Log of the width of the entry's gap over the summed width of its feature's available rules.
+    log_num_equivalent
+        Log of the number of rules of the node, the entry's own included, that part its rows into
+        the same two sets.
     """
 
     feature: Any
-    num_cuts: Any = None
-    num_feature_cuts: Any = None
-    width_share: Any = None
-    num_equivalent: Any = None
+    log_num_cuts: Any = None
+    log_num_feature_cuts: Any = None
+    log_width_share: Any = None
+    log_num_equivalent: Any = None
 
 
 @runtime_checkable
@@ -172,7 +174,7 @@ class _Defaults:
     def log_rule(self, node: Node, rule: Rule) -> Any:
         """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
         weight = self.log_split(node, rule)
-        return weight if rule.num_cuts is None else weight - jnp.log(rule.num_cuts)
+        return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
 
 
 def _check_rules(rules: str) -> None:
@@ -199,7 +201,7 @@ class LeafPenalty(_Defaults):
 
     counts_partitions: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {"log_phi": constraints.real}
-    rule_facts: ClassVar[tuple[str, ...]] = ("num_equivalent",)
+    rule_facts: ClassVar[tuple[str, ...]] = ("log_num_equivalent",)
 
     def __post_init__(self):
         require(np.isfinite, "log_phi must be finite; got {}.", self.log_phi)
@@ -211,8 +213,8 @@ class LeafPenalty(_Defaults):
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """-log_phi, shared among the rules that make the same partition."""
-        share = -jnp.log(rule.num_equivalent)
-        return -self.log_phi + (share if rule.num_cuts is None else share + jnp.log(rule.num_cuts))
+        share = -rule.log_num_equivalent
+        return -self.log_phi + (share if rule.log_num_cuts is None else share + rule.log_num_cuts)
 
     def log_rule(self, node: Node, rule: Rule) -> Any:
         """-log_phi: a tree is one of partitions, which carry their weight whole."""
@@ -234,7 +236,7 @@ class DescriptionLength(_Defaults):
     rules: Rules = setting(default="cuts")
 
     parameter_support: ClassVar[dict[str, Constraint]] = {"beta": constraints.real}
-    rule_facts: ClassVar[tuple[str, ...]] = ("num_cuts",)
+    rule_facts: ClassVar[tuple[str, ...]] = ("log_num_cuts",)
 
     def __post_init__(self):
         require(np.isfinite, "beta must be finite; got {}.", self.beta)
@@ -253,7 +255,7 @@ class DescriptionLength(_Defaults):
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """-beta for every rule."""
-        return jnp.log(rule.num_cuts) - self.beta
+        return rule.log_num_cuts - self.beta
 
 
 @pytree_dataclass
@@ -283,7 +285,7 @@ class DepthDecay(_Defaults):
         "alpha": constraints.unit_interval,
         "beta": constraints.positive,
     }
-    node_facts: ClassVar[tuple[str, ...]] = ("num_features",)
+    node_facts: ClassVar[tuple[str, ...]] = ("log_num_features",)
 
     def __post_init__(self):
         require(lambda a: (a > 0) & (a < 1), "alpha must lie in (0, 1); got {}.", self.alpha)
@@ -296,8 +298,8 @@ class DepthDecay(_Defaults):
     def rule_facts(self) -> tuple[str, ...]:
         """Facts that the law of the cut reads."""
         if self.cut_weights == "gap":
-            return ("width_share",)
-        return ("num_cuts", "num_feature_cuts")
+            return ("log_width_share",)
+        return ("log_num_cuts", "log_num_feature_cuts")
 
     def _log_split_probability(self, depth):
         return jnp.log(self.alpha) - self.beta * jnp.log1p(depth)
@@ -310,10 +312,10 @@ class DepthDecay(_Defaults):
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of splitting, of the feature and of the cut."""
         if self.cut_weights == "gap":
-            share = jnp.log(rule.width_share)
+            share = rule.log_width_share
         else:
-            share = jnp.log(rule.num_cuts) - jnp.log(rule.num_feature_cuts)
-        return self._log_split_probability(node.depth) + (share - jnp.log(node.num_features))
+            share = rule.log_num_cuts - rule.log_num_feature_cuts
+        return self._log_split_probability(node.depth) + (share - node.log_num_features)
 
 
 @pytree_dataclass
@@ -337,7 +339,7 @@ class GreedyPartition(_Defaults):
 
     depends_on_depth: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {"p": constraints.unit_interval}
-    rule_facts: ClassVar[tuple[str, ...]] = ("num_cuts", "num_feature_cuts")
+    rule_facts: ClassVar[tuple[str, ...]] = ("log_num_cuts", "log_num_feature_cuts")
 
     def __post_init__(self):
         require(lambda p: (p > 0) & (p < 1), "p must lie in (0, 1); got {}.", self.p)
@@ -354,5 +356,5 @@ class GreedyPartition(_Defaults):
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of splitting, of the feature and of the cut."""
-        share = jnp.log(rule.num_cuts) - jnp.log(rule.num_feature_cuts)
+        share = rule.log_num_cuts - rule.log_num_feature_cuts
         return (1 + node.depth) * jnp.log(self.p) + share - jnp.log(float(self.num_features))

@@ -109,13 +109,16 @@ class Tree:
 
         def joined(name: str) -> np.ndarray:
             arrays = [getattr(batch, name) for batch in batches]
-            if name != "num_nodes":
-                fill = unused.get(name, 0)
-                arrays = [
-                    np.pad(a, ((0, 0), (0, capacity - a.shape[1])), constant_values=fill)
-                    for a in arrays
-                ]
-            return np.concatenate(arrays)
+            if name == "num_nodes":
+                return np.concatenate(arrays)
+            whole = np.empty((sum(map(len, arrays)), capacity), arrays[0].dtype)
+            start = 0
+            for array in arrays:
+                rows = whole[start : start + len(array)]
+                rows[:, : array.shape[1]] = array
+                rows[:, array.shape[1] :] = unused.get(name, 0)
+                start += len(array)
+            return whole
 
         return cls(**{f.name: joined(f.name) for f in fields(cls)})
 

@@ -215,7 +215,7 @@ class Unshared(ExactPosterior):
 
     @cached_property
     def chart(self):
-        return _changed(super().chart, num_equivalent=lambda n: n * 0 + 1)
+        return _changed(super().chart, log_num_equivalent=lambda n: n * 0 + 1)
 
 
 class SharedAmongGaps(ExactPosterior):
@@ -223,7 +223,7 @@ class SharedAmongGaps(ExactPosterior):
 
     @cached_property
     def chart(self):
-        return _changed(super().chart, num_cuts=lambda n: n * 0 + 1)
+        return _changed(super().chart, log_num_cuts=lambda n: n * 0 + 1)
 
 
 class OneCutTooMany(ExactPosterior):
@@ -231,7 +231,7 @@ class OneCutTooMany(ExactPosterior):
 
     @cached_property
     def chart(self):
-        return _changed(super().chart, num_feature_cuts=lambda n: n + 1)
+        return _changed(super().chart, log_num_feature_cuts=lambda n: n + 1)
 
 
 def _changed(chart, **changes):
@@ -264,7 +264,7 @@ class AllFeaturesAvailable(ExactPosterior):
     @cached_property
     def chart(self):
         chart = super().chart
-        counts = {"num_features": jnp.full_like(chart.node_facts["num_features"], 3)}
+        counts = {"log_num_features": jnp.full_like(chart.node_facts["log_num_features"], 3)}
         return chart._replace(node_facts=counts)
 
 

@@ -56,7 +56,9 @@ def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.nd
 
     def function(num_rows, num_features):
         has_rule = num_features > 0
-        node = Node(jnp.full(num_rows.shape, float(level.depth)), has_rule, num_rows, num_features)
+        log_num_features = jnp.log(jnp.maximum(num_features, 1))
+        depth = jnp.full(num_rows.shape, float(level.depth))
+        node = Node(depth, has_rule, num_rows, log_num_features)
         return _log_stop(prior, node)
 
     prior = jax.tree.map(np.float64, problem.prior)
@@ -76,10 +78,11 @@ def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray
             jnp.full((len(num_rows), 1), float(level.depth)),
             (num_features > 0)[:, None],
             num_rows[:, None],
-            jnp.maximum(num_features, 1)[:, None],
+            jnp.log(jnp.maximum(num_features, 1))[:, None],
         )
-        ones = jnp.ones(num_rules.shape)
-        rule = Rule(features[None, :] + 0 * num_rules.astype(int), ones, num_rules, ones, ones)
+        zeros = jnp.zeros(num_rules.shape)
+        feature = features[None, :] + zeros.astype(int)
+        rule = Rule(feature, zeros, jnp.log(num_rules), zeros, zeros)
         return jnp.broadcast_to(_log_rule(prior, node, rule), num_rules.shape)
 
     return _in_blocks(
@@ -105,7 +108,7 @@ class LawOfCuts:
     @classmethod
     def of(cls, problem: Problem, level: Level) -> "LawOfCuts | None":
         """Get the law, or None where all cuts of a feature weigh the same."""
-        if "width_share" not in problem.prior.rule_facts or not level.rows:
+        if "log_width_share" not in problem.prior.rule_facts or not level.rows:
             return None
         return cls(problem, level)
 
@@ -122,9 +125,10 @@ class LawOfCuts:
 
         def function(num_rows, num_features, num_rules, num_cuts, share):
             depth = jnp.full(share.shape, float(level.depth))
-            node = Node(depth, num_features > 0, num_rows, num_features)
+            node = Node(depth, num_features > 0, num_rows, jnp.log(num_features))
             which = jnp.full(share.shape, feature, jnp.int32)
-            return _log_rule(prior, node, Rule(which, num_cuts, num_rules, share, 1.0))
+            rule = Rule(which, jnp.log(num_cuts), jnp.log(num_rules), jnp.log(share), 0.0)
+            return _log_rule(prior, node, rule)
 
         weights = []
         for each in cuts:

@@ -47,16 +47,18 @@ class Chart(NamedTuple):
     has_rule
         bool [N].
     node_facts, rule_facts
-        Further fields of `Node` [N] and `Rule` [E] that the prior reads.
+        Further fields of `Node` [N] and `Rule` [E] that the prior reads; where that is the log of a
+        count, the count, int32.
+    log_count
+        float64; logs of counts from 0 (whose entry is 0, and never used) up.
     node_range, production_range
         int32 [B, 2]; start and stop of each block.
-    num_blocks, root, depth_limit
-        int32 scalars.
+    num_blocks, root, depth_limit, search_steps
+        int32 scalars; the last one is the steps of a binary search among the productions of a node.
     levels
         int32 [D]; the depths 0 to D - 1, or one 0 where depth does not matter.
-    block_productions, search_steps
-        Arrays whose lengths are the most productions of a block and the steps of a binary search
-        among the productions of a node (a length is static under jit).
+    block_productions
+        An array whose length is the most productions of a block (a length is static under jit).
     """
 
     left: jax.Array
@@ -67,14 +69,15 @@ class Chart(NamedTuple):
     has_rule: jax.Array
     node_facts: dict[str, jax.Array]
     rule_facts: dict[str, jax.Array]
+    log_count: jax.Array
     node_range: jax.Array
     production_range: jax.Array
     num_blocks: jax.Array
     root: jax.Array
     depth_limit: jax.Array
+    search_steps: jax.Array
     levels: jax.Array
     block_productions: jax.Array
-    search_steps: jax.Array
 
     @property
     def uses_depth(self) -> bool:
@@ -95,7 +98,11 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     num_levels = max(8, padded_size(grammar.depth_limit + 1)) if needs_depth else 1
     first = np.full(num_nodes + 1, grammar.num_productions, np.int32)
     first[: grammar.num_subproblems + 1] = grammar.first_production
-    rule_facts = set(prior.rule_facts) | ({"num_cuts"} if prior.rules == "cuts" else set())
+    cuts = {"log_num_cuts"} if prior.rules == "cuts" else set()
+    node_facts = {name: _fact(grammar, name) for name in sorted(prior.node_facts)}
+    rule_facts = {name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts))}
+    facts = [*node_facts.values(), *rule_facts.values()]
+    most = max((int(f.max(initial=0)) for f in facts if f.dtype == np.int32), default=0)
     return Chart(
         left=padded(grammar.left, num_productions),
         right=padded(grammar.right, num_productions),
@@ -103,18 +110,24 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         feature=padded(grammar.feature, num_productions),
         first_production=jnp.asarray(first),
         has_rule=padded(grammar.has_rule, num_nodes),
-        node_facts={n: padded(getattr(grammar, n), num_nodes) for n in sorted(prior.node_facts)},
-        rule_facts={n: padded(getattr(grammar, n), num_productions) for n in sorted(rule_facts)},
+        node_facts={name: padded(fact, num_nodes) for name, fact in node_facts.items()},
+        rule_facts={name: padded(fact, num_productions) for name, fact in rule_facts.items()},
+        log_count=jnp.asarray(np.log(np.maximum(np.arange(padded_size(max(64, most + 1))), 1.0))),
         node_range=padded(node_range, num_blocks),
         production_range=padded(production_range, num_blocks),
         num_blocks=jnp.int32(len(node_range)),
         root=jnp.int32(grammar.root),
         depth_limit=jnp.int32(grammar.depth_limit),
-        levels=jnp.arange(num_levels, dtype=jnp.int32),
-        block_productions=jnp.zeros(block_productions, jnp.int8),
-        # In fours, so that grammars a little wider or narrower compile nothing.
-        search_steps=jnp.zeros(4 * -(-max(1, widest.bit_length()) // 4), jnp.int8),
+        search_steps=jnp.int32(widest.bit_length()),
+        levels=jnp.asarray(np.arange(num_levels, dtype=np.int32)),
+        block_productions=jnp.asarray(np.zeros(block_productions, np.int8)),
     )
+
+
+def _fact(grammar: Grammar, name: str) -> np.ndarray:
+    """Values of one fact; logs of counts are looked up later, so a chart keeps the counts."""
+    values = getattr(grammar, name.removeprefix("log_"))
+    return np.log(values) if name.startswith("log_") and values.dtype == np.float64 else values
 
 
 def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
@@ -162,19 +175,26 @@ def take(array: jax.Array, index: Any) -> jax.Array:
     return array.at[index].get(mode="promise_in_bounds")
 
 
+def _read(chart: Chart, name: str, values: jax.Array) -> jax.Array:
+    """Entries of a fact as priors read them."""
+    is_count = jnp.issubdtype(values.dtype, jnp.integer)
+    if name.startswith("log_") and is_count:
+        return take(chart.log_count, values)
+    return values.astype(float)
+
+
 def node_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Node:
     """Facts of some nodes at some depths, which broadcast against each other."""
     has_rule = chart.has_rule[index]
     if chart.uses_depth:
         has_rule = has_rule & (depth < chart.depth_limit)
-    # Counts are stored as int32, whose logarithm JAX would take in float32.
-    facts = {name: values[index].astype(float) for name, values in chart.node_facts.items()}
+    facts = {name: _read(chart, name, values[index]) for name, values in chart.node_facts.items()}
     return Node(depth=depth.astype(float), has_rule=has_rule, **facts)
 
 
 def rule_at(chart: Chart, index: jax.Array) -> Rule:
     """Facts of some productions."""
-    facts = {name: values[index].astype(float) for name, values in chart.rule_facts.items()}
+    facts = {name: _read(chart, name, values[index]) for name, values in chart.rule_facts.items()}
     return Rule(feature=chart.feature[index], **facts)
 
 
@@ -206,6 +226,6 @@ def block_of(chart: Chart, i: jax.Array) -> Block:
         node=nodes_at_all_depths(chart, parent),
         rule=Rule(
             feature=piece(chart.feature)[:, None],
-            **{n: piece(values)[:, None].astype(float) for n, values in chart.rule_facts.items()},
+            **{n: _read(chart, n, piece(v)[:, None]) for n, v in chart.rule_facts.items()},
         ),
     )

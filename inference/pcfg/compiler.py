@@ -23,7 +23,7 @@ from bdtppl.models.priors import Rules
 
 __all__ = ["TooManySubproblems", "compile_grammar"]
 
-_CHUNK_ENTRIES = 1 << 20  # node-by-code entries of one chunk: its arrays stay in the cache
+_CHUNK_ENTRIES = 1 << 18  # node-by-code entries of one chunk: its arrays stay in the cache
 
 
 class TooManySubproblems(ValueError):
@@ -294,8 +294,13 @@ def _compile(
 
 def _is_verified(members, counts, left, right, rng) -> bool:
     """Whether children add up to their parents under a second identity of the stored bitsets."""
-    multiplier = rng.integers(0, 2**63, members.shape[1], dtype=np.uint64) * np.uint64(2)
-    check = (members * (multiplier + np.uint64(1))).sum(axis=1, dtype=np.uint64)
+    # Half words: the leading bits of whole ones would leave few bits of a product to chance.
+    halves = members.view(np.uint32).T
+    check = np.zeros(len(members), np.uint64)
+    for half, multiplier in zip(
+        halves, rng.integers(0, 2**64, len(halves), np.uint64), strict=True
+    ):
+        check += half * multiplier
     return bool((check.take(left) + check.take(right) == np.repeat(check, counts)).all())
 
 
@@ -319,7 +324,9 @@ def _heights(members, counts, left, right) -> np.ndarray:
         run = np.cumsum(lengths) - lengths
         production = np.repeat(start[nodes] - run, lengths) + np.arange(lengths.sum())
         if len(production):
-            tallest = np.maximum(height[left[production]], height[right[production]])
+            tallest = np.maximum(
+                height.take(left.take(production)), height.take(right.take(production))
+            )
             height[nodes] = np.maximum.reduceat(tallest, run) + 1
     return height
 

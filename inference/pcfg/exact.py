@@ -119,9 +119,8 @@ class ExactPosterior:
     def statistics(self) -> np.ndarray:
         """Statistics of every subproblem, float64 [N, s]."""
         weight = self.grammar.design.weights * self.observed
-        # Eager operations are compiled for every shape that they meet: give them few.
         length = padded_size(len(weight))
-        rows = self.leaf.statistics(padded(self.y, length), padded(weight, length))
+        rows = _row_statistics(self.leaf, padded(self.y, length), padded(weight, length))
         rows = np.asarray(rows)[: len(weight)]
         return self.grammar.node_sums(self.grammar.cell_sums(rows))
 
@@ -130,7 +129,7 @@ class ExactPosterior:
         """(prior, leaf scores, feature weights) as the passes take them."""
         statistics = padded(self.statistics, len(self.chart.has_rule))
         scores = _leaf_scores(as_float64(self.leaf), statistics)
-        return as_float64(self.prior), scores, jnp.zeros(self.grammar.design.num_features)
+        return as_float64(self.prior), scores, np.zeros(self.grammar.design.num_features)
 
     @cached_in_float64
     def _log_q(self) -> jax.Array:
@@ -164,8 +163,13 @@ class ExactPosterior:
     def log_prior_normaliser(self) -> float:
         """Log of the sum over trees of the prior weight alone."""
         prior, scores, feature_weight = self._terms
-        log_q = inside(self.chart, prior, jnp.zeros_like(scores), feature_weight)
-        return self._at_root(log_q)
+        numbers, kind = jax.tree.flatten(prior)
+        key = (kind, *(np.asarray(number).tobytes() for number in numbers))
+        known = self.grammar.normalisers  # a new target needs no second pass for the prior
+        if key not in known:
+            log_q = inside(self.chart, prior, np.zeros(scores.shape), feature_weight)
+            known[key] = self._at_root(log_q)
+        return known[key]
 
     @property
     def log_evidence(self) -> float:
@@ -201,9 +205,9 @@ class ExactPosterior:
         One minus the share of the sum over trees that is left when the feature is forbidden.
         """
         prior, scores, zeros = self._terms
+        forbidden = np.where(np.eye(len(zeros), dtype=bool), -np.inf, zeros)
         without = [
-            self._at_root(inside(self.chart, prior, scores, zeros.at[f].set(-jnp.inf)))
-            for f in range(len(zeros))
+            self._at_root(inside(self.chart, prior, scores, weights)) for weights in forbidden
         ]
         return 0.0 - np.expm1(np.minimum(np.asarray(without) - self.log_partition, 0.0))
 
@@ -318,17 +322,14 @@ class ExactPosterior:
         )
 
     def _trees_of(self, derivations: Derivations) -> Tree:
-        production, sides = derivations.production, self._sides
-        splits = production >= 0
-        used = np.where(splits, production, 0)
-        left = derivations.left
-        threshold = sides.rule_threshold(self.grammar.design, used, derivations.place)
+        sides, left = self._sides, derivations.left
+        used = derivations.production.astype(np.intp)
         return Tree(
-            feature=np.where(splits, sides.feature[used], np.int32(-1)),
-            threshold=np.where(splits, threshold, np.nan),
-            missing_left=splits & sides.missing_left[used],
+            feature=sides.feature.take(used, mode="wrap"),
+            threshold=sides.rule_threshold(self.grammar.design, used, derivations.place),
+            missing_left=sides.missing_left.take(used, mode="wrap"),
             left=left,
-            right=np.where(splits, left + np.int32(1), np.int32(0)),
+            right=left + (used >= 0),
             num_nodes=derivations.num_nodes,
         )
 
@@ -398,6 +399,11 @@ class ExactPosterior:
             self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
         )
         return np.asarray(self.leaf.sample(key_target, self.statistics[np.asarray(node)]))
+
+
+@jax.jit
+def _row_statistics(leaf: Leaf, y: jax.Array, weights: jax.Array) -> jax.Array:
+    return leaf.statistics(y, weights)
 
 
 @jax.jit

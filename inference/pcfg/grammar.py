@@ -56,6 +56,8 @@ class Grammar:
         int64 [N]; rows in the subproblem, with repetitions.
     charts
         Layouts for compiled passes made from this grammar so far (`bdtppl.inference.pcfg.chart`).
+    normalisers
+        Log normalisers of the priors that were used on it so far.
     """
 
     design: Design
@@ -72,6 +74,7 @@ class Grammar:
     missing_left: np.ndarray | None
     num_rows: np.ndarray
     charts: dict = field(default_factory=dict, repr=False)
+    normalisers: dict = field(default_factory=dict, repr=False)
 
     @property
     def num_subproblems(self) -> int:
@@ -179,7 +182,7 @@ class Grammar:
             key_bits = child_bits + int(parent[-1]).bit_length()
             first, group = distinct((parent << np.uint64(child_bits)) | lesser, key_bits)
             rules = np.bincount(group, self.num_cuts[piece], minlength=len(first))
-            num_equivalent[piece] = rules.astype(np.int32)[group]
+            num_equivalent[piece] = rules.astype(np.int32).take(group)
             is_first[start + first] = True
         return num_equivalent, is_first
 
@@ -222,5 +225,6 @@ class Grammar:
             sums[start:stop] = cells.astype(np.float64) @ cell_values
         for start, stop in pairwise(bounds[1:]):
             production = self.first_production[start:stop]
-            sums[start:stop] = sums[self.left[production]] + sums[self.right[production]]
+            sums[start:stop] = sums.take(self.left.take(production), axis=0)
+            sums[start:stop] += sums.take(self.right.take(production), axis=0)
         return sums

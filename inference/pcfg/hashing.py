@@ -53,7 +53,7 @@ class HashTable:
     def __init__(self, capacity: int = 1000):
         self.size = 0
         self._keys_by_id: list[np.ndarray] = []
-        self._allocate(int(1.5 * capacity).bit_length())
+        self._allocate(int(3 * capacity).bit_length())
 
     def _allocate(self, bits: int) -> None:
         self._shift = np.uint64(64 - bits)
@@ -64,7 +64,7 @@ class HashTable:
     def _reserve(self, extra: int) -> None:
         """Make room for that many more keys."""
         bits = int(self._mask).bit_length()
-        needed = max(bits, int(1.5 * (self.size + extra)).bit_length())
+        needed = max(bits, int(3 * (self.size + extra)).bit_length())
         if needed == bits:
             return
         known = self._keys_by_id
@@ -91,15 +91,20 @@ class HashTable:
 
     def _find(self, keys: np.ndarray) -> np.ndarray:
         """Ids of keys, int32; -1 where there is none."""
-        ids = np.full(len(keys), -1, np.int32)
-        slot = (keys >> self._shift).astype(np.int64)
-        pending = np.arange(len(keys))
+        slot = (keys >> self._shift).view(np.int64)
+        held = self._keys.take(slot)
+        found = held == keys
+        ids = (self._ids.take(slot) + np.int32(1)) * found - np.int32(1)
+        # Keys in the way of others were moved to the slots behind.
+        rest = np.flatnonzero(~found & (held != 0))
+        pending, keys, slot = rest, keys.take(rest), slot.take(rest)
         while len(pending):
+            slot = (slot + 1) & self._mask
             held = self._keys.take(slot)
             found = np.flatnonzero(held == keys)
-            ids[pending[found]] = self._ids.take(slot[found])
+            ids[pending.take(found)] = self._ids.take(slot.take(found))
             rest = np.flatnonzero((held != keys) & (held != 0))
-            pending, keys, slot = pending[rest], keys[rest], (slot[rest] + 1) & self._mask
+            pending, keys, slot = pending.take(rest), keys.take(rest), slot.take(rest)
         return ids
 
     def insert(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -112,11 +117,11 @@ class HashTable:
         first
             int64; for each new id, in order, the position of the first key that has it.
         """
-        first, group = distinct(keys)
-        distinct_keys = keys.take(first)
-        ids = self._find(distinct_keys)
-        is_new = np.flatnonzero(ids < 0)
-        ids[is_new] = np.arange(self.size, self.size + len(is_new), dtype=np.int32)
-        self._reserve(len(is_new))
-        self._place(distinct_keys[is_new])
-        return ids.take(group), first[is_new]
+        ids = self._find(keys)
+        unknown = np.flatnonzero(ids < 0)
+        new_keys = keys.take(unknown)
+        first, group = distinct(new_keys)
+        ids[unknown] = group + np.int32(self.size)
+        self._reserve(len(first))
+        self._place(new_keys.take(first))
+        return ids, unknown.take(first)

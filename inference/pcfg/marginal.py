@@ -260,16 +260,16 @@ def _sample_targets(
 def _slots_of_rows(chart: Chart, production, codes, low, missing_left) -> jax.Array:
     """Slot of the leaf of every row in every drawn tree, [n, draws]."""
     splits = production >= 0
-    left_slot = 2 * jnp.cumsum(splits, axis=0) - 1
-    row, draw = jnp.arange(len(codes))[:, None], jnp.arange(production.shape[1])[None, :]
+    left_slot = 2 * jnp.cumsum(splits, axis=1) - 1
+    row, draw = jnp.arange(len(codes))[:, None], jnp.arange(len(production))[None, :]
 
     def step(slot):
-        used = jnp.maximum(production[slot, draw], 0)
+        used = jnp.maximum(production[draw, slot], 0)
         code = codes[row, chart.feature[used]]
         goes_left = jnp.where(code < 0, missing_left[used], code <= low[used])
-        child = left_slot[slot, draw] + 1 - goes_left
-        return jnp.where(splits[slot, draw], child, slot)
+        child = left_slot[draw, slot] + 1 - goes_left
+        return jnp.where(splits[draw, slot], child, slot)
 
     return lax.while_loop(
-        lambda slot: splits[slot, draw].any(), step, jnp.zeros((len(codes), draw.shape[1]), int)
+        lambda slot: splits[draw, slot].any(), step, jnp.zeros((len(codes), draw.shape[1]), int)
     )

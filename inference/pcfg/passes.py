@@ -208,18 +208,30 @@ def log_partition(
     chart: Chart, prior: TreePrior, leaf_scores: jax.Array, feature_weight: jax.Array
 ) -> jax.Array:
     """Log Q(root), differentiable by the prior, the leaf scores and the feature weights."""
-    return inside(chart, prior, leaf_scores, feature_weight)[chart.root, 0]
+    return _at_root(chart, inside(chart, prior, leaf_scores, feature_weight))
+
+
+# Compiled, because eager operations are compiled one by one at the first call.
+
+
+@jax.jit
+def _at_root(chart: Chart, log_q: jax.Array) -> jax.Array:
+    return log_q[chart.root, 0]
+
+
+@jax.jit
+def _scaled(gradients, cotangent):
+    return jax.tree.map(lambda g: g * cotangent, gradients)
 
 
 def _log_partition_forward(chart, prior, leaf_scores, feature_weight):
     log_q = inside(chart, prior, leaf_scores, feature_weight)
     usage = outside(chart, prior, leaf_scores, feature_weight, log_q)
-    return log_q[chart.root, 0], (usage.prior, usage.stops, usage.feature_weight)
+    return _at_root(chart, log_q), (usage.prior, usage.stops, usage.feature_weight)
 
 
 def _log_partition_backward(gradients, cotangent):
-    prior, leaf_scores, feature_weight = jax.tree.map(lambda g: g * cotangent, gradients)
-    return None, prior, leaf_scores, feature_weight
+    return None, *_scaled(gradients, cotangent)
 
 
 log_partition.defvjp(_log_partition_forward, _log_partition_backward)

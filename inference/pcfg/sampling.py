@@ -79,7 +79,11 @@ class Derivations(NamedTuple):
     def left(self) -> np.ndarray:
         """Slot of the left child (the right one follows it), int32 [b, k]; 0 in leaves."""
         splits = self.production >= 0
-        return np.where(splits, 2 * np.cumsum(splits, axis=1, dtype=np.int32) - 1, 0)
+        left = np.cumsum(splits, axis=1, dtype=np.int32)
+        left *= 2
+        left -= 1
+        left *= splits
+        return left
 
 
 @jax.jit
@@ -116,72 +120,92 @@ def _choose(chart: Chart, choices: Choices, node, depth, uniform):
     first = take(chart.first_production, node)
     last = take(chart.first_production, node + 1) - 1
     # Skip as many productions as end at or before the target, in steps of falling powers of two.
-    used = first
-    for step in reversed(range(len(chart.search_steps))):
-        skipped = used + (1 << step)
+
+    def skip(i, used):
+        skipped = used + (1 << (chart.search_steps - 1 - i))
         ends_before = (
             take(choices.cumulative, (jnp.minimum(skipped, last + 1) - 1, level)) <= target
         )
-        used = jnp.where((skipped <= last) & ends_before, skipped, used)
+        return jnp.where((skipped <= last) & ends_before, skipped, used)
+
+    used = lax.fori_loop(0, chart.search_steps, skip, first)
     return (target < 0) | (last < first), used
 
 
 @partial(jax.jit, static_argnames=("capacity", "pick_cuts"))
 def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_cuts):
-    """Draw one tree per entry of ``draws``.
+    """Draw one tree per entry of ``draws``, with room for ``capacity`` slots.
 
     Slots 2j + 1 and 2j + 2 hold the children of the j-th split, so a queue of splits is enough:
     one step of the loop takes a split off the queue and settles both its children.
+
+    Returns
+    -------
+    derivations
+        The trees.
+    overflow
+        Whether a tree needed more slots.
     """
     num_draws, num_splits = len(draws), capacity // 2
-    columns = jnp.arange(num_draws)
+    columns = jnp.arange(num_draws)[:, None]
 
-    def settle(slot, node, depth, exists, state):
-        production, place, queue, depths, count, overflow = state
-        slot_key = jax.random.fold_in(rng_key, slot)
-        uniform = jax.random.uniform(slot_key, (num_draws,))
+    def random_numbers(key):
+        # Two a draw, side by side: those of a draw do not depend on how many draws there are.
+        return jax.random.uniform(key, (num_draws, 2))
+
+    def settle(key, node, depth, exists, queue, depths, count):
+        """Choose for one or two nodes of each draw [b, 1 or 2], and queue those that split."""
+        uniform = random_numbers(key)[:, : node.shape[1]]
         stops, used = _choose(chart, choices, node, depth, uniform)
         splits = exists & ~stops
-        overflow = overflow | (splits & (count >= num_splits))
-        splits = splits & (count < num_splits)
-        production = production.at[slot].set(jnp.where(splits, used, -1))
-        if pick_cuts:
-            place = place.at[slot].set(
-                jax.random.uniform(jax.random.fold_in(slot_key, 0), (num_draws,))
-            )
-        end = jnp.where(splits, count, num_splits)  # beyond the last split: overwritten at will
-        queue = queue.at[end, columns].set(used, mode="promise_in_bounds", unique_indices=True)
+        end = count[:, None] + jnp.cumsum(splits, axis=1) - splits
+        splits = splits & (end < num_splits)
+        # Nodes that do not split are written beyond the last split, in rows of their own.
+        end = jnp.where(splits, end, num_splits + jnp.arange(node.shape[1]))
+        put = {"mode": "promise_in_bounds", "unique_indices": True}
+        queue = queue.at[end, columns].set(used, **put)
         if chart.uses_depth:
-            depths = depths.at[end, columns].set(
-                depth, mode="promise_in_bounds", unique_indices=True
-            )
-        return production, place, queue, depths, count + splits, overflow
+            depths = depths.at[end, columns].set(jnp.broadcast_to(depth, used.shape), **put)
+        place = jnp.zeros((num_draws, 0))
+        if pick_cuts:
+            place = random_numbers(jax.random.fold_in(key, 0))[:, : node.shape[1]]
+        overflow = (exists & ~stops & ~splits).any()
+        return jnp.where(splits, used, -1), place, queue, depths, count + splits.sum(1), overflow
 
     def step(carry):
-        j, state = carry
-        queue, depths, count = state[2], state[3], state[4]
-        exists = j < count
-        used = jnp.where(exists, queue[j], 0)
-        depth = depths[j] + 1 if chart.uses_depth else depths[0]
-        state = settle(2 * j + 1, take(chart.left, used), depth, exists, state)
-        state = settle(2 * j + 2, take(chart.right, used), depth, exists, state)
-        return j + 1, state
+        j, production, place, queue, depths, count, overflow = carry
+        exists = (j < count)[:, None]
+        used = jnp.where(exists[:, 0], queue[j], 0)
+        children = jnp.stack([take(chart.left, used), take(chart.right, used)], axis=1)
+        depth = depths[j][:, None] + 1 if chart.uses_depth else jnp.zeros((num_draws, 1), int)
+        key = jax.random.fold_in(rng_key, j + 1)
+        found, at, queue, depths, count, more = settle(
+            key, children, depth, exists, queue, depths, count
+        )
+        production = lax.dynamic_update_index_in_dim(production, found, j, 0)
+        place = lax.dynamic_update_index_in_dim(place, at, j, 0)
+        return j + 1, production, place, queue, depths, count, overflow | more
 
     zeros = jnp.zeros(num_draws, jnp.int32)
-    shape = (capacity + 1, num_draws)
-    state = (
-        jnp.full(shape, -1, jnp.int32),
-        jnp.zeros(shape if pick_cuts else (0, num_draws)),
-        jnp.zeros((num_splits + 1, num_draws), jnp.int32),
-        jnp.zeros((num_splits + 1 if chart.uses_depth else 1, num_draws), jnp.int32),
-        zeros,
-        zeros.astype(bool),
+    queue = jnp.zeros((num_splits + 2, num_draws), jnp.int32)
+    depths = jnp.zeros((num_splits + 2 if chart.uses_depth else 1, num_draws), jnp.int32)
+    root = zeros[:, None] + chart.root
+    at_root = settle(
+        jax.random.fold_in(rng_key, 0), root, zeros[:, None], root >= 0, queue, depths, zeros
     )
-    root = zeros + chart.root
-    state = settle(jnp.int32(0), root, zeros, zeros == 0, state)
-    _, state = lax.while_loop(lambda c: (c[0] < c[1][4]).any(), step, (jnp.int32(0), state))
-    production, place, _, _, count, overflow = state
-    return Derivations(production, place, 2 * count + 1), overflow.any()
+    root_production, root_place, *state = at_root
+    production = jnp.full((num_splits, num_draws, 2), -1, jnp.int32)
+    place = jnp.zeros((num_splits, num_draws, 2 if pick_cuts else 0))
+    _, production, place, _, _, count, overflow = lax.while_loop(
+        lambda carry: (carry[0] < carry[-2]).any(), step, (jnp.int32(0), production, place, *state)
+    )
+
+    def slots(first, pairs):
+        return jnp.concatenate([first, pairs.transpose(1, 0, 2).reshape(num_draws, -1)], axis=1)
+
+    return Derivations(
+        slots(root_production, production), slots(root_place, place), 2 * count + 1
+    ), overflow
 
 
 def sample_derivations(
@@ -221,9 +245,10 @@ def sample_derivations(
             drawn, overflow = sample_chunk(chart, choices, chunk_key, draws, slots, pick_cuts)
             slots *= 2
         kept = min(_CHUNK, num_draws - chunk * _CHUNK)
-        used = int(drawn.num_nodes[:kept].max())
-        production, place = (np.asarray(a)[:used, :kept].T for a in drawn[:2])
-        return finish(Derivations(production, place, np.asarray(drawn.num_nodes[:kept])))
+        num_nodes = np.asarray(drawn.num_nodes)[:kept]
+        used = int(num_nodes.max())
+        production, place = (np.asarray(a)[:kept, :used] for a in drawn[:2])
+        return finish(Derivations(production, place, num_nodes))
 
     # A compiled call holds no interpreter lock, so chunks run side by side.
     with ThreadPoolExecutor(os.cpu_count()) as workers:

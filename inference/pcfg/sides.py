@@ -16,7 +16,9 @@ __all__ = ["Sides"]
 
 
 class Sides(NamedTuple):
-    """Where productions send rows; arrays [E].
+    """Where productions send rows; arrays [E + 1].
+
+    The last entry stands for no production, -1: no feature (-1), no threshold (NaN).
 
     Attributes
     ----------
@@ -41,19 +43,17 @@ class Sides(NamedTuple):
     @classmethod
     def of(cls, grammar: Grammar) -> "Sides":
         """Tabulate the productions of a grammar, as NumPy arrays."""
-        feature = grammar.feature
-        missing_left = grammar.missing_left
-        sides = cls(
-            feature=feature,
-            threshold=grammar.design.gap_threshold(grammar.low, grammar.high),
-            missing_left=np.zeros(len(feature), bool) if missing_left is None else missing_left,
-            low=grammar.low - grammar.design.offset[feature],
-            num_cuts=grammar.num_cuts if grammar.rules == "cuts" else None,
+        design, feature = grammar.design, grammar.feature
+        no_side = np.zeros(len(feature), bool)
+        return cls(
+            feature=np.append(feature, np.int32(-1)),
+            threshold=np.append(design.gap_threshold(grammar.low, grammar.high), np.nan),
+            missing_left=np.append(
+                no_side if grammar.missing_left is None else grammar.missing_left, False
+            ),
+            low=np.append(grammar.low - design.offset[feature], np.int32(0)),
+            num_cuts=np.append(grammar.num_cuts, np.int32(1)) if grammar.rules == "cuts" else None,
         )
-        if len(feature):
-            return sides
-        # Masked look-ups of production 0 must find something even where there is none.
-        return cls(*(a if a is None else np.ones(1, a.dtype) for a in sides))
 
     def left_share(self, xp: ModuleType, production: Any, value: Any, code: Any) -> Any:
         """Share of the production's rules that send a row left.
@@ -91,8 +91,10 @@ class Sides(NamedTuple):
         place
             float [...] in [0, 1); picks one cut of the gap. Ignored where gaps have one rule.
         """
+        at = production.astype(np.intp, copy=False)
         if self.num_cuts is None:
-            return self.threshold[production]
-        cut = np.floor(place * self.num_cuts[production]).astype(np.int64)
-        flat = design.offset[self.feature[production]] + self.low[production]
-        return design.cut_threshold.take(flat + 1 + cut, mode="clip")
+            return self.threshold.take(at, mode="wrap")
+        cut = np.floor(place * self.num_cuts.take(at, mode="wrap")).astype(np.int64)
+        feature, low = self.feature.take(at, mode="wrap"), self.low.take(at, mode="wrap")
+        threshold = design.cut_threshold.take(design.offset[feature] + low + 1 + cut, mode="clip")
+        return np.where(production >= 0, threshold, np.nan)
