@@ -28,6 +28,7 @@ def test_numpy_recursion_agrees_with_the_chart(seed):
     assert found.num_partitions == grammar.is_first_of_partition.sum()
 
 
+@pytest.mark.slow
 def test_command_line_prints_times_and_tables(monkeypatch, capsys):
     matrix, y = make_hidden_xor(60, 4, 2, random_state=0)
     tiny = problems.Problem("tiny", matrix.astype(float), y, None)
@@ -53,7 +54,7 @@ def test_missing_set_is_named_with_its_source(monkeypatch, capsys):
 
 
 def test_greedy_benchmark_prints_its_bound(capsys):
-    greedy_modal.main(["--rows", "200", "--repeats", "1"])
+    greedy_modal.main(["speed", "--rows", "200", "--repeats", "1"])
     printed = capsys.readouterr().out
     assert "warm/CART" in printed
     assert "<= 0.15, 3 GB" in printed
