@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
@@ -12,7 +12,7 @@ __all__ = ["staged"]
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Path]:
+def staged(folder: Path, obsolete: Collection[str] = ()) -> Iterator[Path]:
     """Hand out an empty folder whose files move into another one at the end, all or none.
 
     Files of the same names are replaced, others are left alone. If the block or a move fails, all
@@ -22,6 +22,8 @@ def staged(folder: Path) -> Iterator[Path]:
     ----------
     folder
         Where the files go; made, with its parents, if it does not exist.
+    obsolete
+        Names of files that go away where no file of that name is written.
 
     Yields
     ------
@@ -50,6 +52,10 @@ def staged(folder: Path) -> Iterator[Path]:
         new.mkdir()
         old.mkdir()
         yield new
+        for name in obsolete:
+            if (folder / name).is_file() and not (new / name).exists():
+                os.replace(folder / name, old / name)
+                undo.callback(_quietly, os.replace, old / name, folder / name)
         for path in sorted(new.iterdir()):
             final, previous = folder / path.name, old / path.name
             if final.is_file():

@@ -20,7 +20,7 @@ from bdtppl.models.tree import Tree, route
 __all__ = ["Posterior", "RankedTrees"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RankedTrees:
     """Trees in order of posterior probability; k slots, s statistics.
 
@@ -40,6 +40,11 @@ class RankedTrees:
     statistics: np.ndarray
     log_joint: np.ndarray
     probability: np.ndarray
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{p:.3g}" for p in self.probability[:5])
+        more = ", ..." if len(self.probability) > 5 else ""
+        return f"RankedTrees({len(self.probability)} trees, probability [{shown}{more}])"
 
 
 @dataclass(frozen=True, eq=False)

@@ -271,7 +271,7 @@ def standard_error(log_likelihood: np.ndarray) -> float:
     return (ratio / ratio.mean(axis=0)).sum(axis=1).std() / np.sqrt(len(flat))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_loo_is_exact_leave_one_out(task):
     """Hold PSIS-LOO to the exact sum within 4 standard errors: false-alarm rate 6e-5."""
     _, data, exact = exact_draws(task)

@@ -117,6 +117,7 @@ def test_draws_follow_the_probabilities(prior):
         _check_draws(TreeMarginal(grammar, other, leaf), marginal, 5)
 
 
+@pytest.mark.slow
 def test_a_tree_inside_a_numpyro_model_meets_quadrature():
     """NUTS over log_phi against a grid; the mean within 5 standard errors (rate 6e-7)."""
     design, y, _ = problem(seed=2, n=12)
@@ -149,6 +150,7 @@ def test_a_tree_inside_a_numpyro_model_meets_quadrature():
     assert predictive(jax.random.key(1))["y"].shape == (7, 12)
 
 
+@pytest.mark.slow
 def test_empirical_bayes_climbs_to_a_flat_top():
     design, y, _ = problem(seed=4, n=30)
     grammar = compile_grammar(design)

@@ -25,6 +25,7 @@ from sklearn.exceptions import NotFittedError
 from bdtppl import storage
 from bdtppl.encoding import decode, encode
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.files import staged
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -574,7 +575,7 @@ def test_arrays_of_something_else_are_refused(model):
 # ------------------------------------------------------------------------- in another process
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_a_fresh_process_gives_the_same_bits(task, tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(60, 2)), columns=["age", "dose"]).round(3)
@@ -597,3 +598,15 @@ def test_a_fresh_process_gives_the_same_bits(task, tmp_path):
         assert set(found) == set(wanted)
         for name in wanted:
             same(found[name], wanted[name])
+
+
+def test_obsolete_files_go_away_unless_written_or_the_block_fails(tmp_path):
+    for name in ("old.png", "kept.png", "other.txt"):
+        (tmp_path / name).write_text("before")
+    with pytest.raises(RuntimeError), staged(tmp_path, obsolete=("old.png", "kept.png")):
+        raise RuntimeError
+    assert (tmp_path / "old.png").exists()
+    with staged(tmp_path, obsolete=("old.png", "kept.png")) as folder:
+        (folder / "kept.png").write_text("after")
+    assert {path.name for path in tmp_path.iterdir()} == {"kept.png", "other.txt"}
+    assert (tmp_path / "kept.png").read_text() == "after"

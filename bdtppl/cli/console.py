@@ -133,6 +133,7 @@ def _as_options(message: str) -> str:
     """Write parameters of estimators as the options that set them."""
     message = re.sub(r"\bbins=(\d+)", r"--bins \1", message)
     message = re.sub(r"\bmax_subproblems=", "--max-subproblems ", message)
+    message = re.sub(r"\bfewer features\b", "fewer columns (--drop)", message)
     return re.sub(
         r"(?<!['\w])(max_depth|min_leaf|max_subproblems)(?!['\w])",
         lambda match: "--" + match[0].replace("_", "-"),

@@ -131,7 +131,6 @@ def compile_within_budget(
                     break
             raise error from None
     tried: set[bytes] = set()
-    error = None
     for option in AUTO_BINS:
         design = make_design(option)
         key = design.codes.tobytes()
@@ -142,13 +141,14 @@ def compile_within_budget(
             continue
         try:
             grammar = compiled(design)
-        except TooManySubproblems as outgrown:
-            error = outgrown
+        except TooManySubproblems:
             continue
         if option is not None:
             _say_once(design, option)
         return grammar, option
-    raise error or TooManySubproblems(max_subproblems, max_subproblems, 0, design)
+    raise TooManySubproblems(
+        max_subproblems, f" even with {AUTO_BINS[-1]} bins a feature", "fewer features"
+    )
 
 
 def _say_once(design: Design, bins: int) -> None:

@@ -27,15 +27,23 @@ _CHUNK_ENTRIES = 1 << 18  # node-by-code entries of one chunk: its arrays stay i
 
 
 class TooManySubproblems(ValueError):
-    """The grammar outgrew its budget."""
+    """The grammar outgrew its budget.
 
-    def __init__(self, limit: int, found: int, levels: int, design: Design):
-        self.limit, self.found, self.levels, self.design = limit, found, levels, design
+    Parameters
+    ----------
+    limit
+        The budget.
+    seen
+        What was seen of it, to follow "The chart needs more than ... subproblems".
+    remedy
+        What makes a chart smaller, to follow "Use ".
+    """
+
+    def __init__(self, limit: int, seen: str, remedy: str):
+        self.limit = limit
         super().__init__(
-            f"The chart needs more than max_subproblems={limit:,} subproblems: {found:,} were "
-            f"found after {levels} levels of splits on {design.num_rows:,} rows and "
-            f"{design.num_features} features. Use fewer bins, a depth limit (max_depth), larger "
-            f"leaves (min_leaf), or raise max_subproblems."
+            f"The chart needs more than max_subproblems={limit:,} subproblems{seen}. Use {remedy}, "
+            f"a depth limit (max_depth), larger leaves (min_leaf), or raise max_subproblems."
         )
 
     def suggest(self, remedy: str) -> None:
@@ -236,7 +244,11 @@ def _compile(
             found = expand(nodes, frontier_keys[start : start + expand.chunk])
             children, first = table.insert(np.concatenate([found.left_key, found.right_key]))
             if table.size > max_subproblems:
-                raise TooManySubproblems(max_subproblems, table.size, level + 1, design)
+                seen = (
+                    f": {table.size:,} were found after {level + 1} levels of splits on "
+                    f"{design.num_rows:,} rows and {design.num_features} features"
+                )
+                raise TooManySubproblems(max_subproblems, seen, "fewer bins")
             is_right, production = np.divmod(first, max(1, len(found.parent)))
             column = found.column[production]
             left_words = below_words[column]

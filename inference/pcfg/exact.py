@@ -250,6 +250,16 @@ class ExactPosterior:
 
         Under a prior that counts partitions they are over partitions, at full weight; trees that
         differ only by the cut inside a gap are one entry with the probability of one such tree.
+
+        Parameters
+        ----------
+        k
+            Number of trees.
+
+        Raises
+        ------
+        ValueError
+            If k is less than 1.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}.")
