@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
-    from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
+    from bdtppl.plotting import (
+        plot_boundaries,
+        plot_partitions,
+        plot_predictive,
+        plot_structures,
+        plot_tree,
+    )
     from bdtppl.storage import load
 
 __all__ = [
@@ -35,6 +41,8 @@ __all__ = [
     "inference",
     "load",
     "models",
+    "plot_boundaries",
+    "plot_partitions",
     "plot_predictive",
     "plot_structures",
     "plot_tree",
@@ -48,6 +56,8 @@ _DEFINED_IN = {
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
     "load": "bdtppl.storage",
+    "plot_boundaries": "bdtppl.plotting",
+    "plot_partitions": "bdtppl.plotting",
     "plot_predictive": "bdtppl.plotting",
     "plot_structures": "bdtppl.plotting",
     "plot_tree": "bdtppl.plotting",

@@ -52,24 +52,39 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     Split inclusion  probability that a tree splits on the feature
       x0  1.000  ████████████████████████
     """
-    probability, leaves = summary["map_probability"], summary["map_leaves"]
     facts = {
         "prior": summary["prior"],
         "leaf family": summary["leaf"],
         "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
-        "chart": f"{_counted(summary['subproblems'], 'subproblem')}, "
-        f"{_counted(summary['productions'], 'production')}",
-        "cut points": _cut_points(summary),
-        "log evidence": f"{summary['log_evidence']:.3f}",
-        "expected leaves": f"{summary['expected_leaves']:.2f}",
-        "entropy": f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}",
     }
+    if "subproblems" in summary:
+        facts["chart"] = (
+            f"{_counted(summary['subproblems'], 'subproblem')}, "
+            f"{_counted(summary['productions'], 'production')}"
+        )
+    facts["cut points"] = _cut_points(summary)
+    if "log_evidence" in summary:
+        facts |= {
+            "log evidence": f"{summary['log_evidence']:.3f}",
+            "expected leaves": f"{summary['expected_leaves']:.2f}",
+            "entropy": f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}",
+        }
+        best = f"probability {summary['map_probability']:.3g}"
+    else:
+        bound = summary["log_evidence_lower_bound"]
+        facts["log evidence"] = "unknown" if bound is None else f"at least {bound:.3f}"
+        facts["trees found"] = f"{summary['trees']:,}"
+        best = f"of those found, log joint {summary['map_log_joint']:.3f}"
+    if "split_inclusion" in summary:
+        shares = "Split inclusion", "probability that a tree splits on the feature"
+    else:
+        shares = "Feature importance", "share in what the tree's splits gain"
     return Group(
         facts_view(facts),
-        _heading("Most probable tree", f"probability {probability:.3g}, {_leaves(leaves)}"),
+        _heading("Most probable tree", f"{best}, {_leaves(summary['map_leaves'])}"),
         _indented(_rules(summary["map_rules"])),
-        _heading("Split inclusion", "probability that a tree splits on the feature"),
-        _indented(_inclusion(summary["split_inclusion"])),
+        _heading(*shares),
+        _indented(_shares(summary.get("split_inclusion") or summary["feature_importance"])),
     )
 
 
@@ -104,14 +119,14 @@ def _rules(rules: str) -> Text:
     return text
 
 
-def _inclusion(probabilities: Mapping[str, float]) -> Table:
+def _shares(shares: Mapping[str, float]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(overflow="fold")
     table.add_column(justify="right")
     table.add_column(style="blue", no_wrap=True)
-    ranked = sorted(probabilities.items(), key=lambda item: -item[1])
-    for name, probability in ranked[:_MOST_FEATURES]:
-        table.add_row(Text(name), f"{probability:.3f}", _bar(probability))
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    for name, share in ranked[:_MOST_FEATURES]:
+        table.add_row(Text(name), f"{share:.3f}", _bar(share))
     rest = ranked[_MOST_FEATURES:]
     if rest:
         highest = f"at most {rest[0][1]:.3f}"

@@ -99,6 +99,8 @@ class TreePrior(Protocol):
         Whether the weights depend on the node's depth.
     counts_partitions
         Whether rules that make the same partition share one weight.
+    sums_to_at_most_one
+        Whether the weights of all trees of any table sum to at most 1.
     parameter_support
         Support of each parameter that can be fitted.
     node_facts, rule_facts
@@ -119,6 +121,11 @@ class TreePrior(Protocol):
     @property
     def counts_partitions(self) -> bool:
         """Whether rules that make the same partition share one weight."""
+        ...
+
+    @property
+    def sums_to_at_most_one(self) -> bool:
+        """Whether the weights of all trees of any table sum to at most 1."""
         ...
 
     @property
@@ -163,6 +170,7 @@ class _Defaults:
 
     depends_on_depth: ClassVar[bool] = False
     counts_partitions: ClassVar[bool] = False
+    sums_to_at_most_one: ClassVar[bool] = False
     parameter_support: ClassVar[dict[str, Constraint]] = {}
     node_facts: ClassVar[tuple[str, ...]] = ()
     rule_facts: ClassVar[tuple[str, ...]] = ()
@@ -281,6 +289,7 @@ class DepthDecay(_Defaults):
     rules: Rules = setting(default="gaps")
 
     depends_on_depth: ClassVar[bool] = True
+    sums_to_at_most_one: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {
         "alpha": constraints.unit_interval,
         "beta": constraints.positive,
@@ -338,6 +347,7 @@ class GreedyPartition(_Defaults):
     rules: Rules = setting(default="gaps")
 
     depends_on_depth: ClassVar[bool] = True
+    sums_to_at_most_one: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {"p": constraints.unit_interval}
     rule_facts: ClassVar[tuple[str, ...]] = ("log_num_cuts", "log_num_feature_cuts")
 

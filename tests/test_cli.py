@@ -222,6 +222,16 @@ def test_notes_go_to_the_error_stream(tmp_path, monkeypatch):
     assert bins.startswith("Note: bins='auto' chose --bins 10 for 40 rows and 1 features")
 
 
+def test_fits_a_greedy_modal_tree(flowers, tmp_path):
+    out = tmp_path / "greedy"
+    options = ["--model", "greedy-modal", "--num-roots", 2, "--out", out]
+    printed = run("fit", flowers, "--target", "species", *options).stdout
+    assert "Feature importance" in printed
+    assert "log evidence     at least" in printed
+    assert isinstance(bdtppl.load(out), bdtppl.GreedyModalTreeClassifier)
+    assert run("predict", out, flowers).stdout.count("\n") > 10
+
+
 # -------------------------------------------------------------------------------------- predict
 
 
@@ -323,7 +333,11 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; it may be leaf-penalty, "),
         (GOOD, ["--leaf", "normal-inverse-gamma"], "--leaf (for classification): "),
         (GOOD, ["--colour"], "No such option: --colour"),
-        (WIDE, ["--max-subproblems", "2"], "even with 2 bins: leave columns out (--drop)"),
+        (
+            WIDE,
+            ["--max-subproblems", "2"],
+            "even with 2 bins a feature. Use fewer columns (--drop)",
+        ),
         (WIDE, ["--bins", "30", "--max-subproblems", "50"], "more than --max-subproblems 50"),
     ],
 )

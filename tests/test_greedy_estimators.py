@@ -12,10 +12,12 @@ from bdtppl import (
     ExactTreeClassifier,
     GreedyModalTreeClassifier,
     GreedyModalTreeRegressor,
+    plot_boundaries,
+    plot_partitions,
     plot_predictive,
     plot_tree,
 )
-from bdtppl.models.priors import DepthDecay, GreedyPartition
+from bdtppl.models.priors import DepthDecay, GreedyPartition, LeafPenalty
 
 
 @parametrize_with_checks([GreedyModalTreeClassifier(), GreedyModalTreeRegressor(num_roots=3)])
@@ -146,3 +148,107 @@ def test_clone_and_cross_validation():
     X, y = load_iris(return_X_y=True)
     model = clone(GreedyModalTreeClassifier(prior=GreedyPartition(0.9)))
     assert cross_val_score(model, X, y, cv=5).mean() > 0.9
+
+
+# ------------------------------------------------------- evidence, importance, nodes and figures
+
+
+@pytest.mark.parametrize("prior", [DepthDecay(), GreedyPartition(0.9)])
+@pytest.mark.parametrize("num_roots", [1, 4])
+def test_the_lower_bound_lies_below_the_log_evidence(prior, num_roots):
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier(prior=prior, bins=4, num_roots=num_roots).fit(X, y)
+    exact = ExactTreeClassifier(prior=prior, bins=4).fit(X, y)
+    assert model.map_log_joint_ <= model.log_evidence_lower_bound_ <= exact.log_evidence_
+
+
+@pytest.mark.parametrize("options", [{"prior": LeafPenalty(2.0)}, {"smoothing": 0.1}])
+def test_a_bound_that_does_not_hold_is_not_given(options):
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier(**options).fit(X, y)
+    assert not hasattr(model, "log_evidence_lower_bound_")
+    assert model.summary()["log_evidence_lower_bound"] is None
+
+
+def test_importance_is_the_gain_of_the_splits():
+    X, y = steps()
+    model = GreedyModalTreeRegressor().fit(X, y)
+    assert model.feature_importances_.argmax() == 1
+    assert abs(model.feature_importances_.sum() - 1) < 1e-12
+    stump = GreedyModalTreeRegressor(max_depth=0).fit(X, y)
+    np.testing.assert_array_equal(stump.feature_importances_, [0, 0, 0])
+
+
+def test_a_loaded_model_weighs_the_partitions_of_its_nodes_as_before(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier(num_roots=3, smoothing=0.1).fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = bdtppl.load(tmp_path / "model")
+    for node in range(int(model.map_tree_.num_nodes)):
+        ours, theirs = (m.partition_log_probabilities(node) for m in (model, loaded))
+        np.testing.assert_array_equal(ours.log_rule, theirs.log_rule)
+    np.testing.assert_array_equal(model.feature_importances_, loaded.feature_importances_)
+    for node in (-1, int(model.map_tree_.num_nodes), 1.5, True):
+        with pytest.raises(ValueError, match="node"):
+            model.partition_log_probabilities(node)
+
+
+def test_rows_are_explained_by_the_rules_on_their_path():
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier(max_depth=2, stop_pure=True)
+    model.fit(X[:, 2:], np.array(["a", "b", "c"])[y])
+    assert model.explain(X[[0, 60, 120], 2:]) == [
+        "x1 < 0.8: a (0.96, 50 rows)",
+        "x1 >= 0.8 and x1 < 1.75: b (0.88, 54 rows)",
+        "x1 >= 0.8 and x1 >= 1.75: c (0.94, 46 rows)",
+    ]
+    leaf = GreedyModalTreeClassifier(max_depth=0).fit(X, y)
+    assert leaf.explain(X[:1]) == ["always: 0 (0.33, 150 rows)"]
+    exact = ExactTreeClassifier(bins=4).fit(X, y)
+    assert len(exact.explain(X)) == 150
+
+
+def test_looking_ahead_and_pruning_are_parameters():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (200, 8)).astype(float)
+    y = (X[:, 1] != X[:, 5]).astype(int)
+    greedy = GreedyModalTreeClassifier(prior=LeafPenalty(2.0)).fit(X, y)
+    ahead = clone(greedy).set_params(lookahead=2).fit(X, y)
+    assert ahead.score(X, y) == 1
+    assert ahead.map_log_joint_ > greedy.map_log_joint_
+    noisy = np.where(rng.random(200) < 0.3, 1 - y, y)
+    model = GreedyModalTreeClassifier(prior=LeafPenalty(0.0), random_state=0)
+    plain, pruned = (clone(model).set_params(prune=p).fit(X, noisy) for p in (False, True))
+    assert pruned.map_tree_.num_leaves < plain.map_tree_.num_leaves
+    np.testing.assert_array_equal(plain.predict(X), pruned.predict(X))
+    with pytest.raises(ValueError, match="lookahead"):
+        GreedyModalTreeClassifier(lookahead=0).fit(X, y)
+
+
+def test_boundaries_show_classes_and_means():
+    X, y = load_iris(return_X_y=True)
+    ax = plot_boundaries(GreedyModalTreeClassifier().fit(X, y), ["x2", 3], at={"x0": 5.0})
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x2", "x3")
+    image = ax.collections[0].get_array()
+    assert image.shape[-1] == 3
+    assert len(ax.get_legend().get_texts()) == 3
+    values = steps()
+    ax = plot_boundaries(GreedyModalTreeRegressor().fit(values[0][:, :2], values[1]))
+    assert ax.collections[0].get_array().size == 300 * 300
+    model = ExactTreeClassifier(bins=3).fit(X, y)
+    for features in (None, ["x0"], ["x0", "x0"], ["x0", "length"]):
+        with pytest.raises(ValueError, match=r"features? must"):
+            plot_boundaries(model, features)
+
+
+def test_partitions_are_drawn_by_feature():
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier().fit(X, y)
+    found = model.partition_log_probabilities()
+    axes = plot_partitions(model)
+    drawn = sum(len(ax.lines[1].get_xdata()) for ax in axes)
+    assert drawn == len(found.log_rule)
+    assert axes[0].lines[0].get_ydata()[0] == found.log_stop
+    assert np.isclose(axes[0].lines[1].get_ydata().max(), found.log_rule[0])
+    constant = GreedyModalTreeRegressor(max_depth=0).fit(*steps())
+    assert len(plot_partitions(constant)) == 1

@@ -4,17 +4,21 @@ from dataclasses import replace
 
 import enumeration as en
 import exact_problems as ep
+import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from bdtppl.inference.greedy_modal.growth import grow
+from bdtppl.inference.greedy_modal.growth import grow, prune
+from bdtppl.inference.greedy_modal.node import partition_posterior
 from bdtppl.inference.greedy_modal.problem import pose
+from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, GreedyPartition, LeafPenalty
+from bdtppl.models.tree import route
 
 TIGHT = 1e-9
 
@@ -37,10 +41,29 @@ def choices(case: ep.Case, rows: frozenset[int], depth: int):
     return stop, splits
 
 
-def check_is_greedy(case: ep.Case, tree, depth: int = 0) -> float:
+def value(case: ep.Case, rows: frozenset[int], depth: int, lookahead: int) -> float:
+    """What a node is worth with that many levels of splits below it."""
+    stop, splits = choices(case, rows, depth)
+    return max([stop, *(v for v, _ in ahead(case, rows, depth, splits, lookahead).values())])
+
+
+def ahead(case: ep.Case, rows, depth: int, splits: dict, lookahead: int) -> dict:
+    """Values of a node's rules when each side goes on for that many levels."""
+    if lookahead == 1:
+        return splits
+    found = {}
+    for rule, left, right, _ in en.productions(case.problem, case.reference_prior, rows, depth):
+        log_weight = splits[rule][1]
+        sides = sum(value(case, side, depth + 1, lookahead - 1) for side in (left, right))
+        found[rule] = log_weight + sides, log_weight
+    return found
+
+
+def check_is_greedy(case: ep.Case, tree, depth: int = 0, lookahead: int = 1) -> float:
     """Assert that every node takes its best partition; returns the tree's log joint."""
     rows = en.tree_rows(tree)
     stop, splits = choices(case, rows, depth)
+    splits = ahead(case, rows, depth, splits, lookahead)
     best = max((score for score, _ in splits.values()), default=-np.inf)
     if isinstance(tree, en.Leaf):
         assert best <= stop + TIGHT
@@ -48,7 +71,8 @@ def check_is_greedy(case: ep.Case, tree, depth: int = 0) -> float:
     score, log_weight = splits[tree.rule]
     assert score > stop - TIGHT
     assert score >= best - TIGHT
-    return log_weight + sum(check_is_greedy(case, t, depth + 1) for t in (tree.left, tree.right))
+    sides = (tree.left, tree.right)
+    return log_weight + sum(check_is_greedy(case, t, depth + 1, lookahead) for t in sides)
 
 
 @pytest.mark.parametrize("family", ep.FAMILIES)
@@ -70,6 +94,45 @@ def test_its_log_joint_is_that_of_the_model_and_at_most_the_best_tree_s(model, f
     assert abs(float(scored.log_joint) - grown.log_joint) < TIGHT
     assert abs(float(scored.log_likelihood) - grown.log_likelihood) < TIGHT
     assert grown.log_joint <= float(case.exact.k_best(1).log_joint[0]) + TIGHT
+
+
+@pytest.mark.parametrize("lookahead", [2, 3])
+@pytest.mark.parametrize("family", ep.FAMILIES)
+@pytest.mark.parametrize("model", ep.MODELS)
+def test_looking_ahead_takes_the_partition_that_is_best_some_levels_on(model, family, lookahead):
+    for seed in range(3 - lookahead):
+        case = ep.random_case(model, family, 7200 + seed)
+        grown = grow(posed(case), lookahead=lookahead)
+        tree = ep.rule_tree(case, grown.tree)
+        assert abs(check_is_greedy(case, tree, 0, lookahead) - grown.log_joint) < TIGHT, seed
+        assert grown.log_joint <= float(case.exact.k_best(1).log_joint[0]) + TIGHT
+
+
+def test_a_tree_that_does_not_look_ahead_is_noticed():
+    case = ep.random_case("leaf penalty, gaps", "classes", 7217)
+    tree = ep.rule_tree(case, grow(posed(case)).tree)
+    check_is_greedy(case, tree)
+    with pytest.raises(AssertionError):
+        check_is_greedy(case, tree, 0, 2)
+
+
+def test_looking_ahead_finds_a_hidden_xor():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (200, 12)).astype(float)
+    y = (x[:, 3] != x[:, 7]).astype(int)
+    problem = pose(Design.from_matrix(x), y, LeafPenalty(2.0), DirichletCategorical.symmetric(2))
+    found = tree_space(problem, lookahead=2)[0]
+    assert set(found.tree.feature[found.tree.feature >= 0]) == {3, 7}
+    assert found.tree.num_leaves == 4
+    assert found.log_joint > tree_space(problem)[0].log_joint + 10
+
+
+@pytest.mark.parametrize("model", ep.SOME_MODELS)
+def test_the_better_of_the_greedy_and_the_look_ahead_tree_is_kept(model):
+    for seed in range(5):
+        problem = posed(ep.random_case(model, "classes", 7300 + seed))
+        joints = [grow(problem, lookahead=levels).log_joint for levels in (1, 2)]
+        assert tree_space(problem, lookahead=2)[0].log_joint == max(joints)
 
 
 def test_a_tree_that_is_not_greedy_is_noticed():
@@ -120,8 +183,8 @@ def test_smoothing_adds_a_share_of_the_rows_to_the_prior_of_the_leaves():
 def test_iris_has_the_published_scores(p, stop_pure, leaves, expected):
     X, y = load_iris(return_X_y=True)
     design = Design.from_matrix(X)
-    problem = pose(design, y, GreedyPartition(p), DirichletCategorical.symmetric(3))
-    grown = grow(problem, stop_pure=stop_pure)
+    leaf = DirichletCategorical.symmetric(3)
+    grown = grow(pose(design, y, GreedyPartition(p), leaf, stop_pure=stop_pure))
     assert grown.tree.num_leaves == leaves
     assert abs(grown.log_joint - expected) < (1e-6 if p == 0.9 else 1e-3)
     if p == 0.9:
@@ -152,3 +215,120 @@ def test_a_table_without_a_rule_is_one_leaf():
         assert grown.tree.num_leaves == 1
         assert grown.log_weight[0] == 0
         assert abs(grown.log_joint - grown.leaf_score[0]) < TIGHT
+
+
+# ------------------------------------------------------------------- one node, gains and pruning
+
+
+def nodes_of(tree, depth=0):
+    """Nodes of a tree in the order of their slots, with depths."""
+    queue = [(tree, 0)]
+    for node, depth in queue:
+        if not isinstance(node, en.Leaf):
+            queue += [(node.left, depth + 1), (node.right, depth + 1)]
+    return queue
+
+
+@pytest.mark.parametrize("family", ep.FAMILIES)
+@pytest.mark.parametrize("model", ep.MODELS)
+def test_the_partitions_of_every_node_have_their_posterior_probabilities(model, family):
+    for seed in range(3):
+        case = ep.random_case(model, family, 7400 + seed)
+        problem = posed(case)
+        tree = grow(problem).tree
+        for slot, (node, depth) in enumerate(nodes_of(ep.rule_tree(case, tree))):
+            found = partition_posterior(problem, tree, slot)
+            check_partitions(case, en.tree_rows(node), depth, found)
+
+
+def check_partitions(case: ep.Case, rows, depth: int, found) -> None:
+    stop, _ = choices(case, rows, depth)
+    by_feature = np.full(case.design.num_features, -np.inf)
+    for rule, left, right, log_weight in en.productions(
+        case.problem, case.reference_prior, rows, depth
+    ):
+        score = log_weight + sum(
+            en.leaf_log_marginal(case.problem, case.reference_leaf, child)
+            for child in (left, right)
+        )
+        by_feature[rule.feature] = np.logaddexp(by_feature[rule.feature], score)
+    total = np.logaddexp(stop, np.logaddexp.reduce(by_feature))
+    assert abs(found.log_stop - (stop - total)) < TIGHT
+    np.testing.assert_allclose(
+        np.exp(found.log_feature), np.exp(by_feature - total), atol=TIGHT, rtol=0
+    )
+    assert abs(np.exp(found.log_stop) + np.exp(found.log_rule).sum() - 1) < TIGHT
+
+
+def test_a_wrong_depth_of_a_node_is_noticed():
+    case = ep.random_case("greedy partition, gaps", "classes", 7400)
+    problem = posed(case)
+    rows = case.problem.all_rows
+    found = partition_posterior(problem, grow(problem).tree, 0)
+    check_partitions(case, rows, 0, found)
+    with pytest.raises(AssertionError):
+        check_partitions(case, rows, 1, found)
+
+
+@pytest.mark.parametrize("family", ep.FAMILIES)
+@pytest.mark.parametrize("model", ep.SOME_MODELS)
+def test_gains_are_what_a_tree_adds_to_its_root(model, family):
+    for seed in range(4):
+        case = ep.random_case(model, family, 7500 + seed)
+        grown = grow(posed(case))
+        likelihood, prior = grown.gains(case.design.num_features)
+        # Stops of leaves are added once more for every split but in the tree's own sum.
+        inner = grown.tree.feature >= 0
+        stops = grown.log_stop[~inner].sum() - grown.log_stop[0] + grown.log_stop[inner].sum()
+        gained = likelihood.sum() + prior.sum() + stops
+        root = grown.log_stop[0] + grown.leaf_score[0]
+        assert abs(root + gained - grown.log_joint) < TIGHT
+        assert ((likelihood == 0) | np.isin(np.arange(len(likelihood)), grown.tree.feature)).all()
+
+
+@pytest.mark.parametrize("family", ep.FAMILIES)
+def test_pruning_merges_siblings_that_predict_the_same_and_nothing_else(family):
+    merged = 0
+    for seed in range(20):
+        case = ep.random_case("leaf penalty, gaps", family, 7600 + seed)
+        case = replace(case, prior=LeafPenalty(0.0))
+        grown = grow(posed(case))
+        pruned = prune(grown, case.leaf)
+        merged += int(grown.tree.num_leaves) - int(pruned.tree.num_leaves)
+        before, after = (
+            decisions(case.leaf, each.statistics)[route(each.tree, case.design.matrix)]
+            for each in (grown, pruned)
+        )
+        np.testing.assert_allclose(before, after, rtol=1e-9)
+        scored = log_joint(
+            pruned.tree, case.design, case.y, case.prior, case.leaf, case.constraints
+        )
+        assert abs(float(scored.log_joint) - pruned.log_joint) < TIGHT
+        tree = pruned.tree
+        for slot in np.flatnonzero(tree.feature >= 0):
+            pair = [tree.left[slot], tree.right[slot]]
+            if (tree.feature[pair] < 0).all():
+                assert not np.isclose(*decisions(case.leaf, pruned.statistics)[pair], rtol=1e-12)
+    assert (merged > 0) == (family == "classes")
+
+
+def decisions(leaf, statistics):
+    with jax.enable_x64(True):
+        mean = np.asarray(leaf.posterior_mean(statistics))
+    return mean.argmax(axis=1) if mean.ndim == 2 else mean
+
+
+def test_partitions_of_one_dimension_have_likelihoods_by_hand():
+    """As Nuti et al. 2021, Figure 1, does with Beta(1, 1); the text lost the figure's numbers."""
+    design, y = Design.from_matrix(np.arange(6.0)[:, None]), np.array([0, 0, 0, 1, 1, 1])
+    prior, leaf = GreedyPartition(0.5), DirichletCategorical.symmetric(2)
+    problem = pose(design, y, prior, leaf)
+    found = partition_posterior(problem, grow(problem).tree, 0)
+    # A set with a zeros and b ones has likelihood a! b! / (a + b + 1)!.
+    likelihood = {0.5: 1 / 2 / 60, 1.5: 1 / 3 / 20, 2.5: 1 / 16, 3.5: 1 / 20 / 3, 4.5: 1 / 60 / 2}
+    weights = [0.5 / 140, *(0.5 / 5 * value for value in likelihood.values())]
+    expected = dict(zip(["stop", *likelihood], np.log(weights / np.sum(weights)), strict=True))
+    assert abs(found.log_stop - expected["stop"]) < TIGHT
+    assert found.threshold[0] == 2.5
+    for threshold, log_rule in zip(found.threshold, found.log_rule, strict=True):
+        assert abs(log_rule - expected[float(threshold)]) < TIGHT

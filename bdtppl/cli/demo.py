@@ -43,7 +43,7 @@ def demo(
     for name, problem, settings in _problems():
         folder = out / name
         with notes_after():
-            report_fit(problem, settings, {"table": f"{name}.csv"}, out=folder)
+            report_fit(problem, "exact", settings, {"table": f"{name}.csv"}, out=folder)
         _write_table(folder, f"{name}.csv", problem)
         typer.echo()
     typer.echo(

@@ -18,6 +18,7 @@ class Model(StrEnum):
     """Inferences by name."""
 
     exact = "exact"
+    greedy_modal = "greedy-modal"
 
 
 class Task(StrEnum):
@@ -65,13 +66,14 @@ def fit(
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
     prior: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
             "description-length[:beta=...] or greedy-partition[:p=0.99].",
+            show_default="leaf-penalty; greedy-partition for greedy modal trees",
             rich_help_panel="Model",
         ),
-    ] = "leaf-penalty",
+    ] = None,
     leaf: Annotated[
         str | None,
         typer.Option(
@@ -85,7 +87,7 @@ def fit(
         str,
         typer.Option(
             help="Most buckets a feature, or 'none' for a cut between any two values, or 'auto' "
-            "for the finest whose chart fits.",
+            "for the finest whose chart fits (none for greedy modal trees).",
             rich_help_panel="Model",
         ),
     ] = "auto",
@@ -119,6 +121,22 @@ def fit(
             min=1, help="Trees drawn in each of the 4 chains.", rich_help_panel="Inference"
         ),
     ] = 250,
+    num_roots: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Greedy modal trees to average, each from another partition of the root.",
+            rich_help_panel="Inference",
+        ),
+    ] = 1,
+    lookahead: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Levels of splits by which a greedy modal tree values a rule.",
+            rich_help_panel="Inference",
+        ),
+    ] = 1,
     seed: Annotated[
         int,
         typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"),
@@ -131,7 +149,10 @@ def fit(
     from bdtppl.tables import read_table
 
     with refusing(ValueError, OSError):
-        settings = {"prior": parse_prior(prior), "bins": _parse_bins(bins, grid)}
+        settings = {
+            "prior": None if prior is None else parse_prior(prior),
+            "bins": _parse_bins(bins, grid),
+        }
         if out is not None:
             require_writable(out)
         rows = read_table(table)
@@ -143,15 +164,20 @@ def fit(
         "grid": grid,
         "max_depth": max_depth,
         "min_leaf": min_leaf,
-        "max_subproblems": max_subproblems,
-        "draws": draws,
         "random_state": seed,
     }
+    if model == Model.exact:
+        settings |= {"max_subproblems": max_subproblems, "draws": draws}
+    else:
+        settings |= {"num_roots": num_roots, "lookahead": lookahead}
+        if settings["bins"] == "auto":
+            settings["bins"] = None
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
     with notes_after():
         report_fit(
             Problem(f"{target} in {table}", features, goal),
+            model.value,
             settings,
             {"table": str(table)},
             out=out,

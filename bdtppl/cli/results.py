@@ -12,19 +12,29 @@ from rich.text import Text
 from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
 from bdtppl.files import staged
-from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
-__all__ = ["Problem", "report_fit", "require_writable"]
+__all__ = ["ESTIMATORS", "Problem", "report_fit", "require_writable"]
 
 _STRUCTURES = 4  # most probable trees that are drawn
 _LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one must have
 _RESOLUTION = 150  # pixels an inch
 _WIDEST = 20_000  # pixels of a figure
 _SHOWN_CLASSES = 8
+_FIGURES = ("tree.png", "structures.png", "predictive.png")
+
+
+ESTIMATORS = {
+    "exact": {"classification": ExactTreeClassifier, "regression": ExactTreeRegressor},
+    "greedy-modal": {
+        "classification": GreedyModalTreeClassifier,
+        "regression": GreedyModalTreeRegressor,
+    },
+}
 
 
 def require_writable(folder: Path) -> None:
@@ -52,18 +62,21 @@ class Problem(NamedTuple):
 
 def report_fit(
     problem: Problem,
+    inference: str,
     settings: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
     out: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Fit an exact posterior, print its summary, and write all there is into a folder.
+    """Fit an estimator, print its summary, and write all there is into a folder.
 
     Parameters
     ----------
     problem
         Features and target.
+    inference
+        A name of `ESTIMATORS`.
     settings
         Parameters of the estimator.
     facts
@@ -76,21 +89,14 @@ def report_fit(
     target = problem.target
     if not as_json:
         say(_opening(problem))
-    estimators = {"classification": ExactTreeClassifier, "regression": ExactTreeRegressor}
-    model = estimators[target.task](**settings, progress=True)
+    model = ESTIMATORS[inference][target.task](**settings)
+    shows_progress = "progress" in model.get_params()
+    if shows_progress:
+        model.set_params(progress=True)
     with refusing(ValueError, TypeError):
-        try:
-            model.fit(problem.features, target.y)
-        except TooManySubproblems as error:
-            if model.bins != "auto":
-                raise
-            raise ValueError(
-                f"The chart of these {len(problem.features)} columns needs more than "
-                f"{error.limit:,} subproblems even with 2 bins: leave columns out (--drop), limit "
-                f"the depth (--max-depth), ask for larger leaves (--min-leaf), or raise "
-                f"--max-subproblems."
-            ) from error
-    model.set_params(progress=False)
+        model.fit(problem.features, target.y)
+    if shows_progress:
+        model.set_params(progress=False)
     with waiting("summing up", shown=True):
         summary = {
             **facts,
@@ -132,7 +138,10 @@ def _opening(problem: Problem) -> Group:
 def _write(model: Any, summary: Mapping[str, Any], folder: Path) -> list[str]:
     """Write model, figures and summary, all of them or none; returns the names of the files."""
     try:
-        with staged(folder) as staging, waiting("drawing and saving", shown=True):
+        with (
+            staged(folder, obsolete=_FIGURES) as staging,
+            waiting("drawing and saving", shown=True),
+        ):
             _draw(model, summary["target"], staging)
             model.save(staging)
             (staging / "summary.json").write_text(to_json(summary) + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ turn a posterior predictive mixture, which every inference gives, into what scik
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import jax
@@ -24,12 +25,14 @@ from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.table import Schema
+from bdtppl.models.tree import Tree, route
 
 __all__ = [
     "ClassTargets",
     "RealTargets",
     "TreeEstimator",
     "describe_kind",
+    "describe_model",
     "require_positive_integer",
 ]
 
@@ -154,18 +157,60 @@ class TreeEstimator(BaseEstimator):
         ValueError
             If rank is not an integer of at least 0, or there are too few trees.
         """
+        tree, statistics = self._ranked(rank)
+        return tree.rules(
+            self.design_.names,
+            self._leaf_text(statistics),
+            is_indicator=self.design_.is_indicator,
+            show_missing=self.design_.has_missing,
+        )
+
+    def explain(self, X: Any, rank: int = 0) -> list[str]:
+        """Write the rules that lead each row to its leaf in the rank-th most probable tree.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        rank
+            0 for the most probable tree.
+
+        Returns
+        -------
+        list of str
+            For each row the conditions from the root down, joined by "and", and what the leaf
+            predicts.
+
+        Raises
+        ------
+        ValueError
+            If there are too few trees.
+        """
+        matrix, (tree, statistics) = self._matrix(X), self._ranked(rank)
+        leaf_text = self._leaf_text(statistics)
+        paths = {0: ""}
+        for slot in np.flatnonzero(tree.feature >= 0):  # parents have lesser slots
+            for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
+                condition = tree.condition(
+                    slot,
+                    is_left,
+                    self.design_.names,
+                    is_indicator=self.design_.is_indicator,
+                    show_missing=self.design_.has_missing,
+                )
+                paths[int(child)] = f"{paths[slot]} and {condition}" if slot else condition
+        slots = route(tree.reshape(1), matrix)[0]
+        return [f"{paths[slot] or 'always'}: {leaf_text[slot]}" for slot in slots.tolist()]
+
+    def _ranked(self, rank: int) -> tuple[Tree, np.ndarray]:
+        """Get the rank-th most probable tree and the statistics of its slots."""
         check_is_fitted(self)
         if not isinstance(rank, int | np.integer) or rank < 0:
             raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
         ranked = self.k_best(rank + 1)
         if len(ranked.log_joint) <= rank:
             raise ValueError(f"There are only {len(ranked.log_joint)} trees; rank {rank} is none.")
-        return ranked.trees[rank].rules(
-            self.design_.names,
-            self._leaf_text(ranked.statistics[rank]),
-            is_indicator=self.design_.is_indicator,
-            show_missing=self.design_.has_missing,
-        )
+        return ranked.trees[rank], ranked.statistics[rank]
 
     def to_arviz(self):
         """Hand the posterior to ArviZ.
@@ -367,6 +412,23 @@ def _rows(count: float) -> str:
 def describe_kind(value: Any) -> str:
     """Name the type of a value, or the class that was given in place of an object."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def describe_model(model: Any) -> str:
+    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
+    parts = []
+    for f in fields(model):
+        value = getattr(model, f.name)
+        if not f.metadata.get("static"):
+            numbers = [f"{v:.5g}" for v in np.ravel(value)]
+            parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
+        elif isinstance(value, str) and value != f.default:
+            parts.append(f"{f.name}={value!r}")
+    return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def _joined(numbers: list[str]) -> str:
+    return f"[{', '.join(numbers)}]"
 
 
 def require_positive_integer(name: str, value: Any) -> None:

@@ -1,6 +1,6 @@
 """Decision trees with their exact posterior, for classification and regression."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
+    describe_model,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -263,7 +264,18 @@ class _ExactTree(TreeEstimator):
         return self.exact_.predictive(matrix)
 
     def k_best(self, k: int) -> RankedTrees:
-        """List the k most probable trees (see `ExactPosterior.k_best`)."""
+        """List the k most probable trees, fewer where there are fewer.
+
+        Parameters
+        ----------
+        k
+            Number of trees.
+
+        Returns
+        -------
+        RankedTrees
+            Trees, leaf statistics, log joints and probabilities, the most probable tree first.
+        """
         check_is_fitted(self)
         require_positive_integer("k", k)
         return self.exact_.k_best(k)
@@ -274,8 +286,8 @@ class _ExactTree(TreeEstimator):
         exact, names = self.exact_, self.design_.names
         return {
             "model": type(self).__name__,
-            "prior": _describe(self.prior_),
-            "leaf": _describe(self.leaf_),
+            "prior": describe_model(self.prior_),
+            "leaf": describe_model(self.leaf_),
             "rows": int(self.design_.weights.sum()),
             "features": len(names),
             "bins": self.bins_,
@@ -291,23 +303,6 @@ class _ExactTree(TreeEstimator):
             "map_rules": self.rules(),
             "split_inclusion": dict(zip(names, map(float, exact.split_inclusion), strict=True)),
         }
-
-
-def _describe(model: Any) -> str:
-    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
-    parts = []
-    for f in fields(model):
-        value = getattr(model, f.name)
-        if not f.metadata.get("static"):
-            numbers = [f"{v:.5g}" for v in np.ravel(value)]
-            parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
-        elif isinstance(value, str) and value != f.default:
-            parts.append(f"{f.name}={value!r}")
-    return f"{type(model).__name__}({', '.join(parts)})"
-
-
-def _joined(numbers: list[str]) -> str:
-    return f"[{', '.join(numbers)}]"
 
 
 class ExactTreeClassifier(ClassTargets, ClassifierMixin, _ExactTree):

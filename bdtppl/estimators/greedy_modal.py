@@ -11,8 +11,11 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
+    describe_model,
     require_positive_integer,
 )
+from bdtppl.inference.greedy_modal.growth import prune
+from bdtppl.inference.greedy_modal.node import PartitionPosterior, partition_posterior
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import as_posterior, tree_space
 from bdtppl.inference.mixture import LeafMixture
@@ -50,6 +53,11 @@ _PARAMETERS = """
         Trees in the weighted tree space: one is grown from each of that many most probable
         partitions of the root, and predictions are their mean, weighted by probability. 1 is the
         greedy modal tree alone.
+    lookahead
+        Levels of splits by which a rule is valued: 1 is greedy, 2 also tries all rules of both
+        sides before it chooses, which finds rules that pay only together (hidden XOR). One level
+        more costs a factor of the number of rules: a matter of small tables, or of few ``bins``.
+        The better one of this tree and the greedy one is kept.
     smoothing
         Share of a node's rows that the leaf prior of its children absorbs (section 5.2), at least
         0. Smoothed scores depend on the path and cannot be compared with an exact posterior's.
@@ -58,6 +66,9 @@ _PARAMETERS = """
     stop_pure
         Whether nodes whose rows have one distinct target are never split (the authors' program;
         the paper searches them).
+    prune
+        Whether sibling leaves that predict the same class (the same mean) are merged afterwards.
+        The tree is then no longer the greedy one, and less probable.
     random_state
         Seed of predictive draws (scikit-learn's meaning); nothing else is random.
 
@@ -68,6 +79,11 @@ _PARAMETERS = """
         probable tree there is.
     posterior_ : bdtppl.inference.posterior.Posterior
         All trees found, weighted by probability.
+    log_evidence_lower_bound_ : float
+        Lower bound of the log evidence, for priors whose weights sum to at most 1.
+    feature_importances_, log_likelihood_gain_, log_prior_gain_ : numpy.ndarray
+        Share of each feature in what the splits of the most probable tree gain over stopping, and
+        the gains in nats, leaf scores and prior weights apart.
     schema_, design_
         How tables are read, and the coded training rows.
     prior_, leaf_, constraints_
@@ -102,14 +118,17 @@ class _GreedyModalTree(TreeEstimator):
     binning: Binning
     grid: int | None
     num_roots: int
+    lookahead: int
     smoothing: float
     split_precision: float
     stop_pure: bool
+    prune: bool
     _default_leaf: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         prior = self._read_prior(GreedyPartition(0.99))
-        require_positive_integer("num_roots", self.num_roots)
+        for name in ("num_roots", "lookahead"):
+            require_positive_integer(name, getattr(self, name))
         for name in ("smoothing", "split_precision"):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
@@ -127,16 +146,10 @@ class _GreedyModalTree(TreeEstimator):
             names=schema.features,
             is_indicator=schema.is_indicator,
         )
-        problem = pose(
-            design,
-            y,
-            prior,
-            leaf,
-            constraints,
-            smoothing=float(self.smoothing),
-            split_precision=float(self.split_precision),
-        )
-        grown = tree_space(problem, int(self.num_roots), stop_pure=bool(self.stop_pure))
+        problem = self._pose(design, y, prior, leaf, constraints)
+        grown = tree_space(problem, int(self.num_roots), int(self.lookahead))
+        if self.prune:
+            grown = sorted((prune(tree, leaf) for tree in grown), key=lambda t: -t.log_joint)
         self.schema_ = schema
         self.design_ = design
         self.prior_ = problem.prior
@@ -144,8 +157,21 @@ class _GreedyModalTree(TreeEstimator):
         self.constraints_ = constraints
         self._random_seed = self._draw_seed()
         self.map_log_joint_ = grown[0].log_joint
+        self.log_likelihood_gain_, self.log_prior_gain_ = grown[0].gains(design.num_features)
         self.posterior_ = as_posterior(problem, grown, y)
         return self
+
+    def _pose(self, design: Design, y: Any, prior: TreePrior, leaf: Leaf, limits: Constraints):
+        return pose(
+            design,
+            y,
+            prior,
+            leaf,
+            limits,
+            smoothing=float(self.smoothing),
+            split_precision=float(self.split_precision),
+            stop_pure=bool(self.stop_pure),
+        )
 
     def _saved_state(self) -> dict:
         """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
@@ -170,6 +196,62 @@ class _GreedyModalTree(TreeEstimator):
         check_is_fitted(self)
         return self.posterior_.trees[0, 0]
 
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each feature in what the splits of the most probable tree gain, float64 [d].
+
+        A split's gain is the score of its partition less that of stopping, in nats; the attributes
+        ``log_likelihood_gain_`` and ``log_prior_gain_`` have the two terms of its sum by feature.
+        Negative sums, which looking ahead can leave, count as 0.
+        """
+        check_is_fitted(self)
+        gain = np.maximum(self.log_likelihood_gain_ + self.log_prior_gain_, 0)
+        return gain / max(gain.sum(), np.finfo(float).tiny)
+
+    @property
+    def log_evidence_lower_bound_(self) -> float:
+        """Log of the summed joints of the trees found, which the log evidence is no less than.
+
+        Raises
+        ------
+        AttributeError
+            If the prior's weights may sum to more than 1, or leaves are smoothed.
+        """
+        check_is_fitted(self)
+        if not self.prior_.sums_to_at_most_one or self.smoothing or self.prune:
+            raise AttributeError(
+                "log_evidence_lower_bound_ is known for a prior whose weights sum to at most 1 "
+                "(DepthDecay, GreedyPartition), without smoothing and pruning."
+            )
+        return float(np.logaddexp.reduce(self.posterior_.sample_stats["log_joint"], axis=None))
+
+    def partition_log_probabilities(self, node: int = 0) -> PartitionPosterior:
+        """Weigh all partitions of the rows of a node of the most probable tree.
+
+        Parameters
+        ----------
+        node
+            Slot of the node in ``map_tree_``; 0 is the root.
+
+        Returns
+        -------
+        PartitionPosterior
+            Log probabilities of the trivial partition, of every rule, and of all rules of each
+            feature together (section 3, equations 3 to 5).
+
+        Raises
+        ------
+        ValueError
+            If the tree has no such node.
+        """
+        check_is_fitted(self)
+        if not isinstance(node, int | np.integer) or isinstance(node, bool):
+            raise ValueError(f"node must be an integer; got {node!r}.")
+        posterior = self.posterior_
+        model = self.prior_, self.leaf_, self.constraints_
+        problem = self._pose(self.design_, posterior.y, *model)
+        return partition_posterior(problem, self.map_tree_, int(node))
+
     def k_best(self, k: int) -> RankedTrees:
         """List the k most probable trees found; probabilities are among these (`num_roots`)."""
         check_is_fitted(self)
@@ -181,6 +263,28 @@ class _GreedyModalTree(TreeEstimator):
             posterior.sample_stats["log_joint"][0, :k],
             posterior.weights[0, :k],
         )
+
+    def summary(self) -> dict:
+        """Sum the fit up in numbers and text, with JSON types alone."""
+        check_is_fitted(self)
+        names, tree = self.design_.names, self.map_tree_
+        return {
+            "model": type(self).__name__,
+            "prior": describe_model(self.prior_),
+            "leaf": describe_model(self.leaf_),
+            "rows": int(self.design_.weights.sum()),
+            "features": len(names),
+            "bins": self.bins,
+            "trees": len(self.posterior_.trees.num_nodes[0]),
+            "log_evidence_lower_bound": getattr(self, "log_evidence_lower_bound_", None),
+            "map_log_joint": self.map_log_joint_,
+            "map_leaves": int(tree.num_leaves),
+            "map_depth": int(tree.depth),
+            "map_rules": self.rules(),
+            "feature_importance": dict(
+                zip(names, map(float, self.feature_importances_), strict=True)
+            ),
+        }
 
     def _mixture(self, X: Any) -> LeafMixture:
         matrix = self._matrix(X)
@@ -218,9 +322,11 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         constraints: Constraints | None = None,
         classes: Any = None,
         num_roots: int = 1,
+        lookahead: int = 1,
         smoothing: float = 0.0,
         split_precision: float = 0.0,
         stop_pure: bool = False,
+        prune: bool = False,
         random_state: Any = None,
     ):
         self.prior = prior
@@ -234,9 +340,11 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         self.constraints = constraints
         self.classes = classes
         self.num_roots = num_roots
+        self.lookahead = lookahead
         self.smoothing = smoothing
         self.split_precision = split_precision
         self.stop_pure = stop_pure
+        self.prune = prune
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeClassifier":
@@ -281,9 +389,11 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         min_leaf: int = 1,
         constraints: Constraints | None = None,
         num_roots: int = 1,
+        lookahead: int = 1,
         smoothing: float = 0.0,
         split_precision: float = 0.0,
         stop_pure: bool = False,
+        prune: bool = False,
         random_state: Any = None,
     ):
         self.prior = prior
@@ -296,9 +406,11 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         self.min_leaf = min_leaf
         self.constraints = constraints
         self.num_roots = num_roots
+        self.lookahead = lookahead
         self.smoothing = smoothing
         self.split_precision = split_precision
         self.stop_pure = stop_pure
+        self.prune = prune
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeRegressor":

@@ -1,6 +1,14 @@
 """Figures of trees and predictions; each function draws on given axes or makes its own figure."""
 
+from bdtppl.plotting.boundaries import plot_boundaries
+from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
 from bdtppl.plotting.tree import plot_structures, plot_tree
 
-__all__ = ["plot_predictive", "plot_structures", "plot_tree"]
+__all__ = [
+    "plot_boundaries",
+    "plot_partitions",
+    "plot_predictive",
+    "plot_structures",
+    "plot_tree",
+]

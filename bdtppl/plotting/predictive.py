@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.plotting.colours import ACCENT, FAINT, INK, tint
-from bdtppl.plotting.rows import Rows
+from bdtppl.plotting.rows import Rows, training_targets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -307,9 +307,7 @@ def _targets(model: Any, X: Any, y: Any) -> np.ndarray | None:
     if X is None and y is not None:
         raise ValueError("y needs the rows that it belongs to: give X too.")
     if X is None:
-        # An exact posterior knows the targets without drawing trees.
-        source = model.exact_ if hasattr(model, "exact_") else model.posterior_
-        return np.asarray(source.y, float)
+        return training_targets(model).astype(float)
     return None if y is None else np.asarray(y, float).ravel()
 
 

@@ -12,7 +12,13 @@ import numpy as np
 
 from bdtppl.models.table import Column
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "training_targets"]
+
+
+def training_targets(model: Any) -> np.ndarray:
+    """Get the targets that a model was fitted with, class indices for classification, [n]."""
+    # An exact posterior knows the targets without drawing trees.
+    return np.asarray((model.exact_ if hasattr(model, "exact_") else model.posterior_).y)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from bdtppl.inference.threads import in_threads
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 
-__all__ = ["Columns", "Level", "descend", "root_level"]
+__all__ = ["Columns", "Level", "descend", "only", "root_level"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +135,19 @@ def root_level(columns: Columns, smoothing: float = 0.0) -> Level:
     total = columns.sums(np.arange(num_rows), np.zeros(1, np.int64))
     pseudo = np.zeros(total.shape) if smoothing else None
     return Level(0, rows, np.array([0, num_rows]), total, pseudo)
+
+
+def only(level: Level, segment: int) -> Level:
+    """Take one node of a level."""
+    start, stop = level.start[segment : segment + 2]
+    node = slice(segment, segment + 1)
+    return Level(
+        level.depth,
+        [rows[start:stop] for rows in level.rows],
+        np.array([0, stop - start]),
+        level.statistics[node],
+        None if level.pseudo is None else level.pseudo[node],
+    )
 
 
 def descend(

@@ -6,15 +6,17 @@ better. The tree's log probability is the sum of the log weights and leaf scores
 
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
+from bdtppl.inference.greedy_modal.choices import Choice, choose
 from bdtppl.inference.greedy_modal.columns import Level, descend, root_level
-from bdtppl.inference.greedy_modal.partitions import Best, best_rules, node_scores
+from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.inference.greedy_modal.weights import log_stops
+from bdtppl.models.leaves import Leaf
 from bdtppl.models.tree import Tree
 
-__all__ = ["GreedyTree", "grow"]
+__all__ = ["GreedyTree", "grow", "prune"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,16 +50,39 @@ class GreedyTree:
     log_stop: np.ndarray
     leaf_score: np.ndarray
 
+    def gains(self, num_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sum over splits what each adds to the score of stopping there, by feature.
 
-def grow(problem: Problem, *, stop_pure: bool = False, root: Best | None = None) -> GreedyTree:
+        Parameters
+        ----------
+        num_features
+            Features d of the design.
+
+        Returns
+        -------
+        log_likelihood, log_prior
+            float64 [d], in nats; leaf scores of both sides less the node's, and the rule's log
+            weight less that of stopping. Their sum is the paper's measure of a split's worth.
+        """
+        slot = np.flatnonzero(self.tree.feature >= 0)
+        children = self.leaf_score[self.tree.left[slot]] + self.leaf_score[self.tree.right[slot]]
+        of_split = (
+            children - self.leaf_score[slot],
+            self.log_weight[slot] - self.log_stop[slot],
+        )
+        feature = self.tree.feature[slot]
+        return tuple(np.bincount(feature, gain, minlength=num_features) for gain in of_split)
+
+
+def grow(problem: Problem, *, lookahead: int = 1, root: Best | None = None) -> GreedyTree:
     """Grow the greedy modal tree.
 
     Parameters
     ----------
     problem
         Rows and model.
-    stop_pure
-        Whether nodes whose rows have one distinct target are never split.
+    lookahead
+        Levels of splits by which a rule is valued.
     root
         Rule that the root splits by, as a `Best` of one node; default its best one, if any.
     """
@@ -65,21 +90,9 @@ def grow(problem: Problem, *, stop_pure: bool = False, root: Best | None = None)
     grown = _Grown(problem)
     slot = np.zeros(1, np.int64)
     while len(slot):
-        leaf_score = node_scores(problem, level)
-        may_split = np.ones(level.num_segments, bool)
-        max_depth = problem.constraints.max_depth
-        if max_depth is not None and level.depth >= max_depth:
-            log_stop = log_stops(problem, level, np.zeros(level.num_segments, np.int64))
-            grown.record(slot, level, log_stop, leaf_score, None, np.zeros(len(slot), bool))
-            break
-        given = root if level.depth == 0 else None
-        best = best_rules(problem, level) if given is None else given
-        log_stop = log_stops(problem, level, best.num_features)
-        if stop_pure:
-            may_split = _is_mixed(problem, level)
-        is_split = may_split & ((given is not None) | (best.score > log_stop + leaf_score))
-        slot_of_children = grown.record(slot, level, log_stop, leaf_score, best, is_split)
-        splits = np.flatnonzero(is_split)
+        choice = choose(problem, level, lookahead, root if level.depth == 0 else None)
+        slot = grown.record(slot, level, choice)
+        splits, best = np.flatnonzero(choice.is_split), choice.best
         if not len(splits):
             break
         level = descend(
@@ -91,22 +104,7 @@ def grow(problem: Problem, *, stop_pure: bool = False, root: Best | None = None)
             best.missing_left[splits],
             problem.smoothing,
         )
-        slot = slot_of_children
     return grown.finish()
-
-
-def _is_mixed(problem: Problem, level: Level) -> np.ndarray:
-    """Whether a node's rows have more than one distinct target, bool [K]."""
-    if not level.rows:
-        return np.zeros(level.num_segments, bool)
-    statistics = problem.columns.statistics
-    weights = 1 if problem.columns.weights is None else problem.columns.weights
-    rows, start = level.rows[0], level.start[:-1]
-    mixed = np.zeros(level.num_segments, bool)
-    for each in statistics:
-        values = (each / weights).take(rows)
-        mixed |= np.maximum.reduceat(values, start) > np.minimum.reduceat(values, start)
-    return mixed
 
 
 class _Grown:
@@ -117,16 +115,9 @@ class _Grown:
         self.num_slots = 1
         self.levels: list[dict[str, np.ndarray]] = []
 
-    def record(
-        self,
-        slot: np.ndarray,
-        level: Level,
-        log_stop: np.ndarray,
-        leaf_score: np.ndarray,
-        best: Best | None,
-        is_split: np.ndarray,
-    ) -> np.ndarray:
+    def record(self, slot: np.ndarray, level: Level, choice: Choice) -> np.ndarray:
         """Settle the nodes of a level; returns slots of the children, left ones first."""
+        best, is_split = choice.best, choice.is_split
         num_splits = int(is_split.sum())
         order = np.arange(num_splits)
         left = self.num_slots + 2 * order
@@ -135,8 +126,8 @@ class _Grown:
         kept["feature"] = np.full(len(slot), -1)
         kept["threshold"] = np.full(len(slot), np.nan)
         kept["missing_left"] = np.zeros(len(slot), bool)
-        kept["log_weight"] = log_stop.copy()
-        if best is not None:
+        kept["log_weight"] = choice.log_stop.copy()
+        if num_splits:
             design = self.problem.design
             feature = self.problem.columns.features[best.feature[is_split]]
             low, high = (design.offset[feature] + v[is_split] for v in (best.low, best.high))
@@ -147,7 +138,7 @@ class _Grown:
             )
             kept["missing_left"][is_split] = best.missing_left[is_split]
             kept["log_weight"][is_split] = best.log_rule[is_split]
-        kept |= {"slot": slot, "log_stop": log_stop, "leaf_score": leaf_score}
+        kept |= {"slot": slot, "log_stop": choice.log_stop, "leaf_score": choice.leaf_score}
         kept["statistics"] = level.statistics.astype(np.float64)
         absorbed = np.zeros(level.statistics.shape) if level.pseudo is None else level.pseudo
         kept["pseudo"] = absorbed
@@ -159,23 +150,62 @@ class _Grown:
         """Put all nodes into slots."""
         joined = {name: np.concatenate([lv[name] for lv in self.levels]) for name in self.levels[0]}
         order = np.argsort(joined.pop("slot"))
-        node = {name: values[order] for name, values in joined.items()}
-        tree = Tree(
-            feature=node["feature"].astype(np.int32),
-            threshold=node["threshold"],
-            missing_left=node["missing_left"],
-            left=node["left"].astype(np.int32),
-            right=node["right"].astype(np.int32),
-            num_nodes=np.asarray(len(order), np.int32),
-        )
-        log_likelihood = float(node["leaf_score"][tree.is_leaf].sum())
-        return GreedyTree(
-            tree,
-            node["statistics"],
-            node["pseudo"],
-            float(node["log_weight"].sum()) + log_likelihood,
-            log_likelihood,
-            node["log_weight"],
-            node["log_stop"],
-            node["leaf_score"],
-        )
+        return _summed({name: values[order] for name, values in joined.items()})
+
+
+def _summed(node: dict[str, np.ndarray]) -> GreedyTree:
+    """Make a tree of its nodes [k]."""
+    tree = Tree(
+        feature=node["feature"].astype(np.int32),
+        threshold=node["threshold"],
+        missing_left=node["missing_left"],
+        left=node["left"].astype(np.int32),
+        right=node["right"].astype(np.int32),
+        num_nodes=np.asarray(len(node["feature"]), np.int32),
+    )
+    log_likelihood = float(node["leaf_score"][tree.is_leaf].sum())
+    return GreedyTree(
+        tree,
+        node["statistics"],
+        node["pseudo"],
+        float(node["log_weight"].sum()) + log_likelihood,
+        log_likelihood,
+        node["log_weight"],
+        node["log_stop"],
+        node["leaf_score"],
+    )
+
+
+def prune(grown: GreedyTree, leaf: Leaf) -> GreedyTree:
+    """Merge sibling leaves that predict the same, from the bottom up.
+
+    Leaves of a family with class probabilities predict the same if their most probable class is the
+    same, others if their posterior means are equal but for rounding.
+    """
+    with jax.enable_x64(True):
+        predicted = np.asarray(leaf.posterior_mean(grown.statistics + grown.pseudo))
+    if predicted.ndim == 2:
+        predicted = predicted.argmax(axis=1)
+    tree = grown.tree
+    feature, kept = tree.feature.copy(), np.ones(len(tree.feature), bool)
+    for slot in np.flatnonzero(feature >= 0)[::-1]:  # children have greater slots
+        pair = [tree.left[slot], tree.right[slot]]
+        if (feature[pair] < 0).all() and np.isclose(*predicted[pair], rtol=1e-12, atol=0):
+            feature[slot] = -1
+            kept[pair] = False
+    slot = np.cumsum(kept) - 1
+    is_split = feature >= 0
+    return _summed(
+        {
+            "feature": feature[kept],
+            "threshold": np.where(is_split, tree.threshold, np.nan)[kept],
+            "missing_left": (is_split & tree.missing_left)[kept],
+            "left": np.where(is_split, slot[tree.left], 0)[kept],
+            "right": np.where(is_split, slot[tree.right], 0)[kept],
+            "statistics": grown.statistics[kept],
+            "pseudo": grown.pseudo[kept],
+            "log_weight": np.where(is_split, grown.log_weight, grown.log_stop)[kept],
+            "log_stop": grown.log_stop[kept],
+            "leaf_score": grown.leaf_score[kept],
+        }
+    )

@@ -5,6 +5,7 @@ log m(right) (Nuti et al. 2021, equations 3 to 5; Algorithms 1 and 2). All rules
 scored by one cumulative sum over its order.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_featur
 from bdtppl.inference.threads import in_threads
 from bdtppl.models.leaves import CountTable
 
-__all__ = ["Best", "best_rules", "every_rule", "node_scores"]
+__all__ = ["Best", "best_rules", "every_rule", "first_of_best", "node_scores"]
 
 _TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
 
@@ -47,6 +48,22 @@ class Best(NamedTuple):
     high: np.ndarray
     missing_left: np.ndarray
     num_features: np.ndarray
+
+    @classmethod
+    def none(cls, num_nodes: int) -> "Best":
+        """Say of every node that it has no rule."""
+        none = np.zeros(num_nodes, np.int64)
+        nowhere = np.full(num_nodes, -np.inf)
+        return cls(nowhere, nowhere, none, none, none, none.astype(bool), none)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Best"]) -> "Best":
+        """Join what was found for different nodes."""
+        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    def at(self, nodes: slice) -> "Best":
+        """Take some of the nodes."""
+        return Best(*(each[nodes] for each in self))
 
 
 def node_scores(problem: Problem, level: Level) -> np.ndarray:
@@ -151,6 +168,11 @@ def every_rule(problem: Problem, level: Level) -> Best:
     score, log_rule, feature, low, high, missing_left = (a[order] for a in joined)
     features = np.repeat(num_features, len(order))
     return Best(score, log_rule, feature, low, high, missing_left, features)
+
+
+def first_of_best(score: np.ndarray) -> int:
+    """Find the first of the scores that equal the best one but for rounding."""
+    return int((score >= _least_equal(score.max())).argmax())
 
 
 def _least_equal(score: np.ndarray) -> np.ndarray:

@@ -30,6 +30,8 @@ class Problem:
         Share of a child's rows that its leaf prior absorbs; 0 for a constant prior.
     split_precision
         Gaps of at most this width, in units of the feature, cannot be cut.
+    stop_pure
+        Whether nodes whose rows have one distinct target are never split.
     """
 
     design: Design
@@ -40,6 +42,7 @@ class Problem:
     score: LeafScore
     smoothing: float = 0.0
     split_precision: float = 0.0
+    stop_pure: bool = False
 
 
 def pose(
@@ -51,6 +54,7 @@ def pose(
     *,
     smoothing: float = 0.0,
     split_precision: float = 0.0,
+    stop_pure: bool = False,
 ) -> Problem:
     """Lay out rows and model for growing.
 
@@ -70,6 +74,8 @@ def pose(
         Share of a node's rows that the leaf prior of its children absorbs (section 5.2).
     split_precision
         Neighbouring values no further apart than this are not separated, in units of the feature.
+    stop_pure
+        Whether nodes whose rows have one distinct target are never split.
     """
     constraints = Constraints() if constraints is None else constraints
     return Problem(
@@ -81,4 +87,5 @@ def pose(
         leaf_scorer(leaf, int(design.weights.sum()), is_smoothed=smoothing > 0),
         smoothing,
         split_precision,
+        stop_pure,
     )

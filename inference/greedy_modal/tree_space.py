@@ -8,7 +8,7 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import root_level
 from bdtppl.inference.greedy_modal.growth import GreedyTree, grow
-from bdtppl.inference.greedy_modal.partitions import Best, best_rules, every_rule, node_scores
+from bdtppl.inference.greedy_modal.partitions import Best, every_rule, node_scores
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.weights import log_stops
 from bdtppl.inference.posterior import Posterior
@@ -17,7 +17,7 @@ from bdtppl.models.tree import Tree
 __all__ = ["as_posterior", "tree_space"]
 
 
-def tree_space(problem: Problem, num_roots: int, *, stop_pure: bool = False) -> list[GreedyTree]:
+def tree_space(problem: Problem, num_roots: int = 1, lookahead: int = 1) -> list[GreedyTree]:
     """Grow trees from the most probable partitions of the root.
 
     Parameters
@@ -27,30 +27,31 @@ def tree_space(problem: Problem, num_roots: int, *, stop_pure: bool = False) -> 
     num_roots
         Partitions of the root to grow from, k; the trivial one counts. Fewer trees are grown where
         there are fewer.
-    stop_pure
-        Whether nodes whose rows have one distinct target are never split.
+    lookahead
+        Levels of splits by which rules are valued. Where that is more than one, a tree is also
+        grown without looking ahead, and the better of the two is kept.
 
     Returns
     -------
     list of GreedyTree
         The most probable first.
     """
-    if num_roots == 1:
-        return [grow(problem, stop_pure=stop_pure)]
+
+    def grown(root: Best | None = None) -> GreedyTree:
+        trees = [grow(problem, lookahead=levels, root=root) for levels in {1, lookahead}]
+        return max(trees, key=lambda tree: tree.log_joint)
+
     level = root_level(problem.columns, problem.smoothing)
-    rules = every_rule(problem, level)
-    max_depth = problem.constraints.max_depth
-    if not len(rules.score) or max_depth == 0:
-        return [grow(problem, stop_pure=stop_pure)]
-    stop = log_stops(problem, level, best_rules(problem, level).num_features)
+    rules = every_rule(problem, level) if num_roots > 1 else Best.none(0)
+    if not len(rules.score) or problem.constraints.max_depth == 0:
+        return [grown()]
+    stop = log_stops(problem, level, rules.num_features[:1])
     stop_rank = int((rules.score > (stop + node_scores(problem, level))[0]).sum())
-    grown = [
-        grow(problem, stop_pure=stop_pure, root=Best(*(a[i : i + 1] for a in rules)))
-        for i in range(min(num_roots - (stop_rank < num_roots), len(rules.score)))
-    ]
+    num_splits = min(num_roots - (stop_rank < num_roots), len(rules.score))
+    trees = [grown(rules.at(slice(i, i + 1))) for i in range(num_splits)]
     if stop_rank < num_roots:
-        grown.append(_trivial(problem, grown[0]))
-    return sorted(grown, key=lambda tree: -tree.log_joint)
+        trees.append(_trivial(problem, trees[0] if trees else grown()))
+    return sorted(trees, key=lambda tree: -tree.log_joint)
 
 
 def _trivial(problem: Problem, grown: GreedyTree) -> GreedyTree:

@@ -1,0 +1,161 @@
+"""Predictions over the plane of two columns, with the training rows."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.plotting.colours import INK, class_style
+from bdtppl.plotting.rows import Rows, training_targets
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_boundaries"]
+
+_GRID_POINTS = 300  # along each axis
+_STRENGTH = 0.75  # of the colour of a class of probability 1
+
+
+def plot_boundaries(
+    model: Any,
+    features: Sequence[str | int] | None = None,
+    *,
+    at: Mapping[str, Any] | Sequence[Any] | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw what a fitted estimator predicts over the plane of two columns.
+
+    Classification: each place has the colour of its most probable class, the paler the less
+    probable that is. Regression: the predictive mean, with a colour bar. Points are the training
+    rows (Nuti et al. 2021, Figures 2(b) and 5).
+
+    Parameters
+    ----------
+    model
+        A fitted classifier or regressor of bdtppl.
+    features
+        The two numeric columns, by name or position. Default: the only two of the table.
+    at
+        Values at which other columns are held, as in `plot_predictive`.
+    ax
+        Axes to draw on. Default: those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ValueError
+        If the columns are not two numeric ones of the table.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bdtppl import GreedyModalTreeClassifier, plot_boundaries
+    >>> X, y = load_iris(return_X_y=True)
+    >>> ax = plot_boundaries(GreedyModalTreeClassifier().fit(X[:, 2:], y))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['0', '1', '2']
+    """
+    check_is_fitted(model)
+    rows = Rows.of(model)
+    if features is None:
+        if len(rows.names) != 2:
+            raise ValueError(
+                f"features must name two columns: the table has {len(rows.names)} of them."
+            )
+        features = (0, 1)
+    places = [rows.position(feature) for feature in features]
+    if len(places) != 2 or places[0] == places[1]:
+        raise ValueError(f"features must name two different columns; got {tuple(features)}.")
+    for place in places:
+        if rows.columns[place].dtype.kind == "O":
+            raise ValueError(f"features must be numeric; {rows.names[place]!r} is a category.")
+    grids = [_grid(rows.columns[place]) for place in places]
+    plane = np.stack([axis.ravel() for axis in np.meshgrid(*grids)])
+    table = _table(rows, dict(zip(places, plane, strict=True)), at)
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(figsize=(5.6, 4.4), layout="constrained")
+    y = training_targets(model)
+    points = [rows.columns[place] for place in places]
+    draw = _draw_classes if hasattr(model, "classes_") else _draw_means
+    with warnings.catch_warnings():
+        # The columns are those of the training table, in its order: they need no names.
+        warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+        draw(ax, model, grids, table, points, y)
+    for axis, place in zip("xy", places, strict=True):
+        ax.set(**{f"{axis}lim": (grids["xy".index(axis)][0], grids["xy".index(axis)][-1])})
+        getattr(ax, f"set_{axis}label")(rows.names[place], parse_math=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _table(rows: Rows, varied: Mapping[int, np.ndarray], at: Any) -> np.ndarray:
+    """Rows of the table at given values of some columns, the others being held."""
+    held = rows.typical() | rows.held(at)
+    size = len(next(iter(varied.values())))
+    columns = [
+        varied.get(place, np.full(size, held[name], rows.columns[place].dtype))
+        for place, name in enumerate(rows.names)
+    ]
+    return Rows(rows.names, columns).table()
+
+
+def _grid(values: np.ndarray) -> np.ndarray:
+    """Places over the range of a column and a little beyond."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    room = 0.05 * (high - low) or 0.5
+    return np.linspace(low - room, high + room, _GRID_POINTS)
+
+
+def _draw_classes(ax: "Axes", model: Any, grids, table, points, y: np.ndarray) -> None:
+    probability = model.predict_proba(table)
+    num_classes = probability.shape[1]
+    colours = np.array([_rgb(class_style(c)["facecolor"]) for c in range(num_classes)])
+    best = probability.argmax(axis=1)
+    beyond_chance = (probability.max(axis=1) - 1 / num_classes) / (1 - 1 / num_classes)
+    strength = _STRENGTH * beyond_chance[:, None]
+    image = (1 - strength) + strength * colours[best]
+    shape = len(grids[1]), len(grids[0])
+    ax.pcolormesh(*grids, image.reshape(*shape, 3), shading="nearest", rasterized=True)
+    if len(np.unique(best)) > 1:
+        for c in np.unique(best):
+            inside = (best == c).astype(float).reshape(shape)
+            ax.contour(*grids, inside, levels=[0.5], colors=INK, linewidths=0.6)
+    for c, name in enumerate(model.classes_):
+        own = y == c
+        ax.scatter(
+            points[0][own],
+            points[1][own],
+            s=_size(len(y)),
+            edgecolors="white",
+            linewidths=0.5,
+            color=[colours[c]],
+            label=str(name),
+        )
+    legend = ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, labelcolor=INK)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _draw_means(ax: "Axes", model: Any, grids, table, points, y: np.ndarray) -> None:
+    mean = model.predict(table).reshape(len(grids[1]), len(grids[0]))
+    limits = {"vmin": min(mean.min(), y.min()), "vmax": max(mean.max(), y.max())}
+    mesh = ax.pcolormesh(*grids, mean, shading="nearest", rasterized=True, **limits)
+    ax.scatter(*points, c=y, s=_size(len(y)), edgecolors="white", linewidths=0.5, **limits)
+    ax.figure.colorbar(mesh, ax=ax, label="target")
+
+
+def _size(num_points: int) -> float:
+    return float(np.clip(6000 / num_points, 6, 24))
+
+
+def _rgb(colour: str) -> list[float]:
+    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]

@@ -1,0 +1,99 @@
+"""The posterior over the partitions of one node of a greedy modal tree."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_partitions"]
+
+_MOST_PANELS = 4
+_PANEL = (2.6, 3.0)  # inches
+
+
+def plot_partitions(
+    model: Any, node: int = 0, *, axes: "Sequence[Axes] | None" = None
+) -> np.ndarray:
+    """Draw the log probabilities of all partitions of a node, feature by feature.
+
+    Each panel is a feature, the most probable ones first: a point for every rule, at its threshold,
+    and the dashed line for the trivial partition, which makes the node a leaf. The title gives the
+    probability of all rules of the feature together (Nuti et al. 2021, section 3 and Figure 2(a)).
+
+    Parameters
+    ----------
+    model
+        A fitted greedy modal classifier or regressor.
+    node
+        Slot of the node in ``map_tree_``; 0 is the root.
+    axes
+        Axes to draw on, one for each feature to show. Default: those of a new figure, for the four
+        most probable features.
+
+    Returns
+    -------
+    numpy.ndarray
+        The axes that were drawn on.
+
+    Raises
+    ------
+    ValueError
+        If the tree has no such node.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bdtppl import GreedyModalTreeClassifier, plot_partitions
+    >>> X, y = load_iris(return_X_y=True)
+    >>> axes = plot_partitions(GreedyModalTreeClassifier().fit(X, y))
+    >>> len(axes), axes[0].get_title()
+    (4, 'x3: probability 0.66')
+    """
+    found = model.partition_log_probabilities(node)
+    order = np.argsort(-found.log_feature, kind="stable")
+    order = order[np.isfinite(found.log_feature[order])]
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        num_panels = max(1, min(len(order), _MOST_PANELS))
+        width, height = _PANEL
+        _, made = plt.subplots(
+            1,
+            num_panels,
+            figsize=(1 + num_panels * width, height),
+            layout="constrained",
+            sharey=True,
+            squeeze=False,
+        )
+        drawn = made[0]
+    else:
+        drawn = np.array(axes, object).ravel()[: max(1, len(order))]
+    names = model.design_.names
+    for ax in drawn:
+        ax.grid(axis="y", color=FAINT, linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.axhline(found.log_stop, color=LINE, linestyle="--", linewidth=1, label="no split")
+    for feature, ax in zip(order, drawn, strict=False):
+        own = found.feature == feature
+        place = np.argsort(found.threshold[own], kind="stable")
+        ax.plot(
+            found.threshold[own][place],
+            found.log_rule[own][place],
+            color=ACCENT,
+            marker="o",
+            markersize=2.5,
+            linewidth=0.6,
+            label="split",
+        )
+        share = np.exp(found.log_feature[feature])
+        ax.set_title(f"{names[feature]}: probability {share:.3g}", fontsize="medium", color=INK)
+        ax.set_xlabel("threshold")
+    drawn[0].set_ylabel("log probability")
+    drawn[0].legend(frameon=False, fontsize="small", labelcolor=INK)
+    return drawn

@@ -1,0 +1,138 @@
+"""The posterior over all partitions of one node of a tree (Nuti et al. 2021, equations 3 to 5)."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bdtppl.inference.greedy_modal.choices import choose
+from bdtppl.inference.greedy_modal.columns import Level, root_level
+from bdtppl.inference.greedy_modal.partitions import Best, every_rule
+from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.models.tree import Tree
+
+__all__ = ["PartitionPosterior", "partition_posterior"]
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionPosterior:
+    """Log probabilities of a node's partitions, r rules, the most probable rule first.
+
+    Attributes
+    ----------
+    log_stop
+        Log probability of the trivial partition.
+    feature
+        int [r]; feature of each rule.
+    threshold
+        float64 [r].
+    missing_left
+        bool [r]; side of missing values.
+    log_rule
+        float64 [r]; log probability of each rule. The cuts inside one gap, where the prior counts
+        them, are one entry with the lowest cut's threshold; rules that make the same partition,
+        where the prior counts partitions, share its probability equally.
+    log_feature
+        float64 [d]; log probability of all rules of each feature together, -inf where it has none:
+        the paper's measure of how much a feature matters in the node.
+    """
+
+    log_stop: float
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    log_rule: np.ndarray
+    log_feature: np.ndarray
+
+
+def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPosterior:
+    """Normalise the scores of the trivial partition and of all rules of a node.
+
+    Parameters
+    ----------
+    problem
+        Rows and model.
+    tree
+        One tree.
+    slot
+        The node.
+
+    Raises
+    ------
+    ValueError
+        If the slot holds no node.
+    """
+    if not 0 <= slot < int(tree.num_nodes):
+        raise ValueError(f"node must be one of the {int(tree.num_nodes)} of the tree; got {slot}.")
+    design = problem.design
+    level = _node(problem, tree, slot)
+    rules, choice = every_rule(problem, level), choose(problem, level)
+    if not np.isfinite(choice.best.score).any():  # at the depth limit too
+        rules = rules.at(slice(0))
+    feature = problem.columns.features[rules.feature]
+    low, high = design.offset[feature] + rules.low, design.offset[feature] + rules.high
+    in_gap = problem.prior.rules == "gaps"
+    scores = rules.score
+    if not in_gap:  # the cuts of a gap are listed together
+        scores = scores + np.log(rules.high - rules.low)
+    if problem.prior.counts_partitions:
+        scores = rules.score - np.log(_num_equivalent(problem, level, rules))
+    scores = np.concatenate([choice.log_stop + choice.leaf_score, scores])
+    log_probability = scores - np.logaddexp.reduce(scores)
+    log_feature = np.full(design.num_features, -np.inf)
+    np.logaddexp.at(log_feature, feature, log_probability[1:])
+    return PartitionPosterior(
+        float(log_probability[0]),
+        feature,
+        design.gap_threshold(low, high) if in_gap else design.cut_threshold[low + 1],
+        rules.missing_left,
+        log_probability[1:],
+        log_feature,
+    )
+
+
+def _num_equivalent(problem: Problem, level: Level, rules: Best) -> np.ndarray:
+    """Count the listed rules that part the node's rows like each rule does, int [r]."""
+    keys = np.random.default_rng(0).integers(0, 2**64, problem.columns.num_rows, np.uint64)
+    left = np.empty(len(rules.score), np.uint64)
+    for f, rows in enumerate(level.rows):
+        codes = problem.columns.codes[f][rows]  # ascending, missing ones (-1) first
+        running = np.concatenate([[np.uint64(0)], np.cumsum(keys[rows])])
+        own = np.flatnonzero(rules.feature == f)
+        left[own] = running[np.searchsorted(codes, rules.low[own], side="right")]
+        goes_right = own[~rules.missing_left[own]]
+        left[goes_right] -= running[np.searchsorted(codes, 0)]
+    _, group, count = np.unique(
+        np.minimum(left, keys[level.rows[0]].sum() - left), return_inverse=True, return_counts=True
+    )
+    return count[group]
+
+
+def _node(problem: Problem, tree: Tree, slot: int) -> Level:
+    """Collect the rows of one node, as a level of its own."""
+    columns, root = problem.columns, root_level(problem.columns, problem.smoothing)
+    parent = {
+        int(child): at
+        for at in np.flatnonzero(tree.feature >= 0)
+        for child in (tree.left[at], tree.right[at])
+    }
+    path = [slot]
+    while path[-1]:
+        path.append(int(parent[path[-1]]))
+    path.reverse()
+    inside, pseudo, values = np.ones(columns.num_rows, bool), root.pseudo, problem.design.matrix
+    statistics = root.statistics
+    for at, child in pairwise(path):
+        value = values[:, tree.feature[at]]
+        goes_left = np.where(np.isnan(value), tree.missing_left[at], value < tree.threshold[at])
+        inside &= goes_left == (child == tree.left[at])
+        statistics = columns.sums(np.flatnonzero(inside), np.zeros(1, np.int64))
+        if pseudo is not None:
+            pseudo = pseudo + problem.smoothing * statistics
+    return Level(
+        len(path) - 1,
+        [rows[inside[rows]] for rows in root.rows],
+        np.array([0, inside.sum()]),
+        statistics,
+        pseudo,
+    )
