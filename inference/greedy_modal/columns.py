@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
+from bdtppl.inference.statistics import row_statistics
 from bdtppl.inference.threads import in_threads
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
@@ -52,8 +52,7 @@ class Columns:
         """Lay out the features that are allowed, bool [d of the design]."""
         codes = design.codes.T
         features = np.flatnonzero(allowed & (design.num_codes > 1))
-        with jax.enable_x64(True):
-            statistics = np.ascontiguousarray(np.asarray(leaf.statistics(y, design.weights)).T)
+        statistics = np.ascontiguousarray(row_statistics(leaf, y, design.weights).T)
         if (statistics == np.rint(statistics)).all():
             largest = int(np.abs(statistics).max())
             statistics = statistics.astype(np.int8 if largest < 128 else np.int64)

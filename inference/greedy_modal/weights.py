@@ -3,6 +3,8 @@
 A prior is compiled for a few sizes of blocks, so that levels of any size compile nothing more.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ _BLOCKS = (16, 256, 4096)  # nodes that a compiled prior takes at once
 
 @jax.jit
 def _log_rule(prior: TreePrior, node: Node, rule: Rule) -> jax.Array:
-    return prior.log_rule(node, rule)
+    return jnp.broadcast_to(prior.log_rule(node, rule), rule.feature.shape)
 
 
 @jax.jit
@@ -27,18 +29,23 @@ def _log_stop(prior: TreePrior, node: Node) -> jax.Array:
     return prior.log_stop(node)
 
 
-def _in_blocks(function, num_nodes: int, *facts: np.ndarray) -> np.ndarray:
-    """Call a compiled function on facts [nodes, ...] in a few sizes of blocks."""
+def _in_blocks(weight: Any, problem: Problem, *facts: Node | Rule) -> np.ndarray:
+    """Call a compiled weight of the prior on facts [K, ...] in a few sizes of blocks."""
+    prior = jax.tree.map(np.float64, problem.prior)
+    num_nodes = len(facts[0].depth)
     results = []
     start = 0
     with jax.enable_x64(True):
         while start < num_nodes:
             size = next((b for b in _BLOCKS if b >= num_nodes - start), _BLOCKS[-1])
-            piece = [fact[start : start + size] for fact in facts]
-            length = len(piece[0])
-            widths = [((0, size - length), *((0, 0),) * (p.ndim - 1)) for p in piece]
-            padded = [np.pad(p, w, mode="edge") for p, w in zip(piece, widths, strict=True)]
-            results.append(np.asarray(function(*padded))[:length])
+            length = min(size, num_nodes - start)
+
+            def block(fact, start=start, size=size, length=length):
+                # Padding repeats the last entry: whatever is computed of it is cut off.
+                piece = fact[start : start + length]
+                return np.concatenate([piece, np.repeat(piece[-1:], size - length, axis=0)])
+
+            results.append(np.asarray(weight(prior, *jax.tree.map(block, facts)))[:length])
             start += size
     return np.concatenate(results)
 
@@ -53,45 +60,30 @@ def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
 
 def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
     """Log weight of stopping in every node, float64 [K]."""
-
-    def function(num_rows, num_features):
-        has_rule = num_features > 0
-        log_num_features = jnp.log(jnp.maximum(num_features, 1))
-        depth = jnp.full(num_rows.shape, float(level.depth))
-        node = Node(depth, has_rule, num_rows, log_num_features)
-        return _log_stop(prior, node)
-
-    prior = jax.tree.map(np.float64, problem.prior)
-    rows = _rows_of_nodes(problem, level)
-    return _in_blocks(function, level.num_segments, rows, num_features.astype(float))
+    node = Node(
+        np.full(level.num_segments, float(level.depth)),
+        num_features > 0,
+        _rows_of_nodes(problem, level),
+        np.log(np.maximum(num_features, 1)),
+    )
+    return _in_blocks(_log_stop, problem, node)
 
 
 def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
     """Log weight of one rule of each feature in every node, float64 [K, d]."""
-    features = problem.columns.features.astype(np.int32)
-    prior = jax.tree.map(np.float64, problem.prior)
-    if not len(features):
+    if not num_rules.size:
         return np.zeros(num_rules.shape)
-
-    def function(num_rows, num_features, num_rules):
-        node = Node(
-            jnp.full((len(num_rows), 1), float(level.depth)),
-            (num_features > 0)[:, None],
-            num_rows[:, None],
-            jnp.log(jnp.maximum(num_features, 1))[:, None],
-        )
-        zeros = jnp.zeros(num_rules.shape)
-        feature = features[None, :] + zeros.astype(int)
-        rule = Rule(feature, zeros, jnp.log(num_rules), zeros, zeros)
-        return jnp.broadcast_to(_log_rule(prior, node, rule), num_rules.shape)
-
-    return _in_blocks(
-        function,
-        level.num_segments,
-        _rows_of_nodes(problem, level),
-        num_features.astype(float),
-        np.maximum(num_rules, 1).astype(float),
+    shape = num_rules.shape
+    node = Node(
+        np.full((len(num_rules), 1), float(level.depth)),
+        (num_features > 0)[:, None],
+        _rows_of_nodes(problem, level)[:, None],
+        np.log(np.maximum(num_features, 1))[:, None],
     )
+    zeros = np.zeros(shape)
+    feature = np.broadcast_to(problem.columns.features.astype(np.int32), shape)
+    rule = Rule(feature, zeros, np.log(np.maximum(num_rules, 1)), zeros, zeros)
+    return _in_blocks(_log_rule, problem, node, rule)
 
 
 class LawOfCuts:
@@ -121,29 +113,25 @@ class LawOfCuts:
         widths = sum(np.where(each.is_rule, width, 0.0) for each in cuts)
         total = np.add.reduceat(widths, level.start[:-1])
         cuts_of_gap = np.broadcast_to(num_cuts(problem, codes), codes.shape)
-        prior = jax.tree.map(np.float64, problem.prior)
-
-        def function(num_rows, num_features, num_rules, num_cuts, share):
-            depth = jnp.full(share.shape, float(level.depth))
-            node = Node(depth, num_features > 0, num_rows, jnp.log(num_features))
-            which = jnp.full(share.shape, feature, jnp.int32)
-            rule = Rule(which, jnp.log(num_cuts), jnp.log(num_rules), jnp.log(share), 0.0)
-            return _log_rule(prior, node, rule)
-
         weights = []
         for each in cuts:
             where = np.flatnonzero(each.is_rule)
             segment = level.segment[where]
             found = np.zeros(len(codes))
             if len(where):
-                found[where] = _in_blocks(
-                    function,
-                    len(where),
+                node = Node(
+                    np.full(len(where), float(level.depth)),
+                    self.num_features[segment] > 0,
                     _rows_of_nodes(problem, level)[segment],
-                    self.num_features[segment].astype(float),
-                    self.num_rules[segment, f].astype(float),
-                    cuts_of_gap[where].astype(float),
-                    width[where] / total[segment],
+                    np.log(self.num_features[segment]),
                 )
+                rule = Rule(
+                    np.full(len(where), feature, np.int32),
+                    np.log(cuts_of_gap[where]),
+                    np.log(self.num_rules[segment, f]),
+                    np.log(width[where] / total[segment]),
+                    np.zeros(len(where)),
+                )
+                found[where] = _in_blocks(_log_rule, problem, node, rule)
             weights.append(found)
         return weights

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.mixture import LeafMixture
-from bdtppl.inference.padding import padded, padded_size
+from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import (
@@ -38,6 +38,7 @@ from bdtppl.inference.pcfg.sampling import (
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
+from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
@@ -119,9 +120,7 @@ class ExactPosterior:
     def statistics(self) -> np.ndarray:
         """Statistics of every subproblem, float64 [N, s]."""
         weight = self.grammar.design.weights * self.observed
-        length = padded_size(len(weight))
-        rows = _row_statistics(self.leaf, padded(self.y, length), padded(weight, length))
-        rows = np.asarray(rows)[: len(weight)]
+        rows = row_statistics(self.leaf, self.y, weight)
         return self.grammar.node_sums(self.grammar.cell_sums(rows))
 
     @cached_in_float64
@@ -409,11 +408,6 @@ class ExactPosterior:
             self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
         )
         return np.asarray(self.leaf.sample(key_target, self.statistics[np.asarray(node)]))
-
-
-@jax.jit
-def _row_statistics(leaf: Leaf, y: jax.Array, weights: jax.Array) -> jax.Array:
-    return leaf.statistics(y, weights)
 
 
 @jax.jit
