@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 Rules = Literal["gaps", "cuts"]
+CutWeights = Literal["uniform", "gap"]
 
 
 class Node(NamedTuple):
@@ -185,6 +186,25 @@ class _Defaults:
         return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
 
 
+def _facts_of_cut(cut_weights: CutWeights) -> tuple[str, ...]:
+    """Name the facts that the law of a split's cut, given its feature, reads."""
+    return (
+        ("log_width_share",) if cut_weights == "gap" else ("log_num_cuts", "log_num_feature_cuts")
+    )
+
+
+def _log_share_of_cut(cut_weights: CutWeights, rule: Rule) -> Any:
+    """Log probability of an entry's cuts, given its feature."""
+    if cut_weights == "gap":
+        return rule.log_width_share
+    return rule.log_num_cuts - rule.log_num_feature_cuts
+
+
+def _check_cut_weights(cut_weights: str) -> None:
+    if cut_weights not in ("uniform", "gap"):
+        raise ValueError(f"cut_weights must be 'uniform' or 'gap'; got {cut_weights!r}.")
+
+
 def _check_rules(rules: str) -> None:
     if rules not in ("gaps", "cuts"):
         raise ValueError(f"rules must be 'gaps' or 'cuts'; got {rules!r}.")
@@ -285,7 +305,7 @@ class DepthDecay(_Defaults):
 
     alpha: Number = 0.95
     beta: Number = 1.0
-    cut_weights: Literal["uniform", "gap"] = setting(default="uniform")
+    cut_weights: CutWeights = setting(default="uniform")
     rules: Rules = setting(default="gaps")
 
     depends_on_depth: ClassVar[bool] = True
@@ -299,16 +319,13 @@ class DepthDecay(_Defaults):
     def __post_init__(self):
         require(lambda a: (a > 0) & (a < 1), "alpha must lie in (0, 1); got {}.", self.alpha)
         require(lambda b: b >= 0, "beta must be at least 0; got {}.", self.beta)
-        if self.cut_weights not in ("uniform", "gap"):
-            raise ValueError(f"cut_weights must be 'uniform' or 'gap'; got {self.cut_weights!r}.")
+        _check_cut_weights(self.cut_weights)
         _check_rules(self.rules)
 
     @property
     def rule_facts(self) -> tuple[str, ...]:
         """Facts that the law of the cut reads."""
-        if self.cut_weights == "gap":
-            return ("log_width_share",)
-        return ("log_num_cuts", "log_num_feature_cuts")
+        return _facts_of_cut(self.cut_weights)
 
     def _log_split_probability(self, depth):
         return jnp.log(self.alpha) - self.beta * jnp.log1p(depth)
@@ -320,10 +337,7 @@ class DepthDecay(_Defaults):
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of splitting, of the feature and of the cut."""
-        if self.cut_weights == "gap":
-            share = rule.log_width_share
-        else:
-            share = rule.log_num_cuts - rule.log_num_feature_cuts
+        share = _log_share_of_cut(self.cut_weights, rule)
         return self._log_split_probability(node.depth) + (share - node.log_num_features)
 
 
@@ -332,7 +346,9 @@ class GreedyPartition(_Defaults):
     """A node splits with probability p^(1 + depth) (Nuti et al. 2021, GMT, section 3).
 
     The feature is uniform among all d features, the rule uniform among that feature's available
-    ones; what falls on features without a rule is lost, so the prior sums to less than one.
+    ones, or proportional to its gap's width (``cut_weights="gap"``: the distance-weighted law that
+    the paper's section 5 takes from Buntine 1992); what falls on features without a rule is lost,
+    so the prior sums to less than one.
 
     Attributes
     ----------
@@ -344,16 +360,22 @@ class GreedyPartition(_Defaults):
 
     p: Number = 0.99
     num_features: Any = setting(default=None)
+    cut_weights: CutWeights = setting(default="uniform")
     rules: Rules = setting(default="gaps")
 
     depends_on_depth: ClassVar[bool] = True
     sums_to_at_most_one: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {"p": constraints.unit_interval}
-    rule_facts: ClassVar[tuple[str, ...]] = ("log_num_cuts", "log_num_feature_cuts")
 
     def __post_init__(self):
         require(lambda p: (p > 0) & (p < 1), "p must lie in (0, 1); got {}.", self.p)
+        _check_cut_weights(self.cut_weights)
         _check_rules(self.rules)
+
+    @property
+    def rule_facts(self) -> tuple[str, ...]:
+        """Facts that the law of the cut reads."""
+        return _facts_of_cut(self.cut_weights)
 
     def resolve(self, design: Design) -> "GreedyPartition":
         """Fill in the number of features."""
@@ -366,5 +388,5 @@ class GreedyPartition(_Defaults):
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of splitting, of the feature and of the cut."""
-        share = rule.log_num_cuts - rule.log_num_feature_cuts
+        share = _log_share_of_cut(self.cut_weights, rule)
         return (1 + node.depth) * jnp.log(self.p) + share - jnp.log(float(self.num_features))

@@ -318,6 +318,22 @@ def _log(x: float) -> float:
     return math.log(x) if x > 0 else -math.inf
 
 
+def rule_width(problem: "Problem", rows: frozenset[int], rule: Rule) -> float:
+    """Return the width that a rule has a share of: its gap's, parted among the gap's rules."""
+    low, high = enclosing_gap(problem, rows, rule)
+    width = problem.bucket_low[rule.feature][high] - problem.bucket_high[rule.feature][low]
+    return width if problem.rules == "gaps" else width / (high - low)
+
+
+def cut_share(cut_weights: str, problem: "Problem", rows, rules: list[Rule], rule: Rule) -> float:
+    """Return the probability of a rule among the available ones of its feature."""
+    siblings = [r for r in rules if r.feature == rule.feature]
+    if cut_weights == "uniform":
+        return 1 / len(siblings)
+    widths = [rule_width(problem, rows, sibling) for sibling in siblings]
+    return rule_width(problem, rows, rule) / math.fsum(widths)
+
+
 @dataclass(frozen=True)
 class LeafPenalty:
     """Weigh a tree by phi^(1 - leaves), each two-way partition of a node counted once.
@@ -377,22 +393,12 @@ class DepthDecay:
             raise ValueError(f"alpha (1 + depth)^(-beta) must lie in [0, 1], got {probability}")
         return probability
 
-    def rule_width(self, problem, rows, rule) -> float:
-        low, high = enclosing_gap(problem, rows, rule)
-        width = problem.bucket_low[rule.feature][high] - problem.bucket_high[rule.feature][low]
-        return width if problem.rules == "gaps" else width / (high - low)
-
     def log_stop(self, problem, rows, depth, rules) -> float:
         return _log(1 - self.split_probability(depth)) if rules else 0.0
 
     def log_split(self, problem, rows, depth, rules, rule) -> float:
         features = {r.feature for r in rules}
-        siblings = [r for r in rules if r.feature == rule.feature]
-        if self.cut_weights == "uniform":
-            share = 1 / len(siblings)
-        else:
-            widths = [self.rule_width(problem, rows, r) for r in siblings]
-            share = self.rule_width(problem, rows, rule) / math.fsum(widths)
+        share = cut_share(self.cut_weights, problem, rows, rules, rule)
         return _log(self.split_probability(depth)) - math.log(len(features)) + _log(share)
 
 
@@ -401,19 +407,20 @@ class GreedyPartition:
     """Weigh splits by p^(1 + depth) / (d x cuts of the feature) (Nuti et al. 2021).
 
     d counts all features, also those that a node cannot split, so the weights of a node's choices
-    may sum to less than 1.
+    may sum to less than 1. With ``cut_weights="gap"`` a feature's share is parted in proportion to
+    the widths of its gaps instead.
     """
 
     p: float
+    cut_weights: str = "uniform"
     counts_partitions = False
 
     def log_stop(self, problem, rows, depth, rules) -> float:
         return _log(1 - self.p ** (1 + depth)) if rules else 0.0
 
     def log_split(self, problem, rows, depth, rules, rule) -> float:
-        siblings = [r for r in rules if r.feature == rule.feature]
-        d = problem.num_features
-        return (1 + depth) * _log(self.p) - math.log(d) - math.log(len(siblings))
+        share = cut_share(self.cut_weights, problem, rows, rules, rule)
+        return (1 + depth) * _log(self.p) - math.log(problem.num_features) + _log(share)
 
 
 def productions(problem: Problem, prior, rows: frozenset[int], depth: int) -> list[Production]:

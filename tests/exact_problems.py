@@ -51,6 +51,10 @@ PRIORS = {
         lambda rules: GreedyPartition(0.8, rules=rules),
         en.GreedyPartition(0.8),
     ),
+    "greedy partition by gap": (
+        lambda rules: GreedyPartition(0.7, cut_weights="gap", rules=rules),
+        en.GreedyPartition(0.7, cut_weights="gap"),
+    ),
 }
 # Sizes of arrays decide what is compiled, so each prior has one number of features.
 MODELS = {

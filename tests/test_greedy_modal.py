@@ -59,20 +59,22 @@ def ahead(case: ep.Case, rows, depth: int, splits: dict, lookahead: int) -> dict
     return found
 
 
-def check_is_greedy(case: ep.Case, tree, depth: int = 0, lookahead: int = 1) -> float:
-    """Assert that every node takes its best partition; returns the tree's log joint."""
+def check_is_greedy(
+    case: ep.Case, tree, depth: int = 0, lookahead: int = 1, below: int = 0
+) -> float:
+    """Assert that nodes from a depth on take their best partition; returns the log joint."""
     rows = en.tree_rows(tree)
     stop, splits = choices(case, rows, depth)
     splits = ahead(case, rows, depth, splits, lookahead)
     best = max((score for score, _ in splits.values()), default=-np.inf)
     if isinstance(tree, en.Leaf):
-        assert best <= stop + TIGHT
+        assert depth < below or best <= stop + TIGHT
         return stop
     score, log_weight = splits[tree.rule]
-    assert score > stop - TIGHT
-    assert score >= best - TIGHT
+    assert depth < below or score > stop - TIGHT
+    assert depth < below or score >= best - TIGHT
     sides = (tree.left, tree.right)
-    return log_weight + sum(check_is_greedy(case, t, depth + 1, lookahead) for t in sides)
+    return log_weight + sum(check_is_greedy(case, t, depth + 1, lookahead, below) for t in sides)
 
 
 @pytest.mark.parametrize("family", ep.FAMILIES)
@@ -114,6 +116,73 @@ def test_a_tree_that_does_not_look_ahead_is_noticed():
     check_is_greedy(case, tree)
     with pytest.raises(AssertionError):
         check_is_greedy(case, tree, 0, 2)
+
+
+@pytest.mark.parametrize("root_levels", [1, 2])
+@pytest.mark.parametrize("model", ep.SOME_MODELS)
+def test_trees_grow_from_all_of_the_best_partitions_of_the_first_nodes(model, root_levels):
+    """Each tree is greedy below the first levels, and these hold every pick of the best."""
+    num_roots = 3
+    for seed in range(4):
+        case = ep.random_case(model, "classes", 7700 + seed)
+        trees = tree_space(posed(case), num_roots, root_levels=root_levels)
+        found = set()
+        for grown in trees:
+            tree = ep.rule_tree(case, grown.tree)
+            joint = check_is_greedy(case, tree, below=root_levels)
+            assert abs(joint - grown.log_joint) < TIGHT
+            found.add(first_rules(tree, root_levels))
+        assert len(found) == len(trees)
+        expected = picks(case, case.problem.all_rows, 0, num_roots, root_levels)
+        assert len(trees) == len(expected)
+        # Equal scores may be listed in another order, so what is compared are the scores.
+        scores = [sorted(score(case, pick) for pick in each) for each in (found, expected)]
+        np.testing.assert_allclose(*scores, atol=TIGHT)
+
+
+def first_rules(tree, levels: int):
+    """Rules of the first levels of a tree: (rows, depth 0 first) and what they split by."""
+    if levels == 0:
+        return ()
+    if isinstance(tree, en.Leaf):
+        return ((en.tree_rows(tree), None),)
+    below = first_rules(tree.left, levels - 1) + first_rules(tree.right, levels - 1)
+    return ((en.tree_rows(tree), tree.rule), *below)
+
+
+def picks(case: ep.Case, rows, depth: int, num_roots: int, levels: int) -> set:
+    """All picks of the best partitions of the first nodes, as `first_rules` writes them."""
+    if levels == 0:
+        return {()}
+    stop, splits = choices(case, rows, depth)
+    # The cuts inside one gap make one and the same tree of the training rows.
+    of_gap = {(r.feature, r.missing_left, en.part(case.problem, rows, r)[0]): r for r in splits}
+    ranked = [(-stop, None), *((-splits[rule][0], rule) for rule in of_gap.values())]
+    ranked.sort(key=first)
+    found = set()
+    for _, rule in ranked[:num_roots]:
+        if rule is None:
+            found.add(((rows, None),))
+            continue
+        sides = en.part(case.problem, rows, rule)
+        parts = [picks(case, side, depth + 1, num_roots, levels - 1) for side in sides]
+        found |= {((rows, rule), *left, *right) for left in parts[0] for right in parts[1]}
+    return found
+
+
+def first(pair):
+    return pair[0]
+
+
+def score(case: ep.Case, pick) -> float:
+    """Sum of the partition scores that a pick has on its deepest level."""
+    total, depths = 0.0, {}
+    for rows, rule in pick:
+        depth = max((d + 1 for outer, d in depths.items() if rows < outer), default=0)
+        depths[rows] = depth
+        stop, splits = choices(case, rows, depth)
+        total += stop if rule is None else splits[rule][0]
+    return total
 
 
 def test_looking_ahead_finds_a_hidden_xor():
@@ -291,7 +360,7 @@ def test_pruning_merges_siblings_that_predict_the_same_and_nothing_else(family):
     merged = 0
     for seed in range(20):
         case = ep.random_case("leaf penalty, gaps", family, 7600 + seed)
-        case = replace(case, prior=LeafPenalty(0.0))
+        case = replace(case, prior=LeafPenalty(0.0), reference_prior=en.LeafPenalty(0.0))
         grown = grow(posed(case))
         pruned = prune(grown, case.leaf)
         merged += int(grown.tree.num_leaves) - int(pruned.tree.num_leaves)
@@ -300,16 +369,18 @@ def test_pruning_merges_siblings_that_predict_the_same_and_nothing_else(family):
             for each in (grown, pruned)
         )
         np.testing.assert_allclose(before, after, rtol=1e-9)
-        scored = log_joint(
-            pruned.tree, case.design, case.y, case.prior, case.leaf, case.constraints
-        )
-        assert abs(float(scored.log_joint) - pruned.log_joint) < TIGHT
+        assert abs(check_sums(case, ep.rule_tree(case, pruned.tree)) - pruned.log_joint) < TIGHT
         tree = pruned.tree
         for slot in np.flatnonzero(tree.feature >= 0):
             pair = [tree.left[slot], tree.right[slot]]
             if (tree.feature[pair] < 0).all():
                 assert not np.isclose(*decisions(case.leaf, pruned.statistics)[pair], rtol=1e-12)
     assert (merged > 0) == (family == "classes")
+
+
+def check_sums(case: ep.Case, tree) -> float:
+    """Log joint of any tree, as definitions have it."""
+    return check_is_greedy(case, tree, below=100)
 
 
 def decisions(leaf, statistics):

@@ -53,6 +53,9 @@ _PARAMETERS = """
         Trees in the weighted tree space: one is grown from each of that many most probable
         partitions of the root, and predictions are their mean, weighted by probability. 1 is the
         greedy modal tree alone.
+    root_levels
+        2 to try also the ``num_roots`` most probable partitions of both children of the root, in
+        all combinations; 1 for the root alone.
     lookahead
         Levels of splits by which a rule is valued: 1 is greedy, 2 also tries all rules of both
         sides before it chooses, which finds rules that pay only together (hidden XOR). One level
@@ -118,6 +121,7 @@ class _GreedyModalTree(TreeEstimator):
     binning: Binning
     grid: int | None
     num_roots: int
+    root_levels: int
     lookahead: int
     smoothing: float
     split_precision: float
@@ -127,8 +131,10 @@ class _GreedyModalTree(TreeEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         prior = self._read_prior(GreedyPartition(0.99))
-        for name in ("num_roots", "lookahead"):
+        for name in ("num_roots", "lookahead", "root_levels"):
             require_positive_integer(name, getattr(self, name))
+        if self.root_levels > 2:
+            raise ValueError(f"root_levels must be 1 or 2; got {self.root_levels}.")
         for name in ("smoothing", "split_precision"):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
@@ -147,7 +153,8 @@ class _GreedyModalTree(TreeEstimator):
             is_indicator=schema.is_indicator,
         )
         problem = self._pose(design, y, prior, leaf, constraints)
-        grown = tree_space(problem, int(self.num_roots), int(self.lookahead))
+        space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
+        grown = tree_space(problem, *space)
         if self.prune:
             grown = sorted((prune(tree, leaf) for tree in grown), key=lambda t: -t.log_joint)
         self.schema_ = schema
@@ -322,6 +329,7 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         constraints: Constraints | None = None,
         classes: Any = None,
         num_roots: int = 1,
+        root_levels: int = 1,
         lookahead: int = 1,
         smoothing: float = 0.0,
         split_precision: float = 0.0,
@@ -340,6 +348,7 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         self.constraints = constraints
         self.classes = classes
         self.num_roots = num_roots
+        self.root_levels = root_levels
         self.lookahead = lookahead
         self.smoothing = smoothing
         self.split_precision = split_precision
@@ -389,6 +398,7 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         min_leaf: int = 1,
         constraints: Constraints | None = None,
         num_roots: int = 1,
+        root_levels: int = 1,
         lookahead: int = 1,
         smoothing: float = 0.0,
         split_precision: float = 0.0,
@@ -406,6 +416,7 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         self.min_leaf = min_leaf
         self.constraints = constraints
         self.num_roots = num_roots
+        self.root_levels = root_levels
         self.lookahead = lookahead
         self.smoothing = smoothing
         self.split_precision = split_precision

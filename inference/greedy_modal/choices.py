@@ -63,7 +63,7 @@ def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | Non
     lookahead
         Levels of splits by which a rule is valued, at least 1.
     given
-        Rules that the nodes split by whatever their scores.
+        Rules that the nodes split by whatever their scores; a score of -inf makes a node a leaf.
     """
     leaf_score = node_scores(problem, level)
     max_depth = problem.constraints.max_depth

@@ -4,6 +4,7 @@ At every node the most probable partition is taken: stop, or the best rule if th
 better. The tree's log probability is the sum of the log weights and leaf scores along it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -74,7 +75,7 @@ class GreedyTree:
         return tuple(np.bincount(feature, gain, minlength=num_features) for gain in of_split)
 
 
-def grow(problem: Problem, *, lookahead: int = 1, root: Best | None = None) -> GreedyTree:
+def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) -> GreedyTree:
     """Grow the greedy modal tree.
 
     Parameters
@@ -83,14 +84,16 @@ def grow(problem: Problem, *, lookahead: int = 1, root: Best | None = None) -> G
         Rows and model.
     lookahead
         Levels of splits by which a rule is valued.
-    root
-        Rule that the root splits by, as a `Best` of one node; default its best one, if any.
+    given
+        Rules that the nodes of the first levels split by, in the order of their slots; a score of
+        -inf makes a node a leaf.
     """
     level = root_level(problem.columns, problem.smoothing)
     grown = _Grown(problem)
     slot = np.zeros(1, np.int64)
     while len(slot):
-        choice = choose(problem, level, lookahead, root if level.depth == 0 else None)
+        rules = given[level.depth] if level.depth < len(given) else None
+        choice = choose(problem, level, lookahead, rules)
         slot = grown.record(slot, level, choice)
         splits, best = np.flatnonzero(choice.is_split), choice.best
         if not len(splits):

@@ -4,69 +4,75 @@ The greedy tree is grown once from each of the k most probable partitions of the
 probabilities, normalised over the trees found, weigh their predictions.
 """
 
+from itertools import product
+
 import numpy as np
 
-from bdtppl.inference.greedy_modal.columns import root_level
+from bdtppl.inference.greedy_modal.choices import choose
+from bdtppl.inference.greedy_modal.columns import Level, descend, only, root_level
 from bdtppl.inference.greedy_modal.growth import GreedyTree, grow
-from bdtppl.inference.greedy_modal.partitions import Best, every_rule, node_scores
+from bdtppl.inference.greedy_modal.partitions import Best, every_rule
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.inference.greedy_modal.weights import log_stops
 from bdtppl.inference.posterior import Posterior
 from bdtppl.models.tree import Tree
 
 __all__ = ["as_posterior", "tree_space"]
 
 
-def tree_space(problem: Problem, num_roots: int = 1, lookahead: int = 1) -> list[GreedyTree]:
-    """Grow trees from the most probable partitions of the root.
+def tree_space(
+    problem: Problem, num_roots: int = 1, lookahead: int = 1, root_levels: int = 1
+) -> list[GreedyTree]:
+    """Grow trees from the most probable partitions of the first nodes.
 
     Parameters
     ----------
     problem
         Rows and model.
     num_roots
-        Partitions of the root to grow from, k; the trivial one counts. Fewer trees are grown where
+        Partitions of a node to grow from, k; the trivial one counts. Fewer trees are grown where
         there are fewer.
     lookahead
         Levels of splits by which rules are valued. Where that is more than one, a tree is also
         grown without looking ahead, and the better of the two is kept.
+    root_levels
+        1 for the k best partitions of the root; 2 to try also the k best ones of both its children,
+        in all combinations: at most k + k^3 trees.
 
     Returns
     -------
     list of GreedyTree
-        The most probable first.
+        The most probable first; all are different.
     """
 
-    def grown(root: Best | None = None) -> GreedyTree:
-        trees = [grow(problem, lookahead=levels, root=root) for levels in {1, lookahead}]
+    def grown(*given: Best) -> GreedyTree:
+        trees = [grow(problem, lookahead=levels, given=given) for levels in {1, lookahead}]
         return max(trees, key=lambda tree: tree.log_joint)
 
-    level = root_level(problem.columns, problem.smoothing)
-    rules = every_rule(problem, level) if num_roots > 1 else Best.none(0)
-    if not len(rules.score) or problem.constraints.max_depth == 0:
+    if num_roots == 1:
         return [grown()]
-    stop = log_stops(problem, level, rules.num_features[:1])
-    stop_rank = int((rules.score > (stop + node_scores(problem, level))[0]).sum())
-    num_splits = min(num_roots - (stop_rank < num_roots), len(rules.score))
-    trees = [grown(rules.at(slice(i, i + 1))) for i in range(num_splits)]
-    if stop_rank < num_roots:
-        trees.append(_trivial(problem, trees[0] if trees else grown()))
+    root = root_level(problem.columns, problem.smoothing)
+    trees = []
+    for rule in _partitions(problem, root, num_roots):
+        if root_levels == 1 or not np.isfinite(rule.score[0]):
+            trees.append(grown(rule))
+            continue
+        split = np.zeros(1, np.int64), rule.feature, rule.low, rule.missing_left
+        children = descend(problem.columns, root, *split, problem.smoothing)
+        sides = [_partitions(problem, only(children, side), num_roots) for side in (0, 1)]
+        trees += [grown(rule, Best.joined(pair)) for pair in product(*sides)]
     return sorted(trees, key=lambda tree: -tree.log_joint)
 
 
-def _trivial(problem: Problem, grown: GreedyTree) -> GreedyTree:
-    """Read the tree that is one leaf off the root of another tree."""
-    log_stop, leaf_score = float(grown.log_stop[0]), float(grown.leaf_score[0])
-    return GreedyTree(
-        Tree.from_nested({}),
-        grown.statistics[:1],
-        grown.pseudo[:1],
-        log_stop + leaf_score,
-        leaf_score,
-        grown.log_stop[:1],
-        grown.log_stop[:1],
-        grown.leaf_score[:1],
-    )
+def _partitions(problem: Problem, node: Level, num_partitions: int) -> list[Best]:
+    """List the most probable partitions of a level of one node; the trivial one has score -inf."""
+    choice = choose(problem, node)
+    trivial = choice.best._replace(score=np.full(1, -np.inf))
+    if not np.isfinite(choice.best.score[0]):
+        return [trivial]
+    rules = every_rule(problem, node)
+    better = int((rules.score > (choice.log_stop + choice.leaf_score)[0]).sum())
+    found = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]
+    return [*found[:better], trivial, *found[better:]][:num_partitions]
 
 
 def as_posterior(problem: Problem, trees: list[GreedyTree], y: np.ndarray) -> Posterior:
