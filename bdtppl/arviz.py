@@ -36,7 +36,8 @@ def to_arviz(
     """Lay out a posterior as ArviZ expects it.
 
     Rows with a weight are repeated rows and appear as often along ``obs``, so that sums over it
-    (`arviz.loo`) count every repetition; ``constant_data.row`` names the row behind each.
+    (`arviz.loo`) count every repetition; ``constant_data.row`` names the row behind each. ArviZ
+    takes all draws for equally weighted: weighted trees are resampled, to 4 chains of 250 draws.
 
     Parameters
     ----------
@@ -56,8 +57,8 @@ def to_arviz(
             ``num_leaves``, ``max_leaf_depth`` [chain, draw]; ``splits_on`` [chain, draw, feature],
             the number of splits on each feature.
         sample_stats
-            [chain, draw]: ``lp`` (log joint), ``log_likelihood`` (of all rows), what else the
-            inference reports, and ``log_weight`` where draws have importance weights.
+            [chain, draw]: ``lp`` (log joint), ``log_likelihood`` (of all rows), and what else the
+            inference reports.
         log_likelihood
             ``y`` [chain, draw, obs], rounded to 1e-9 (see the notes).
         posterior_predictive
@@ -102,9 +103,11 @@ def to_arviz(
     >>> data.log_likelihood.y.values.round(4).ravel().tolist()
     [-1.0986, -1.0986]
     """
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    if posterior.log_weights is not None:
+        posterior = posterior.resampled(seed)
     row = np.repeat(np.arange(posterior.design.num_rows), posterior.design.weights)
     matrix, y = posterior.matrix[row], posterior.y[row]
-    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
 
     groups = label_draws(posterior, classes=classes)

@@ -5,8 +5,8 @@ rows in every node, and the log evidence where the inference knows it. Leaf para
 integrated out: everything about the targets follows from the statistics and the leaf family.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,12 @@ class RankedTrees:
         shown = ", ".join(f"{p:.3g}" for p in self.probability[:5])
         more = ", ..." if len(self.probability) > 5 else ""
         return f"RankedTrees({len(self.probability)} trees, probability [{shown}{more}])"
+
+    def __len__(self) -> int:
+        return len(self.probability)
+
+    def __iter__(self) -> Iterator[Tree]:
+        return (self.trees[rank] for rank in range(len(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +102,33 @@ class Posterior:
             return np.full(shape, 1 / np.prod(shape))
         weights = np.exp(self.log_weights - self.log_weights.max())
         return weights / weights.sum()
+
+    def resampled(self, seed: int, *, chains: int = 4, draws: int = 250) -> "Posterior":
+        """Draw equally weighted trees from the weighted ones, by systematic resampling.
+
+        Parameters
+        ----------
+        seed
+            Seed of the resampling.
+        chains, draws
+            How the draws are laid out; their order is random.
+        """
+        rng = np.random.default_rng(seed)
+        size = chains * draws
+        places = (np.arange(size) + rng.random()) / size
+        chosen = np.searchsorted(np.cumsum(self.weights.ravel())[:-1], places, side="right")
+        chosen = rng.permutation(chosen).reshape(chains, draws)
+
+        def take(values: np.ndarray) -> np.ndarray:
+            return values.reshape(-1, *values.shape[2:])[chosen]
+
+        return replace(
+            self,
+            trees=self.trees.reshape(-1)[chosen],
+            statistics=take(self.statistics),
+            sample_stats={name: take(values) for name, values in self.sample_stats.items()},
+            log_weights=None,
+        )
 
     def leaf_statistics(self, matrix: np.ndarray) -> np.ndarray:
         """Statistics of the leaves that rows fall into, float64 [chain, draw, m, s]."""

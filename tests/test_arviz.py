@@ -102,11 +102,19 @@ def test_regression_has_no_classes():
     assert data.trees["node_statistics"].dims[-1] == "statistic"
 
 
-def test_importance_weights_are_sample_statistics():
+def test_weighted_trees_are_resampled_because_arviz_weighs_draws_equally():
+    """Systematic resampling gives each of 16 trees its share of 1,000 draws but for one."""
     log_weights = np.random.default_rng(0).normal(size=(2, 8))
-    assert "log_weight" not in data_tree().sample_stats
-    data = to_arviz(some_posterior(log_weights=log_weights), random_state=0)
-    np.testing.assert_array_equal(data.sample_stats["log_weight"], log_weights)
+    posterior = some_posterior(log_weights=log_weights)
+    data = to_arviz(posterior, random_state=0)
+    assert dict(data.posterior.sizes)["chain"] == 4
+    assert dict(data.posterior.sizes)["draw"] == 250
+    assert "log_weight" not in data.sample_stats
+    drawn = data.sample_stats["lp"].values
+    for log_joint in np.unique(posterior.sample_stats["log_joint"]):
+        own = posterior.sample_stats["log_joint"] == log_joint
+        share = posterior.weights[own].sum()
+        assert abs((drawn == log_joint).sum() - 1000 * share) <= own.sum()
 
 
 def test_attributes_name_the_inference_and_the_model():

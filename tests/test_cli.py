@@ -328,6 +328,7 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (GOOD, ["--min-leaf", "0"], "'--min-leaf'"),
         (GOOD, ["--max-depth", "-1"], "'--max-depth'"),
         (GOOD, ["--seed", "x"], "'--seed'"),
+        (GOOD, ["--lookahead", "2"], "--lookahead is for --model greedy-modal, not exact."),
         (GOOD, ["--binning", "log"], "'--binning'"),
         (GOOD, ["--model", "forest"], "'--model'"),
         (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; it may be leaf-penalty, "),

@@ -1,5 +1,7 @@
 """The greedy modal estimators as scikit-learn sees them, their files and figures."""
 
+import re
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -17,6 +19,7 @@ from bdtppl import (
     plot_predictive,
     plot_tree,
 )
+from bdtppl.arviz import to_arviz
 from bdtppl.models.priors import DepthDecay, GreedyPartition, LeafPenalty
 
 
@@ -140,7 +143,7 @@ def test_figures_and_arviz():
     assert "among the trees found" in plot_tree(model).get_title()
     plot_predictive(model, feature=1)
     data = model.to_arviz()
-    assert data["posterior"]["num_leaves"].shape == (1, 2)
+    assert data["posterior"]["num_leaves"].shape == (4, 250)
     plt.close("all")
 
 
@@ -228,7 +231,7 @@ def test_looking_ahead_and_pruning_are_parameters():
 def test_boundaries_show_classes_and_means():
     X, y = load_iris(return_X_y=True)
     ax = plot_boundaries(GreedyModalTreeClassifier().fit(X, y), ["x2", 3], at={"x0": 5.0})
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x2", "x3")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x2\n(at x0 = 5, x1 = 3)", "x3")
     image = ax.collections[0].get_array()
     assert image.shape[-1] == 3
     assert len(ax.get_legend().get_texts()) == 3
@@ -252,3 +255,27 @@ def test_partitions_are_drawn_by_feature():
     assert np.isclose(axes[0].lines[1].get_ydata().max(), found.log_rule[0])
     constant = GreedyModalTreeRegressor(max_depth=0).fit(*steps())
     assert len(plot_partitions(constant)) == 1
+
+
+def test_smoothed_leaves_name_the_rows_that_are_there():
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier(smoothing=0.5, prune=True).fit(X, y)
+    counts = re.findall(r"(\d+) rows?\)", model.rules())
+    assert sum(map(int, counts)) == 150
+
+
+def test_arviz_weighs_trees_by_probability():
+    X, y = load_iris(return_X_y=True)
+    model = GreedyModalTreeClassifier(num_roots=5, random_state=0).fit(X, y)
+    posterior = model.posterior_
+    mean = (posterior.weights * posterior.sample_stats["num_leaves"]).sum()
+    found = to_arviz(posterior, random_state=0).posterior["num_leaves"].values
+    assert abs(found.mean() - mean) < 0.05
+
+
+def test_ranked_trees_are_a_sequence():
+    X, y = load_iris(return_X_y=True)
+    ranked = GreedyModalTreeClassifier(num_roots=3).fit(X, y).k_best(2)
+    assert [int(tree.num_nodes) for tree in ranked] == ranked.trees.num_nodes.tolist()
+    assert len(ranked) == 2
+    assert repr(ranked).startswith("RankedTrees(2 trees, probability [0.6")

@@ -113,30 +113,41 @@ def fit(
         int, typer.Option(min=1, help="Fewest rows in a leaf.", rich_help_panel="Model")
     ] = 1,
     max_subproblems: Annotated[
-        int, typer.Option(min=1, help="Budget of the exact chart.", rich_help_panel="Inference")
-    ] = 500_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Budget of the exact chart.",
+            show_default="500000",
+            rich_help_panel="Inference: exact",
+        ),
+    ] = None,
     draws: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1, help="Trees drawn in each of the 4 chains.", rich_help_panel="Inference"
+            min=1,
+            help="Trees drawn in each of the 4 chains.",
+            show_default="250",
+            rich_help_panel="Inference: exact",
         ),
-    ] = 250,
+    ] = None,
     num_roots: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
-            help="Greedy modal trees to average, each from another partition of the root.",
-            rich_help_panel="Inference",
+            help="Trees to average, each grown from another partition of the root.",
+            show_default="1",
+            rich_help_panel="Inference: greedy-modal",
         ),
-    ] = 1,
+    ] = None,
     lookahead: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
-            help="Levels of splits by which a greedy modal tree values a rule.",
-            rich_help_panel="Inference",
+            help="Levels of splits by which a rule is valued.",
+            show_default="1",
+            rich_help_panel="Inference: greedy-modal",
         ),
-    ] = 1,
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"),
@@ -149,6 +160,13 @@ def fit(
     from bdtppl.tables import read_table
 
     with refusing(ValueError, OSError):
+        own = _own_settings(
+            model,
+            {
+                Model.exact: {"max_subproblems": max_subproblems, "draws": draws},
+                Model.greedy_modal: {"num_roots": num_roots, "lookahead": lookahead},
+            },
+        )
         settings = {
             "prior": None if prior is None else parse_prior(prior),
             "bins": _parse_bins(bins, grid),
@@ -166,12 +184,9 @@ def fit(
         "min_leaf": min_leaf,
         "random_state": seed,
     }
-    if model == Model.exact:
-        settings |= {"max_subproblems": max_subproblems, "draws": draws}
-    else:
-        settings |= {"num_roots": num_roots, "lookahead": lookahead}
-        if settings["bins"] == "auto":
-            settings["bins"] = None
+    if model == Model.greedy_modal and settings["bins"] == "auto":
+        settings["bins"] = None
+    settings |= own
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
     with notes_after():
@@ -183,6 +198,20 @@ def fit(
             out=out,
             as_json=as_json,
         )
+
+
+def _own_settings(model: Model, of_models: dict[Model, dict[str, int | None]]) -> dict[str, int]:
+    """Take the settings of one inference, and refuse those of another one."""
+    given = {
+        kind: {name: value for name, value in settings.items() if value is not None}
+        for kind, settings in of_models.items()
+    }
+    for kind, settings in given.items():
+        for name in settings:
+            if kind != model:
+                option = "--" + name.replace("_", "-")
+                raise ValueError(f"{option} is for --model {kind.value}, not {model.value}.")
+    return given[model]
 
 
 def _parse_bins(text: str, grid: int | None) -> int | str | None:

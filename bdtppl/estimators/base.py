@@ -160,7 +160,7 @@ class TreeEstimator(BaseEstimator):
         tree, statistics = self._ranked(rank)
         return tree.rules(
             self.design_.names,
-            self._leaf_text(statistics),
+            self._leaf_text(statistics, self._rows_of_slots(tree)),
             is_indicator=self.design_.is_indicator,
             show_missing=self.design_.has_missing,
         )
@@ -187,7 +187,7 @@ class TreeEstimator(BaseEstimator):
             If there are too few trees.
         """
         matrix, (tree, statistics) = self._matrix(X), self._ranked(rank)
-        leaf_text = self._leaf_text(statistics)
+        leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
         paths = {0: ""}
         for slot in np.flatnonzero(tree.feature >= 0):  # parents have lesser slots
             for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
@@ -198,9 +198,17 @@ class TreeEstimator(BaseEstimator):
                     is_indicator=self.design_.is_indicator,
                     show_missing=self.design_.has_missing,
                 )
+                if " or " in condition:
+                    condition = f"({condition})"
                 paths[int(child)] = f"{paths[slot]} and {condition}" if slot else condition
         slots = route(tree.reshape(1), matrix)[0]
         return [f"{paths[slot] or 'always'}: {leaf_text[slot]}" for slot in slots.tolist()]
+
+    def _rows_of_slots(self, tree: Tree) -> np.ndarray:
+        """Count the training rows that end in each slot of a tree, by their weights, [k]."""
+        # Statistics do not tell: the prior of a leaf may have absorbed rows (smoothing).
+        slots = route(tree.reshape(1), self.design_.matrix)[0]
+        return np.bincount(slots, self.design_.weights, minlength=tree.capacity)
 
     def _ranked(self, rank: int) -> tuple[Tree, np.ndarray]:
         """Get the rank-th most probable tree and the statistics of its slots."""
@@ -324,13 +332,13 @@ class ClassTargets:
     def _as_targets(self, indices: np.ndarray) -> np.ndarray:
         return self.classes_[np.asarray(indices)]
 
-    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
+    def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             probability = np.asarray(self.leaf_.posterior_mean(statistics))
         best = probability.argmax(axis=1)
         return [
-            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(s.sum())})"
-            for b, p, s in zip(best, probability, statistics, strict=True)
+            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(count)})"
+            for b, p, count in zip(best, probability, num_rows, strict=True)
         ]
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -370,11 +378,10 @@ class RealTargets:
     def _as_targets(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values)
 
-    def _leaf_text(self, statistics: np.ndarray) -> list[str]:
+    def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             mean = np.asarray(self.leaf_.posterior_mean(statistics))
-        counts = statistics[:, 0]
-        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, counts, strict=True)]
+        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, num_rows, strict=True)]
 
     def predict(self, X: Any) -> np.ndarray:
         """Posterior predictive mean of each row, float64 [m]."""

@@ -78,7 +78,8 @@ def plot_boundaries(
             raise ValueError(f"features must be numeric; {rows.names[place]!r} is a category.")
     grids = [_grid(rows.columns[place]) for place in places]
     plane = np.stack([axis.ravel() for axis in np.meshgrid(*grids)])
-    table = _table(rows, dict(zip(places, plane, strict=True)), at)
+    held = rows.typical() | rows.held(at)
+    table = _table(rows, dict(zip(places, plane, strict=True)), held)
     if ax is None:
         import matplotlib.pyplot as plt
 
@@ -92,14 +93,14 @@ def plot_boundaries(
         draw(ax, model, grids, table, points, y)
     for axis, place in zip("xy", places, strict=True):
         ax.set(**{f"{axis}lim": (grids["xy".index(axis)][0], grids["xy".index(axis)][-1])})
-        getattr(ax, f"set_{axis}label")(rows.names[place], parse_math=False)
+        label = rows.names[place] + (rows.held_text(held, places) if axis == "x" else "")
+        getattr(ax, f"set_{axis}label")(label, parse_math=False)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def _table(rows: Rows, varied: Mapping[int, np.ndarray], at: Any) -> np.ndarray:
+def _table(rows: Rows, varied: Mapping[int, np.ndarray], held: Mapping[str, Any]) -> np.ndarray:
     """Rows of the table at given values of some columns, the others being held."""
-    held = rows.typical() | rows.held(at)
     size = len(next(iter(varied.values())))
     columns = [
         varied.get(place, np.full(size, held[name], rows.columns[place].dtype))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["plot_predictive"]
 
 _GRID_POINTS = 200
-_NAMED_COLUMNS = 4  # that are held; more are only counted
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
 
 
@@ -182,12 +181,7 @@ def _along_column(
     ]
     mean, bands = _predict(model, Rows(rows.names, columns).table(), levels)
     place = values if own_levels is None else _spread(values, own_levels)
-    others = [name for name in rows.names if name != rows.names[position]]
-    x_label = rows.names[position]
-    if len(others) > _NAMED_COLUMNS:
-        x_label += f"\n({len(others)} other columns held)"
-    elif others:
-        x_label += "\n(at " + ", ".join(f"{name} = {_text(held[name])}" for name in others) + ")"
+    x_label = rows.names[position] + rows.held_text(held, [position])
     return _View(
         "line" if own_levels is None else "levels",
         grid if own_levels is None else np.arange(len(grid)),
@@ -195,7 +189,7 @@ def _along_column(
         bands,
         {level: _percent(level) + " band" for level in levels},
         None if y is None else np.stack([place, y]),
-        "observed (all rows)" if others else "observed",
+        "observed (all rows)" if len(rows.names) > 1 else "observed",
         x_label,
         own_levels or (),
     )
@@ -320,7 +314,3 @@ def _check_levels(levels: Sequence[float]) -> list[float]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"

@@ -15,6 +15,9 @@ from bdtppl.models.table import Column
 __all__ = ["Rows", "training_targets"]
 
 
+_NAMED_COLUMNS = 4  # that are held; more are only counted
+
+
 def training_targets(model: Any) -> np.ndarray:
     """Get the targets that a model was fitted with, class indices for classification, [n]."""
     # An exact posterior knows the targets without drawing trees.
@@ -103,6 +106,16 @@ class Rows:
             raise ValueError(f"at names {unknown[0]!r}, which is no column of the table.")
         return {name: self._read(name, value) for name, value in at.items()}
 
+    def held_text(self, held: Mapping[str, Any], shown: Sequence[int]) -> str:
+        """Say below the name of an axis at what values the columns that are not shown are held."""
+        others = [name for place, name in enumerate(self.names) if place not in shown]
+        if not others:
+            return ""
+        if len(others) > _NAMED_COLUMNS:
+            return f"\n({len(others)} other columns held)"
+        values = (f"{name} = {_text(held[name])}" for name in others)
+        return f"\n(at {', '.join(values)})"
+
     def _read(self, name: str, value: Any) -> Any:
         is_category = self.columns[self.names.index(name)].dtype.kind == "O"
         if is_category:
@@ -140,3 +153,7 @@ def _typical(values: np.ndarray, weights: np.ndarray | None) -> Any:
     return float(
         np.quantile(values[is_known], 0.5, weights=weights[is_known], method="inverted_cdf")
     )
+
+
+def _text(value: Any) -> str:
+    return str(value) if value is None or isinstance(value, str) else f"{value:.4g}"

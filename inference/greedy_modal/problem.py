@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns
-from bdtppl.inference.greedy_modal.scores import LeafScore, leaf_scorer
+from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf

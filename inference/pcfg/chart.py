@@ -31,8 +31,8 @@ __all__ = [
     "take",
 ]
 
-BLOCK_NODES = 1024
-_BLOCK_PRODUCTIONS = 16384
+BLOCK_NODES = 512
+_BLOCK_PRODUCTIONS = 4096  # with the arrays of a few such lengths a block stays in the cache
 
 
 class Chart(NamedTuple):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.inference.leaf_scores import leaf_scorer
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.chart import Chart, chart_for
@@ -126,8 +127,11 @@ class ExactPosterior:
     @cached_in_float64
     def _terms(self) -> tuple:
         """(prior, leaf scores, feature weights) as the passes take them."""
-        statistics = padded(self.statistics, len(self.chart.has_rule))
-        scores = _leaf_scores(as_float64(self.leaf), statistics)
+        statistics = self.statistics
+        if (statistics == np.rint(statistics)).all():  # counts, perhaps, to look up
+            statistics = statistics.astype(np.int64)
+        score = leaf_scorer(self.leaf, int(self.grammar.num_rows[-1]), is_smoothed=False)
+        scores = padded(score(list(statistics.T)), len(self.chart.has_rule))
         return as_float64(self.prior), scores, np.zeros(self.grammar.design.num_features)
 
     @cached_in_float64
@@ -408,8 +412,3 @@ class ExactPosterior:
             self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
         )
         return np.asarray(self.leaf.sample(key_target, self.statistics[np.asarray(node)]))
-
-
-@jax.jit
-def _leaf_scores(leaf: Leaf, statistics: jax.Array) -> jax.Array:
-    return leaf.log_marginal(statistics)
