@@ -298,8 +298,9 @@ class NormalInverseGamma:
         shift = mean - centre
 
         def log_marginal(statistics: Sequence[np.ndarray]) -> np.ndarray:
-            weight, first, second = statistics
-            count = np.asarray(weight).astype(np.int64)
+            # Whole numbers may come as integers, whose products would overflow.
+            weight, first, second = (np.asarray(each, np.float64) for each in statistics)
+            count = weight.astype(np.int64)
             if shift:
                 second = second - 2 * shift * first + shift**2 * weight
                 first = first - shift * weight

@@ -165,7 +165,9 @@ def test_the_lower_bound_lies_below_the_log_evidence(prior, num_roots):
     assert model.map_log_joint_ <= model.log_evidence_lower_bound_ <= exact.log_evidence_
 
 
-@pytest.mark.parametrize("options", [{"prior": LeafPenalty(2.0)}, {"smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{"prior": LeafPenalty(2.0)}, {"smoothing": 0.1}, {"split_precision": 0.1}]
+)
 def test_a_bound_that_does_not_hold_is_not_given(options):
     X, y = load_iris(return_X_y=True)
     model = GreedyModalTreeClassifier(**options).fit(X, y)
@@ -279,3 +281,11 @@ def test_ranked_trees_are_a_sequence():
     assert [int(tree.num_nodes) for tree in ranked] == ranked.trees.num_nodes.tolist()
     assert len(ranked) == 2
     assert repr(ranked).startswith("RankedTrees(2 trees, probability [0.6")
+
+
+def test_trees_that_pruning_makes_equal_are_one():
+    rng = np.random.default_rng(1)
+    X, y = rng.integers(0, 5, (30, 2)).astype(float), (rng.random(30) < 0.15).astype(int)
+    model = GreedyModalTreeClassifier(prior=LeafPenalty(0.3), num_roots=6, prune=True).fit(X, y)
+    shapes = {str(tree.to_nested()) for tree in model.k_best(6)}
+    assert len(shapes) == len(model.k_best(6))

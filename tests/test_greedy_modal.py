@@ -13,6 +13,8 @@ from bdtppl.inference.greedy_modal.growth import grow, prune
 from bdtppl.inference.greedy_modal.node import partition_posterior
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
@@ -155,9 +157,15 @@ def picks(case: ep.Case, rows, depth: int, num_roots: int, levels: int) -> set:
     if levels == 0:
         return {()}
     stop, splits = choices(case, rows, depth)
-    # The cuts inside one gap make one and the same tree of the training rows.
-    of_gap = {(r.feature, r.missing_left, en.part(case.problem, rows, r)[0]): r for r in splits}
-    ranked = [(-stop, None), *((-splits[rule][0], rule) for rule in of_gap.values())]
+    # The cuts inside one gap make one and the same tree of the training rows, and so do all rules
+    # of a partition where the prior counts partitions.
+    kinds = {}
+    for rule in splits:
+        sides = en.part(case.problem, rows, rule)
+        counts_partitions = case.reference_prior.counts_partitions
+        own = frozenset(sides) if counts_partitions else (rule.feature, rule.missing_left, sides[0])
+        kinds[own] = rule
+    ranked = [(-stop, None), *((-splits[rule][0], rule) for rule in kinds.values())]
     ranked.sort(key=first)
     found = set()
     for _, rule in ranked[:num_roots]:
@@ -403,3 +411,84 @@ def test_partitions_of_one_dimension_have_likelihoods_by_hand():
     assert found.threshold[0] == 2.5
     for threshold, log_rule in zip(found.threshold, found.log_rule, strict=True):
         assert abs(log_rule - expected[float(threshold)]) < TIGHT
+
+
+# ------------------------------------------------------------------------- what once went wrong
+
+
+def test_large_whole_targets_do_not_overflow():
+    x = np.array([0.0, 0.0, 1.0, 1.0])[:, None]
+    y = np.array([3e9, 3e9 + 1e6, 6e9, 6e9 + 1e6])
+    design, prior = Design.from_matrix(x), LeafPenalty(2.0)
+    leaf = NormalInverseGamma(0.0, 1.0, 2.0, 1e12)
+    grown = grow(pose(design, y, prior, leaf))
+    expected = float(log_joint(grown.tree, design, y, prior, leaf).log_joint)
+    exact = ExactPosterior(compile_grammar(design), prior, leaf, y)
+    assert abs(grown.log_joint - expected) < 1e-6
+    assert abs(exact.k_best(1).log_joint[0] - expected) < 1e-6
+
+
+def test_a_grid_may_have_as_many_codes_as_there_are_rows():
+    x, y = np.array([0.0, 1, 2, 2, 4])[:, None], np.array([0, 0, 1, 1, 1])
+    design, prior = Design.from_matrix(x, grid=4), DepthDecay(0.5, 2.0)
+    grown = grow(pose(design, y, prior, DirichletCategorical.symmetric(2)))
+    # Three gaps; one split into 2 and 3 rows of one class each.
+    expected = np.log(0.5 / 3 / 3 / 4) + 2 * np.log(1 - 0.5 / 4)
+    assert abs(grown.log_joint - expected) < TIGHT
+
+
+@pytest.mark.parametrize("num_roots", [2, 3, 5])
+def test_more_roots_never_lose_the_tree_that_looks_ahead(num_roots):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (200, 12)).astype(float)
+    y = (x[:, 3] != x[:, 7]).astype(int)
+    problem = pose(Design.from_matrix(x), y, LeafPenalty(2.0), DirichletCategorical.symmetric(2))
+    alone = tree_space(problem, 1, 2)[0].log_joint
+    assert tree_space(problem, num_roots, 2)[0].log_joint >= alone - TIGHT
+
+
+def test_copies_of_a_column_make_no_more_partitions():
+    x = np.random.default_rng(0).integers(0, 3, (12, 1)).astype(float)
+    y = (x[:, 0] > 1).astype(int)
+    leaf = DirichletCategorical.symmetric(2)
+    once, twice = (
+        tree_space(pose(Design.from_matrix(np.tile(x, copies)), y, LeafPenalty(1.0), leaf), 3)
+        for copies in (1, 2)
+    )
+    np.testing.assert_allclose([t.log_joint for t in once], [t.log_joint for t in twice])
+
+
+def test_cuts_of_gaps_that_part_alike_share_by_their_number():
+    design = Design.from_matrix(np.array([[0.0, 0], [1, 0], [2, 0], [3, 1], [0, 0], [0, 0]])).take(
+        np.array([0, 3, 4, 5])
+    )
+    y, leaf = np.array([0, 1, 0, 0]), DirichletCategorical.symmetric(2)
+    problem = pose(design, y, LeafPenalty(1.0, rules="cuts"), leaf, Constraints(max_depth=1))
+    found = partition_posterior(problem, grow(problem).tree, 0)
+    grammar = compile_grammar(design, rules="cuts", constraints=Constraints(max_depth=1))
+    exact = ExactPosterior(grammar, LeafPenalty(1.0, rules="cuts"), leaf, y)
+    np.testing.assert_allclose(np.exp(found.log_feature), exact.expected_splits, atol=TIGHT)
+    assert abs(found.log_feature[0] - found.log_feature[1] - np.log(3)) < TIGHT
+
+
+def test_weights_are_repeated_rows_where_pure_nodes_stop():
+    rng = np.random.default_rng(0)
+    leaf = NormalInverseGamma(0.5, 1.0, 2.0, 0.1)
+    for _ in range(20):
+        x = rng.integers(0, 4, (8, 1)).astype(float)
+        y, weights = rng.random(4)[x[:, 0].astype(int)], rng.choice([3, 5, 7], 8)
+        trees = [
+            grow(pose(design, targets, LeafPenalty(0.1), leaf, stop_pure=True))
+            for design, targets in (
+                (Design.from_matrix(x, weights=weights), y),
+                (Design.from_matrix(np.repeat(x, weights, axis=0)), np.repeat(y, weights)),
+            )
+        ]
+        assert trees[0].tree.to_nested() == trees[1].tree.to_nested()
+
+
+def test_a_pure_table_is_one_leaf_where_pure_nodes_stop():
+    x = np.arange(6.0)[:, None]
+    leaf = NormalInverseGamma(0.5, 1.0, 2.0, 0.1)
+    problem = pose(Design.from_matrix(x), np.zeros(6), LeafPenalty(0.1), leaf, stop_pure=True)
+    assert [int(each.tree.num_leaves) for each in tree_space(problem, 3)] == [1]

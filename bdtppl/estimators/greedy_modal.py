@@ -17,7 +17,7 @@ from bdtppl.estimators.base import (
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.node import PartitionPosterior, partition_posterior
 from bdtppl.inference.greedy_modal.problem import pose
-from bdtppl.inference.greedy_modal.tree_space import as_posterior, tree_space
+from bdtppl.inference.greedy_modal.tree_space import as_posterior, distinct_trees, tree_space
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
@@ -156,7 +156,7 @@ class _GreedyModalTree(TreeEstimator):
         space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
         grown = tree_space(problem, *space)
         if self.prune:
-            grown = sorted((prune(tree, leaf) for tree in grown), key=lambda t: -t.log_joint)
+            grown = distinct_trees([prune(tree, leaf) for tree in grown])
         self.schema_ = schema
         self.design_ = design
         self.prior_ = problem.prior
@@ -222,13 +222,14 @@ class _GreedyModalTree(TreeEstimator):
         Raises
         ------
         AttributeError
-            If the prior's weights may sum to more than 1, or leaves are smoothed.
+            If the prior's weights may sum to more than 1, leaves are smoothed, or cuts are left out
+            (split_precision).
         """
         check_is_fitted(self)
-        if not self.prior_.sums_to_at_most_one or self.smoothing or self.prune:
+        if not self.prior_.sums_to_at_most_one or self.smoothing or self.split_precision:
             raise AttributeError(
                 "log_evidence_lower_bound_ is known for a prior whose weights sum to at most 1 "
-                "(DepthDecay, GreedyPartition), without smoothing and pruning."
+                "(DepthDecay, GreedyPartition), without smoothing and split_precision."
             )
         return float(np.logaddexp.reduce(self.posterior_.sample_stats["log_joint"], axis=None))
 

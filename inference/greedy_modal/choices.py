@@ -16,13 +16,13 @@ from bdtppl.inference.greedy_modal.partitions import (
     Best,
     best_rules,
     every_rule,
-    first_of_best,
     node_scores,
+    ranked,
 )
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.weights import log_stops
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "may_split", "rules_ahead"]
 
 _COPIED_ENTRIES = 1 << 22  # rows times features of the children that are valued at once
 
@@ -77,20 +77,24 @@ def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | Non
         nodes = [only(level, k) for k in range(level.num_segments)]
         best = Best.joined([_best_ahead(problem, node, lookahead) for node in nodes])
     log_stop = log_stops(problem, level, best.num_features)
-    is_split = best.score > log_stop + leaf_score
-    if given is not None:
-        is_split = best.score > -np.inf
-    elif problem.stop_pure:
-        is_split &= _is_mixed(problem, level)
-    return Choice(log_stop, leaf_score, best, is_split)
+    is_better = best.score > (log_stop + leaf_score if given is None else -np.inf)
+    return Choice(log_stop, leaf_score, best, is_better & may_split(problem, level))
 
 
 def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
-    """Find the best rule of a level of one node; of equal ones the best without looking ahead."""
+    rules = rules_ahead(problem, node, lookahead)
+    return rules.at(slice(1)) if len(rules.score) else Best.none(1)
+
+
+def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
+    """List all rules of a level of one node by their values some levels on, the best first.
+
+    Of equal ones the best without looking ahead comes first.
+    """
     rules = every_rule(problem, node)
     num_rules = len(rules.score)
-    if not num_rules:
-        return Best.none(1)
+    if lookahead == 1 or not num_rules:
+        return rules
     entries = max(1, len(node.segment) * len(node.rows))
     step = max(1, _COPIED_ENTRIES // entries)
     value = np.empty(num_rules)
@@ -107,19 +111,12 @@ def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
         )
         left, right = np.split(choose(problem, children, lookahead - 1).value, 2)
         value[start : start + step] = tried.log_rule + left + right
-    best = first_of_best(value)
-    return rules.at(slice(best, best + 1))._replace(score=value[best : best + 1])
+    return rules._replace(score=value).at(ranked(value))
 
 
-def _is_mixed(problem: Problem, level: Level) -> np.ndarray:
-    """Whether a node's rows have more than one distinct target, bool [K]."""
-    if not level.rows:
-        return np.zeros(level.num_segments, bool)
-    statistics = problem.columns.statistics
-    weights = 1 if problem.columns.weights is None else problem.columns.weights
-    rows, start = level.rows[0], level.start[:-1]
-    mixed = np.zeros(level.num_segments, bool)
-    for each in statistics:
-        values = (each / weights).take(rows)
-        mixed |= np.maximum.reduceat(values, start) > np.minimum.reduceat(values, start)
-    return mixed
+def may_split(problem: Problem, level: Level) -> np.ndarray:
+    """Say which nodes are searched: not pure ones, where the problem says so, bool [K]."""
+    if problem.target is None or not level.rows:
+        return np.ones(level.num_segments, bool)
+    targets, start = problem.target.take(level.rows[0]), level.start[:-1]
+    return np.maximum.reduceat(targets, start) > np.minimum.reduceat(targets, start)

@@ -53,8 +53,9 @@ class Columns:
         codes = design.codes.T
         features = np.flatnonzero(allowed & (design.num_codes > 1))
         statistics = np.ascontiguousarray(row_statistics(leaf, y, design.weights).T)
-        if (statistics == np.rint(statistics)).all():
-            largest = int(np.abs(statistics).max())
+        largest = np.abs(statistics).max()
+        # Whole numbers whose sums are exact in float64 are summed as integers.
+        if (statistics == np.rint(statistics)).all() and largest * design.num_rows < 2**53:
             statistics = statistics.astype(np.int8 if largest < 128 else np.int64)
         return cls(
             features,
@@ -62,7 +63,7 @@ class Columns:
             statistics,
             None if (design.weights == 1).all() else design.weights,
             design.has_missing[features],
-            design.num_codes[features] == design.num_rows,
+            np.array([_is_distinct(design, f) for f in features], bool),
         )
 
     @property
@@ -75,6 +76,14 @@ class Columns:
         dtype = np.int64 if self.statistics.dtype.kind == "i" else np.float64
         taken = [each.take(rows).astype(dtype) for each in self.statistics]
         return np.stack([np.add.reduceat(each, start) for each in taken], axis=1)
+
+
+def _is_distinct(design: Design, feature: int) -> bool:
+    """Whether no two rows have the same code; a design may have more codes than its rows use."""
+    if design.num_codes[feature] < design.num_rows:
+        return False
+    codes = design.codes[:, feature]
+    return len(np.unique(codes[codes >= 0])) == design.num_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -135,10 +135,7 @@ class _Grown:
             feature = self.problem.columns.features[best.feature[is_split]]
             low, high = (design.offset[feature] + v[is_split] for v in (best.low, best.high))
             kept["feature"][is_split] = feature
-            in_gap = self.problem.prior.rules == "gaps"
-            kept["threshold"][is_split] = (
-                design.gap_threshold(low, high) if in_gap else design.cut_threshold[low + 1]
-            )
+            kept["threshold"][is_split] = self.problem.threshold(low, high)
             kept["missing_left"][is_split] = best.missing_left[is_split]
             kept["log_weight"][is_split] = best.log_rule[is_split]
         kept |= {"slot": slot, "log_stop": choice.log_stop, "leaf_score": choice.leaf_score}

@@ -7,7 +7,8 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.choices import choose
 from bdtppl.inference.greedy_modal.columns import Level, root_level
-from bdtppl.inference.greedy_modal.partitions import Best, every_rule
+from bdtppl.inference.greedy_modal.equivalence import partition_of_rules
+from bdtppl.inference.greedy_modal.partitions import every_rule, ranked
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.tree import Tree
 
@@ -69,43 +70,29 @@ def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPos
     rules, choice = every_rule(problem, level), choose(problem, level)
     if not np.isfinite(choice.best.score).any():  # at the depth limit too
         rules = rules.at(slice(0))
+    num_cuts = (
+        np.ones(len(rules.score)) if problem.prior.rules == "gaps" else rules.high - rules.low
+    )
+    share = np.log(num_cuts)  # the cuts of a gap are listed together
+    if problem.prior.counts_partitions:
+        partition = partition_of_rules(problem, level, rules)
+        share = share - np.log(np.bincount(partition, num_cuts)[partition])
+    order = ranked(rules.score + share)
+    rules = rules.at(order)
+    scores = np.concatenate([choice.log_stop + choice.leaf_score, rules.score + share[order]])
+    log_probability = scores - np.logaddexp.reduce(scores)
     feature = problem.columns.features[rules.feature]
     low, high = design.offset[feature] + rules.low, design.offset[feature] + rules.high
-    in_gap = problem.prior.rules == "gaps"
-    scores = rules.score
-    if not in_gap:  # the cuts of a gap are listed together
-        scores = scores + np.log(rules.high - rules.low)
-    if problem.prior.counts_partitions:
-        scores = rules.score - np.log(_num_equivalent(problem, level, rules))
-    scores = np.concatenate([choice.log_stop + choice.leaf_score, scores])
-    log_probability = scores - np.logaddexp.reduce(scores)
     log_feature = np.full(design.num_features, -np.inf)
     np.logaddexp.at(log_feature, feature, log_probability[1:])
     return PartitionPosterior(
         float(log_probability[0]),
         feature,
-        design.gap_threshold(low, high) if in_gap else design.cut_threshold[low + 1],
+        problem.threshold(low, high),
         rules.missing_left,
         log_probability[1:],
         log_feature,
     )
-
-
-def _num_equivalent(problem: Problem, level: Level, rules: Best) -> np.ndarray:
-    """Count the listed rules that part the node's rows like each rule does, int [r]."""
-    keys = np.random.default_rng(0).integers(0, 2**64, problem.columns.num_rows, np.uint64)
-    left = np.empty(len(rules.score), np.uint64)
-    for f, rows in enumerate(level.rows):
-        codes = problem.columns.codes[f][rows]  # ascending, missing ones (-1) first
-        running = np.concatenate([[np.uint64(0)], np.cumsum(keys[rows])])
-        own = np.flatnonzero(rules.feature == f)
-        left[own] = running[np.searchsorted(codes, rules.low[own], side="right")]
-        goes_right = own[~rules.missing_left[own]]
-        left[goes_right] -= running[np.searchsorted(codes, 0)]
-    _, group, count = np.unique(
-        np.minimum(left, keys[level.rows[0]].sum() - left), return_inverse=True, return_counts=True
-    )
-    return count[group]
 
 
 def _node(problem: Problem, tree: Tree, slot: int) -> Level:

@@ -17,7 +17,7 @@ from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_featur
 from bdtppl.inference.threads import in_threads
 from bdtppl.models.leaves import CountTable
 
-__all__ = ["Best", "best_rules", "every_rule", "first_of_best", "node_scores"]
+__all__ = ["Best", "best_rules", "every_rule", "node_scores", "ranked"]
 
 _TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
 
@@ -61,7 +61,7 @@ class Best(NamedTuple):
         """Join what was found for different nodes."""
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
-    def at(self, nodes: slice) -> "Best":
+    def at(self, nodes: slice | np.ndarray) -> "Best":
         """Take some of the nodes."""
         return Best(*(each[nodes] for each in self))
 
@@ -164,15 +164,10 @@ def every_rule(problem: Problem, level: Level) -> Best:
     if not columns:
         columns = [tuple(np.empty(0, t) for t in (float, float, int, int, int, bool))]
     joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    order = _ranked(joined[0])
+    order = ranked(joined[0])
     score, log_rule, feature, low, high, missing_left = (a[order] for a in joined)
     features = np.repeat(num_features, len(order))
     return Best(score, log_rule, feature, low, high, missing_left, features)
-
-
-def first_of_best(score: np.ndarray) -> int:
-    """Find the first of the scores that equal the best one but for rounding."""
-    return int((score >= _least_equal(score.max())).argmax())
 
 
 def _least_equal(score: np.ndarray) -> np.ndarray:
@@ -180,8 +175,8 @@ def _least_equal(score: np.ndarray) -> np.ndarray:
     return score - _TIE * (1 + np.abs(score))
 
 
-def _ranked(score: np.ndarray) -> np.ndarray:
-    """Order from the largest on; equal ones keep their order."""
+def ranked(score: np.ndarray) -> np.ndarray:
+    """Order scores from the largest on; ones that are equal but for rounding keep their order."""
     order = np.argsort(-score, kind="stable")
     falls = score[order][1:] < _least_equal(score[order])[:-1]
     group = np.concatenate([[0], np.cumsum(falls)])[: len(order)]

@@ -30,8 +30,9 @@ class Problem:
         Share of a child's rows that its leaf prior absorbs; 0 for a constant prior.
     split_precision
         Gaps of at most this width, in units of the feature, cannot be cut.
-    stop_pure
-        Whether nodes whose rows have one distinct target are never split.
+    target
+        int [n]; number of each row's target among the distinct ones, where nodes with one target
+        are never split; else None.
     """
 
     design: Design
@@ -42,7 +43,13 @@ class Problem:
     score: LeafScore
     smoothing: float = 0.0
     split_precision: float = 0.0
-    stop_pure: bool = False
+    target: np.ndarray | None = None
+
+    def threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Threshold of rules between flat codes: the middle of the gap, or its lowest cut."""
+        if self.prior.rules == "gaps":
+            return self.design.gap_threshold(low, high)
+        return self.design.cut_threshold[low + 1]
 
 
 def pose(
@@ -87,5 +94,5 @@ def pose(
         leaf_scorer(leaf, int(design.weights.sum()), is_smoothed=smoothing > 0),
         smoothing,
         split_precision,
-        stop_pure,
+        np.unique(y, return_inverse=True)[1].ravel() if stop_pure else None,
     )

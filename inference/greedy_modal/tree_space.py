@@ -4,19 +4,23 @@ The greedy tree is grown once from each of the k most probable partitions of the
 probabilities, normalised over the trees found, weigh their predictions.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 
-from bdtppl.inference.greedy_modal.choices import choose
+from bdtppl.inference.greedy_modal.choices import choose, may_split, rules_ahead
 from bdtppl.inference.greedy_modal.columns import Level, descend, only, root_level
+from bdtppl.inference.greedy_modal.equivalence import partition_of_rules
 from bdtppl.inference.greedy_modal.growth import GreedyTree, grow
-from bdtppl.inference.greedy_modal.partitions import Best, every_rule
+from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.posterior import Posterior
 from bdtppl.models.tree import Tree
 
-__all__ = ["as_posterior", "tree_space"]
+__all__ = ["as_posterior", "distinct_trees", "tree_space"]
+
+_TIE = 1e-9  # log joints that differ by less are equal but for rounding
 
 
 def tree_space(
@@ -52,24 +56,40 @@ def tree_space(
         return [grown()]
     root = root_level(problem.columns, problem.smoothing)
     trees = []
-    for rule in _partitions(problem, root, num_roots):
+    for rule in _partitions(problem, root, num_roots, lookahead):
         if root_levels == 1 or not np.isfinite(rule.score[0]):
             trees.append(grown(rule))
             continue
         split = np.zeros(1, np.int64), rule.feature, rule.low, rule.missing_left
         children = descend(problem.columns, root, *split, problem.smoothing)
-        sides = [_partitions(problem, only(children, side), num_roots) for side in (0, 1)]
+        sides = [
+            _partitions(problem, only(children, side), num_roots, lookahead) for side in (0, 1)
+        ]
         trees += [grown(rule, Best.joined(pair)) for pair in product(*sides)]
-    return sorted(trees, key=lambda tree: -tree.log_joint)
+    trees = distinct_trees(trees)
+    best = grown()  # looking ahead, its root need not be among those tried
+    return trees if best.log_joint <= trees[0].log_joint + _TIE else [best, *trees[:-1]]
 
 
-def _partitions(problem: Problem, node: Level, num_partitions: int) -> list[Best]:
+def distinct_trees(trees: Sequence[GreedyTree]) -> list[GreedyTree]:
+    """Sort trees from the most probable on, and keep each once."""
+    found = {}
+    for each in sorted(trees, key=lambda tree: -tree.log_joint):
+        arrays = each.tree.feature, each.tree.threshold, each.tree.missing_left
+        found.setdefault(tuple(array.tobytes() for array in arrays), each)
+    return list(found.values())
+
+
+def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: int) -> list[Best]:
     """List the most probable partitions of a level of one node; the trivial one has score -inf."""
     choice = choose(problem, node)
     trivial = choice.best._replace(score=np.full(1, -np.inf))
-    if not np.isfinite(choice.best.score[0]):
+    if not np.isfinite(choice.best.score[0]) or not may_split(problem, node)[0]:
         return [trivial]
-    rules = every_rule(problem, node)
+    rules = rules_ahead(problem, node, lookahead)
+    if problem.prior.counts_partitions:  # rules that part the rows alike are one
+        _, first = np.unique(partition_of_rules(problem, node, rules), return_index=True)
+        rules = rules.at(np.sort(first))
     better = int((rules.score > (choice.log_stop + choice.leaf_score)[0]).sum())
     found = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]
     return [*found[:better], trivial, *found[better:]][:num_partitions]

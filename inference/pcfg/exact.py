@@ -40,7 +40,7 @@ from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
 
@@ -128,9 +128,9 @@ class ExactPosterior:
     def _terms(self) -> tuple:
         """(prior, leaf scores, feature weights) as the passes take them."""
         statistics = self.statistics
-        if (statistics == np.rint(statistics)).all():  # counts, perhaps, to look up
-            statistics = statistics.astype(np.int64)
         score = leaf_scorer(self.leaf, int(self.grammar.num_rows[-1]), is_smoothed=False)
+        if isinstance(score, CountTable):
+            statistics = statistics.astype(np.int64)
         scores = padded(score(list(statistics.T)), len(self.chart.has_rule))
         return as_float64(self.prior), scores, np.zeros(self.grammar.design.num_features)
 
@@ -167,7 +167,8 @@ class ExactPosterior:
         """Log of the sum over trees of the prior weight alone."""
         prior, scores, feature_weight = self._terms
         numbers, kind = jax.tree.flatten(prior)
-        key = (kind, *(np.asarray(number).tobytes() for number in numbers))
+        numbers = [np.asarray(number) for number in numbers]
+        key = (kind, *((number.shape, number.tobytes()) for number in numbers))
         known = self.grammar.normalisers  # a new target needs no second pass for the prior
         if key not in known:
             log_q = inside(self.chart, prior, np.zeros(scores.shape), feature_weight)
