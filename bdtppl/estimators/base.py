@@ -189,7 +189,7 @@ class TreeEstimator(BaseEstimator):
         matrix, (tree, statistics) = self._matrix(X), self._ranked(rank)
         leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
         paths = {0: ""}
-        for slot in np.flatnonzero(tree.feature >= 0):  # parents have lesser slots
+        for slot in np.flatnonzero(tree.feature >= 0).tolist():  # parents have lesser slots
             for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
                 condition = tree.condition(
                     slot,

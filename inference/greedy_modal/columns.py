@@ -63,7 +63,7 @@ class Columns:
             statistics,
             None if (design.weights == 1).all() else design.weights,
             design.has_missing[features],
-            np.array([_is_distinct(design, f) for f in features], bool),
+            np.array([_is_distinct(design, f) for f in features.tolist()], bool),
         )
 
     @property

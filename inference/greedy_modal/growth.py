@@ -67,12 +67,13 @@ class GreedyTree:
         """
         slot = np.flatnonzero(self.tree.feature >= 0)
         children = self.leaf_score[self.tree.left[slot]] + self.leaf_score[self.tree.right[slot]]
-        of_split = (
-            children - self.leaf_score[slot],
-            self.log_weight[slot] - self.log_stop[slot],
-        )
+        log_likelihood = children - self.leaf_score[slot]
+        log_prior = self.log_weight[slot] - self.log_stop[slot]
         feature = self.tree.feature[slot]
-        return tuple(np.bincount(feature, gain, minlength=num_features) for gain in of_split)
+        return (
+            np.bincount(feature, log_likelihood, minlength=num_features),
+            np.bincount(feature, log_prior, minlength=num_features),
+        )
 
 
 def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) -> GreedyTree:

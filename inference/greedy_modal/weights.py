@@ -29,10 +29,10 @@ def _log_stop(prior: TreePrior, node: Node) -> jax.Array:
     return prior.log_stop(node)
 
 
-def _in_blocks(weight: Any, problem: Problem, *facts: Node | Rule) -> np.ndarray:
+def _in_blocks(weight: Any, problem: Problem, node: Node, *rule: Rule) -> np.ndarray:
     """Call a compiled weight of the prior on facts [K, ...] in a few sizes of blocks."""
     prior = jax.tree.map(np.float64, problem.prior)
-    num_nodes = len(facts[0].depth)
+    num_nodes, facts = len(node.depth), (node, *rule)
     results = []
     start = 0
     with jax.enable_x64(True):
