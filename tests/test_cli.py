@@ -148,7 +148,8 @@ def test_fit_hands_on_the_settings_of_the_model(trees, tmp_path, monkeypatch):
     settings += ["--bins", 4, "--prior", "greedy-partition:p=0.9", "--drop", "age"]
     table = write_table(tmp_path / "t.csv", {"age": [1, 2], "width": [1, 2], "height": [0, 2]})
     run("fit", table, "--target", "height", "--task", "regression", *settings)
-    ((problem, settings, _),) = handed
+    ((problem, inference, settings, _),) = handed
+    assert inference == "exact"
     leaf, prior = settings.pop("leaf"), settings.pop("prior")
     assert settings == {
         "bins": 4,
