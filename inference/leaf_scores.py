@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from bdtppl.inference.padding import padded_size
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaves import CountTable, Leaf
 
 __all__ = ["leaf_scorer"]
 
@@ -39,7 +39,9 @@ def _compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
-def leaf_scorer(leaf: Leaf, num_rows: int, *, is_smoothed: bool) -> LeafScore:
+def leaf_scorer(
+    leaf: Leaf, num_rows: int, *, is_smoothed: bool = False, is_whole: bool = True
+) -> LeafScore:
     """Get a NumPy function from statistics [m], one array each, to log marginals [m].
 
     Parameters
@@ -50,7 +52,11 @@ def leaf_scorer(leaf: Leaf, num_rows: int, *, is_smoothed: bool) -> LeafScore:
         Most rows that a set has, repeated ones counted as often as they are.
     is_smoothed
         Whether counts are not integers.
+    is_whole
+        Whether all statistics are integers, as tables of counts need.
     """
     if hasattr(leaf, "log_marginal_table") and not is_smoothed:
-        return leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
+        table = leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
+        if is_whole or not isinstance(table, CountTable):
+            return table
     return partial(_compiled, jax.tree.map(np.float64, leaf))

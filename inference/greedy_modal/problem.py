@@ -85,13 +85,19 @@ def pose(
         Whether nodes whose rows have one distinct target are never split.
     """
     constraints = Constraints() if constraints is None else constraints
+    columns = Columns.of(design, leaf, y, constraints.allows(design.names))
     return Problem(
         design,
         prior.resolve(design),
         leaf,
         constraints,
-        Columns.of(design, leaf, y, constraints.allows(design.names)),
-        leaf_scorer(leaf, int(design.weights.sum()), is_smoothed=smoothing > 0),
+        columns,
+        leaf_scorer(
+            leaf,
+            int(design.weights.sum()),
+            is_smoothed=smoothing > 0,
+            is_whole=columns.statistics.dtype.kind == "i",
+        ),
         smoothing,
         split_precision,
         np.unique(y, return_inverse=True)[1].ravel() if stop_pure else None,

@@ -128,7 +128,8 @@ class ExactPosterior:
     def _terms(self) -> tuple:
         """(prior, leaf scores, feature weights) as the passes take them."""
         statistics = self.statistics
-        score = leaf_scorer(self.leaf, int(self.grammar.num_rows[-1]), is_smoothed=False)
+        is_whole = bool((statistics == np.rint(statistics)).all())
+        score = leaf_scorer(self.leaf, int(self.grammar.num_rows[-1]), is_whole=is_whole)
         if isinstance(score, CountTable):
             statistics = statistics.astype(np.int64)
         scores = padded(score(list(statistics.T)), len(self.chart.has_rule))
