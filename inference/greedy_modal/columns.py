@@ -80,10 +80,9 @@ class Columns:
 
 def _is_distinct(design: Design, feature: int) -> bool:
     """Whether no two rows have the same code; a design may have more codes than its rows use."""
-    if design.num_codes[feature] < design.num_rows:
+    if design.num_codes[feature] < design.num_rows or design.has_missing[feature]:
         return False
-    codes = design.codes[:, feature]
-    return len(np.unique(codes[codes >= 0])) == design.num_rows
+    return int(np.bincount(design.codes[:, feature]).max()) == 1
 
 
 @dataclass(frozen=True, eq=False)
