@@ -257,6 +257,8 @@ def test_partitions_are_drawn_by_feature():
     assert np.isclose(axes[0].lines[1].get_ydata().max(), found.log_rule[0])
     constant = GreedyModalTreeRegressor(max_depth=0).fit(*steps())
     assert len(plot_partitions(constant)) == 1
+    with pytest.raises(TypeError, match="greedy modal tree"):
+        plot_partitions(ExactTreeClassifier())
 
 
 def test_smoothed_leaves_name_the_rows_that_are_there():

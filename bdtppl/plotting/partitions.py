@@ -42,6 +42,8 @@ def plot_partitions(
 
     Raises
     ------
+    TypeError
+        If the model is no greedy modal tree.
     ValueError
         If the tree has no such node.
 
@@ -54,6 +56,11 @@ def plot_partitions(
     >>> len(axes), axes[0].get_title()
     (4, 'x3: probability 0.66')
     """
+    if not hasattr(model, "partition_log_probabilities"):
+        raise TypeError(
+            "plot_partitions draws the partitions that a greedy modal tree chose from; "
+            f"got {type(model).__name__}."
+        )
     found = model.partition_log_probabilities(node)
     order = np.argsort(-found.log_feature, kind="stable")
     order = order[np.isfinite(found.log_feature[order])]
