@@ -102,25 +102,38 @@ class Tree:
         return Tree(**per_slot, num_nodes=self.num_nodes.reshape(batch_shape))
 
     @classmethod
+    def empty(cls, num_trees: int, capacity: int) -> "Tree":
+        """Allocate a batch [num_trees] for `put` to fill."""
+        shape = num_trees, capacity
+        return cls(
+            feature=np.empty(shape, np.int32),
+            threshold=np.empty(shape),
+            missing_left=np.empty(shape, bool),
+            left=np.empty(shape, np.int32),
+            right=np.empty(shape, np.int32),
+            num_nodes=np.empty(num_trees, np.int32),
+        )
+
+    def put(self, start: int, batch: "Tree") -> None:
+        """Write a batch [b] of at most this capacity into the trees from ``start`` on."""
+        rows = slice(start, start + len(batch.num_nodes))
+        unused = {"feature": -1, "threshold": np.nan}
+        for f in fields(self):
+            own, given = getattr(self, f.name)[rows], getattr(batch, f.name)
+            if f.name == "num_nodes":
+                own[:] = given
+            else:
+                own[:, : batch.capacity] = given
+                own[:, batch.capacity :] = unused.get(f.name, 0)
+
+    @classmethod
     def concatenate(cls, batches: Sequence["Tree"]) -> "Tree":
         """Join batches [b] of any capacities into one."""
-        capacity = max(batch.capacity for batch in batches)
-        unused = {"feature": -1, "threshold": np.nan}
-
-        def joined(name: str) -> np.ndarray:
-            arrays = [getattr(batch, name) for batch in batches]
-            if name == "num_nodes":
-                return np.concatenate(arrays)
-            whole = np.empty((sum(map(len, arrays)), capacity), arrays[0].dtype)
-            start = 0
-            for array in arrays:
-                rows = whole[start : start + len(array)]
-                rows[:, : array.shape[1]] = array
-                rows[:, array.shape[1] :] = unused.get(name, 0)
-                start += len(array)
-            return whole
-
-        return cls(**{f.name: joined(f.name) for f in fields(cls)})
+        sizes = [len(batch.num_nodes) for batch in batches]
+        joined = cls.empty(sum(sizes), max(batch.capacity for batch in batches))
+        for start, batch in zip(np.cumsum([0, *sizes]), batches, strict=False):
+            joined.put(start, batch)
+        return joined
 
     @classmethod
     def from_nested(cls, nested: dict, capacity: int | None = None) -> "Tree":

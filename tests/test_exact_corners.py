@@ -1,5 +1,8 @@
 """Corners of the exact posterior: precision, extreme targets, rules that a design does not have."""
 
+import inspect
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
-from bdtppl.models.leaves import NormalInverseGamma
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 from bdtppl.models.tree import Tree
 
@@ -116,3 +119,21 @@ def test_empirical_bayes_refuses_to_start_at_an_edge(rows):
     exact = ExactPosterior(compile_grammar(design), prior, leaf, y)
     with pytest.raises(ValueError, match="beta starts at the edge of its range"):
         empirical_bayes(exact, parameters=["alpha", "beta"])
+
+
+def test_the_best_trees_can_be_deeper_than_the_stack():
+    n = 120
+    design = Design.from_matrix(np.arange(float(n))[:, None])
+    leaf = DirichletCategorical.symmetric(2)
+    # Nothing is observed, so all trees that part all rows tie, and the first of them is a chain.
+    y, observed = np.zeros(n, int), np.zeros(n, bool)
+    exact = ExactPosterior(compile_grammar(design), LeafPenalty(-5.0), leaf, y, observed)
+    exact.k_best(1)  # compiles
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
+    try:
+        best = exact.k_best(3)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert best.trees.depth.max() > 100
+    assert (np.diff(best.log_joint) <= 0).all()

@@ -192,13 +192,13 @@ def test_slots_that_do_not_suffice_are_doubled():
     @jax.enable_x64(True)
     def drawn(capacity):
         return sample_derivations(
-            exact.chart, exact._choices, key(6), 90, capacity, False, exact._trees_of
+            exact.chart, exact._choices, key(6), 90, capacity, False, lambda drawn: drawn
         )[0]
 
     small, large = drawn(1), drawn(32)
     assert large.num_nodes.max() > 16
     np.testing.assert_array_equal(small.num_nodes, large.num_nodes)
-    np.testing.assert_array_equal(small.threshold, large.threshold)
+    np.testing.assert_array_equal(small.production, large.production)
 
 
 # ----------------------------------------------------------------------------- mutation twins
@@ -225,8 +225,8 @@ class FirstProductionMore(ExactPosterior):
 class AlwaysTheMiddleCut(ExactPosterior):
     """Takes the middle cut of every gap."""
 
-    def _trees_of(self, derivations):
-        return super()._trees_of(derivations._replace(place=0.5 + 0 * derivations.place))
+    def _write_out(self, derivations):
+        return super()._write_out(derivations._replace(place=0.5 + 0 * derivations.place))
 
 
 class MissingToTheOtherSide(ExactPosterior):

@@ -9,7 +9,9 @@ Sullivan, Tiwari, Thrun and Piech 2023, Bayesian Decision Trees via Tractable Pr
 Probabilistic Context-Free Grammars.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,11 +42,14 @@ from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.statistics import row_statistics
+from bdtppl.inference.threads import in_threads
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
 
 __all__ = ["ExactPosterior"]
+
+_PIECE = 1024  # trees written out at once
 
 
 class ExactPosterior:
@@ -127,13 +132,21 @@ class ExactPosterior:
     @cached_in_float64
     def _terms(self) -> tuple:
         """(prior, leaf scores, feature weights) as the passes take them."""
+        known = self.grammar.leaf_scores  # another prior needs no new ones
+        key = _key_of((self.leaf, self.y, self.observed))
+        if key not in known:
+            known.clear()  # they are as long as the chart, so the last ones alone are kept
+            known[key] = self._leaf_scores()
+        return as_float64(self.prior), known[key], np.zeros(self.grammar.design.num_features)
+
+    def _leaf_scores(self) -> jax.Array:
+        """Log marginal of every subproblem, float64 [N padded]."""
         statistics = self.statistics
         is_whole = bool((statistics == np.rint(statistics)).all())
         score = leaf_scorer(self.leaf, int(self.grammar.num_rows[-1]), is_whole=is_whole)
         if isinstance(score, CountTable):
             statistics = statistics.astype(np.int64)
-        scores = padded(score(list(statistics.T)), len(self.chart.has_rule))
-        return as_float64(self.prior), scores, np.zeros(self.grammar.design.num_features)
+        return padded(score(list(statistics.T)), len(self.chart.has_rule))
 
     @cached_in_float64
     def _log_q(self) -> jax.Array:
@@ -167,10 +180,7 @@ class ExactPosterior:
     def log_prior_normaliser(self) -> float:
         """Log of the sum over trees of the prior weight alone."""
         prior, scores, feature_weight = self._terms
-        numbers, kind = jax.tree.flatten(prior)
-        numbers = [np.asarray(number) for number in numbers]
-        key = (kind, *((number.shape, number.tobytes()) for number in numbers))
-        known = self.grammar.normalisers  # a new target needs no second pass for the prior
+        known, key = self.grammar.normalisers, _key_of(prior)  # another target needs no new one
         if key not in known:
             log_q = inside(self.chart, prior, np.zeros(scores.shape), feature_weight)
             known[key] = self._at_root(log_q)
@@ -272,7 +282,7 @@ class ExactPosterior:
         derivations, log_joint = rank_derivations(
             self.grammar, self.chart, prior, scores, self._log_best, k
         )
-        trees, statistics = self._trees_of(derivations), self._slot_statistics(derivations)
+        trees, statistics = self._trees_of([derivations]), self._slot_statistics(derivations)
         return RankedTrees(trees, statistics, log_joint, np.exp(log_joint - self.log_partition))
 
     @cached_in_float64
@@ -281,8 +291,7 @@ class ExactPosterior:
 
     def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
         """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
-        parts = self._sample(rng_key, num_draws, self._trees_of)
-        return Tree.concatenate(parts)
+        return self._trees_of(self._sample(rng_key, num_draws, lambda derivations: derivations))
 
     def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
         """Draw trees i.i.d. from the posterior, with all that predicts and diagnoses.
@@ -292,16 +301,13 @@ class ExactPosterior:
         """
 
         def finish(derivations: Derivations):
-            return (
-                self._trees_of(derivations),
-                self._slot_statistics(derivations),
-                *self._log_joints(derivations),
-            )
+            statistics = self._slot_statistics(derivations)
+            return derivations, statistics, *self._log_joints(derivations)
 
-        trees, statistics, log_joint, log_likelihood = zip(
+        derivations, statistics, log_joint, log_likelihood = zip(
             *self._sample(rng_key, chains * draws, finish), strict=True
         )
-        trees = Tree.concatenate(trees).reshape(chains, draws)
+        trees = self._trees_of(derivations).reshape(chains, draws)
         statistics = np.concatenate(
             [np.pad(s, ((0, 0), (0, trees.capacity - s.shape[1]), (0, 0))) for s in statistics]
         )
@@ -336,13 +342,34 @@ class ExactPosterior:
             finish=finish,
         )
 
-    def _trees_of(self, derivations: Derivations) -> Tree:
+    def _trees_of(self, parts: Sequence[Derivations]) -> Tree:
+        """Write derivations out as one batch of trees."""
+        num_trees = sum(len(part.num_nodes) for part in parts)
+        trees = Tree.empty(num_trees, max(part.production.shape[1] for part in parts))
+        pieces, end = [], 0
+        for part in parts:  # pieces that stay in the cache
+            for start in range(0, len(part.num_nodes), _PIECE):
+                pieces.append((end, Derivations(*(a[start : start + _PIECE] for a in part))))
+                end += len(pieces[-1][1].num_nodes)
+
+        def write(piece: tuple[int, Derivations]) -> None:
+            start, derivations = piece
+            trees.put(start, self._write_out(derivations))
+
+        in_threads(write, pieces, trees.feature.size)
+        return trees
+
+    def _write_out(self, derivations: Derivations) -> Tree:
         sides, left = self._sides, derivations.left
-        used = derivations.production.astype(np.intp)
+        used = derivations.production.astype(np.intp)  # what look-ups would convert it to, once
         return Tree(
-            feature=sides.feature.take(used, mode="wrap"),
+            feature=sides.feature[used],  # the last entry is that of no production, -1
             threshold=sides.rule_threshold(self.grammar.design, used, derivations.place),
-            missing_left=sides.missing_left.take(used, mode="wrap"),
+            missing_left=(
+                sides.missing_left[used]
+                if self.grammar.missing_left is not None
+                else np.zeros(used.shape, bool)
+            ),
             left=left,
             right=left + (used >= 0),
             num_nodes=derivations.num_nodes,
@@ -414,3 +441,10 @@ class ExactPosterior:
             self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
         )
         return np.asarray(self.leaf.sample(key_target, self.statistics[np.asarray(node)]))
+
+
+def _key_of(pytree: Any) -> tuple:
+    """Make a key of a pytree's structure and numbers."""
+    numbers, kind = jax.tree.flatten(pytree)
+    arrays = [np.asarray(number) for number in numbers]
+    return kind, *((array.dtype.str, array.shape, array.tobytes()) for array in arrays)

@@ -58,6 +58,8 @@ class Grammar:
         Layouts for compiled passes made from this grammar so far (`bdtppl.inference.pcfg.chart`).
     normalisers
         Log normalisers of the priors that were used on it so far.
+    leaf_scores
+        Leaf scores of the targets and leaf family that were used on it last.
     """
 
     design: Design
@@ -75,6 +77,7 @@ class Grammar:
     num_rows: np.ndarray
     charts: dict = field(default_factory=dict, repr=False)
     normalisers: dict = field(default_factory=dict, repr=False)
+    leaf_scores: dict = field(default_factory=dict, repr=False)
 
     @property
     def num_subproblems(self) -> int:

@@ -42,6 +42,33 @@ class _Candidate:
         )
 
 
+class _Ranked:
+    """Trees below a node, as far as they are known.
+
+    Attributes
+    ----------
+    heap
+        Candidates, the best first.
+    found
+        Trees in order.
+    num_expanded
+        How many of them have handed their successors to the heap.
+    """
+
+    def __init__(self, heap: list[_Candidate]):
+        self.heap = heap
+        self.found: list[_Candidate] = []
+        self.num_expanded = 0
+
+    def settles(self, rank: int) -> bool:
+        """Whether the tree of a rank is found, or known not to exist."""
+        is_exhausted = not self.heap and self.num_expanded == len(self.found)
+        return rank < len(self.found) or is_exhausted
+
+
+_Key = tuple[int, int]  # subproblem and depth
+
+
 class _Ranking:
     """Ranked trees of every (subproblem, depth) asked for, found on demand."""
 
@@ -50,29 +77,74 @@ class _Ranking:
         self.log_best = np.asarray(log_best)
         self.log_stop = np.asarray(log_stops(chart, prior, leaf_scores))
         self.is_listed = grammar.is_first_of_partition if prior.counts_partitions else None
-        self.found: dict[tuple[int, int], list[_Candidate]] = {}
-        self.heaps: dict[tuple[int, int], list[_Candidate]] = {}
+        self.ranked: dict[_Key, _Ranked] = {}
         widest = int(np.diff(grammar.first_production).max())
         self._places = jnp.zeros(padded_size(max(16, widest)), jnp.int8)
 
-    def child_depth(self, depth: int) -> int:
-        return depth + 1 if self.chart.uses_depth else depth
+    def children(self, depth: int, production: int) -> tuple[_Key, _Key]:
+        below = depth + 1 if self.chart.uses_depth else depth
+        return (
+            (int(self.grammar.left[production]), below),
+            (int(self.grammar.right[production]), below),
+        )
 
-    def children(self, production: int) -> tuple[int, int]:
-        return int(self.grammar.left[production]), int(self.grammar.right[production])
-
-    def get(self, node: int, depth: int, rank: int) -> _Candidate | None:
+    def get(self, key: _Key, rank: int) -> _Candidate | None:
         """Find the tree of one rank below a node, or None where there are fewer."""
-        key = (node, depth)
-        if key not in self.found:
-            self.found[key], self.heaps[key] = [], self._open(node, depth)
-        found, heap = self.found[key], self.heaps[key]
-        while len(found) <= rank and heap:
-            best = heapq.heappop(heap)
-            found.append(best)
-            if best.production != _STOP:
-                self._push_successors(heap, best, depth)
+        # Trees can be deeper than Python's stack, so what a node waits for is kept in a list.
+        wanted = [(key, rank)]
+        while wanted:
+            waits_for = self._advance(*wanted[-1])
+            if waits_for:
+                wanted += waits_for
+            else:
+                wanted.pop()
+        found = self.ranked[key].found
         return found[rank] if rank < len(found) else None
+
+    def _advance(self, key: _Key, rank: int) -> list[tuple[_Key, int]]:
+        """Find trees up to a rank, or return what must be found below first."""
+        if key not in self.ranked:
+            self.ranked[key] = _Ranked(self._open(*key))
+        ranked = self.ranked[key]
+        while not ranked.settles(rank):
+            if ranked.num_expanded < len(ranked.found):
+                waits_for = self._expand(key[1], ranked)
+                if waits_for:
+                    return waits_for
+                ranked.num_expanded += 1
+            elif ranked.heap:
+                ranked.found.append(heapq.heappop(ranked.heap))
+        return []
+
+    def _expand(self, depth: int, ranked: _Ranked) -> list[tuple[_Key, int]]:
+        """Hand a tree's successors to the heap, or return what must be found below first."""
+        tree = ranked.found[ranked.num_expanded]
+        if tree.production == _STOP:
+            return []
+        children = self.children(depth, tree.production)
+        ranks = tree.left_rank, tree.right_rank
+        steps = [(ranks[0], ranks[1] + 1)]
+        if ranks[1] == 0:  # each pair of ranks is reached by one way only
+            steps.append((ranks[0] + 1, 0))
+        wanted = [pair for step in (ranks, *steps) for pair in zip(children, step, strict=True)]
+        waits_for = [
+            (key, rank)
+            for key, rank in wanted
+            if key not in self.ranked or not self.ranked[key].settles(rank)
+        ]
+        if waits_for:
+            return waits_for
+        below = [self.ranked[key].found for key in children]
+        for step in steps:
+            if all(rank < len(found) for found, rank in zip(below, step, strict=True)):
+                change = sum(
+                    found[rank].log_joint - found[old].log_joint
+                    for found, rank, old in zip(below, step, ranks, strict=True)
+                )
+                heapq.heappush(
+                    ranked.heap, _Candidate(tree.log_joint + change, tree.production, *step)
+                )
+        return []
 
     def _open(self, node: int, depth: int) -> list[_Candidate]:
         heap = [_Candidate(float(self.log_stop[node, depth]), _STOP)]
@@ -98,40 +170,18 @@ class _Ranking:
         heapq.heapify(heap)
         return heap
 
-    def _push_successors(self, heap: list[_Candidate], best: _Candidate, depth: int) -> None:
-        left, right = self.children(best.production)
-        below = self.child_depth(depth)
-        steps = [(best.left_rank, best.right_rank + 1)]
-        if best.right_rank == 0:  # each pair of ranks is reached by one way only
-            steps.append((best.left_rank + 1, 0))
-        for left_rank, right_rank in steps:
-            new_left = self.get(left, below, left_rank)
-            new_right = self.get(right, below, right_rank)
-            if new_left is None or new_right is None:
-                continue
-            old_left = self.found[left, below][best.left_rank]
-            old_right = self.found[right, below][best.right_rank]
-            change = (new_left.log_joint - old_left.log_joint) + (
-                new_right.log_joint - old_right.log_joint
-            )
-            heapq.heappush(
-                heap,
-                _Candidate(best.log_joint + change, best.production, left_rank, right_rank),
-            )
-
     def derivation(self, rank: int) -> list[int]:
         """Productions of the tree of one rank, slot by slot."""
-        queue = [(self.grammar.root, 0, rank)]
+        queue = [((self.grammar.root, 0), rank)]
         productions = []
-        for node, depth, rank_below in queue:
-            chosen = self.get(node, depth, rank_below)
+        for key, rank_below in queue:
+            chosen = self.get(key, rank_below)
             if chosen is None:
                 raise LookupError(f"There are fewer than {rank + 1} trees.")
             productions.append(chosen.production)
             if chosen.production != _STOP:
-                below = self.child_depth(depth)
-                left, right = self.children(chosen.production)
-                queue += [(left, below, chosen.left_rank), (right, below, chosen.right_rank)]
+                left, right = self.children(key[1], chosen.production)
+                queue += [(left, chosen.left_rank), (right, chosen.right_rank)]
         return productions
 
 
@@ -164,7 +214,7 @@ def rank_derivations(
     ranking = _Ranking(grammar, chart, prior, leaf_scores, log_best)
     log_joint, trees = [], []
     for rank in range(k):
-        best = ranking.get(grammar.root, 0, rank)
+        best = ranking.get((grammar.root, 0), rank)
         if best is None:
             break
         log_joint.append(best.log_joint)

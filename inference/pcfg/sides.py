@@ -91,10 +91,9 @@ class Sides(NamedTuple):
         place
             float [...] in [0, 1); picks one cut of the gap. Ignored where gaps have one rule.
         """
-        at = production.astype(np.intp, copy=False)
         if self.num_cuts is None:
-            return self.threshold.take(at, mode="wrap")
-        cut = np.floor(place * self.num_cuts.take(at, mode="wrap")).astype(np.int64)
-        feature, low = self.feature.take(at, mode="wrap"), self.low.take(at, mode="wrap")
+            return self.threshold[production]
+        cut = np.floor(place * self.num_cuts[production]).astype(np.int64)
+        feature, low = self.feature[production], self.low[production]
         threshold = design.cut_threshold.take(design.offset[feature] + low + 1 + cut, mode="clip")
         return np.where(production >= 0, threshold, np.nan)
