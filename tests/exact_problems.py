@@ -125,8 +125,9 @@ class Case:
     def posterior(self, kind: type[ExactPosterior] = ExactPosterior, **changes) -> ExactPosterior:
         """Return a fresh posterior, of another class, prior, leaf or targets where given."""
         model = {"prior": self.prior, "leaf": self.leaf, "y": self.y} | changes
-        # A grammar keeps normalisers, which a broken kind must neither take over nor leave behind.
-        return kind(replace(self.grammar, normalisers={}), **model)
+        # A grammar keeps scores, which a broken kind must neither take over nor leave behind.
+        grammar = replace(self.grammar, normalisers={}, leaf_scores={})
+        return kind(grammar, **model)
 
     def observing(self, observed: np.ndarray | None) -> Any:
         """Return the reference's leaf when only some rows are observed."""
