@@ -12,6 +12,8 @@ from typing import Literal
 
 import numpy as np
 
+from bdtppl.models.threads import in_threads
+
 __all__ = ["Design", "Binning"]
 
 Binning = Literal["quantile", "uniform"]
@@ -124,8 +126,9 @@ class Design:
             raise ValueError(f"weights has {len(weights)} entries for {num_rows} rows.")
 
         codes = np.full(matrix.shape, -1, dtype=np.int32, order="F")
-        thresholds, lows, highs = [], [], []
-        for j in range(num_features):
+
+        def code_column(j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """Fill a column of codes; returns its thresholds and edges."""
             column = matrix[:, j].copy()
             missing = np.isnan(column)
             present = ~missing if missing.any() else slice(None)
@@ -142,9 +145,10 @@ class Design:
             else:
                 codes[present, j] = np.searchsorted(cuts, values, side="right")
                 low, high = _edges(codes[present, j], values, len(cuts) + 1)
-            thresholds.append(np.concatenate([[-np.inf], cuts]))
-            lows.append(low)
-            highs.append(high)
+            return np.concatenate([[-np.inf], cuts]), low, high
+
+        coded = in_threads(code_column, range(num_features), num_rows)
+        thresholds, lows, highs = zip(*coded, strict=True)
         return cls(
             matrix=matrix,
             codes=codes,

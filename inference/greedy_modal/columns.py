@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.inference.threads import in_threads
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
+from bdtppl.models.threads import in_threads
 
 __all__ = ["Columns", "Level", "descend", "only", "root_level"]
 

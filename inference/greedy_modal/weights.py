@@ -1,6 +1,6 @@
 """The prior's log weights in all nodes of a level.
 
-A prior is compiled for a few sizes of blocks, so that levels of any size compile nothing more.
+A prior is compiled for blocks of one size, so that levels of any size compile nothing more.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from bdtppl.models.priors import Node, Rule, TreePrior
 
 __all__ = ["LawOfCuts", "log_rules_of_features", "log_stops"]
 
-_BLOCKS = (16, 256, 4096)  # nodes that a compiled prior takes at once
+_BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
 
 @jax.jit
@@ -30,23 +30,22 @@ def _log_stop(prior: TreePrior, node: Node) -> jax.Array:
 
 
 def _in_blocks(weight: Any, problem: Problem, node: Node, *rule: Rule) -> np.ndarray:
-    """Call a compiled weight of the prior on facts [K, ...] in a few sizes of blocks."""
+    """Call a compiled weight of the prior on facts [K] or [K, d] in blocks of one size."""
     prior = jax.tree.map(np.float64, problem.prior)
-    num_nodes, facts = len(node.depth), (node, *rule)
+    facts = (node, *rule)
+    width = max(int(np.prod(fact.shape[1:])) for fact in jax.tree.leaves(facts))
+    num_nodes, size = len(node.depth), max(1, _BLOCK // width)
     results = []
-    start = 0
     with jax.enable_x64(True):
-        while start < num_nodes:
-            size = next((b for b in _BLOCKS if b >= num_nodes - start), _BLOCKS[-1])
+        for start in range(0, num_nodes, size):
             length = min(size, num_nodes - start)
 
-            def block(fact, start=start, size=size, length=length):
+            def block(fact, start=start, length=length):
                 # Padding repeats the last entry: whatever is computed of it is cut off.
                 piece = fact[start : start + length]
                 return np.concatenate([piece, np.repeat(piece[-1:], size - length, axis=0)])
 
             results.append(np.asarray(weight(prior, *jax.tree.map(block, facts)))[:length])
-            start += size
     return np.concatenate(results)
 
 

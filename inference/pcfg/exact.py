@@ -42,9 +42,9 @@ from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.inference.threads import in_threads
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior
+from bdtppl.models.threads import in_threads
 from bdtppl.models.tree import Tree
 
 __all__ = ["ExactPosterior"]
