@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns
+from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
+from bdtppl.models.sparse import SparseDesign
 
 __all__ = ["Problem", "pose"]
 
@@ -35,11 +37,11 @@ class Problem:
         are never split; else None.
     """
 
-    design: Design
+    design: Design | SparseDesign
     prior: TreePrior
     leaf: Leaf
     constraints: Constraints
-    columns: Columns
+    columns: Columns | SparseColumns
     score: LeafScore
     smoothing: float = 0.0
     split_precision: float = 0.0
@@ -53,7 +55,7 @@ class Problem:
 
 
 def pose(
-    design: Design,
+    design: Design | SparseDesign,
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
@@ -85,7 +87,8 @@ def pose(
         Whether nodes whose rows have one distinct target are never split.
     """
     constraints = Constraints() if constraints is None else constraints
-    columns = Columns.of(design, leaf, y, constraints.allows(design.names))
+    layout = SparseColumns if isinstance(design, SparseDesign) else Columns
+    columns = layout.of(design, leaf, y, constraints.allows(design.names))
     return Problem(
         design,
         prior.resolve(design),
