@@ -32,7 +32,7 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
         return best
     # Pieces bound the memory that a search needs beside the entries.
     pieces = np.searchsorted(groups.start, np.arange(0, len(level.row), _PIECE))
-    bounds = np.append(np.unique(pieces), len(groups.node)).tolist()
+    bounds = np.unique(np.append(pieces, len(groups.node))).tolist()
     found = in_threads(
         lambda piece: _best_of_groups(problem, level, groups.at(*piece)),
         pairwise(bounds),
