@@ -7,9 +7,9 @@ rows and features.
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csc_array
 
 from bdtppl.models.data import CutPoints, Design, midpoint
 
@@ -25,7 +25,8 @@ class SparseDesign(CutPoints):
     Attributes
     ----------
     matrix
-        float64 [n, d]; NaN where missing, no entry twice, no stored zeros.
+        ``scipy.sparse.csc_array``, float64 [n, d]; NaN where missing, no entry stored twice, and no
+        zero.
     row, feature
         int32 [e]; the entries by feature, then by value, missing ones first.
     code
@@ -38,7 +39,7 @@ class SparseDesign(CutPoints):
         As in `Design`; both edges are the code's value.
     """
 
-    matrix: csc_array = field(repr=False)
+    matrix: Any = field(repr=False)
     row: np.ndarray = field(repr=False)
     feature: np.ndarray = field(repr=False)
     code: np.ndarray = field(repr=False)
@@ -52,14 +53,15 @@ class SparseDesign(CutPoints):
 
     @classmethod
     def from_matrix(
-        cls, matrix: csc_array, *, weights: np.ndarray, names: tuple[str, ...]
+        cls, matrix: Any, *, weights: np.ndarray, names: tuple[str, ...]
     ) -> "SparseDesign":
         """Code the entries of a matrix, with a cut between any two neighbouring distinct values.
 
         Parameters
         ----------
         matrix
-            float64 [n, d]; NaN is missing, no value is infinite, no entry stored twice.
+            ``scipy.sparse.csc_array``, float64 [n, d]; NaN is missing, no value is infinite or
+            zero, no entry stored twice.
         weights
             Integers [n], at least 1: repeated rows.
         names
@@ -67,6 +69,7 @@ class SparseDesign(CutPoints):
 
         Examples
         --------
+        >>> from scipy.sparse import csc_array
         >>> table = csc_array(np.array([[0.0, 3.0], [2.0, 0.0], [-1.0, 0.0]]))
         >>> design = SparseDesign.from_matrix(table, weights=np.ones(3, int), names=("a", "b"))
         >>> design.num_codes.tolist(), design.row.tolist(), design.code.tolist()

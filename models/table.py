@@ -196,10 +196,10 @@ def _positional_names(num_columns: int) -> list[str]:
     return [f"x{j}" for j in range(num_columns)]
 
 
-def _sparse_numbers(names: list[str], table: Any) -> csc_array:
+def _sparse_numbers(names: list[str], table: Any) -> Any:
     if table.dtype.kind not in "iufb":
         raise ValueError(f"X holds {table.dtype}; a sparse table must hold numbers.")
-    matrix = csc_array(table, copy=True)  # what follows works in place
+    matrix: Any = csc_array(table, copy=True)  # what follows works in place
     matrix.sum_duplicates()
     matrix = matrix.astype(np.float64)
     matrix.eliminate_zeros()

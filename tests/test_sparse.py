@@ -59,12 +59,13 @@ def random_table(rng: np.random.Generator, num_rows: int, has_missing: bool) -> 
 def random_problem(family: str, prior: str, seed: int, broken=lambda design: design):
     """Pose the same random problem twice, on the dense table and on the sparse one."""
     rng = np.random.default_rng(seed)
-    table = random_table(rng, num_rows=int(rng.choice([9, 30])), has_missing=seed % 3 == 0)
+    table = random_table(rng, num_rows=int(rng.choice([9, 60])), has_missing=seed % 3 == 0)
     weights = rng.integers(1, 4 if seed % 2 else 2, len(table))
+    signal = (np.nan_to_num(table[:, 0]) > 0) | (table[:, 2] < 0)
     if family == "classes":
-        y, leaf = rng.integers(0, 3, len(table)), DirichletCategorical.symmetric(3)
+        y, leaf = signal + (rng.random(len(table)) < 0.2), DirichletCategorical.symmetric(3)
     else:
-        y = rng.normal(size=len(table)) + 2 * (np.nan_to_num(table[:, 0]) > 0)
+        y = rng.normal(size=len(table)) + 3 * signal
         leaf = NormalInverseGamma.from_targets(y, weights)
     model = y, PRIORS[prior](("gaps", "cuts")[seed // 2 % 2]), leaf
     dense = Design.from_matrix(table, weights=weights, names=NAMES)

@@ -1,6 +1,7 @@
 """What is grown: rows laid out by column, a model and its limits."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,6 @@ from bdtppl.inference.greedy_modal.columns import Columns
 from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.sparse import SparseDesign
@@ -23,9 +23,10 @@ class Problem:
     Attributes
     ----------
     design, prior, leaf, constraints
-        The model; the prior has its defaults filled in.
+        The model; the prior has its defaults filled in. The design is a `Design` or, of a sparse
+        table, a `SparseDesign`.
     columns
-        The rows by column.
+        The rows by column, as `Columns` or `SparseColumns`.
     score
         Leaf scores of statistics.
     smoothing
@@ -37,11 +38,11 @@ class Problem:
         are never split; else None.
     """
 
-    design: Design | SparseDesign
+    design: Any
     prior: TreePrior
     leaf: Leaf
     constraints: Constraints
-    columns: Columns | SparseColumns
+    columns: Any
     score: LeafScore
     smoothing: float = 0.0
     split_precision: float = 0.0
@@ -55,7 +56,7 @@ class Problem:
 
 
 def pose(
-    design: Design | SparseDesign,
+    design: Any,
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
@@ -70,7 +71,7 @@ def pose(
     Parameters
     ----------
     design
-        Training rows.
+        Training rows, a `Design` or a `SparseDesign`.
     y
         Targets [n].
     prior
@@ -87,8 +88,11 @@ def pose(
         Whether nodes whose rows have one distinct target are never split.
     """
     constraints = Constraints() if constraints is None else constraints
-    layout = SparseColumns if isinstance(design, SparseDesign) else Columns
-    columns = layout.of(design, leaf, y, constraints.allows(design.names))
+    allowed = constraints.allows(design.names)
+    if isinstance(design, SparseDesign):
+        columns = SparseColumns.of(design, leaf, y, allowed)
+    else:
+        columns = Columns.of(design, leaf, y, allowed)
     return Problem(
         design,
         prior.resolve(design),

@@ -64,16 +64,16 @@ class SparseLevel(Level):
 
     Attributes
     ----------
-    row, feature, code
-        int32 [e]; the entries by segment, feature and value (see `SparseDesign`).
     num_rows
         Rows of the whole table n.
+    row, feature, code
+        int32 [e]; the entries by segment, feature and value (see `SparseDesign`).
     """
 
+    num_rows: int
     row: np.ndarray
     feature: np.ndarray
     code: np.ndarray
-    num_rows: int
 
     @cached_property
     def segment_of_row(self) -> np.ndarray:
@@ -93,7 +93,7 @@ def _(columns: SparseColumns, smoothing: float = 0.0) -> SparseLevel:
         is_kept = columns.is_used.take(design.feature)
         entries = tuple(np.compress(is_kept, each) for each in entries)
     pseudo = np.zeros(total.shape) if smoothing else None
-    return SparseLevel(0, [rows], np.array([0, num_rows]), total, pseudo, *entries, num_rows)
+    return SparseLevel(0, [rows], np.array([0, num_rows]), total, pseudo, num_rows, *entries)
 
 
 @descend.register
@@ -139,5 +139,5 @@ def _(
         pseudo = np.tile(level.pseudo[segments], (2, 1)) + smoothing * statistics
     entries = parted(level.row, level.feature, level.code)
     return SparseLevel(
-        level.depth + 1, [rows], start, statistics, pseudo, *entries, columns.num_rows
+        level.depth + 1, [rows], start, statistics, pseudo, columns.num_rows, *entries
     )
