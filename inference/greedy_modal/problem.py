@@ -88,11 +88,7 @@ def pose(
         Whether nodes whose rows have one distinct target are never split.
     """
     constraints = Constraints() if constraints is None else constraints
-    allowed = constraints.allows(design.names)
-    if isinstance(design, SparseDesign):
-        columns = SparseColumns.of(design, leaf, y, allowed)
-    else:
-        columns = Columns.of(design, leaf, y, allowed)
+    columns = _columns(design, leaf, y, constraints.allows(design.names))
     return Problem(
         design,
         prior.resolve(design),
@@ -109,3 +105,9 @@ def pose(
         split_precision,
         np.unique(y, return_inverse=True)[1].ravel() if stop_pure else None,
     )
+
+
+def _columns(design: Any, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> Any:
+    if isinstance(design, SparseDesign):
+        return SparseColumns.of(design, leaf, y, allowed)
+    return Columns.of(design, leaf, y, allowed)
