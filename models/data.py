@@ -14,13 +14,45 @@ import numpy as np
 
 from bdtppl.models.threads import in_threads
 
-__all__ = ["Design", "Binning"]
+__all__ = ["Binning", "CutPoints", "Design", "midpoint"]
 
 Binning = Literal["quantile", "uniform"]
 
 
+class CutPoints:
+    """What the cut points alone decide; arrays as in `Design`."""
+
+    num_codes: np.ndarray
+    low_edge: np.ndarray
+    high_edge: np.ndarray
+
+    @cached_property
+    def offset(self) -> np.ndarray:
+        """First flat position of each feature's codes, int32 [d + 1]."""
+        return np.concatenate([[0], np.cumsum(self.num_codes)]).astype(np.int32)
+
+    def gap_threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Midpoint of the gap between the training values of two codes of one feature.
+
+        Parameters
+        ----------
+        low, high
+            Flat code positions on the two sides of the gap, of any shape.
+
+        Returns
+        -------
+        numpy.ndarray
+            float64; always above every value of ``low`` and at most the least value of ``high``.
+        """
+        return midpoint(self.high_edge[low], self.low_edge[high])
+
+    def gap_width(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Width of the gap between the training values of two codes of one feature, float64."""
+        return self.low_edge[high] - self.high_edge[low]
+
+
 @dataclass(frozen=True, eq=False)
-class Design:
+class Design(CutPoints):
     """Rows and features as values and integer codes.
 
     Per-code arrays are flat over all features: code v of feature f lies at ``offset[f] + v``.
@@ -174,11 +206,6 @@ class Design:
         return self.codes.shape[1]
 
     @cached_property
-    def offset(self) -> np.ndarray:
-        """First flat position of each feature's codes, int32 [d + 1]."""
-        return np.concatenate([[0], np.cumsum(self.num_codes)]).astype(np.int32)
-
-    @cached_property
     def feature_of_code(self) -> np.ndarray:
         """Feature of each flat code position, int32 [V]."""
         return np.repeat(np.arange(self.num_features, dtype=np.int32), self.num_codes)
@@ -236,25 +263,6 @@ class Design:
         missing = np.isnan(values)
         return np.where(missing, -1, code).astype(np.int32), ~is_between | missing
 
-    def gap_threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Midpoint of the gap between the training values of two codes of one feature.
-
-        Parameters
-        ----------
-        low, high
-            Flat code positions on the two sides of the gap, of any shape.
-
-        Returns
-        -------
-        numpy.ndarray
-            float64; always above every value of ``low`` and at most the least value of ``high``.
-        """
-        return _midpoint(self.high_edge[low], self.low_edge[high])
-
-    def gap_width(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Width of the gap between the training values of two codes of one feature, float64."""
-        return self.low_edge[high] - self.high_edge[low]
-
 
 def _is_integer(value) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
@@ -271,14 +279,14 @@ def _check_weights(weights: np.ndarray) -> np.ndarray:
     return weights.astype(np.int64)
 
 
-def _midpoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def midpoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Midpoint that float rounding never puts onto ``low``, so that low < cut <= high holds."""
     middle = low / 2 + high / 2
     return np.where(middle > low, np.minimum(middle, high), high)
 
 
 def _midpoint_cuts(distinct: np.ndarray) -> np.ndarray:
-    return _midpoint(distinct[:-1], distinct[1:])
+    return midpoint(distinct[:-1], distinct[1:])
 
 
 def _rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -319,7 +327,7 @@ def _bucket_cuts(
     # An edge that parts no training values, or the same ones as the edge before it, is no cut.
     buckets = np.searchsorted(np.unique(edges), distinct, side="right")
     starts = np.flatnonzero(np.diff(buckets))
-    return _midpoint(distinct[starts], distinct[starts + 1])
+    return midpoint(distinct[starts], distinct[starts + 1])
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Tables become matrices of numbers.
 
 A table (NumPy array, pandas or polars frame, mapping of names to columns) is read once into a
-float64 matrix with NaN where a value is missing. A numeric column stays as it is; a categorical one
-becomes one 0/1 column per level (a single column where there are two levels). The schema remembers
-how, so that new rows are read the same way, and everything that cannot be read is refused with the
-column and row at fault.
+float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric column
+stays as it is; a categorical one becomes one 0/1 column per level (a single column where there are
+two levels). The schema remembers how, so that new rows are read the same way, and everything that
+cannot be read is refused with the column and row at fault.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csc_array, issparse
 
 __all__ = ["Column", "Schema"]
 
@@ -72,13 +73,14 @@ class Schema:
         )
 
     @classmethod
-    def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", np.ndarray]:
+    def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", Any]:
         """Learn the schema of a table and read the table with it.
 
         Parameters
         ----------
         table
-            Array [n, columns], pandas frame, polars frame, or mapping of names to columns [n].
+            Array or scipy sparse table [n, columns], pandas frame, polars frame, or mapping of
+            names to columns [n].
         drop_first
             Give no 0/1 column to the first level of each category (the coding of Nuti et al. 2021).
 
@@ -87,7 +89,8 @@ class Schema:
         schema
             The schema.
         matrix
-            float64 [n, d], NaN where a value is missing.
+            float64 [n, d], NaN where a value is missing; of a sparse table a ``csc_array`` without
+            repeated entries and stored zeros.
 
         Raises
         ------
@@ -95,6 +98,9 @@ class Schema:
             If the table has no rows or no columns, two columns of one name or columns of unequal
             lengths, an infinite value, or a column that is neither numbers nor categories.
         """
+        if issparse(table):
+            names = _positional_names(table.shape[1])
+            return cls(tuple(map(Column, names))), _sparse_numbers(names, table)
         names, series = _columns(table)
         if not names:
             raise ValueError("X has no columns; at least one feature is needed.")
@@ -183,7 +189,25 @@ def _columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     array = np.asarray(table)
     if array.ndim != 2:
         raise ValueError(f"X must be a table with two axes (rows, features); it has {array.ndim}.")
-    return [f"x{j}" for j in range(array.shape[1])], list(array.T)
+    return _positional_names(array.shape[1]), list(array.T)
+
+
+def _positional_names(num_columns: int) -> list[str]:
+    return [f"x{j}" for j in range(num_columns)]
+
+
+def _sparse_numbers(names: list[str], table: Any) -> Any:
+    if table.dtype.kind not in "iufb":
+        raise ValueError(f"X holds {table.dtype}; a sparse table must hold numbers.")
+    matrix: Any = csc_array(table, copy=True)  # what follows works in place
+    matrix.sum_duplicates()
+    matrix = matrix.astype(np.float64)
+    matrix.eliminate_zeros()
+    infinite = np.flatnonzero(np.isinf(matrix.data))
+    if infinite.size:
+        column = np.searchsorted(matrix.indptr, infinite[0], side="right") - 1
+        raise _infinite(names[column], matrix.indices[infinite[0]])
+    return matrix
 
 
 def _from_mapping(table: Mapping) -> tuple[list[str], list[np.ndarray]]:
@@ -273,11 +297,15 @@ def _numbers(name: str, values: np.ndarray) -> np.ndarray:
         ) from None
     infinite = np.flatnonzero(np.isinf(numbers))
     if infinite.size:
-        raise ValueError(
-            f"Column {name!r}, row {infinite[0]}: the value is infinite (inf); "
-            f"finite numbers or missing values (NaN) are needed."
-        )
+        raise _infinite(name, infinite[0])
     return numbers
+
+
+def _infinite(name: str, row: int) -> ValueError:
+    return ValueError(
+        f"Column {name!r}, row {row}: the value is infinite (inf); "
+        f"finite numbers or missing values (NaN) are needed."
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -94,12 +94,14 @@ def _features(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
     columns = fitted.schema_.columns
     if hasattr(fitted, "feature_names_in_"):
         return rows.features_like(columns)
-    if len(rows.columns) != len(columns):
+    cells = list(rows.cells.values())
+    if len(cells) != fitted.n_features_in_:
         raise ValueError(
-            f"{rows.path} has {len(rows.columns)} columns, but the model was fitted with "
-            f"{len(columns)}, which had no names."
+            f"{rows.path} has {len(cells)} columns, but the model was fitted with "
+            f"{fitted.n_features_in_}, which had no names."
         )
-    renamed = dict(zip((c.name for c in columns), rows.cells.values(), strict=True))
+    own = range(len(cells)) if fitted.columns_ is None else fitted.columns_
+    renamed = {column.name: cells[place] for column, place in zip(columns, own, strict=True)}
     return replace(rows, cells=renamed).features_like(columns)
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -44,9 +45,15 @@ class TreeEstimator(BaseEstimator):
     ----------
     probability_name
         What the probabilities of `k_best` are, for figures.
+    reads_sparse
+        Whether scipy sparse tables are read.
+    columns_
+        Columns of X that ``schema_`` and ``design_`` hold; None for all.
     """
 
     probability_name: ClassVar[str] = "posterior probability"
+    reads_sparse: ClassVar[bool] = False
+    columns_: np.ndarray | None = None
 
     prior: TreePrior | None
     drop_first: bool
@@ -56,6 +63,7 @@ class TreeEstimator(BaseEstimator):
     random_state: Any
     schema_: Schema
     design_: Design
+    n_features_in_: int
     _seed: int
     posterior_: Any
     _read_targets: Any
@@ -65,11 +73,16 @@ class TreeEstimator(BaseEstimator):
     k_best: Any
 
     def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
-        """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone."""
+        """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone.
+
+        The matrix of a sparse table is sparse.
+        """
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        if issparse(X):
+            X = X.tocsc()  # a table by keys (dok) is a mapping too
         if isinstance(X, Mapping):
             self.feature_names_in_ = np.array([str(name) for name in X], object)
             self.n_features_in_ = len(X)
@@ -77,11 +90,14 @@ class TreeEstimator(BaseEstimator):
             _check_feature_names(self, X, reset=True)
             self.n_features_in_ = X.shape[1]
         else:
-            X = validate_data(self, X, dtype=None, ensure_all_finite=False)
+            accepted = "csc" if self.reads_sparse else False
+            X = validate_data(self, X, accept_sparse=accepted, dtype=None, ensure_all_finite=False)
         schema, matrix = Schema.read(X, drop_first=self.drop_first)
         y = column_or_1d(y, warn=True)
-        if len(y) != len(matrix):
-            raise ValueError(f"X has {len(matrix)} rows and y has {len(y)} (inconsistent numbers).")
+        if len(y) != matrix.shape[0]:
+            raise ValueError(
+                f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
+            )
         weights = _read_weights(sample_weight, len(y))
         kept = weights > 0
         if not kept.any():
@@ -98,13 +114,17 @@ class TreeEstimator(BaseEstimator):
             missing value there.
         """
         check_is_fitted(self)
+        if issparse(X):
+            X = X.tocsc()
         if isinstance(X, Mapping):
             pass  # the schema finds and checks columns by name
         elif _is_frame(X):
             _check_feature_names(self, X, reset=False)
         else:
-            X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
-        matrix = self.schema_.transform(X)
+            accepted = "csc" if self.reads_sparse else False
+            checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
+            X = validate_data(self, X, accept_sparse=accepted, **checks)
+        matrix = self.schema_.transform(self._own_columns(X))
         missing = np.isnan(matrix) & ~self.design_.has_missing
         if missing.any():
             row, feature = np.argwhere(missing)[0]
@@ -114,6 +134,27 @@ class TreeEstimator(BaseEstimator):
                 f"the row goes."
             )
         return matrix
+
+    def _own_columns(self, X: Any) -> Any:
+        """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""
+        columns = self.columns_
+        if columns is None:
+            return X.toarray() if issparse(X) else X
+        if isinstance(X, Mapping) or _is_frame(X):
+            names = list(X if isinstance(X, Mapping) else X.columns)
+            if {column.name for column in self.schema_.columns} <= set(map(str, names)):
+                return X  # the schema finds them by name
+            self._require_width(len(names))
+            return {names[column]: np.asarray(X[names[column]]) for column in columns}
+        X = X if issparse(X) else np.asarray(X)
+        self._require_width(X.shape[1])
+        return X[:, columns].toarray() if issparse(X) else X[:, columns]
+
+    def _require_width(self, num_columns: int) -> None:
+        if num_columns != self.n_features_in_:
+            raise ValueError(
+                f"X has {num_columns} columns, but the model was fitted with {self.n_features_in_}."
+            )
 
     def _limits(self) -> Constraints:
         """Join max_depth and min_leaf with the further constraints."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,13 +17,20 @@ from bdtppl.estimators.base import (
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.node import PartitionPosterior, partition_posterior
 from bdtppl.inference.greedy_modal.problem import pose
-from bdtppl.inference.greedy_modal.tree_space import as_posterior, distinct_trees, tree_space
+from bdtppl.inference.greedy_modal.tree_space import (
+    as_posterior,
+    distinct_trees,
+    keep_used_features,
+    tree_space,
+)
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import GreedyPartition, TreePrior
+from bdtppl.models.sparse import SparseDesign
+from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree, route
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
@@ -89,6 +96,9 @@ _PARAMETERS = """
         the gains in nats, leaf scores and prior weights apart.
     schema_, design_
         How tables are read, and the coded training rows.
+    columns_ : numpy.ndarray or None
+        Columns of X that these two hold, and that features of trees are numbers of. None for all;
+        after a fit on a sparse table those that a tree splits on (the first if there are none).
     prior_, leaf_, constraints_
         The model, defaults filled in.{fitted}
     n_features_in_ : int
@@ -97,6 +107,10 @@ _PARAMETERS = """
     Notes
     -----
     A greedy search does not know the evidence, so there is no ``log_evidence_``.
+
+    On a sparse table the tree and its scores are those of the dense one, and memory is linear in
+    stored entries, rows, columns, and rows times the columns that the tree splits on. ``bins``,
+    ``grid``, ``num_roots``, ``lookahead`` and priors with ``cut_weights="gap"`` need a dense table.
 
     References
     ----------
@@ -115,6 +129,7 @@ class _GreedyModalTree(TreeEstimator):
     """What classification and regression share."""
 
     probability_name = "probability among the trees found"
+    reads_sparse = True
 
     prior: TreePrior | None
     bins: int | None
@@ -139,36 +154,60 @@ class _GreedyModalTree(TreeEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
                 raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
+        if issparse(X) and (reason := self._why_dense()):
+            raise ValueError(f"{reason}: give X.toarray() instead.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
         constraints = self._limits()
         constraints.allows(schema.features)
-        design = Design.from_matrix(
-            matrix,
-            weights=weights,
-            bins=self.bins,
-            binning=self.binning,
-            grid=self.grid,
-            names=schema.features,
-            is_indicator=schema.is_indicator,
-        )
+        if issparse(matrix):
+            design = SparseDesign.from_matrix(matrix, weights=weights, names=schema.features)
+        else:
+            design = Design.from_matrix(
+                matrix,
+                weights=weights,
+                bins=self.bins,
+                binning=self.binning,
+                grid=self.grid,
+                names=schema.features,
+                is_indicator=schema.is_indicator,
+            )
         problem = self._pose(design, y, prior, leaf, constraints)
         space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
         grown = tree_space(problem, *space)
         if self.prune:
             grown = distinct_trees([prune(tree, leaf) for tree in grown])
+        self.log_likelihood_gain_, self.log_prior_gain_ = grown[0].gains(design.num_features)
+        self.columns_ = None
+        if issparse(matrix):
+            problem, grown, self.columns_ = keep_used_features(problem, grown)
+            schema = Schema(tuple(schema.columns[column] for column in self.columns_))
         self.schema_ = schema
-        self.design_ = design
+        self.design_ = problem.design
         self.prior_ = problem.prior
         self.leaf_ = leaf
         self.constraints_ = constraints
         self._random_seed = self._draw_seed()
         self.map_log_joint_ = grown[0].log_joint
-        self.log_likelihood_gain_, self.log_prior_gain_ = grown[0].gains(design.num_features)
         self.posterior_ = as_posterior(problem, grown, y)
         return self
 
-    def _pose(self, design: Design, y: Any, prior: TreePrior, leaf: Leaf, limits: Constraints):
+    def _why_dense(self) -> str | None:
+        """Say which parameter needs a dense table, if one does."""
+        for name, wanted in (("bins", None), ("grid", None), ("num_roots", 1), ("lookahead", 1)):
+            if getattr(self, name) != wanted:
+                return f"{name} must be {wanted} for a sparse X; got {getattr(self, name)!r}"
+        if "log_width_share" in getattr(self.prior, "rule_facts", ()):
+            return "prior must not weigh cuts by their gaps (cut_weights='gap') for a sparse X"
+        return None
+
+    def __sklearn_tags__(self):
+        """Say that sparse tables are read, where no parameter needs a dense one."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._why_dense() is None
+        return tags
+
+    def _pose(self, design: Any, y: Any, prior: TreePrior, leaf: Leaf, limits: Constraints):
         return pose(
             design,
             y,
@@ -250,9 +289,15 @@ class _GreedyModalTree(TreeEstimator):
         Raises
         ------
         ValueError
-            If the tree has no such node.
+            If the tree has no such node, or the model was fitted on a sparse table, of which it
+            keeps too few columns.
         """
         check_is_fitted(self)
+        if self.columns_ is not None:
+            raise ValueError(
+                "partition_log_probabilities needs all columns, and a model fitted on a sparse "
+                "table keeps only those that it splits on: fit on X.toarray()."
+            )
         if not isinstance(node, int | np.integer) or isinstance(node, bool):
             raise ValueError(f"node must be an integer; got {node!r}.")
         posterior = self.posterior_
@@ -276,12 +321,13 @@ class _GreedyModalTree(TreeEstimator):
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
         names, tree = self.design_.names, self.map_tree_
+        own = slice(None) if self.columns_ is None else self.columns_
         return {
             "model": type(self).__name__,
             "prior": describe_model(self.prior_),
             "leaf": describe_model(self.leaf_),
             "rows": int(self.design_.weights.sum()),
-            "features": len(names),
+            "features": len(self.feature_importances_),
             "bins": self.bins,
             "trees": len(self.posterior_.trees.num_nodes[0]),
             "log_evidence_lower_bound": getattr(self, "log_evidence_lower_bound_", None),
@@ -290,7 +336,7 @@ class _GreedyModalTree(TreeEstimator):
             "map_depth": int(tree.depth),
             "map_rules": self.rules(),
             "feature_importance": dict(
-                zip(names, map(float, self.feature_importances_), strict=True)
+                zip(names, map(float, self.feature_importances_[own]), strict=True)
             ),
         }
 
@@ -363,8 +409,8 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         Parameters
         ----------
         X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
+            Table [n, columns]: array, pandas or polars frame, whose categories and missing values
+            are read, or scipy sparse matrix or array, in which zero is what is not stored.
         y
             Labels [n].
         sample_weight
@@ -431,8 +477,8 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         Parameters
         ----------
         X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
+            Table [n, columns]: array, pandas or polars frame, whose categories and missing values
+            are read, or scipy sparse matrix or array, in which zero is what is not stored.
         y
             Real targets [n].
         sample_weight

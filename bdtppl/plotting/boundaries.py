@@ -1,6 +1,5 @@
 """Predictions over the plane of two columns, with the training rows."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +86,7 @@ def plot_boundaries(
     y = training_targets(model)
     points = [rows.columns[place] for place in places]
     draw = _draw_classes if hasattr(model, "classes_") else _draw_means
-    with warnings.catch_warnings():
-        # The columns are those of the training table, in its order: they need no names.
-        warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-        draw(ax, model, grids, table, points, y)
+    draw(ax, model, grids, table, points, y)
     for axis, place in zip("xy", places, strict=True):
         ax.set(**{f"{axis}lim": (grids["xy".index(axis)][0], grids["xy".index(axis)][-1])})
         label = rows.names[place] + (rows.held_text(held, places) if axis == "x" else "")
@@ -99,7 +95,7 @@ def plot_boundaries(
     return ax
 
 
-def _table(rows: Rows, varied: Mapping[int, np.ndarray], held: Mapping[str, Any]) -> np.ndarray:
+def _table(rows: Rows, varied: Mapping[int, np.ndarray], held: Mapping[str, Any]) -> dict:
     """Rows of the table at given values of some columns, the others being held."""
     size = len(next(iter(varied.values())))
     columns = [

@@ -1,6 +1,5 @@
 """Figures of posterior predictive distributions of real targets: mean, bands and data."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -196,14 +195,11 @@ def _along_column(
 
 
 def _predict(
-    model: Any, table: np.ndarray, levels: Sequence[float]
+    model: Any, table: Mapping[str, np.ndarray], levels: Sequence[float]
 ) -> tuple[np.ndarray, dict[float, np.ndarray]]:
     """Predictive means [m] and, for each level, intervals [m, 2]."""
-    with warnings.catch_warnings():
-        # The columns are those of the training table, in its order: they need no names.
-        warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-        bands = {level: model.predict_interval(table, level) for level in levels}
-        return model.predict(table), bands
+    bands = {level: model.predict_interval(table, level) for level in levels}
+    return model.predict(table), bands
 
 
 def _grid(values: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ class Rows:
         if X is None:
             matrix, weights = model.design_.matrix, model.design_.weights
         else:
-            matrix, weights = model.schema_.transform(X), None
+            matrix, weights = model.schema_.transform(model._own_columns(X)), None
         starts = np.cumsum([0] + [len(column.features) for column in columns])
         parts = np.split(matrix, starts[1:-1], axis=1)
         return cls(
@@ -62,10 +62,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def table(self) -> np.ndarray:
-        """Put the columns side by side for a model to predict, [m, columns]."""
-        is_numeric = all(values.dtype.kind == "f" for values in self.columns)
-        return np.stack(self.columns, axis=1, dtype=float if is_numeric else object)
+    def table(self) -> dict[str, np.ndarray]:
+        """Name the columns, for a model to predict: it need not have kept all of its table's."""
+        return dict(zip(self.names, self.columns, strict=True))
 
     def position(self, feature: str | int) -> int:
         """Find a column by its name or position."""

@@ -20,6 +20,8 @@ from bdtppl.inference.greedy_modal.partitions import (
     ranked,
 )
 from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
+from bdtppl.inference.greedy_modal.sparse_partitions import best_sparse_rules
 from bdtppl.inference.greedy_modal.weights import log_stops
 
 __all__ = ["Choice", "choose", "may_split", "rules_ahead"]
@@ -72,7 +74,8 @@ def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | Non
     elif given is not None:
         best = given
     elif lookahead == 1:
-        best = best_rules(problem, level)
+        is_sparse = isinstance(level, SparseLevel)
+        best = best_sparse_rules(problem, level) if is_sparse else best_rules(problem, level)
     else:
         nodes = [only(level, k) for k in range(level.num_segments)]
         best = Best.joined([_best_ahead(problem, node, lookahead) for node in nodes])
@@ -116,7 +119,7 @@ def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
 
 def may_split(problem: Problem, level: Level) -> np.ndarray:
     """Say which nodes are searched: not pure ones, where the problem says so, bool [K]."""
-    if problem.target is None or not level.rows:
+    if problem.target is None:
         return np.ones(level.num_segments, bool)
-    targets, start = problem.target.take(level.rows[0]), level.start[:-1]
+    targets, start = problem.target.take(level.members), level.start[:-1]
     return np.maximum.reduceat(targets, start) > np.minimum.reduceat(targets, start)

@@ -7,7 +7,7 @@ times features, and all nodes of a level are handled by the same few array opera
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, singledispatch
 from typing import Any
 
 import numpy as np
@@ -17,54 +17,23 @@ from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.threads import in_threads
 
-__all__ = ["Columns", "Level", "descend", "only", "root_level"]
+__all__ = ["Columns", "Level", "Rows", "descend", "leaf_statistics", "only", "root_level"]
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """Training data by column; n rows, d features that rules may use, s statistics.
+class Rows:
+    """What training rows hold beside their features; n rows, s statistics.
 
     Attributes
     ----------
-    features
-        int [d]; their places in the design.
-    codes
-        int32 [d, n]; -1 where the value is missing.
     statistics
         [s, n]; leaf statistics of single rows, small integers where all are, else float64.
     weights
         int64 [n], or None where all are 1.
-    has_missing
-        bool [d].
-    is_distinct
-        bool [d]; no two rows have the same value.
     """
 
-    features: np.ndarray
-    codes: np.ndarray
     statistics: np.ndarray
     weights: np.ndarray | None
-    has_missing: np.ndarray
-    is_distinct: np.ndarray
-
-    @classmethod
-    def of(cls, design: Design, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> "Columns":
-        """Lay out the features that are allowed, bool [d of the design]."""
-        codes = design.codes.T
-        features = np.flatnonzero(allowed & (design.num_codes > 1))
-        statistics = np.ascontiguousarray(row_statistics(leaf, y, design.weights).T)
-        largest = np.abs(statistics).max()
-        # Whole numbers whose sums are exact in float64 are summed as integers.
-        if (statistics == np.rint(statistics)).all() and largest * design.num_rows < 2**53:
-            statistics = statistics.astype(np.int8 if largest < 128 else np.int64)
-        return cls(
-            features,
-            np.ascontiguousarray(codes if len(codes) == len(features) else codes[features]),
-            statistics,
-            None if (design.weights == 1).all() else design.weights,
-            design.has_missing[features],
-            np.array([_is_distinct(design, f) for f in features.tolist()], bool),
-        )
 
     @property
     def num_rows(self) -> int:
@@ -76,6 +45,52 @@ class Columns:
         dtype = np.int64 if self.statistics.dtype.kind == "i" else np.float64
         taken = [each.take(rows).astype(dtype) for each in self.statistics]
         return np.stack([np.add.reduceat(each, start) for each in taken], axis=1)
+
+
+def leaf_statistics(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Compute the statistics of single rows, [s, n], as integers where sums of these are exact."""
+    statistics = np.ascontiguousarray(row_statistics(leaf, y, weights).T)
+    largest = np.abs(statistics).max()
+    # Whole numbers whose sums are exact in float64 are summed as integers.
+    if (statistics == np.rint(statistics)).all() and largest * len(y) < 2**53:
+        return statistics.astype(np.int8 if largest < 128 else np.int64)
+    return statistics
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Rows):
+    """Training data by column; n rows, d features that rules may use.
+
+    Attributes
+    ----------
+    features
+        int [d]; their places in the design.
+    codes
+        int32 [d, n]; -1 where the value is missing.
+    has_missing
+        bool [d].
+    is_distinct
+        bool [d]; no two rows have the same value.
+    """
+
+    features: np.ndarray
+    codes: np.ndarray
+    has_missing: np.ndarray
+    is_distinct: np.ndarray
+
+    @classmethod
+    def of(cls, design: Design, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> "Columns":
+        """Lay out the features that are allowed, bool [d of the design]."""
+        codes = design.codes.T
+        features = np.flatnonzero(allowed & (design.num_codes > 1))
+        return cls(
+            leaf_statistics(leaf, y, design.weights),
+            None if (design.weights == 1).all() else design.weights,
+            features,
+            np.ascontiguousarray(codes if len(codes) == len(features) else codes[features]),
+            design.has_missing[features],
+            np.array([_is_distinct(design, f) for f in features.tolist()], bool),
+        )
 
 
 def _is_distinct(design: Design, feature: int) -> bool:
@@ -120,12 +135,18 @@ class Level:
         """Segment of each position, int32 [a]."""
         return np.repeat(np.arange(self.num_segments, dtype=np.int32), np.diff(self.start))
 
+    @property
+    def members(self) -> np.ndarray:
+        """Rows [a], segment after segment, in the order of whichever feature comes first."""
+        return self.rows[0] if self.rows else np.arange(self.start[-1])  # the root alone
+
     @cached_property
     def is_last(self) -> np.ndarray:
         """Positions at the end of a segment, int64 [K]."""
         return self.start[1:] - 1
 
 
+@singledispatch
 def root_level(columns: Columns, smoothing: float = 0.0) -> Level:
     """Sort all rows by every feature."""
     num_rows = columns.num_rows
@@ -157,6 +178,7 @@ def only(level: Level, segment: int) -> Level:
     )
 
 
+@singledispatch
 def descend(
     columns: Columns,
     level: Level,

@@ -17,7 +17,15 @@ from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_featur
 from bdtppl.models.leaves import CountTable
 from bdtppl.models.threads import in_threads
 
-__all__ = ["Best", "best_rules", "every_rule", "node_scores", "ranked"]
+__all__ = [
+    "Best",
+    "best_positions",
+    "best_rules",
+    "best_rules_of_feature",
+    "every_rule",
+    "node_scores",
+    "ranked",
+]
 
 _TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
 
@@ -100,7 +108,7 @@ def best_rules(problem: Problem, level: Level) -> Best:
     def best_of_feature(f: int) -> tuple[np.ndarray, ...]:
         if counts is not None and law is None and counts.can_score(f):
             return counts.best(f)
-        return _best_of_feature(problem, level, law, f)
+        return best_rules_of_feature(problem, level, law, f)
 
     found = in_threads(best_of_feature, range(shape[1]), len(level.segment))
     if not found:
@@ -119,7 +127,7 @@ def best_rules(problem: Problem, level: Level) -> Best:
     return Best(score, weight, feature, low, high, missing_left, num_features)
 
 
-def _best_of_feature(
+def best_rules_of_feature(
     problem: Problem, level: Level, law: "LawOfCuts | None", f: int
 ) -> tuple[np.ndarray, ...]:
     """Find a feature's best rule in each node, each [K].
@@ -134,7 +142,7 @@ def _best_of_feature(
     else:
         weights = law.log_rules(f, codes, cuts)
         sums = [s + w for s, w in zip(sums, weights, strict=True)]
-    place, score, missing_left = _best_positions(level, sums)
+    place, score, missing_left = best_positions(level, sums)
     log_rule = np.stack(weights)[missing_left.astype(int), place]
     high = codes.take(place + 1, mode="clip")
     num_rules = count_rules(problem, level, codes, cuts)
@@ -188,7 +196,7 @@ def _cuts_and_codes(problem: Problem, level: Level, f: int):
     return count_rules(problem, level, codes, cuts)[0], codes, cuts
 
 
-def _best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """Best position, its sum and side of missing values, each [K]; the first of equals."""
     start = level.start[:-1]
     found = sums[0] if len(sums) == 1 else np.maximum(*sums)
@@ -232,7 +240,7 @@ class _SumsOfCounts:
         return not self.problem.columns.has_missing[f]
 
     def best(self, f: int) -> tuple[np.ndarray, ...]:
-        """Find a feature's best rule in each node (see `_best_of_feature`)."""
+        """Find a feature's best rule in each node (see `best_rules_of_feature`)."""
         columns, level = self.problem.columns, self.level
         rows = level.rows[f]
         sums = self.shared.copy()
@@ -257,7 +265,7 @@ class _SumsOfCounts:
             sums[step == 0] = -np.inf
             counted = step if self.problem.prior.rules == "cuts" else step > 0
             num_rules = np.add.reduceat(counted, self.before, dtype=np.int64)
-        place, best, missing_left = _best_positions(level, [sums])
+        place, best, missing_left = best_positions(level, [sums])
         after = np.minimum(place + 1, level.is_last)
         low, high = (columns.codes[f].take(rows.take(at)) for at in (place, after))
         return num_rules, best, np.zeros(len(best)), low, high, missing_left

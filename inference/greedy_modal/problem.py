@@ -1,15 +1,17 @@
 """What is grown: rows laid out by column, a model and its limits."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns
+from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
+from bdtppl.models.sparse import SparseDesign
 
 __all__ = ["Problem", "pose"]
 
@@ -21,9 +23,10 @@ class Problem:
     Attributes
     ----------
     design, prior, leaf, constraints
-        The model; the prior has its defaults filled in.
+        The model; the prior has its defaults filled in. The design is a `Design` or, of a sparse
+        table, a `SparseDesign`.
     columns
-        The rows by column.
+        The rows by column, as `Columns` or `SparseColumns`.
     score
         Leaf scores of statistics.
     smoothing
@@ -35,11 +38,11 @@ class Problem:
         are never split; else None.
     """
 
-    design: Design
+    design: Any
     prior: TreePrior
     leaf: Leaf
     constraints: Constraints
-    columns: Columns
+    columns: Any
     score: LeafScore
     smoothing: float = 0.0
     split_precision: float = 0.0
@@ -53,7 +56,7 @@ class Problem:
 
 
 def pose(
-    design: Design,
+    design: Any,
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
@@ -68,7 +71,7 @@ def pose(
     Parameters
     ----------
     design
-        Training rows.
+        Training rows, a `Design` or a `SparseDesign`.
     y
         Targets [n].
     prior
@@ -85,7 +88,7 @@ def pose(
         Whether nodes whose rows have one distinct target are never split.
     """
     constraints = Constraints() if constraints is None else constraints
-    columns = Columns.of(design, leaf, y, constraints.allows(design.names))
+    columns = _columns(design, leaf, y, constraints.allows(design.names))
     return Problem(
         design,
         prior.resolve(design),
@@ -102,3 +105,9 @@ def pose(
         split_precision,
         np.unique(y, return_inverse=True)[1].ravel() if stop_pure else None,
     )
+
+
+def _columns(design: Any, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> Any:
+    if isinstance(design, SparseDesign):
+        return SparseColumns.of(design, leaf, y, allowed)
+    return Columns.of(design, leaf, y, allowed)

@@ -5,6 +5,7 @@ probabilities, normalised over the trees found, weigh their predictions.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,7 +19,7 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.posterior import Posterior
 from bdtppl.models.tree import Tree
 
-__all__ = ["as_posterior", "distinct_trees", "tree_space"]
+__all__ = ["as_posterior", "distinct_trees", "keep_used_features", "tree_space"]
 
 _TIE = 1e-9  # log joints that differ by less are equal but for rounding
 
@@ -93,6 +94,32 @@ def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: i
     better = int((rules.score > (choice.log_stop + choice.leaf_score)[0]).sum())
     found = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]
     return [*found[:better], trivial, *found[better:]][:num_partitions]
+
+
+def keep_used_features(
+    problem: Problem, trees: Sequence[GreedyTree]
+) -> tuple[Problem, list[GreedyTree], np.ndarray]:
+    """Keep, as a dense design, only the features of a sparse table that trees split on.
+
+    Returns
+    -------
+    problem
+        The problem with that design.
+    trees
+        The trees with features numbered as in it.
+    features
+        int [k]; the features' places in the sparse table, at least one: the first where no tree
+        splits.
+    """
+    used = np.unique(np.concatenate([each.tree.feature for each in trees]))
+    features = used[used >= 0] if used[-1] >= 0 else np.zeros(1, used.dtype)
+
+    def renumbered(tree: Tree) -> Tree:
+        number = np.searchsorted(features, tree.feature).astype(np.int32)
+        return replace(tree, feature=np.where(tree.is_leaf, np.int32(-1), number))
+
+    kept = [replace(each, tree=renumbered(each.tree)) for each in trees]
+    return replace(problem, design=problem.design.dense(features)), kept, features
 
 
 def as_posterior(problem: Problem, trees: list[GreedyTree], y: np.ndarray) -> Posterior:

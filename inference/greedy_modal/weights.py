@@ -14,7 +14,7 @@ from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_featur
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.priors import Node, Rule, TreePrior
 
-__all__ = ["LawOfCuts", "log_rules_of_features", "log_stops"]
+__all__ = ["LawOfCuts", "log_rules", "log_rules_of_features", "log_stops"]
 
 _BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
@@ -52,9 +52,9 @@ def _in_blocks(weight: Any, problem: Problem, node: Node, *rule: Rule) -> np.nda
 def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
     """Rows in each node, repeated ones counted as often as they are, float64 [K]."""
     weights = problem.columns.weights
-    if weights is None or not level.rows:
+    if weights is None:
         return np.diff(level.start).astype(float)
-    return np.add.reduceat(weights.take(level.rows[0]), level.start[:-1]).astype(float)
+    return np.add.reduceat(weights.take(level.members), level.start[:-1]).astype(float)
 
 
 def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
@@ -70,19 +70,44 @@ def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.nd
 
 def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
     """Log weight of one rule of each feature in every node, float64 [K, d]."""
+    node = np.arange(len(num_rules))[:, None]
+    feature = np.broadcast_to(problem.columns.features, num_rules.shape)
+    return log_rules(problem, level, num_rules, num_features, node, feature)
+
+
+def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndarray:
+    """Log weight of one rule of some features in some nodes, which all weigh the same.
+
+    Parameters
+    ----------
+    problem, level
+        The nodes.
+    num_rules
+        int [p, ...]; available rules of the feature in the node.
+    num_features
+        int [K]; features with an available rule.
+    node
+        int [p, ...]; the node's number in the level, of a shape that broadcasts.
+    feature
+        int [p, ...]; the feature's place in the design.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [p, ...].
+    """
     if not num_rules.size:
         return np.zeros(num_rules.shape)
-    shape = num_rules.shape
-    node = Node(
-        np.full((len(num_rules), 1), float(level.depth)),
-        (num_features > 0)[:, None],
-        _rows_of_nodes(problem, level)[:, None],
-        np.log(np.maximum(num_features, 1))[:, None],
+    facts = Node(
+        np.full(node.shape, float(level.depth)),
+        (num_features > 0)[node],
+        _rows_of_nodes(problem, level)[node],
+        np.log(np.maximum(num_features, 1))[node],
     )
-    zeros = np.zeros(shape)
-    feature = np.broadcast_to(problem.columns.features.astype(np.int32), shape)
-    rule = Rule(feature, zeros, np.log(np.maximum(num_rules, 1)), zeros, zeros)
-    return _in_blocks(_log_rule, problem, node, rule)
+    zeros = np.zeros(num_rules.shape)
+    counted = np.log(np.maximum(num_rules, 1))
+    rule = Rule(feature.astype(np.int32), zeros, counted, zeros, zeros)
+    return _in_blocks(_log_rule, problem, facts, rule)
 
 
 class LawOfCuts:
