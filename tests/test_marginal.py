@@ -37,8 +37,14 @@ PRIORS = {
 }
 
 
-@pytest.mark.parametrize("name", PRIORS)
-@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(
+    ("name", "real"),
+    [
+        pytest.param(name, real, marks=() if real == place % 2 else pytest.mark.slow)
+        for place, name in enumerate(PRIORS)
+        for real in (False, True)
+    ],
+)
 def test_log_prob_is_the_exact_log_evidence(name, real):
     design, labels, values = problem(missing=True)
     prior = PRIORS[name]

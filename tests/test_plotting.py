@@ -5,7 +5,7 @@ Artists carry identifiers (`gid`), so that the tests find a leaf or a label wher
 
 import subprocess
 import sys
-from itertools import combinations
+from itertools import combinations, product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -290,9 +290,18 @@ def crossings(ax):
 NAMES = ("size", "mean concavity of the worst nucleus (mm)", "x" * 40)
 
 
-@pytest.mark.parametrize("is_given", [False, True])
-@pytest.mark.parametrize("num_leaves", [2, 16, 30])
-@pytest.mark.parametrize("num_classes", [0, 25])
+@pytest.mark.parametrize(
+    ("num_classes", "num_leaves", "is_given"),
+    [
+        (0, 16, True),
+        (25, 16, False),
+        *(
+            pytest.param(*options, marks=pytest.mark.slow)
+            for options in product([0, 25], [2, 16, 30], [False, True])
+            if options not in ((0, 16, True), (25, 16, False))
+        ),
+    ],
+)
 def test_no_text_overlaps(num_leaves, num_classes, is_given):
     generator = np.random.default_rng(num_leaves + num_classes)
     X = np.arange(float(num_leaves))[:, None]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bdtppl.inference.pcfg.bitsets import pack, unpack
+from bdtppl.inference.bitsets import pack, unpack
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.constraints import Constraints

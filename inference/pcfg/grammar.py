@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bdtppl.inference.pcfg.bitsets import unpack
+from bdtppl.inference.bitsets import unpack
 from bdtppl.inference.pcfg.hashing import distinct
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design

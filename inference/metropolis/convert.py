@@ -1,0 +1,149 @@
+"""From the chains' trees to `Tree`, and back."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.metropolis.model import Model, code_above, leaf_statistics
+from bdtppl.inference.metropolis.state import hand_down
+from bdtppl.inference.metropolis.trees import LEAF, Shape
+from bdtppl.inference.padding import padded_size
+from bdtppl.inference.precision import in_float64
+from bdtppl.models.data import Design
+from bdtppl.models.tree import Tree
+
+__all__ = ["WrittenOut", "as_shape", "write_out"]
+
+_NODES = 1 << 13  # nodes that are settled at once
+
+
+class WrittenOut(NamedTuple):
+    """Trees of m states; k slots, s statistics.
+
+    Attributes
+    ----------
+    trees
+        `Tree` batch [m].
+    statistics
+        float64 [m, k, s]; leaf statistics of the rows in each slot.
+    """
+
+    trees: Tree
+    statistics: np.ndarray
+
+
+@jax.jit
+def _settle(model: Model, shape: Shape) -> tuple[jax.Array, jax.Array]:
+    """Code above each split's cut and statistics of each slot, [m, k] and [m, k, s]."""
+    size = shape.rule.shape
+    rows = jnp.zeros((*size, len(model.every_row)), model.every_row.dtype)
+    rows = rows.at[:, 0].set(model.every_row)
+    rows, _ = hand_down(model, shape, rows, shape.is_used)
+    flat = rows.reshape(-1, rows.shape[-1])
+    high = code_above(model, flat, jnp.maximum(shape.rule.ravel(), 0))
+    statistics = jnp.where(shape.is_used.reshape(-1, 1), leaf_statistics(model, flat), 0.0)
+    return high.reshape(size), statistics.reshape(*size, -1)
+
+
+@in_float64
+def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
+    """Make trees of the structures of m states.
+
+    Parameters
+    ----------
+    model
+        The model.
+    design
+        The design that it was made of.
+    shape
+        Structures, arrays [m, ...].
+    """
+    num_trees = len(shape.size)
+    used = int(np.asarray(shape.size).max())
+    piece = max(1, _NODES // used)
+    parts = []
+    for start in range(0, num_trees, piece):
+        some = jax.tree.map(lambda a, start=start: np.asarray(a[start : start + piece]), shape)
+        length = min(padded_size(len(some.size)), piece)
+        padded = jax.tree.map(lambda a, n=length: np.resize(a, (n, *a.shape[1:])), some)
+        parts.append([np.asarray(a)[: len(some.size)] for a in _settle(model, padded)])
+    high, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
+    rule = np.asarray(shape.rule)
+    is_split, at = rule != LEAF, np.maximum(rule, 0)
+    low, left = np.asarray(model.low)[at], np.asarray(shape.left)
+    if model.prior.rules == "gaps":
+        threshold = design.gap_threshold(low, np.where(is_split, high, low))
+    else:
+        threshold = design.cut_threshold[np.where(is_split, low + 1, low)]
+    trees = Tree(
+        feature=np.where(is_split, np.asarray(model.feature)[at], -1).astype(np.int32),
+        threshold=np.where(is_split, threshold, np.nan),
+        missing_left=is_split & np.asarray(model.missing_left)[at],
+        left=left,
+        right=left + is_split,
+        num_nodes=np.asarray(shape.size),
+    )
+    return WrittenOut(trees, statistics)
+
+
+def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
+    """Take trees [m] as states of chains; thresholds are taken to the cuts next to them.
+
+    Raises
+    ------
+    ValueError
+        If a tree needs more slots than the capacity, or splits where the design has no cut.
+    """
+    if capacity < int(trees.num_nodes.max()):
+        raise ValueError(
+            f"A tree has {int(trees.num_nodes.max())} nodes, and the capacity is {capacity}."
+        )
+    number = {
+        (low, side): rule
+        for rule, (low, side, can_cut) in enumerate(
+            zip(
+                *(np.asarray(a).tolist() for a in (model.low, model.missing_left, model.can_cut)),
+                strict=True,
+            )
+        )
+        if can_cut
+    }
+    shape = Shape(
+        *(np.full((len(trees.num_nodes), capacity), fill, np.int32) for fill in (LEAF, 0, 0, 0)),
+        np.asarray(trees.num_nodes, np.int32),
+    )
+    is_gaps = model.prior.rules == "gaps"
+    for m in range(len(trees.num_nodes)):
+        _enter(design, trees[m], is_gaps, number, *(a[m] for a in shape[:4]))
+    return shape
+
+
+def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent, depth) -> None:
+    """Write one tree into rows of a `Shape`, its children in the order of their parents."""
+    end, matrix = 1, design.matrix
+    queue = [(0, np.ones(len(matrix), bool))]  # slots of the tree, and the rows in them
+    for slot, (at, inside) in enumerate(queue):
+        feature = int(tree.feature[at])
+        if feature < 0:
+            continue
+        values, codes = matrix[:, feature], design.codes[:, feature]
+        missing = np.isnan(values)
+        below = inside & (values < tree.threshold[at])
+        if is_gaps:  # the cut next to the code below the gap
+            code = codes[below].max() if below.any() else -1
+        else:
+            start, stop = design.offset[feature : feature + 2]
+            cuts = design.cut_threshold[start + 1 : stop]
+            code = np.searchsorted(cuts, tree.threshold[at], side="right") - 1
+        low = int(design.offset[feature] + code)
+        side = bool(tree.missing_left[at]) and bool(design.has_missing[feature])
+        if (low, side) not in number:
+            raise ValueError(f"A tree splits on {design.names[feature]!r} where nothing parts.")
+        rule[slot], left[slot] = number[low, side], end
+        goes_left = below | (inside & missing & side)
+        for child, rows in ((tree.left[at], goes_left), (tree.right[at], inside & ~goes_left)):
+            parent[end], depth[end] = slot, depth[slot] + 1
+            queue.append((int(child), rows))
+            end += 1

@@ -1,0 +1,363 @@
+"""What chains walk on: rules as sets of rows, a prior, a leaf family and limits.
+
+Sets of rows are words of bits, so the rows of a node are its parent's intersected with its rule's
+side, and counting them is counting bits. The facts of a node that a prior asks for follow from how
+many of its rows lie on the left of every rule.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.bitsets import pack
+from bdtppl.inference.precision import as_float64
+from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import CountTable, Leaf
+from bdtppl.models.priors import Node, Rule, TreePrior
+
+__all__ = [
+    "Available",
+    "Model",
+    "NodeTerms",
+    "available_rules",
+    "code_above",
+    "leaf_scores",
+    "leaf_statistics",
+    "node_terms",
+    "pose",
+]
+
+_UNROLLED = 32  # words of a set that are counted in one fused operation
+
+
+class Model(NamedTuple):
+    """Tables of rules, and what scores trees; n rows, W words, R rules, d features, s statistics.
+
+    A rule is a cut after one code of a feature, with missing values on one side. Rules of one
+    feature and side of missing values lie side by side, in the order of their cuts. Rules that no
+    tree uses stand in the table too: the cut after a feature's last code, which keeps its total,
+    and, where missing values go left, one before its first code, which keeps their number.
+
+    Attributes
+    ----------
+    left_rows, left_words
+        uint64 [W, R] and [R, W]; rows on the left, twice: one to count them in all rules, one to
+        look a rule up.
+    every_row
+        uint64 [W]; all rows.
+    feature
+        int32 [R].
+    low
+        int32 [R]; flat code position (see `Design`) below the cut.
+    missing_left
+        bool [R].
+    first, last
+        int32 [R]; ends of the rule's run.
+    can_cut
+        bool [R]; whether a tree may use the rule.
+    low_edge, high_edge
+        float64 [R]; least and greatest training value of the code below the cut.
+    by_feature
+        float64 [R, d]; one where the rule splits on the feature.
+    statistics
+        float64 [n, s]; leaf statistics of single rows.
+    classes
+        uint64 [W, s], or None; rows of each class, where the statistics count classes.
+    table
+        Log marginals of counts of classes, or None.
+    min_leaf, max_depth
+        float64 scalars; limits.
+    prior, leaf
+        The model's numbers, float64.
+    """
+
+    left_rows: jax.Array
+    left_words: jax.Array
+    every_row: jax.Array
+    feature: jax.Array
+    low: jax.Array
+    missing_left: jax.Array
+    first: jax.Array
+    last: jax.Array
+    can_cut: jax.Array
+    low_edge: jax.Array
+    high_edge: jax.Array
+    by_feature: jax.Array
+    statistics: jax.Array
+    classes: jax.Array | None
+    table: CountTable | None
+    min_leaf: jax.Array
+    max_depth: jax.Array
+    prior: Any
+    leaf: Any
+
+
+def pose(
+    design: Design,
+    y: np.ndarray,
+    prior: TreePrior,
+    leaf: Leaf,
+    constraints: Constraints | None = None,
+) -> Model:
+    """Tabulate rules and rows; repeated rows are written out.
+
+    Parameters
+    ----------
+    design
+        Training rows.
+    y
+        Targets [n].
+    prior
+        Node-wise tree prior.
+    leaf
+        Leaf family.
+    constraints
+        Limits on the tree.
+    """
+    constraints = Constraints() if constraints is None else constraints
+    allowed = constraints.allows(design.names)
+    row = np.repeat(np.arange(design.num_rows), design.weights)
+    codes = design.codes[row]
+    runs = []
+    for j in range(design.num_features):
+        for missing_left in (False, True) if design.has_missing[j] else (False,):
+            runs.append((j, missing_left, np.arange(-int(missing_left), design.num_codes[j])))
+    feature = np.concatenate([np.full(len(code), j) for j, _, code in runs])
+    missing_left = np.concatenate([np.full(len(code), side) for _, side, code in runs])
+    code = np.concatenate([code for _, _, code in runs])
+    sizes = np.array([len(code) for _, _, code in runs])
+    ends = np.cumsum(sizes)
+    last = np.repeat(ends - 1, sizes)
+    low = design.offset[feature] + np.maximum(code, 0)
+    goes_left = (codes[:, feature] <= code) & ((codes[:, feature] >= 0) | missing_left)
+    left_words = pack(goes_left.T)
+    statistics = row_statistics(leaf, np.asarray(y)[row], np.ones(len(row)))
+    table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(len(row))
+    if not isinstance(table, CountTable):
+        table = None
+    max_depth = np.inf if constraints.max_depth is None else constraints.max_depth
+    with jax.enable_x64(True):
+        return Model(
+            left_rows=jnp.asarray(np.ascontiguousarray(left_words.T)),
+            left_words=jnp.asarray(left_words),
+            every_row=jnp.asarray(pack(np.ones((1, len(row)), bool))[0]),
+            feature=jnp.asarray(feature, jnp.int32),
+            low=jnp.asarray(low, jnp.int32),
+            missing_left=jnp.asarray(missing_left),
+            first=jnp.asarray(np.repeat(ends - sizes, sizes), jnp.int32),
+            last=jnp.asarray(last, jnp.int32),
+            can_cut=jnp.asarray((np.arange(len(code)) != last) & (code >= 0) & allowed[feature]),
+            low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[low]),
+            high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[low]),
+            by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
+            statistics=jnp.asarray(statistics),
+            classes=None if table is None else jnp.asarray(pack(statistics.T > 0).T),
+            table=jax.tree.map(jnp.asarray, table),
+            min_leaf=jnp.float64(constraints.min_leaf),
+            max_depth=jnp.float64(max_depth),
+            prior=as_float64(prior.resolve(design)),
+            leaf=as_float64(leaf),
+        )
+
+
+def _count(words: jax.Array, sets: jax.Array) -> jax.Array:
+    """Count the rows that sets [m, W] share with others [W, r], int32 [m, r]."""
+
+    def add(total, w):
+        own = lax.dynamic_index_in_dim(words, w, 1)
+        shared = own & lax.dynamic_index_in_dim(sets, w, 0)
+        return total + lax.population_count(shared).astype(jnp.int32)
+
+    total = jnp.zeros((words.shape[0], sets.shape[1]), jnp.int32)
+    if words.shape[1] <= _UNROLLED:
+        for w in range(words.shape[1]):
+            total = add(total, w)
+        return total
+    return lax.fori_loop(0, words.shape[1], lambda w, total: add(total, w), total)
+
+
+class Available(NamedTuple):
+    """Rules of m nodes.
+
+    Attributes
+    ----------
+    is_rule
+        bool [m, R]; whether the rule is available.
+    num_left
+        int32 [m, R]; rows on its left, those with missing values counted on their side.
+    num_rows
+        int32 [m]; rows in the node.
+    num_feature_rules
+        float64 [m, d]; available rules of each feature.
+    num_features
+        float64 [m]; features with an available rule.
+    """
+
+    is_rule: jax.Array
+    num_left: jax.Array
+    num_rows: jax.Array
+    num_feature_rules: jax.Array
+    num_features: jax.Array
+
+
+def available_rules(model: Model, rows: jax.Array, depth: jax.Array) -> Available:
+    """Find the available rules of nodes.
+
+    Parameters
+    ----------
+    model
+        The model.
+    rows
+        uint64 [m, W]; rows of the nodes.
+    depth
+        int32 [m]; splits above them.
+    """
+    num_left = _count(rows, model.left_rows)
+    total = lax.population_count(rows).astype(jnp.int32).sum(axis=1, keepdims=True)
+    least = jnp.maximum(model.min_leaf, 1)
+    is_rule = model.can_cut[None] & (num_left >= least) & (total - num_left >= least)
+    is_rule &= num_left < num_left[:, model.last]
+    if model.prior.rules == "gaps":  # the rule of a gap is the cut next to the code below it
+        is_rule &= _is_present(model, num_left)
+    else:
+        num_missing = jnp.where(model.missing_left[None], num_left[:, model.first], 0)
+        is_rule &= num_left > num_missing
+    is_rule &= (depth < model.max_depth)[:, None]
+    num_feature_rules = is_rule.astype(float) @ model.by_feature
+    num_features = (num_feature_rules > 0).sum(axis=1).astype(float)
+    return Available(is_rule, num_left, total[:, 0], num_feature_rules, num_features)
+
+
+def _is_present(model: Model, num_left: jax.Array) -> jax.Array:
+    """Whether a node has a row at the code below each cut, bool [m, R]."""
+    is_first = (jnp.arange(len(model.first)) == model.first)[None]
+    return num_left > jnp.where(is_first, 0, jnp.roll(num_left, 1, axis=1))
+
+
+class NodeTerms(NamedTuple):
+    """What m nodes add to a tree's score.
+
+    Attributes
+    ----------
+    log_stop, log_rule, leaf_score
+        float64 [m]; log weights of stopping and of the node's rule, and log marginal of its rows.
+        The rule's is -inf where it is not available. Rules that make the same partition, where the
+        prior counts partitions, share its weight equally.
+    has_rule
+        bool [m]; whether any rule is available.
+    """
+
+    log_stop: jax.Array
+    log_rule: jax.Array
+    leaf_score: jax.Array
+    has_rule: jax.Array
+
+
+def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array) -> NodeTerms:
+    """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m]."""
+    prior = model.prior
+    found = available_rules(model, rows, depth)
+    has_rule = found.num_features > 0
+    node = Node(
+        depth.astype(float),
+        has_rule,
+        found.num_rows.astype(float),
+        jnp.log(jnp.maximum(found.num_features, 1)),
+    )
+    place = jnp.maximum(rule, 0)
+    every = jnp.arange(len(place))
+    feature = model.feature[place]
+    cuts_of_gap, width, total_width = _gap(model, found, place)
+    shared_by = _num_equivalent(model, found, rows, place) if prior.counts_partitions else 1.0
+    facts = Rule(
+        feature,
+        jnp.log(cuts_of_gap),
+        jnp.log(jnp.maximum(found.num_feature_rules[every, feature], 1)),
+        jnp.log(width / total_width),
+        jnp.log(shared_by),
+    )
+    log_rule = prior.log_rule(node, facts) - jnp.log(shared_by)
+    is_available = found.is_rule[every, place]
+    return NodeTerms(
+        jnp.broadcast_to(prior.log_stop(node), has_rule.shape),
+        jnp.where(is_available, log_rule, -jnp.inf),
+        leaf_scores(model, rows),
+        has_rule,
+    )
+
+
+def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:
+    """Sum leaf statistics over nodes' rows [m, W], float64 [m, s]."""
+    if model.classes is not None:
+        return _count(rows, model.classes).astype(float)
+    row = jnp.arange(len(model.statistics))
+    is_in = (rows[:, row // 64] >> (row % 64).astype(rows.dtype)[None]) & 1
+    return is_in.astype(float) @ model.statistics
+
+
+def leaf_scores(model: Model, rows: jax.Array) -> jax.Array:
+    """Log marginals of nodes' rows [m, W], float64 [m]."""
+    statistics = leaf_statistics(model, rows)
+    if model.table is None:
+        return model.leaf.log_marginal(statistics)
+    counts = statistics.astype(jnp.int32)
+    scores = model.table.total[counts.sum(axis=1)]
+    for each, count in zip(model.table.each, counts.T, strict=True):
+        scores += each[count]
+    return scores
+
+
+def _gap(model: Model, found: Available, place: jax.Array):
+    """Cuts in the gap of one rule of each node, its width, and that of all its feature's rules.
+
+    What the prior does not read is not computed.
+    """
+    num_left = found.num_left
+    every = jnp.arange(len(place))
+    present = _is_present(model, num_left)
+    above = _next_present(model, present)
+    in_gap = model.first[None] == model.first[place][:, None]
+    in_gap &= num_left == num_left[every, place][:, None]
+    below = jnp.argmax(in_gap & present, axis=1)
+    cuts_of_gap = jnp.ones(len(place))
+    if model.prior.rules == "cuts":
+        cuts_of_gap = (in_gap & found.is_rule).sum(axis=1).astype(float)
+    widths = model.low_edge[above] - model.high_edge[None]
+    width = widths[every, below]
+    total = jnp.where(found.is_rule & present, widths, 0.0) @ model.by_feature
+    feature = model.feature[place]
+    return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
+
+
+def _next_present(model: Model, present: jax.Array) -> jax.Array:
+    """Rule next to the code above each cut that a node has, int32 [m, R]; at most the last one."""
+    num_rules = present.shape[1]
+    upcoming = jnp.where(present, jnp.arange(num_rules)[None], num_rules)
+    upcoming = jnp.roll(upcoming, -1, axis=1).at[:, -1].set(num_rules)
+    return jnp.minimum(lax.cummin(upcoming, 1, reverse=True), model.last[None])
+
+
+def code_above(model: Model, rows: jax.Array, rule: jax.Array) -> jax.Array:
+    """Flat code position above the cuts of nodes with rows [m, W], int32 [m]."""
+    present = _is_present(model, _count(rows, model.left_rows))
+    above = _next_present(model, present)
+    return model.low[above[jnp.arange(len(rule)), rule]]
+
+
+def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.Array) -> jax.Array:
+    """Count rules that part a node's rows like one of its rules, float64 [m]."""
+    left = rows & model.left_words[place]
+
+    def compare(w, same):
+        word, own = rows[:, w, None], left[:, w, None]
+        side = word & model.left_rows[w][None]
+        return same[0] & (side == own), same[1] & (side == (word ^ own))
+
+    start = jnp.ones(found.is_rule.shape, bool)
+    same_side, other_side = lax.fori_loop(0, rows.shape[1], compare, (start, start))
+    return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)

@@ -1,0 +1,292 @@
+"""Metropolis-Hastings on hard trees against enumeration and the exact posterior."""
+
+import functools
+import itertools
+from collections import Counter, defaultdict
+
+import exact_problems as ep
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bdtppl.inference.metropolis import model as metropolis_model
+from bdtppl.inference.metropolis import moves
+from bdtppl.inference.metropolis.convert import as_shape, write_out
+from bdtppl.inference.metropolis.kernel import step, walk
+from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.metropolis.state import initial, state_of
+from bdtppl.models.data import Design
+from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import LeafPenalty
+
+CAPACITY = 31
+MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2}
+
+# Compiling is what takes time, so most models are left to the slow run.
+CASES = [(model, ep.FAMILIES[i % 2]) for i, model in enumerate(ep.SOME_MODELS)]
+ALL_CASES = [
+    pytest.param(*case, marks=() if case in CASES else pytest.mark.slow)
+    for case in itertools.product(ep.MODELS, ep.FAMILIES)
+]
+FEW_CASES = [
+    pytest.param(*case, marks=() if case in CASES[1:4] else pytest.mark.slow)
+    for case in itertools.product(ep.MODELS, ep.FAMILIES)
+]
+
+
+def posed(case):
+    return metropolis_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+
+
+def small_case(model, family, seed, **fixed):
+    """Draw a case of few trees whose features have at most three rules each."""
+    for attempt in itertools.count(100 * seed):
+        case = ep.random_case(model, family, attempt, most_trees=100, num_rows=5, **fixed)
+        tabled = posed(case)
+        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_feature)).max() <= 3:
+            return case
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("model", "family"), ALL_CASES)
+def test_states_score_as_the_log_joint_does(model, family):
+    case = ep.random_case(model, family, 3)
+    trees = case.exact.sample_trees(ep.key(0), 40)
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        shape = as_shape(tabled, case.design, trees, 63)
+        state = state_of(tabled, shape)
+        written = write_out(tabled, case.design, shape)
+    expected = log_joint(trees, case.design, case.y, case.prior, case.leaf, case.constraints)
+    np.testing.assert_allclose(state.log_likelihood, expected.log_likelihood, rtol=1e-9, atol=1e-9)
+    if not case.prior.counts_partitions:  # there rules share the weight of a partition
+        total = state.log_prior + state.log_likelihood
+        np.testing.assert_allclose(total, expected.log_joint, rtol=1e-9, atol=1e-9)
+    assert ep.rule_trees(case, written.trees) == ep.rule_trees(case, trees)
+    again = log_joint(written.trees, case.design, case.y, case.prior, case.leaf, case.constraints)
+    np.testing.assert_allclose(again.log_joint, expected.log_joint, rtol=1e-12, atol=1e-12)
+
+
+@functools.partial(jax.jit, static_argnames=("proposing",))
+def proposed(tabled, state, log_probability, uniform, proposing):
+    return proposing(tabled, state, log_probability, uniform)
+
+
+def grid_of_choices(log_probability):
+    """Uniform numbers that make every choice, and the probability of each [c, 3] and [c].
+
+    Twelve numbers hit each of at most four nodes equally often, and thirty-six each rule: there are
+    at most three features, and at most three rules of each.
+    """
+    share = np.exp(log_probability)
+    ends = np.cumsum(share)
+    kinds = [(ends[i] - share[i] / 2, share[i]) for i in np.flatnonzero(share)]
+    nodes, rules = ((np.arange(n) + 0.5) / n for n in (12, 36))
+    numbers = np.array(list(itertools.product([middle for middle, _ in kinds], nodes, rules)))
+    each = len(nodes) * len(rules)
+    return numbers, np.repeat([p / each for _, p in kinds], each)
+
+
+def transitions(case, proposing):
+    """Walk to every tree that can be reached, and add up the probabilities of all steps."""
+    tabled = posed(case)
+    log_probability = moves.log_probabilities(MOVES)
+    numbers, share = grid_of_choices(log_probability)
+    state = initial(tabled, 1, CAPACITY)
+    root = ep.rule_trees(case, write_out(tabled, case.design, state.shape).trees)[0]
+    score = {root: float((state.log_prior + state.log_likelihood)[0])}
+    waiting, steps = [(root, state)], defaultdict(float)
+    while waiting:
+        tree, state = waiting.pop()
+        many = jax.tree.map(lambda a: jnp.repeat(a, len(numbers), axis=0), state)
+        proposal = proposed(tabled, many, jnp.asarray(log_probability), numbers, proposing)
+        new = proposal.state
+        log_score = np.asarray(new.log_prior + new.log_likelihood)
+        log_acceptance = np.minimum(log_score - score[tree] + np.asarray(proposal.log_ratio), 0)
+        taken = np.exp(log_acceptance) * share
+        there = np.flatnonzero(taken > 0)
+        shape = jax.tree.map(lambda a, at=there: np.asarray(a)[at], new.shape)
+        names = ep.rule_trees(case, write_out(tabled, case.design, shape).trees)
+        for place, name in zip(there, names, strict=True):
+            steps[tree, name] += taken[place]
+            if name not in score:
+                score[name] = float(log_score[place])
+                waiting.append((name, jax.tree.map(lambda a, at=place: a[at : at + 1], new)))
+        steps[tree, tree] += 1 - taken[there].sum()
+    return set(score), steps
+
+
+def check_balance(case, proposing=moves.propose):
+    with jax.enable_x64(True):
+        reached, steps = transitions(case, proposing)
+    probability = case.probabilities
+    assert reached == {tree for tree, p in probability.items() if p > 0}
+    for (one, other), forth in steps.items():
+        back = steps.get((other, one), 0.0)
+        assert abs(probability[one] * forth - probability[other] * back) < 1e-10
+    for tree in reached:
+        into = sum(probability[one] * p for (one, other), p in steps.items() if other == tree)
+        assert abs(into - probability[tree]) < 1e-10
+
+
+@pytest.mark.parametrize(("model", "family"), FEW_CASES)
+def test_every_move_is_in_balance_with_the_posterior(model, family):
+    check_balance(small_case(model, family, 0))
+
+
+# ------------------------------------------------------------------------- from exact draws
+
+
+def walked(case, trees, num_steps, kernel=step):
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        state = state_of(tabled, as_shape(tabled, case.design, trees, CAPACITY))
+        num_chains = len(trees.num_nodes)
+        _, kept, _ = walk(
+            jax.random.split(ep.key(1), num_chains),
+            jnp.int32(0),
+            state,
+            tabled,
+            jnp.asarray(moves.log_probabilities(MOVES)),
+            jnp.ones(num_chains),
+            num_draws=1,
+            thin=num_steps,
+            kernel=kernel,
+        )
+        shape = jax.tree.map(lambda a: np.asarray(a)[0], kept.shape)
+        return ep.rule_trees(case, write_out(tabled, case.design, shape).trees)
+
+
+def check_invariance(case, num_chains, num_steps, kernel=step):
+    trees = case.exact.sample_trees(ep.key(0), num_chains)
+    after = Counter(walked(case, trees, num_steps, kernel))
+    assert ep.g_test(after, case.probabilities) > ep.FALSE_ALARM
+
+
+@pytest.mark.parametrize("num_steps", [1, pytest.param(5, marks=pytest.mark.slow), 50])
+def test_exact_draws_stay_exact(num_steps):
+    check_invariance(ep.random_case("depth decay, gaps", "classes", 7), 20_000, num_steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_steps", [1, 5, 50])
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_exact_draws_stay_exact_under_every_prior(model, family, num_steps):
+    check_invariance(ep.random_case(model, family, 8), 20_000, num_steps)
+
+
+# ----------------------------------------------------------------------------- mutation twins
+
+
+def with_ratio(change):
+    def proposing(*arguments):
+        proposal = moves.propose(*arguments)
+        return proposal._replace(log_ratio=change(proposal))
+
+    return proposing
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: jnp.where(jnp.isfinite(p.log_ratio), 0.0, p.log_ratio),
+        lambda p: jnp.where(p.move == moves.MOVES.index("change"), 0.0, p.log_ratio),
+        lambda p: p.log_ratio + 0.01 * (p.move == moves.MOVES.index("grow")),
+    ],
+    ids=["no ratio", "no ratio of a change", "grows too often"],
+)
+def test_a_move_out_of_balance_is_noticed(change):
+    case = small_case("depth decay, gaps", "classes", 0, min_leaf=1, max_depth=None)
+    with pytest.raises(AssertionError):
+        check_balance(case, with_ratio(change))
+
+
+def test_a_kernel_that_forgets_the_prior_is_noticed():
+    def forgetful(keys, state, *arguments):
+        flat = state._replace(log_prior=0 * state.log_prior)
+        new, info = step(keys, flat, *arguments)
+        return new, info
+
+    case = ep.random_case("depth decay, gaps", "classes", 7)
+    with pytest.raises(AssertionError):
+        check_invariance(case, 20_000, 50, forgetful)
+
+
+# ------------------------------------------------------------------------------ whole chains
+
+
+def test_a_long_run_finds_the_posterior():
+    case = ep.random_case("description length, cuts", "classes", 2)
+    drawn = sample(
+        ep.key(3),
+        case.design,
+        case.y,
+        case.prior,
+        case.leaf,
+        case.constraints,
+        chains=8,
+        warmup=500,
+        draws=2_000,
+        thin=10,
+        capacity=CAPACITY,
+    )
+    stats = drawn.posterior.sample_stats
+    effective = float(az_ess(stats["log_joint"]))
+    names = Counter(ep.rule_trees(case, drawn.posterior.trees.reshape(-1)))
+    total = sum(names.values())
+    p = np.array(list(case.probabilities.values()))
+    q = np.array([names[tree] / total for tree in case.probabilities])
+    bound = 2 * np.sqrt(p * (1 - p) / (2 * np.pi * effective)).sum()
+    assert np.abs(p - q).sum() / 2 < bound
+    expected = log_joint(
+        drawn.posterior.trees, case.design, case.y, case.prior, case.leaf, case.constraints
+    )
+    np.testing.assert_allclose(stats["log_joint"], expected.log_joint, atol=1e-9)
+    assert drawn.num_overflows.shape == (8,)
+    assert ((drawn.acceptance["grow"] > 0) & (drawn.acceptance["grow"] <= 1)).all()
+
+
+def az_ess(values):
+    import arviz as az
+
+    return np.asarray(az.ess(values))
+
+
+def test_the_same_key_gives_the_same_draws_and_a_start_is_taken():
+    case = ep.random_case("depth decay, cuts", "values", 5)
+    arguments = case.design, case.y, case.prior, case.leaf, case.constraints
+    options = {"chains": 3, "warmup": 7, "draws": 5, "thin": 2, "capacity": CAPACITY}
+    start = case.exact.k_best(1).trees[0]
+    one, two = (sample(ep.key(0), *arguments, **options, start=start) for _ in range(2))
+    other = sample(ep.key(1), *arguments, **options, start=start)
+    np.testing.assert_array_equal(one.posterior.trees.threshold, two.posterior.trees.threshold)
+    assert not np.array_equal(
+        one.posterior.sample_stats["log_joint"], other.posterior.sample_stats["log_joint"]
+    )
+
+
+def test_what_does_not_fit_is_rejected_and_counted():
+    design = Design.from_matrix(np.arange(20.0)[:, None])
+    leaf = DirichletCategorical.symmetric(2)
+    y = np.arange(20) % 2
+    drawn = sample(ep.key(0), design, y, LeafPenalty(-1.0), leaf, capacity=5, draws=20, warmup=100)
+    assert drawn.posterior.trees.num_nodes.max() == 5
+    assert (drawn.num_overflows > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"moves": {"jump": 1.0}}, "moves names 'jump'"),
+        ({"moves": {"grow": 1.0}}, "both grow and prune"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"capacity": 1}, "capacity must be at least 3"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    design = Design.from_matrix(np.arange(4.0)[:, None])
+    leaf = DirichletCategorical.symmetric(2)
+    with pytest.raises(ValueError, match=message):
+        sample(ep.key(0), design, np.arange(4) % 2, LeafPenalty(), leaf, **options)
