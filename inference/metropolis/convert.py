@@ -110,14 +110,11 @@ def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
         )
         if can_cut
     }
-    shape = Shape(
-        *(np.full((len(trees.num_nodes), capacity), fill, np.int32) for fill in (LEAF, 0, 0, 0)),
-        np.asarray(trees.num_nodes, np.int32),
-    )
+    fields = [np.full((len(trees.num_nodes), capacity), fill) for fill in (LEAF, 0, 0, 0)]
     is_gaps = model.prior.rules == "gaps"
     for m in range(len(trees.num_nodes)):
-        _enter(design, trees[m], is_gaps, number, *(a[m] for a in shape[:4]))
-    return shape
+        _enter(design, trees[m], is_gaps, number, *(a[m] for a in fields))
+    return Shape.of(*fields, np.asarray(trees.num_nodes, np.int32))
 
 
 def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent, depth) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bdtppl.inference.metropolis.model import Available, Model, available_rules
 from bdtppl.inference.metropolis.state import State, scored, select
-from bdtppl.inference.metropolis.trees import Shape, grown, pruned
+from bdtppl.inference.metropolis.trees import Shape, grown, places, pruned, with_rules
 
 __all__ = [
     "CHIPMAN",
@@ -86,15 +86,13 @@ def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
 
     Where both children of the parent have the same rule, both get the parent's.
     """
-    chain, place = jnp.arange(len(slot)), jnp.arange(shape.rule.shape[1])[None]
+    chain, place = jnp.arange(len(slot)), places(shape)
     parent = shape.parent[chain, slot]
     sibling = jnp.where(slot % 2 == 1, slot + 1, slot - 1)
-    own, above = shape.rule[chain, slot], shape.rule[chain, parent]
-    is_own = place == slot[:, None]
-    is_own |= (place == sibling[:, None]) & (shape.rule == own[:, None])
-    rule = jnp.where(is_own, above[:, None], shape.rule)
-    rule = jnp.where(place == parent[:, None], own[:, None], rule)
-    return shape._replace(rule=rule), parent
+    own, above = shape.rule[chain, slot][:, None], shape.rule[chain, parent][:, None]
+    is_own = (place == slot[:, None]) | ((place == sibling[:, None]) & (shape.rule == own))
+    is_above = place == parent[:, None]
+    return with_rules(shape, is_own | is_above, jnp.where(is_above, own, above)), parent
 
 
 def propose(model: Model, state: State, log_probability: jax.Array, uniform: jax.Array) -> Proposal:
@@ -111,8 +109,8 @@ def propose(model: Model, state: State, log_probability: jax.Array, uniform: jax
     uniform
         float64 [b, 3]; random numbers.
     """
-    shape, capacity = state.shape, state.shape.rule.shape[1]
-    chain, place = jnp.arange(len(shape.size)), jnp.arange(capacity)[None]
+    shape, capacity = state.shape, state.shape.capacity
+    chain, place = jnp.arange(len(shape.size)), places(shape)
     ends = jnp.cumsum(jnp.exp(log_probability))[None]
     move = jnp.minimum((uniform[:, :1] >= ends).sum(axis=1), len(MOVES) - 1).astype(jnp.int32)
     is_grow, is_prune, is_swap = (move == kind for kind in (_GROW, _PRUNE, _SWAP))
@@ -137,21 +135,19 @@ def propose(model: Model, state: State, log_probability: jax.Array, uniform: jax
     is_changed = ((move == _CHANGE) | (move == _SHIFT)) & (count > 0)
     can_swap = is_swap & (count > 0)
 
-    grown_shape = grown(shape, slot, rule)
+    changed = place == slot[:, None]
     pruned_shape, source = pruned(shape, slot)
-    changed_rule = jnp.where(place == slot[:, None], rule[:, None], shape.rule)
     swapped_shape, parent = _swapped(shape, slot)
-    new = select(can_grow, grown_shape, shape)
+    new = select(can_grow, grown(shape, slot, rule), shape)
     new = select(can_prune, pruned_shape, new)
-    new = select(is_changed, shape._replace(rule=changed_rule), new)
+    new = select(is_changed, with_rules(shape, changed, rule[:, None]), new)
     new = select(can_swap, swapped_shape, new)
 
-    source = jnp.where(can_prune[:, None], source, place)
-    rows = jnp.take_along_axis(state.rows, source[:, :, None], axis=1)
-    terms = jax.tree.map(lambda a: jnp.take_along_axis(a, source, axis=1), state.terms)
+    source = jnp.where(can_prune[:, None], source, place)[..., None]
+    rows, scores = (jnp.take_along_axis(old, source, axis=1) for old in (state.rows, state.scores))
     top = jnp.where(can_swap, parent, slot)
     changed = (place == top[:, None]) & (can_grow | is_changed | can_swap)[:, None]
-    proposed = scored(model, new, rows, terms, changed)
+    proposed = scored(model, new, rows, scores, changed)
 
     new_law, old_law = _log_law(model, found, rule), _log_law(model, found, old)
     log_count = jnp.log(jnp.maximum(count, 1))

@@ -27,17 +27,23 @@ class State(NamedTuple):
         The trees.
     rows
         uint64 [b, k, W]; rows of each node.
-    terms
-        Scores of each node, [b, k].
+    scores
+        float64 [b, k, 4]; the `NodeTerms` of each node.
     log_prior, log_likelihood
         float64 [b]; log weights of stops and rules, and log marginals of the leaves, summed.
     """
 
     shape: Shape
     rows: jax.Array
-    terms: NodeTerms
+    scores: jax.Array
     log_prior: jax.Array
     log_likelihood: jax.Array
+
+    @property
+    def terms(self) -> NodeTerms:
+        """Scores of each node, [b, k]."""
+        log_stop, log_rule, leaf_score, has_rule = (self.scores[..., i] for i in range(4))
+        return NodeTerms(log_stop, log_rule, leaf_score, has_rule > 0)
 
     @property
     def is_growable(self) -> jax.Array:
@@ -55,12 +61,10 @@ def state_of(model: Model, shape: Shape) -> State:
     """Score trees from the rows on."""
     rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
     rows = rows.at[:, 0].set(model.every_row)
-    nothing = jnp.zeros(shape.rule.shape)
-    terms = NodeTerms(nothing, nothing, nothing, nothing > 0)
-    return scored(model, shape, rows, terms, shape.is_used)
+    return scored(model, shape, rows, jnp.zeros((*shape.rule.shape, 4)), shape.is_used)
 
 
-def scored(model: Model, shape: Shape, rows: jax.Array, terms: NodeTerms, changed) -> State:
+def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
     """Settle rows and scores after a change.
 
     Parameters
@@ -69,24 +73,23 @@ def scored(model: Model, shape: Shape, rows: jax.Array, terms: NodeTerms, change
         The model.
     shape
         Trees.
-    rows, terms
+    rows, scores
         Those of nodes that have not changed; the root's rows.
     changed
         bool [b, k]; nodes whose rows or rule are new. Those below them count as changed too.
     """
     rows, changed = hand_down(model, shape, rows, changed)
-    terms = _score(model, shape, rows, terms, changed & shape.is_used)
+    scores = _score(model, shape, rows, scores, changed & shape.is_used)
+    state = State(shape, rows, scores, shape.size, shape.size)
+    terms = state.terms
     log_prior = jnp.where(shape.is_split, terms.log_rule, terms.log_stop)
-    return State(
-        shape,
-        rows,
-        terms,
-        jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
-        jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
+    return state._replace(
+        log_prior=jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
+        log_likelihood=jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
     )
 
 
-def hand_down(model: Model, shape: Shape, rows, changed):
+def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
     """Hand rows down from parents to children, and mark what lies below changed nodes."""
     chain = jnp.arange(len(shape.size))
 
@@ -96,29 +99,35 @@ def hand_down(model: Model, shape: Shape, rows, changed):
         side = model.left_words[jnp.maximum(shape.rule[chain, parent], 0)]
         own = rows[chain, parent] & jnp.where(slot % 2 == 1, side, ~side)
         below = changed[:, slot] | changed[chain, parent]
-        return rows.at[:, slot].set(own), changed.at[:, slot].set(below)
+        return (
+            lax.dynamic_update_index_in_dim(rows, own, slot, 1),
+            lax.dynamic_update_index_in_dim(changed, below, slot, 1),
+        )
 
     return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
 
 
-def _score(model: Model, shape: Shape, rows, terms: NodeTerms, changed) -> NodeTerms:
+def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
     num_entries = changed.size
-    num_rules = model.left_rows.shape[1]
-    piece = min(num_entries, max(16, _PIECE_ENTRIES // num_rules))
-    (entry,) = jnp.nonzero(changed.ravel(), size=num_entries + piece, fill_value=num_entries)
-    flat = (rows.reshape(num_entries, -1), shape.depth.ravel(), shape.rule.ravel())
+    piece = min(num_entries, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
+    # Numbers of the changed entries, side by side.
+    running = jnp.cumsum(changed.ravel(), dtype=jnp.int32)
+    nowhere = jnp.full(num_entries + piece, num_entries, jnp.int32)
+    target = jnp.where(changed.ravel(), running - 1, num_entries + piece)
+    entry = nowhere.at[target].set(jnp.arange(num_entries, dtype=jnp.int32), mode="drop")
+    nodes, words = shape.nodes.reshape(num_entries, 4), rows.reshape(num_entries, -1)
 
     def score(carry):
-        start, terms = carry
+        start, scores = carry
         at = lax.dynamic_slice_in_dim(entry, start, piece)
-        found = node_terms(model, *(each.at[at].get(mode="clip") for each in flat))
-        put = [old.at[at].set(new, mode="drop") for old, new in zip(terms, found, strict=True)]
-        return start + piece, NodeTerms(*put)
+        some = Shape(nodes.at[at].get(mode="clip"), at)
+        terms = node_terms(model, words.at[at].get(mode="clip"), some.depth, some.rule)
+        found = jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
+        return start + piece, scores.at[at].set(found, mode="drop")
 
-    num_changed = changed.sum()
-    start = jnp.int32(0), NodeTerms(*(each.ravel() for each in terms))
-    _, terms = lax.while_loop(lambda carry: carry[0] < num_changed, score, start)
-    return NodeTerms(*(each.reshape(changed.shape) for each in terms))
+    start = jnp.int32(0), scores.reshape(num_entries, 4)
+    _, scores = lax.while_loop(lambda carry: carry[0] < running[-1], score, start)
+    return scores.reshape(*changed.shape, 4)
 
 
 def select(condition: jax.Array, one, other):

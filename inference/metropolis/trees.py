@@ -4,14 +4,19 @@ Slot 0 is the root, children lie side by side and after their parent, and slots 
 All functions work on a whole batch; b chains, k slots.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["LEAF", "Shape", "grown", "pruned", "roots"]
+__all__ = ["LEAF", "Shape", "grown", "places", "pruned", "roots", "with_rules"]
 
 LEAF = -1
+
+
+_RULE, _LEFT, _PARENT, _DEPTH = range(4)
+_UNUSED = (LEAF, 0, 0, 0)
 
 
 class Shape(NamedTuple):
@@ -19,28 +24,49 @@ class Shape(NamedTuple):
 
     Attributes
     ----------
-    rule
-        int32 [b, k]; rule of each split (see `Model`), `LEAF` in leaves and unused slots.
-    left
-        int32 [b, k]; slot of the left child, which the right one follows; 0 where there is none.
-    parent
-        int32 [b, k]; 0 in the root and in unused slots.
-    depth
-        int32 [b, k]; splits above the slot.
+    nodes
+        int32 [b, k, 4]; `rule`, `left`, `parent` and `depth` of each slot.
     size
         int32 [b]; slots in use.
     """
 
-    rule: jax.Array
-    left: jax.Array
-    parent: jax.Array
-    depth: jax.Array
-    size: jax.Array
+    nodes: Any
+    size: Any
+
+    @classmethod
+    def of(cls, rule: Any, left: Any, parent: Any, depth: Any, size: Any) -> "Shape":
+        """Join arrays [b, k]."""
+        return cls(np.stack([rule, left, parent, depth], axis=-1).astype(np.int32), size)
+
+    @property
+    def rule(self) -> Any:
+        """Rule of each split (see `Model`), `LEAF` in leaves and unused slots, int32 [b, k]."""
+        return self.nodes[..., _RULE]
+
+    @property
+    def left(self) -> Any:
+        """Slot of the left child, which the right one follows, int32 [b, k]; 0 where none is."""
+        return self.nodes[..., _LEFT]
+
+    @property
+    def parent(self) -> Any:
+        """Slot of the parent, int32 [b, k]; 0 in the root and in unused slots."""
+        return self.nodes[..., _PARENT]
+
+    @property
+    def depth(self) -> Any:
+        """Splits above the slot, int32 [b, k]."""
+        return self.nodes[..., _DEPTH]
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots k."""
+        return self.nodes.shape[1]
 
     @property
     def is_used(self) -> jax.Array:
         """Slots in use, bool [b, k]."""
-        return _places(self.rule) < self.size[:, None]
+        return places(self) < self.size[:, None]
 
     @property
     def is_split(self) -> jax.Array:
@@ -53,44 +79,45 @@ class Shape(NamedTuple):
         return self.is_used & ~self.is_split
 
     @property
-    def is_left(self) -> jax.Array:
-        """Slots that hold a left child, bool [b, k]: these are the odd ones."""
-        return jnp.broadcast_to(_places(self.rule) % 2 == 1, self.rule.shape)
-
-    @property
     def has_leaves(self) -> jax.Array:
         """Slots that hold a split whose children are both leaves, bool [b, k]."""
         is_leaf = self.is_leaf
-        left = jnp.take_along_axis(is_leaf, self.left, axis=1)
-        right = jnp.take_along_axis(is_leaf, jnp.minimum(self.left + 1, is_leaf.shape[1] - 1), 1)
-        return self.is_split & left & right
+        both = is_leaf & jnp.roll(is_leaf, -1, axis=1)  # of a left child and the slot after it
+        return self.is_split & jnp.take_along_axis(both, self.left, axis=1)
+
+
+def places(shape: Shape) -> jax.Array:
+    """Numbers of the slots, int32 [1, k]."""
+    return jnp.arange(shape.capacity, dtype=jnp.int32)[None]
 
 
 def roots(num_chains: int, capacity: int) -> Shape:
     """Make trees of one leaf."""
-    nothing = jnp.zeros((num_chains, capacity), jnp.int32)
-    size = jnp.ones(num_chains, jnp.int32)
-    return Shape(jnp.full_like(nothing, LEAF), nothing, nothing, nothing, size)
+    nodes = jnp.broadcast_to(jnp.array(_UNUSED, jnp.int32), (num_chains, capacity, 4))
+    return Shape(nodes, jnp.ones(num_chains, jnp.int32))
 
 
-def _places(array: jax.Array) -> jax.Array:
-    """Numbers of the slots, int32 [1, k]."""
-    return jnp.arange(array.shape[1], dtype=jnp.int32)[None]
+def with_rules(shape: Shape, is_new: jax.Array, rule: jax.Array) -> Shape:
+    """Give some slots, bool [b, k], other rules, int32 [b, k] or [b, 1]."""
+    rule = jnp.where(is_new, rule, shape.rule)
+    return shape._replace(nodes=jnp.concatenate([rule[..., None], shape.nodes[..., 1:]], axis=2))
 
 
-def _put(array: jax.Array, slot: jax.Array, value: jax.Array) -> jax.Array:
-    """Write one value a chain."""
-    return jnp.where(_places(array) == slot[:, None], value[:, None], array)
+def _put(shape: Shape, slot: jax.Array, *node: Any) -> Shape:
+    """Write one node a chain."""
+    values = jnp.stack([jnp.broadcast_to(jnp.int32(value), slot.shape) for value in node], axis=1)
+    is_there = (places(shape) == slot[:, None])[..., None]
+    return shape._replace(nodes=jnp.where(is_there, values[:, None], shape.nodes))
 
 
 def grown(shape: Shape, slot: jax.Array, rule: jax.Array) -> Shape:
     """Split a leaf of each tree, which must have room for two more slots."""
     end = shape.size
-    depth = jnp.take_along_axis(shape.depth, slot[:, None], axis=1)[:, 0] + 1
-    parent, depths = shape.parent, shape.depth
+    old = shape.nodes[jnp.arange(len(slot)), slot]
+    shape = _put(shape, slot, rule, end, old[:, _PARENT], old[:, _DEPTH])
     for child in (end, end + 1):
-        parent, depths = _put(parent, child, slot), _put(depths, child, depth)
-    return Shape(_put(shape.rule, slot, rule), _put(shape.left, slot, end), parent, depths, end + 2)
+        shape = _put(shape, child, LEAF, 0, slot, old[:, _DEPTH] + 1)
+    return shape._replace(size=end + 2)
 
 
 def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
@@ -103,22 +130,14 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     source
         int32 [b, k]; the slot that each one was.
     """
-    gone = jnp.take_along_axis(shape.left, slot[:, None], axis=1)  # [b, 1]
-    place = _places(shape.rule)
-    source = jnp.minimum(place + 2 * (place >= gone), shape.rule.shape[1] - 1)
-    size = shape.size - 2
-    is_used = place < size[:, None]
-
-    def moved(values, unused):
-        return jnp.where(is_used, jnp.take_along_axis(values, source, axis=1), unused)
-
-    def slots(values):
-        return moved(values - 2 * (values > gone), 0)
-
-    return Shape(
-        _put(moved(shape.rule, LEAF), slot, jnp.full_like(slot, LEAF)),
-        _put(slots(shape.left), slot, jnp.zeros_like(slot)),
-        slots(shape.parent),
-        moved(shape.depth, 0),
-        size,
-    ), source
+    old = shape.nodes[jnp.arange(len(slot)), slot]
+    gone = old[:, _LEFT, None, None]
+    source = jnp.minimum(places(shape) + 2 * (places(shape) >= gone[:, 0]), shape.capacity - 1)
+    # Slots that are named beyond the ones that go move down as well.
+    is_slot = jnp.array([[[False, True, True, False]]])
+    nodes = shape.nodes - jnp.where(is_slot & (shape.nodes > gone), 2, 0)
+    nodes = jnp.take_along_axis(nodes, source[..., None], axis=1)
+    smaller = Shape(nodes, shape.size - 2)
+    unused = jnp.array(_UNUSED, jnp.int32)[None, None]
+    smaller = smaller._replace(nodes=jnp.where(smaller.is_used[..., None], nodes, unused))
+    return _put(smaller, slot, LEAF, 0, old[:, _PARENT], old[:, _DEPTH]), source
