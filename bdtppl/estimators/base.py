@@ -105,7 +105,7 @@ class TreeEstimator(BaseEstimator):
         else:
             X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
         matrix = self.schema_.transform(X)
-        missing = np.isnan(matrix) & ~self.design_.has_missing
+        missing = np.isnan(matrix) & ~self.design_.has_missing[: matrix.shape[1]]
         if missing.any():
             row, feature = np.argwhere(missing)[0]
             raise ValueError(
