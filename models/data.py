@@ -6,6 +6,7 @@ number of cut points at or below the value, or -1 where the value is missing. A 
 code < v* sends a row to the left; it is shown to people as ``petal width < 0.8``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -98,6 +99,7 @@ class Design(CutPoints):
         bins: int | None = None,
         binning: Binning = "quantile",
         grid: int | None = None,
+        cuts: Sequence[np.ndarray] | None = None,
         names: tuple[str, ...] | None = None,
         is_indicator: np.ndarray | None = None,
     ) -> "Design":
@@ -117,6 +119,8 @@ class Design(CutPoints):
         grid
             t cuts at the inner points of ``linspace(0, 1, t + 2)`` after scaling each feature to
             [0, 1] by its range, compared in float64 (DT-GFN, section 5.1); excludes ``bins``.
+        cuts
+            Cut points of each feature, d ascending float64 arrays; excludes ``bins`` and ``grid``.
         names
             Feature names, default x0, x1, ...
         is_indicator
@@ -151,6 +155,8 @@ class Design(CutPoints):
             raise ValueError(f"grid must be None or an integer of at least 1; got {grid!r}.")
         if bins is not None and grid is not None:
             raise ValueError("Give bins or grid, not both.")
+        if cuts is not None and (bins is not None or grid is not None or len(cuts) != num_features):
+            raise ValueError("Give cuts of every feature, without bins and grid.")
         if binning not in ("quantile", "uniform"):
             raise ValueError(f"binning must be 'quantile' or 'uniform'; got {binning!r}.")
         weights = np.ones(num_rows, np.int64) if weights is None else _check_weights(weights)
@@ -165,19 +171,21 @@ class Design(CutPoints):
             missing = np.isnan(column)
             present = ~missing if missing.any() else slice(None)
             values = column[present]
-            if grid is not None:
-                cuts = _grid_cuts(values, grid)
+            if cuts is not None:
+                points = cuts[j]
+            elif grid is not None:
+                points = _grid_cuts(values, grid)
             elif bins is not None:
-                cuts = _bucket_cuts(values, weights[present], bins, binning)
+                points = _bucket_cuts(values, weights[present], bins, binning)
             else:
-                cuts = None
-            if cuts is None:
+                points = None
+            if points is None:
                 codes[present, j], low = _rank(values)
-                high, cuts = low, _midpoint_cuts(low)
+                high, points = low, _midpoint_cuts(low)
             else:
-                codes[present, j] = np.searchsorted(cuts, values, side="right")
-                low, high = _edges(codes[present, j], values, len(cuts) + 1)
-            return np.concatenate([[-np.inf], cuts]), low, high
+                codes[present, j] = np.searchsorted(points, values, side="right")
+                low, high = _edges(codes[present, j], values, len(points) + 1)
+            return np.concatenate([[-np.inf], points]), low, high
 
         coded = in_threads(code_column, range(num_features), num_rows)
         thresholds, lows, highs = zip(*coded, strict=True)
@@ -222,6 +230,21 @@ class Design(CutPoints):
         """Keep some rows, under the same cut points."""
         return replace(
             self, matrix=self.matrix[rows], codes=self.codes[rows], weights=self.weights[rows]
+        )
+
+    def beside(self, other: "Design") -> "Design":
+        """Put the features of another design of the same rows after one's own."""
+
+        def joined(name: str, axis: int) -> np.ndarray:
+            return np.concatenate([getattr(self, name), getattr(other, name)], axis=axis)
+
+        per_row, per_code = ("matrix", "codes"), ("cut_threshold", "low_edge", "high_edge")
+        per_feature = "num_codes", "is_indicator"
+        return Design(
+            **{name: joined(name, 1) for name in per_row},
+            **{name: joined(name, 0) for name in (*per_code, *per_feature)},
+            weights=self.weights,
+            names=self.names + other.names,
         )
 
     def encode(self, matrix: np.ndarray) -> np.ndarray:

@@ -355,7 +355,7 @@ class GreedyPartition(_Defaults):
     p
         Probability that the root splits, in (0, 1); the paper uses 0.99.
     num_features
-        d; filled in from the data.
+        d; None is filled in from the data.
     """
 
     p: Number = 0.99
@@ -379,7 +379,7 @@ class GreedyPartition(_Defaults):
 
     def resolve(self, design: Design) -> "GreedyPartition":
         """Fill in the number of features."""
-        return replace(self, num_features=design.num_features)
+        return self if self.num_features else replace(self, num_features=design.num_features)
 
     def log_stop(self, node: Node) -> Any:
         """log(1 - p^(1 + depth)), or 0 where no rule is available."""

@@ -236,6 +236,17 @@ def test_nearest_code_is_that_of_the_nearest_bucket(values, bins):
         assert is_inside == (beyond or min(distance) == 0)
 
 
+def test_cuts_can_be_given_and_designs_of_the_same_rows_joined():
+    matrix = np.array([[1.0, 5.0], [2.0, np.nan], [4.0, 7.0]])
+    given = Design.from_matrix(matrix, cuts=[np.array([3.0]), np.empty(0)], names=("a", "b"))
+    assert given.codes.tolist() == [[0, 0], [0, -1], [1, 0]]
+    assert (given.low_edge.tolist(), given.high_edge.tolist()) == ([1, 4, 5], [2, 4, 7])
+    joined = Design.from_matrix(matrix[:, :1]).beside(given)
+    assert joined.names == ("x0", "a", "b")
+    assert joined.codes.tolist() == [[0, 0, 0], [1, 0, -1], [2, 1, 0]]
+    assert joined.offset.tolist() == [0, 3, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("matrix", "options", "message"),
     [
@@ -248,6 +259,8 @@ def test_nearest_code_is_that_of_the_nearest_bucket(values, bins):
         ([[1.0]], {"bins": True}, "bins must be"),
         ([[1.0]], {"grid": 0}, "grid must be"),
         ([[1.0]], {"bins": 2, "grid": 2}, "bins or grid, not both"),
+        ([[1.0]], {"bins": 2, "cuts": [[0.5]]}, "cuts of every feature, without bins"),
+        ([[1.0]], {"cuts": []}, "cuts of every feature"),
         ([[1.0]], {"binning": "other"}, "binning must be"),
         ([[1.0]], {"weights": [0]}, "row 0 has 0"),
         ([[1.0], [2.0]], {"weights": [1, 1.5]}, "row 1 has 1.5"),

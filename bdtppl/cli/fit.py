@@ -148,6 +148,15 @@ def fit(
             rich_help_panel="Inference: greedy-modal",
         ),
     ] = None,
+    hyperplanes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Random starts, in each node, of a search for a cut of several columns.",
+            show_default="0",
+            rich_help_panel="Inference: greedy-modal",
+        ),
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"),
@@ -164,7 +173,11 @@ def fit(
             model,
             {
                 Model.exact: {"max_subproblems": max_subproblems, "draws": draws},
-                Model.greedy_modal: {"num_roots": num_roots, "lookahead": lookahead},
+                Model.greedy_modal: {
+                    "num_roots": num_roots,
+                    "lookahead": lookahead,
+                    "hyperplanes": hyperplanes,
+                },
             },
         )
         settings = {

@@ -125,7 +125,7 @@ class TreeEstimator(BaseEstimator):
             checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
             X = validate_data(self, X, accept_sparse=accepted, **checks)
         matrix = self.schema_.transform(self._own_columns(X))
-        missing = np.isnan(matrix) & ~self.design_.has_missing
+        missing = np.isnan(matrix) & ~self.design_.has_missing[: matrix.shape[1]]
         if missing.any():
             row, feature = np.argwhere(missing)[0]
             raise ValueError(

@@ -1,5 +1,6 @@
 """Greedy modal trees (GMT), for classification and regression."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from bdtppl.estimators.base import (
     require_positive_integer,
 )
 from bdtppl.inference.greedy_modal.growth import prune
+from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
 from bdtppl.inference.greedy_modal.node import PartitionPosterior, partition_posterior
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import (
     as_posterior,
     distinct_trees,
     keep_used_features,
+    numbered,
     tree_space,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -79,8 +82,17 @@ _PARAMETERS = """
     prune
         Whether sibling leaves that predict the same class (the same mean) are merged afterwards.
         The tree is then no longer the greedy one, and less probable.
+    hyperplanes
+        Random starts, in each node, of a search for a hyperplane: a cut of a linear combination of
+        numeric columns without missing values, such as ``0.6 length - 0.8 width < 1.2``. 0 for
+        cuts of single columns alone, 8 is a fair choice. A few further starts lie at the best cut
+        of one column and at least-squares directions. A hyperplane is weighed as a cut of one
+        column is, N being the cuts of the combination in the node, and taken where it is strictly
+        more probable than the best of these; ``bins`` and ``grid`` do not limit it. Needs
+        ``lookahead=1``, no ``split_precision`` and a prior with ``rules="gaps"``.
     random_state
-        Seed of predictive draws (scikit-learn's meaning); nothing else is random.
+        Seed of predictive draws and of the starts for hyperplanes (scikit-learn's meaning); nothing
+        else is random.
 
     Attributes
     ----------
@@ -89,11 +101,17 @@ _PARAMETERS = """
         probable tree there is.
     posterior_ : bdtppl.inference.posterior.Posterior
         All trees found, weighted by probability.
+    directions_ : numpy.ndarray
+        float64 [h, d]; normals of the hyperplanes of all trees, in units of 1 / feature, of length
+        1 but for rounding. Trees call the projection on direction i feature d + i; ``design_`` and
+        ``posterior_`` have the projections as further features.
     log_evidence_lower_bound_ : float
         Lower bound of the log evidence, for priors whose weights sum to at most 1.
     feature_importances_, log_likelihood_gain_, log_prior_gain_ : numpy.ndarray
         Share of each feature in what the splits of the most probable tree gain over stopping, and
-        the gains in nats, leaf scores and prior weights apart.
+        the gains in nats, leaf scores and prior weights apart; float64 [d]. The features of a
+        hyperplane share its gain by the squared components of its normal, in standard deviations of
+        the node's rows.
     schema_, design_
         How tables are read, and the coded training rows.
     columns_ : numpy.ndarray or None
@@ -142,6 +160,8 @@ class _GreedyModalTree(TreeEstimator):
     split_precision: float
     stop_pure: bool
     prune: bool
+    hyperplanes: int
+    directions_: np.ndarray
     _default_leaf: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
@@ -154,6 +174,7 @@ class _GreedyModalTree(TreeEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
                 raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
+        self._check_hyperplanes(prior)
         if issparse(X) and (reason := self._why_dense()):
             raise ValueError(f"{reason}: give X.toarray() instead.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
@@ -172,31 +193,37 @@ class _GreedyModalTree(TreeEstimator):
                 names=schema.features,
                 is_indicator=schema.is_indicator,
             )
-        problem = self._pose(design, y, prior, leaf, constraints)
+        seed = self._draw_seed()
+        search = {"num_starts": int(self.hyperplanes), "seed": seed}
+        problem = self._pose(design, y, prior, leaf, constraints, **search)
         space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
         grown = tree_space(problem, *space)
         if self.prune:
             grown = distinct_trees([prune(tree, leaf) for tree in grown])
+        grown, self.directions_ = numbered(grown, design.num_features)
         self.log_likelihood_gain_, self.log_prior_gain_ = grown[0].gains(design.num_features)
         self.columns_ = None
         if issparse(matrix):
             problem, grown, self.columns_ = keep_used_features(problem, grown)
             schema = Schema(tuple(schema.columns[column] for column in self.columns_))
+            self.directions_ = self.directions_[:, self.columns_]  # there are none
+        problem = replace(problem, design=with_projections(problem.design, self.directions_))
         self.schema_ = schema
         self.design_ = problem.design
         self.prior_ = problem.prior
         self.leaf_ = leaf
         self.constraints_ = constraints
-        self._random_seed = self._draw_seed()
+        self._random_seed = seed
         self.map_log_joint_ = grown[0].log_joint
         self.posterior_ = as_posterior(problem, grown, y)
         return self
 
     def _why_dense(self) -> str | None:
         """Say which parameter needs a dense table, if one does."""
-        for name, wanted in (("bins", None), ("grid", None), ("num_roots", 1), ("lookahead", 1)):
-            if getattr(self, name) != wanted:
-                return f"{name} must be {wanted} for a sparse X; got {getattr(self, name)!r}"
+        wanted = {"bins": None, "grid": None, "num_roots": 1, "lookahead": 1, "hyperplanes": 0}
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                return f"{name} must be {value} for a sparse X; got {getattr(self, name)!r}"
         if "log_width_share" in getattr(self.prior, "rule_facts", ()):
             return "prior must not weigh cuts by their gaps (cut_weights='gap') for a sparse X"
         return None
@@ -207,7 +234,35 @@ class _GreedyModalTree(TreeEstimator):
         tags.input_tags.sparse = self._why_dense() is None
         return tags
 
-    def _pose(self, design: Any, y: Any, prior: TreePrior, leaf: Leaf, limits: Constraints):
+    def _check_hyperplanes(self, prior: TreePrior) -> None:
+        """Refuse what hyperplanes do not go with."""
+        number = self.hyperplanes
+        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 0:
+            raise ValueError(f"hyperplanes must be an integer of at least 0; got {number!r}.")
+        if number and self.lookahead > 1:
+            raise ValueError(
+                f"hyperplanes are not searched for ahead; got lookahead={self.lookahead}, give 1."
+            )
+        if number and self.split_precision:
+            raise ValueError(
+                "hyperplanes do not go with split_precision: a direction could be taken for its "
+                "few wide gaps; set one of the two to 0."
+            )
+        if number and prior.rules != "gaps":
+            raise ValueError(
+                f"hyperplanes cut gaps between rows, so the prior needs rules='gaps'; got a "
+                f"{type(prior).__name__} with rules={prior.rules!r}."
+            )
+
+    def _pose(
+        self,
+        design: Any,
+        y: Any,
+        prior: TreePrior,
+        leaf: Leaf,
+        limits: Constraints,
+        **options: Any,
+    ):
         return pose(
             design,
             y,
@@ -217,6 +272,7 @@ class _GreedyModalTree(TreeEstimator):
             smoothing=float(self.smoothing),
             split_precision=float(self.split_precision),
             stop_pure=bool(self.stop_pure),
+            **options,
         )
 
     def _saved_state(self) -> dict:
@@ -261,19 +317,22 @@ class _GreedyModalTree(TreeEstimator):
         Raises
         ------
         AttributeError
-            If the prior's weights may sum to more than 1, leaves are smoothed, or cuts are left out
-            (split_precision).
+            If the prior's weights may sum to more than 1, leaves are smoothed, cuts are left out
+            (split_precision), or a tree has hyperplanes.
         """
         check_is_fitted(self)
-        if not self.prior_.sums_to_at_most_one or self.smoothing or self.split_precision:
+        is_exact = not (self.smoothing or self.split_precision or len(self.directions_))
+        if not self.prior_.sums_to_at_most_one or not is_exact:
             raise AttributeError(
                 "log_evidence_lower_bound_ is known for a prior whose weights sum to at most 1 "
-                "(DepthDecay, GreedyPartition), without smoothing and split_precision."
+                "(DepthDecay, GreedyPartition), without smoothing, split_precision and hyperplanes."
             )
         return float(np.logaddexp.reduce(self.posterior_.sample_stats["log_joint"], axis=None))
 
     def partition_log_probabilities(self, node: int = 0) -> PartitionPosterior:
         """Weigh all partitions of the rows of a node of the most probable tree.
+
+        These are the cuts of single features, also in a node that a hyperplane splits.
 
         Parameters
         ----------
@@ -302,7 +361,8 @@ class _GreedyModalTree(TreeEstimator):
             raise ValueError(f"node must be an integer; got {node!r}.")
         posterior = self.posterior_
         model = self.prior_, self.leaf_, self.constraints_
-        problem = self._pose(self.design_, posterior.y, *model)
+        num_features = self._num_features
+        problem = self._pose(self.design_, posterior.y, *model, num_features=num_features)
         return partition_posterior(problem, self.map_tree_, int(node))
 
     def k_best(self, k: int) -> RankedTrees:
@@ -320,7 +380,7 @@ class _GreedyModalTree(TreeEstimator):
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
-        names, tree = self.design_.names, self.map_tree_
+        names, tree = self.design_.names[: self._num_features], self.map_tree_
         own = slice(None) if self.columns_ is None else self.columns_
         return {
             "model": type(self).__name__,
@@ -335,10 +395,22 @@ class _GreedyModalTree(TreeEstimator):
             "map_leaves": int(tree.num_leaves),
             "map_depth": int(tree.depth),
             "map_rules": self.rules(),
+            "hyperplanes": int((tree.feature >= len(names)).sum()),
             "feature_importance": dict(
                 zip(names, map(float, self.feature_importances_[own]), strict=True)
             ),
         }
+
+    @property
+    def _num_features(self) -> int:
+        """Number of features d, without projections."""
+        return self.directions_.shape[1]
+
+    def _matrix(self, X: Any) -> np.ndarray:
+        """Read new rows, and append their projections, float64 [m, d + h]."""
+        matrix = super()._matrix(X)
+        projections = [projected(matrix, direction) for direction in self.directions_]
+        return np.column_stack([matrix, *projections])
 
     def _mixture(self, X: Any) -> LeafMixture:
         matrix = self._matrix(X)
@@ -382,6 +454,7 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         split_precision: float = 0.0,
         stop_pure: bool = False,
         prune: bool = False,
+        hyperplanes: int = 0,
         random_state: Any = None,
     ):
         self.prior = prior
@@ -401,6 +474,7 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         self.split_precision = split_precision
         self.stop_pure = stop_pure
         self.prune = prune
+        self.hyperplanes = hyperplanes
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeClassifier":
@@ -451,6 +525,7 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         split_precision: float = 0.0,
         stop_pure: bool = False,
         prune: bool = False,
+        hyperplanes: int = 0,
         random_state: Any = None,
     ):
         self.prior = prior
@@ -469,6 +544,7 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         self.split_precision = split_precision
         self.stop_pure = stop_pure
         self.prune = prune
+        self.hyperplanes = hyperplanes
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeRegressor":

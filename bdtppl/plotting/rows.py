@@ -52,7 +52,7 @@ class Rows:
         else:
             matrix, weights = model.schema_.transform(model._own_columns(X)), None
         starts = np.cumsum([0] + [len(column.features) for column in columns])
-        parts = np.split(matrix, starts[1:-1], axis=1)
+        parts = np.split(matrix[:, : starts[-1]], starts[1:-1], axis=1)  # without projections
         return cls(
             [column.name for column in columns],
             [_values(column, part) for column, part in zip(columns, parts, strict=True)],

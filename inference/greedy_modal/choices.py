@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Level, descend, only
+from bdtppl.inference.greedy_modal.hyperplanes import better_hyperplanes
 from bdtppl.inference.greedy_modal.partitions import (
     Best,
     best_rules,
@@ -67,7 +68,7 @@ def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | Non
     given
         Rules that the nodes split by whatever their scores; a score of -inf makes a node a leaf.
     """
-    leaf_score = node_scores(problem, level)
+    leaf_score, is_searched = node_scores(problem, level), may_split(problem, level)
     max_depth = problem.constraints.max_depth
     if max_depth is not None and level.depth >= max_depth:
         best = Best.none(level.num_segments)
@@ -76,12 +77,14 @@ def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | Non
     elif lookahead == 1:
         is_sparse = isinstance(level, SparseLevel)
         best = best_sparse_rules(problem, level) if is_sparse else best_rules(problem, level)
+        if problem.num_starts:
+            best = better_hyperplanes(problem, level, best, is_searched)
     else:
         nodes = [only(level, k) for k in range(level.num_segments)]
         best = Best.joined([_best_ahead(problem, node, lookahead) for node in nodes])
     log_stop = log_stops(problem, level, best.num_features)
     is_better = best.score > (log_stop + leaf_score if given is None else -np.inf)
-    return Choice(log_stop, leaf_score, best, is_better & may_split(problem, level))
+    return Choice(log_stop, leaf_score, best, is_better & is_searched)
 
 
 def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
@@ -90,7 +93,7 @@ def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
 
 
 def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
-    """List all rules of a level of one node by their values some levels on, the best first.
+    """List all rules of single features of one node by their values some levels on, best first.
 
     Of equal ones the best without looking ahead comes first.
     """

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from bdtppl.inference.greedy_modal.choices import Choice, choose
-from bdtppl.inference.greedy_modal.columns import Level, descend, root_level
+from bdtppl.inference.greedy_modal.columns import Level, root_level
+from bdtppl.inference.greedy_modal.hyperplanes import split
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.leaves import Leaf
@@ -27,7 +28,7 @@ class GreedyTree:
     Attributes
     ----------
     tree
-        The tree.
+        The tree; the feature of all hyperplanes is d until `numbered` tells them apart.
     statistics
         float64 [k, s]; leaf statistics of the training rows in each slot.
     pseudo
@@ -40,6 +41,8 @@ class GreedyTree:
         float64 [k]; log_stop in leaves, log_rule in splits.
     log_stop, leaf_score
         float64 [k]; log weight and leaf score of stopping in the slot.
+    hyperplane
+        object [k]; the `Hyperplane` that splits the slot, or None.
     """
 
     tree: Tree
@@ -50,6 +53,7 @@ class GreedyTree:
     log_weight: np.ndarray
     log_stop: np.ndarray
     leaf_score: np.ndarray
+    hyperplane: np.ndarray
 
     def gains(self, num_features: int) -> tuple[np.ndarray, np.ndarray]:
         """Sum over splits what each adds to the score of stopping there, by feature.
@@ -63,17 +67,24 @@ class GreedyTree:
         -------
         log_likelihood, log_prior
             float64 [d], in nats; leaf scores of both sides less the node's, and the rule's log
-            weight less that of stopping. Their sum is the paper's measure of a split's worth.
+            weight less that of stopping. Their sum is the paper's measure of a split's worth. The
+            features of a hyperplane have shares in its gain (`Hyperplane.share`).
         """
         slot = np.flatnonzero(self.tree.feature >= 0)
         children = self.leaf_score[self.tree.left[slot]] + self.leaf_score[self.tree.right[slot]]
         log_likelihood = children - self.leaf_score[slot]
         log_prior = self.log_weight[slot] - self.log_stop[slot]
-        feature = self.tree.feature[slot]
-        return (
-            np.bincount(feature, log_likelihood, minlength=num_features),
-            np.bincount(feature, log_prior, minlength=num_features),
-        )
+        feature, planes = self.tree.feature[slot], self.hyperplane[slot]
+        is_single = feature < num_features
+
+        def by_feature(gain: np.ndarray) -> np.ndarray:
+            total = np.zeros(num_features)
+            np.add.at(total, feature[is_single], gain[is_single])
+            for i in np.flatnonzero(~is_single):
+                total += gain[i] * planes[i].share
+            return total
+
+        return by_feature(log_likelihood), by_feature(log_prior)
 
 
 def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) -> GreedyTree:
@@ -96,18 +107,10 @@ def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) ->
         rules = given[level.depth] if level.depth < len(given) else None
         choice = choose(problem, level, lookahead, rules)
         slot = grown.record(slot, level, choice)
-        splits, best = np.flatnonzero(choice.is_split), choice.best
+        splits = np.flatnonzero(choice.is_split)
         if not len(splits):
             break
-        level = descend(
-            problem.columns,
-            level,
-            splits,
-            best.feature[splits],
-            best.low[splits],
-            best.missing_left[splits],
-            problem.smoothing,
-        )
+        level = split(problem, level, splits, choice.best.at(splits))
     return grown.finish()
 
 
@@ -132,13 +135,17 @@ class _Grown:
         kept["missing_left"] = np.zeros(len(slot), bool)
         kept["log_weight"] = choice.log_stop.copy()
         if num_splits:
-            design = self.problem.design
-            feature = self.problem.columns.features[best.feature[is_split]]
-            low, high = (design.offset[feature] + v[is_split] for v in (best.low, best.high))
-            kept["feature"][is_split] = feature
-            kept["threshold"][is_split] = self.problem.threshold(low, high)
+            design, single = self.problem.design, is_split & ~best.is_oblique
+            feature = self.problem.columns.features[best.feature[single]]
+            low, high = (design.offset[feature] + v[single] for v in (best.low, best.high))
+            kept["feature"][single] = feature
+            kept["threshold"][single] = self.problem.threshold(low, high)
+            for k in np.flatnonzero(is_split & best.is_oblique):
+                kept["feature"][k] = design.num_features
+                kept["threshold"][k] = best.hyperplane[k].threshold
             kept["missing_left"][is_split] = best.missing_left[is_split]
             kept["log_weight"][is_split] = best.log_rule[is_split]
+        kept["hyperplane"] = np.where(is_split, best.hyperplane, None)
         kept |= {"slot": slot, "log_stop": choice.log_stop, "leaf_score": choice.leaf_score}
         kept["statistics"] = level.statistics.astype(np.float64)
         absorbed = np.zeros(level.statistics.shape) if level.pseudo is None else level.pseudo
@@ -174,6 +181,7 @@ def _summed(node: dict[str, np.ndarray]) -> GreedyTree:
         node["log_weight"],
         node["log_stop"],
         node["leaf_score"],
+        node["hyperplane"],
     )
 
 
@@ -208,5 +216,6 @@ def prune(grown: GreedyTree, leaf: Leaf) -> GreedyTree:
             "log_weight": np.where(is_split, grown.log_weight, grown.log_stop)[kept],
             "log_stop": grown.log_stop[kept],
             "leaf_score": grown.leaf_score[kept],
+            "hyperplane": np.where(is_split, grown.hyperplane, None)[kept],
         }
     )

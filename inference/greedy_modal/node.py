@@ -34,8 +34,8 @@ class PartitionPosterior:
         them, are one entry with the lowest cut's threshold; rules that make the same partition,
         where the prior counts partitions, share its probability equally.
     log_feature
-        float64 [d]; log probability of all rules of each feature together, -inf where it has none:
-        the paper's measure of how much a feature matters in the node.
+        float64 [d]; log probability of all rules of each feature together, -inf where it has none,
+        as a projection: the paper's measure of how much a feature matters in the node.
     """
 
     log_stop: float

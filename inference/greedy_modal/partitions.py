@@ -23,6 +23,7 @@ __all__ = [
     "best_rules",
     "best_rules_of_feature",
     "every_rule",
+    "is_less",
     "node_scores",
     "ranked",
 ]
@@ -40,13 +41,15 @@ class Best(NamedTuple):
     log_rule
         float64 [K]; the rule's log weight.
     feature
-        int64 [K]; number among the columns.
+        int64 [K]; number among the columns, or beyond them for a hyperplane.
     low, high
-        int64 [K]; codes on both sides of the gap.
+        int64 [K]; codes on both sides of the gap; 0 and 1 for a hyperplane.
     missing_left
         bool [K].
     num_features
         int64 [K]; features with an available rule.
+    hyperplane
+        object [K]; the `Hyperplane` that splits the node, or None.
     """
 
     score: np.ndarray
@@ -56,13 +59,20 @@ class Best(NamedTuple):
     high: np.ndarray
     missing_left: np.ndarray
     num_features: np.ndarray
+    hyperplane: np.ndarray
+
+    @property
+    def is_oblique(self) -> np.ndarray:
+        """Whether the rule is a hyperplane, bool [K]."""
+        return np.not_equal(self.hyperplane, None).astype(bool)
 
     @classmethod
     def none(cls, num_nodes: int) -> "Best":
         """Say of every node that it has no rule."""
         none = np.zeros(num_nodes, np.int64)
         nowhere = np.full(num_nodes, -np.inf)
-        return cls(nowhere, nowhere, none, none, none, none.astype(bool), none)
+        no_plane = np.full(num_nodes, None)
+        return cls(nowhere, nowhere, none, none, none, none.astype(bool), none, no_plane)
 
     @classmethod
     def joined(cls, parts: Sequence["Best"]) -> "Best":
@@ -99,11 +109,22 @@ def _sums(problem: Problem, level: Level, cuts: Cuts) -> np.ndarray:
     return sums
 
 
-def best_rules(problem: Problem, level: Level) -> Best:
-    """Find the best rule of every node; ties go to the first feature, then to the lowest cut."""
+def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None = None) -> Best:
+    """Find the best rule of every node; ties go to the first feature, then to the lowest cut.
+
+    Parameters
+    ----------
+    problem
+        Rows and model.
+    level
+        The nodes.
+    num_features
+        int64 [K]; features with an available rule in each node, where the columns are not these.
+    """
     shape = level.num_segments, len(level.rows)
     node = np.arange(level.num_segments)
-    law, counts = LawOfCuts.of(problem, level), _SumsOfCounts.of(problem, level)
+    law = LawOfCuts.of(problem, level, num_features)
+    counts = _SumsOfCounts.of(problem, level)
 
     def best_of_feature(f: int) -> tuple[np.ndarray, ...]:
         if counts is not None and law is None and counts.can_score(f):
@@ -117,14 +138,16 @@ def best_rules(problem: Problem, level: Level) -> Best:
     num_rules, scores, log_rule, low, high, missing_left = (
         np.stack(each, axis=1) for each in zip(*found, strict=True)
     )
-    num_features = (num_rules > 0).sum(axis=1)
+    if num_features is None:
+        num_features = (num_rules > 0).sum(axis=1)
     if law is None and shape[1]:
         log_rule = log_rules_of_features(problem, level, num_rules, num_features)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
     feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
     of_best = (scores, log_rule, low, high, missing_left)
     score, weight, low, high, missing_left = (each[node, feature] for each in of_best)
-    return Best(score, weight, feature, low, high, missing_left, num_features)
+    no_plane = np.full(shape[0], None)
+    return Best(score, weight, feature, low, high, missing_left, num_features, no_plane)
 
 
 def best_rules_of_feature(
@@ -175,7 +198,13 @@ def every_rule(problem: Problem, level: Level) -> Best:
     order = ranked(joined[0])
     score, log_rule, feature, low, high, missing_left = (a[order] for a in joined)
     features = np.repeat(num_features, len(order))
-    return Best(score, log_rule, feature, low, high, missing_left, features)
+    no_plane = np.full(len(order), None)
+    return Best(score, log_rule, feature, low, high, missing_left, features, no_plane)
+
+
+def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Say where a score is less than another one by more than rounding."""
+    return score < _least_equal(other)
 
 
 def _least_equal(score: np.ndarray) -> np.ndarray:

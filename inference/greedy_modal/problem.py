@@ -36,6 +36,11 @@ class Problem:
     target
         int [n]; number of each row's target among the distinct ones, where nodes with one target
         are never split; else None.
+    num_starts
+        Random starts of the search for a hyperplane in each node; 0 for splits by single features
+        alone.
+    seed
+        Seed of these starts.
     """
 
     design: Any
@@ -47,6 +52,8 @@ class Problem:
     smoothing: float = 0.0
     split_precision: float = 0.0
     target: np.ndarray | None = None
+    num_starts: int = 0
+    seed: int = 0
 
     def threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Threshold of rules between flat codes: the middle of the gap, or its lowest cut."""
@@ -65,6 +72,9 @@ def pose(
     smoothing: float = 0.0,
     split_precision: float = 0.0,
     stop_pure: bool = False,
+    num_starts: int = 0,
+    seed: int = 0,
+    num_features: int | None = None,
 ) -> Problem:
     """Lay out rows and model for growing.
 
@@ -86,9 +96,16 @@ def pose(
         Neighbouring values no further apart than this are not separated, in units of the feature.
     stop_pure
         Whether nodes whose rows have one distinct target are never split.
+    num_starts, seed
+        Random starts of the search for hyperplanes, and their seed (see `Problem`).
+    num_features
+        The first features of the design, which rules may use; what follows are projections.
+        Default all.
     """
     constraints = Constraints() if constraints is None else constraints
-    columns = _columns(design, leaf, y, constraints.allows(design.names))
+    allowed = np.zeros(design.num_features, bool)
+    allowed[:num_features] = constraints.allows(design.names[:num_features])
+    columns = _columns(design, leaf, y, allowed)
     return Problem(
         design,
         prior.resolve(design),
@@ -104,6 +121,8 @@ def pose(
         smoothing,
         split_precision,
         np.unique(y, return_inverse=True)[1].ravel() if stop_pure else None,
+        num_starts,
+        seed,
     )
 
 

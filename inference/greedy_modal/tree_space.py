@@ -11,15 +11,16 @@ from itertools import product
 import numpy as np
 
 from bdtppl.inference.greedy_modal.choices import choose, may_split, rules_ahead
-from bdtppl.inference.greedy_modal.columns import Level, descend, only, root_level
+from bdtppl.inference.greedy_modal.columns import Level, only, root_level
 from bdtppl.inference.greedy_modal.equivalence import partition_of_rules
 from bdtppl.inference.greedy_modal.growth import GreedyTree, grow
+from bdtppl.inference.greedy_modal.hyperplanes import split
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.posterior import Posterior
 from bdtppl.models.tree import Tree
 
-__all__ = ["as_posterior", "distinct_trees", "keep_used_features", "tree_space"]
+__all__ = ["as_posterior", "distinct_trees", "keep_used_features", "numbered", "tree_space"]
 
 _TIE = 1e-9  # log joints that differ by less are equal but for rounding
 
@@ -61,8 +62,7 @@ def tree_space(
         if root_levels == 1 or not np.isfinite(rule.score[0]):
             trees.append(grown(rule))
             continue
-        split = np.zeros(1, np.int64), rule.feature, rule.low, rule.missing_left
-        children = descend(problem.columns, root, *split, problem.smoothing)
+        children = split(problem, root, np.zeros(1, np.int64), rule)
         sides = [
             _partitions(problem, only(children, side), num_roots, lookahead) for side in (0, 1)
         ]
@@ -77,8 +77,38 @@ def distinct_trees(trees: Sequence[GreedyTree]) -> list[GreedyTree]:
     found = {}
     for each in sorted(trees, key=lambda tree: -tree.log_joint):
         arrays = each.tree.feature, each.tree.threshold, each.tree.missing_left
-        found.setdefault(tuple(array.tobytes() for array in arrays), each)
+        normals = [plane.normal for plane in each.hyperplane if plane is not None]
+        found.setdefault(tuple(array.tobytes() for array in (*arrays, *normals)), each)
     return list(found.values())
+
+
+def numbered(trees: Sequence[GreedyTree], num_features: int) -> tuple[list[GreedyTree], np.ndarray]:
+    """Tell the hyperplanes of trees apart by their normals.
+
+    Parameters
+    ----------
+    trees
+        The trees.
+    num_features
+        Features d of the design.
+
+    Returns
+    -------
+    trees
+        With the feature d + i at splits by the i-th normal.
+    normals
+        float64 [h, d]; in the order of the trees and their slots.
+    """
+    number, found = {}, []
+    for each in trees:
+        feature = each.tree.feature.copy()
+        for slot in np.flatnonzero(feature >= num_features):
+            normal = each.hyperplane[slot].normal
+            place, _ = number.setdefault(normal.tobytes(), (len(number), normal))
+            feature[slot] = num_features + place
+        found.append(replace(each, tree=replace(each.tree, feature=feature)))
+    normals = np.array([normal for _, normal in number.values()])
+    return found, normals.reshape(-1, num_features)
 
 
 def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: int) -> list[Best]:
@@ -91,6 +121,8 @@ def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: i
     if problem.prior.counts_partitions:  # rules that part the rows alike are one
         _, first = np.unique(partition_of_rules(problem, node, rules), return_index=True)
         rules = rules.at(np.sort(first))
+    if choice.best.is_oblique[0]:  # better than all of them
+        rules = Best.joined([choice.best, rules])
     better = int((rules.score > (choice.log_stop + choice.leaf_score)[0]).sum())
     found = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]
     return [*found[:better], trivial, *found[better:]][:num_partitions]

@@ -113,20 +113,23 @@ def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndar
 class LawOfCuts:
     """Log weights of single rules, for a prior that tells cuts of one feature apart."""
 
-    def __init__(self, problem: Problem, level: Level):
+    def __init__(self, problem: Problem, level: Level, num_features: np.ndarray | None):
         self.problem, self.level = problem, level
         counts = []
         for f in range(len(level.rows)):
             counts.append(count_rules(problem, level, *cuts_of_feature(problem, level, f)))
         self.num_rules = np.stack(counts, axis=1)
-        self.num_features = (self.num_rules > 0).sum(axis=1)
+        is_given = num_features is not None
+        self.num_features = num_features if is_given else (self.num_rules > 0).sum(axis=1)
 
     @classmethod
-    def of(cls, problem: Problem, level: Level) -> "LawOfCuts | None":
-        """Get the law, or None where all cuts of a feature weigh the same."""
+    def of(
+        cls, problem: Problem, level: Level, num_features: np.ndarray | None = None
+    ) -> "LawOfCuts | None":
+        """Get the law, or None where all cuts of a feature weigh the same (see `best_rules`)."""
         if "log_width_share" not in problem.prior.rule_facts or not level.rows:
             return None
-        return cls(problem, level)
+        return cls(problem, level, num_features)
 
     def log_rules(self, f: int, codes: np.ndarray, cuts: list[Cuts]) -> list[np.ndarray]:
         """Log weight of the rule at each position, for each side of missing values, [a]."""
