@@ -35,7 +35,7 @@ def data_tree(task: str = "classification") -> xr.DataTree:
 # ------------------------------------------------------------------------------------- layout
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_every_variable_has_named_axes_with_coordinates(task):
     data = data_tree(task)
     assert set(data.children) == {
@@ -288,7 +288,7 @@ def test_loo_is_exact_leave_one_out(task):
     assert abs(loo_estimate(data) - exact) < tolerance
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_loo_check_sees_a_likelihood_that_has_learned_from_its_own_row(task):
     posterior, data, exact = exact_draws(task)
     tolerance = 4 * standard_error(data.log_likelihood["y"].values)
@@ -311,7 +311,7 @@ def test_loo_of_one_tree_alone_is_that_of_its_leaves():
     assert abs(loo_estimate(to_arviz(posterior, random_state=0)) - exact) < 1e-7
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_loo_of_an_estimator_is_that_of_refits_without_each_row(task):
     """Hold PSIS-LOO to exact refits within 4 standard errors: false-alarm rate 6e-5.
 

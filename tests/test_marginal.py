@@ -111,7 +111,9 @@ def _check_draws(drawn_from: TreeMarginal, judged_by: TreeMarginal, num_rows: in
     assert result.pvalue > 1e-4
 
 
-@pytest.mark.parametrize("prior", [LeafPenalty(0.3), DepthDecay(0.9, 0.4)])
+@pytest.mark.parametrize(
+    "prior", [LeafPenalty(0.3), pytest.param(DepthDecay(0.9, 0.4), marks=pytest.mark.slow)]
+)
 def test_draws_follow_the_probabilities(prior):
     matrix = np.array([[0.0, np.nan], [1, 0], [2, 1], [2, 0], [3, 2]])
     grammar = compile_grammar(Design.from_matrix(matrix), rules=prior.rules)
