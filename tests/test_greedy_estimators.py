@@ -126,6 +126,8 @@ def test_weights_are_repeats():
         ({"num_roots": 0}, ValueError, "num_roots must be an integer of at least 1"),
         ({"smoothing": -1}, ValueError, "smoothing must be a number of at least 0"),
         ({"split_precision": "a"}, ValueError, "split_precision must be a number of at least 0"),
+        ({"prune": "yes"}, ValueError, "prune must be True or False"),
+        ({"stop_pure": 1}, ValueError, "stop_pure must be True or False"),
         ({"prior": GreedyPartition}, TypeError, "prior must be a tree prior"),
     ],
 )

@@ -170,6 +170,9 @@ class _GreedyModalTree(TreeEstimator):
             require_positive_integer(name, getattr(self, name))
         if self.root_levels > 2:
             raise ValueError(f"root_levels must be 1 or 2; got {self.root_levels}.")
+        for name in ("stop_pure", "prune"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         for name in ("smoothing", "split_precision"):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
