@@ -9,7 +9,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
-from benchmarks import exact, greedy_modal, problems
+from benchmarks import exact, greedy_modal, metropolis, problems
 from benchmarks.numpy_recursion import numpy_recursion
 
 
@@ -58,3 +58,13 @@ def test_greedy_benchmark_prints_its_bound(capsys):
     printed = capsys.readouterr().out
     assert "warm/CART" in printed
     assert "<= 0.15, 3 GB" in printed
+
+
+@pytest.mark.slow
+def test_metropolis_benchmark_measures_steps():
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(0, 4, (40, 2)).astype(float)
+    speed = metropolis.measure(matrix, (matrix[:, 0] > 1).astype(int), 4, 4, 2)
+    assert speed.steps > 0
+    assert 0 < speed.acceptance < 1
+    assert speed.effective > 0
