@@ -19,7 +19,8 @@ from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import LeafPenalty
+from bdtppl.models.priors import DescriptionLength, LeafPenalty
+from bdtppl.models.tree import Tree, route
 
 CAPACITY = 31
 MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2}
@@ -274,6 +275,20 @@ def test_the_same_key_gives_the_same_draws_and_a_start_is_taken():
     assert not np.array_equal(
         one.posterior.sample_stats["log_joint"], other.posterior.sample_stats["log_joint"]
     )
+
+
+@pytest.mark.parametrize("threshold", [0.26, 0.485, 0.5])
+def test_a_start_between_the_cuts_of_a_grid_parts_the_rows_as_it_says(threshold):
+    matrix = np.array([[0.0], [0.26], [0.45], [0.52], [1.0]])
+    design, y = Design.from_matrix(matrix, grid=3), np.arange(5) % 2
+    tree = Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
+    with jax.enable_x64(True):
+        tabled = metropolis_model.pose(
+            design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
+        )
+        shape = as_shape(tabled, design, tree.reshape(1), 3)
+        trees = write_out(tabled, design, shape).trees
+    np.testing.assert_array_equal(route(trees, matrix)[0] == 1, matrix[:, 0] < threshold)
 
 
 @pytest.mark.slow

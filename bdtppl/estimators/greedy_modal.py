@@ -366,7 +366,8 @@ class _GreedyModalTree(TreeEstimator):
         model = self.prior_, self.leaf_, self.constraints_
         num_features = self._num_features
         problem = self._pose(self.design_, posterior.y, *model, num_features=num_features)
-        return partition_posterior(problem, self.map_tree_, int(node))
+        found = partition_posterior(problem, self.map_tree_, int(node))
+        return replace(found, log_feature=found.log_feature[:num_features])
 
     def k_best(self, k: int) -> RankedTrees:
         """List the k most probable trees found; probabilities are among these (`num_roots`)."""

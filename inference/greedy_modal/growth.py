@@ -145,7 +145,7 @@ class _Grown:
                 kept["threshold"][k] = best.hyperplane[k].threshold
             kept["missing_left"][is_split] = best.missing_left[is_split]
             kept["log_weight"][is_split] = best.log_rule[is_split]
-        kept["hyperplane"] = np.where(is_split, best.hyperplane, None)
+        kept["hyperplane"] = np.where(is_split, best.hyperplane, np.array(None))
         kept |= {"slot": slot, "log_stop": choice.log_stop, "leaf_score": choice.leaf_score}
         kept["statistics"] = level.statistics.astype(np.float64)
         absorbed = np.zeros(level.statistics.shape) if level.pseudo is None else level.pseudo
@@ -216,6 +216,6 @@ def prune(grown: GreedyTree, leaf: Leaf) -> GreedyTree:
             "log_weight": np.where(is_split, grown.log_weight, grown.log_stop)[kept],
             "log_stop": grown.log_stop[kept],
             "leaf_score": grown.leaf_score[kept],
-            "hyperplane": np.where(is_split, grown.hyperplane, None)[kept],
+            "hyperplane": np.where(is_split, grown.hyperplane, np.array(None))[kept],
         }
     )

@@ -127,6 +127,9 @@ def _fitted_normals(values: np.ndarray, statistics: np.ndarray, weights: np.ndar
     squares = np.einsum("nj,nk,n->jk", values, values, weights.astype(float), optimize=False)
     products = np.einsum("nj,ns->js", values, statistics, optimize=False)
     ridge = 1e-6 * np.trace(squares) * np.eye(len(squares))
+    # What is left of a constant statistic, such as the number of rows, is rounding alone.
+    size = np.sqrt(np.trace(squares) * (statistics.astype(float) ** 2).sum(axis=0))
+    products = products[:, np.linalg.norm(products, axis=0) > 1e-9 * size]
     kept: list[np.ndarray] = []
     for direction in np.linalg.solve(squares + ridge, products).T:
         length = np.linalg.norm(direction)
@@ -167,11 +170,11 @@ def _climb(
     def step(carry, temperature):
         start, state = carry
         updates, state = optimizer.update(jax.grad(loss)(start, temperature), state)
-        start = optax.apply_updates(start, updates)
+        start = jnp.asarray(optax.apply_updates(start, updates))
         return (start, state), normalised(start[:-1])
 
     def climbed(start):
         _, path = lax.scan(step, (start, optimizer.init(start)), temperatures)
         return path[_KEPT_STEPS]
 
-    return jax.vmap(climbed, out_axes=1)(starts).reshape(-1, values.shape[1])
+    return jnp.reshape(jax.vmap(climbed, out_axes=1)(starts), (-1, values.shape[1]))

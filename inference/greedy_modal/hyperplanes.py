@@ -97,7 +97,7 @@ def with_projections(design: Design, normals: np.ndarray) -> Design:
 def _name(normal: np.ndarray, names: Sequence[str]) -> str:
     """Write a normal as people do, as in ``0.6 length - 0.8 width``."""
     text = ""
-    for j in np.flatnonzero(normal):
+    for j in np.flatnonzero(normal).tolist():
         sign = (" - " if normal[j] < 0 else " + ") if text else "-" * int(normal[j] < 0)
         text += f"{sign}{abs(normal[j]):.{_FORMS[-1][0]}g} {names[j]}"
     return text
@@ -202,7 +202,7 @@ def _written(normals: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """
     written = np.zeros((len(_FORMS), *normals.shape))
     for (digits, least), form in zip(_FORMS, written, strict=True):
-        for normal, scale, result in zip(normals, scales, form, strict=True):
+        for normal, scale, result in zip(normals, scales, np.asarray(form), strict=True):
             size = np.abs(normal * scale)
             kept = np.flatnonzero(size > least * size.max())
             if len(kept) > 1:

@@ -64,7 +64,7 @@ class Best(NamedTuple):
     @property
     def is_oblique(self) -> np.ndarray:
         """Whether the rule is a hyperplane, bool [K]."""
-        return np.not_equal(self.hyperplane, None).astype(bool)
+        return np.not_equal(self.hyperplane, np.array(None)).astype(bool)
 
     @classmethod
     def none(cls, num_nodes: int) -> "Best":
@@ -138,16 +138,15 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     num_rules, scores, log_rule, low, high, missing_left = (
         np.stack(each, axis=1) for each in zip(*found, strict=True)
     )
-    if num_features is None:
-        num_features = (num_rules > 0).sum(axis=1)
+    available = (num_rules > 0).sum(axis=1) if num_features is None else num_features
     if law is None and shape[1]:
-        log_rule = log_rules_of_features(problem, level, num_rules, num_features)
+        log_rule = log_rules_of_features(problem, level, num_rules, available)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
     feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
     of_best = (scores, log_rule, low, high, missing_left)
     score, weight, low, high, missing_left = (each[node, feature] for each in of_best)
     no_plane = np.full(shape[0], None)
-    return Best(score, weight, feature, low, high, missing_left, num_features, no_plane)
+    return Best(score, weight, feature, low, high, missing_left, available, no_plane)
 
 
 def best_rules_of_feature(

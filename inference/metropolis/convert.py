@@ -110,11 +110,13 @@ def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
         )
         if can_cut
     }
-    fields = [np.full((len(trees.num_nodes), capacity), fill) for fill in (LEAF, 0, 0, 0)]
+    shape = len(trees.num_nodes), capacity
+    rule = np.full(shape, LEAF)
+    left, parent, depth = (np.zeros(shape, np.int32) for _ in range(3))
     is_gaps = model.prior.rules == "gaps"
     for m in range(len(trees.num_nodes)):
-        _enter(design, trees[m], is_gaps, number, *(a[m] for a in fields))
-    return Shape.of(*fields, np.asarray(trees.num_nodes, np.int32))
+        _enter(design, trees[m], is_gaps, number, rule[m], left[m], parent[m], depth[m])
+    return Shape.of(rule, left, parent, depth, np.asarray(trees.num_nodes, np.int32))
 
 
 def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent, depth) -> None:
@@ -128,18 +130,18 @@ def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent
         values, codes = matrix[:, feature], design.codes[:, feature]
         missing = np.isnan(values)
         below = inside & (values < tree.threshold[at])
-        if is_gaps:  # the cut next to the code below the gap
-            code = codes[below].max() if below.any() else -1
-        else:
-            start, stop = design.offset[feature : feature + 2]
-            cuts = design.cut_threshold[start + 1 : stop]
-            code = np.searchsorted(cuts, tree.threshold[at], side="right") - 1
+        start, stop = design.offset[feature : feature + 2]
+        (named,) = np.nonzero(design.cut_threshold[start + 1 : stop] == tree.threshold[at])
+        if len(named) and not is_gaps:
+            code = int(named[0])
+        else:  # the cut next to the code below the gap
+            code = int(codes[below].max()) if below.any() else -1
         low = int(design.offset[feature] + code)
         side = bool(tree.missing_left[at]) and bool(design.has_missing[feature])
         if (low, side) not in number:
             raise ValueError(f"A tree splits on {design.names[feature]!r} where nothing parts.")
         rule[slot], left[slot] = number[low, side], end
-        goes_left = below | (inside & missing & side)
+        goes_left = inside & np.where(missing, side, codes <= code)
         for child, rows in ((tree.left[at], goes_left), (tree.right[at], inside & ~goes_left)):
             parent[end], depth[end] = slot, depth[slot] + 1
             queue.append((int(child), rows))

@@ -171,8 +171,8 @@ def log_probabilities(moves: Mapping[str, float]) -> np.ndarray:
     Raises
     ------
     ValueError
-        If a name is unknown, a probability is not a positive number, or of grow and prune only one
-        is there.
+        If a name is unknown, a probability is not a number of at least 0, all are 0, or of grow and
+        prune only one is there. Without these two the shape of a tree never changes.
     """
     unknown = sorted(set(moves) - set(MOVES))
     if unknown:

@@ -182,9 +182,9 @@ def sample(
         log_evidence_se=float("nan"),
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = tally.accepted / tally.proposed
+        rates = np.asarray(tally.accepted / tally.proposed)
     acceptance = {name: rates[:, place] for place, name in enumerate(MOVES)}
-    return Sampled(posterior, acceptance, tally.overflows)
+    return Sampled(posterior, acceptance, np.asarray(tally.overflows))
 
 
 def _schedule(warmup: int, draws: int, thin: int) -> list[tuple[int, int, bool]]:
