@@ -42,11 +42,12 @@ def posed(case):
 
 
 def small_case(model, family, seed, **fixed):
-    """Draw a case of few trees whose features have at most three rules each."""
+    """Draw a case of few trees whose choices of a rule `grid_of_choices` can make."""
     for attempt in itertools.count(100 * seed):
         case = ep.random_case(model, family, attempt, most_trees=100, num_rows=5, **fixed)
         tabled = posed(case)
-        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_feature)).max() <= 3:
+        most = 4 if case.design.num_features == 1 else 3
+        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_feature)).max() <= most:
             return case
     raise AssertionError
 
@@ -79,7 +80,7 @@ def grid_of_choices(log_probability):
     """Uniform numbers that make every choice, and the probability of each [c, 3] and [c].
 
     Twelve numbers hit each of at most four nodes equally often, and thirty-six each rule: there are
-    at most three features, and at most three rules of each.
+    at most three features, and at most three rules of each, or four of a single one.
     """
     share = np.exp(log_probability)
     ends = np.cumsum(share)
