@@ -142,7 +142,10 @@ CHECKS = [check_evidence, check_ranking, check_sizes, check_productions, check_r
 # -------------------------------------------------------------------- against the enumeration
 
 
-@pytest.mark.parametrize(("model", "family", "seed"), CASES)
+@pytest.mark.parametrize(
+    ("model", "family", "seed"),
+    [pytest.param(*case, marks=() if case[2] == 0 else pytest.mark.slow) for case in CASES],
+)
 def test_equals_enumeration(model, family, seed):
     case = ep.random_case(model, family, seed)
     for check in CHECKS:
