@@ -27,10 +27,6 @@ MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2}
 
 # Compiling is what takes time, so most models are left to the slow run.
 CASES = [(model, ep.FAMILIES[i % 2]) for i, model in enumerate(ep.SOME_MODELS)]
-ALL_CASES = [
-    pytest.param(*case, marks=() if case in CASES[:0] else pytest.mark.slow)
-    for case in itertools.product(ep.MODELS, ep.FAMILIES)
-]
 FEW_CASES = [
     pytest.param(*case, marks=() if case in CASES[2:3] else pytest.mark.slow)
     for case in itertools.product(ep.MODELS, ep.FAMILIES)
@@ -52,7 +48,9 @@ def small_case(model, family, seed, **fixed):
     raise AssertionError
 
 
-@pytest.mark.parametrize(("model", "family"), ALL_CASES)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ep.FAMILIES)
+@pytest.mark.parametrize("model", ep.MODELS)
 def test_states_score_as_the_log_joint_does(model, family):
     case = ep.random_case(model, family, 3)
     trees = case.exact.sample_trees(ep.key(0), 40)
@@ -307,8 +305,9 @@ def test_what_does_not_fit_is_rejected_and_counted():
     [
         ({"moves": {"jump": 1.0}}, "moves names 'jump'"),
         ({"moves": {"grow": 1.0}}, "both grow and prune"),
-        ({"draws": 0}, "draws must be at least 1"),
-        ({"capacity": 1}, "capacity must be at least 3"),
+        ({"thin": 1.5}, "thin must be an integer"),
+        ({"draws": 0}, "draws must be an integer of at least 1"),
+        ({"capacity": 1}, "capacity must be an integer of at least 3"),
     ],
 )
 def test_bad_input_is_named(options, message):
@@ -316,3 +315,10 @@ def test_bad_input_is_named(options, message):
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
         sample(ep.key(0), design, np.arange(4) % 2, LeafPenalty(), leaf, **options)
+
+
+def test_targets_that_do_not_fit_the_rows_are_refused():
+    design = Design.from_matrix(np.arange(4.0)[:, None])
+    leaf = DirichletCategorical.symmetric(2)
+    with pytest.raises(ValueError, match="one entry per row"):
+        sample(ep.key(0), design, np.zeros(5, int), LeafPenalty(), leaf)

@@ -1,7 +1,7 @@
-"""Markov chains over hard trees: Metropolis-Hastings with the moves of four papers.
+"""Markov chains over hard trees: Metropolis-Hastings with the moves of two papers.
 
 References
 ----------
 Chipman, George and McCulloch 1998, Bayesian CART model search; Denison, Mallick and Smith 1998, A
-Bayesian CART algorithm; Angelopoulos and Cussens 2005 (SLP).
+Bayesian CART algorithm.
 """

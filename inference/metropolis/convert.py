@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.metropolis.model import Model, code_above, leaf_statistics
-from bdtppl.inference.metropolis.state import hand_down
+from bdtppl.inference.metropolis.state import hand_down, root_rows
 from bdtppl.inference.metropolis.trees import LEAF, Shape
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
@@ -38,9 +38,7 @@ class WrittenOut(NamedTuple):
 def _settle(model: Model, shape: Shape) -> tuple[jax.Array, jax.Array]:
     """Code above each split's cut and statistics of each slot, [m, k] and [m, k, s]."""
     size = shape.rule.shape
-    rows = jnp.zeros((*size, len(model.every_row)), model.every_row.dtype)
-    rows = rows.at[:, 0].set(model.every_row)
-    rows, _ = hand_down(model, shape, rows, shape.is_used)
+    rows, _ = hand_down(model, shape, root_rows(model, shape), shape.is_used)
     flat = rows.reshape(-1, rows.shape[-1])
     high = code_above(model, flat, jnp.maximum(shape.rule.ravel(), 0))
     statistics = jnp.where(shape.is_used.reshape(-1, 1), leaf_statistics(model, flat), 0.0)

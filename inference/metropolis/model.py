@@ -118,7 +118,17 @@ def pose(
         Leaf family.
     constraints
         Limits on the tree.
+
+    Raises
+    ------
+    ValueError
+        If the targets do not fit the rows.
     """
+    y = np.asarray(y)
+    if y.shape != (design.num_rows,):
+        raise ValueError(
+            f"y must have one entry per row, shape ({design.num_rows},); got {y.shape}."
+        )
     constraints = Constraints() if constraints is None else constraints
     allowed = constraints.allows(design.names)
     row = np.repeat(np.arange(design.num_rows), design.weights)
@@ -136,7 +146,7 @@ def pose(
     low = design.offset[feature] + np.maximum(code, 0)
     goes_left = (codes[:, feature] <= code) & ((codes[:, feature] >= 0) | missing_left)
     left_words = pack(goes_left.T)
-    statistics = row_statistics(leaf, np.asarray(y)[row], np.ones(len(row)))
+    statistics = row_statistics(leaf, y[row], np.ones(len(row)))
     table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(len(row))
     if not isinstance(table, CountTable):
         table = None

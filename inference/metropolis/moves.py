@@ -29,6 +29,7 @@ __all__ = [
 MOVES = ("grow", "prune", "change", "shift", "swap")
 _GROW, _PRUNE, _CHANGE, _SHIFT, _SWAP = range(len(MOVES))
 
+# Probabilities as in Chipman, George and McCulloch 2010 (BART); the papers of 1998 print none.
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
 DENISON: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.25, "shift": 0.25}
 

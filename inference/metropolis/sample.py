@@ -102,8 +102,8 @@ def sample(
         ("thin", thin, 1),
         ("capacity", capacity, 3),
     ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}; got {value}.")
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     model = pose(design, y, prior, leaf, constraints)
     log_probability = jnp.asarray(log_probabilities(moves))
     keys = jax.random.split(rng_key, chains)

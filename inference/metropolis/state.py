@@ -13,7 +13,7 @@ from jax import lax
 from bdtppl.inference.metropolis.model import Model, NodeTerms, node_terms
 from bdtppl.inference.metropolis.trees import Shape, roots
 
-__all__ = ["State", "hand_down", "initial", "scored", "select", "state_of"]
+__all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
 
@@ -59,9 +59,14 @@ def initial(model: Model, num_chains: int, capacity: int) -> State:
 @jax.jit
 def state_of(model: Model, shape: Shape) -> State:
     """Score trees from the rows on."""
+    scores = jnp.zeros((*shape.rule.shape, 4))
+    return scored(model, shape, root_rows(model, shape), scores, shape.is_used)
+
+
+def root_rows(model: Model, shape: Shape) -> jax.Array:
+    """Put all rows into the roots, uint64 [b, k, W]; nothing is handed down yet."""
     rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
-    rows = rows.at[:, 0].set(model.every_row)
-    return scored(model, shape, rows, jnp.zeros((*shape.rule.shape, 4)), shape.is_used)
+    return rows.at[:, 0].set(model.every_row)
 
 
 def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
