@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference.metropolis import model as metropolis_model
+from bdtppl.inference import hard_model
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.convert import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import step, walk
@@ -34,7 +34,7 @@ FEW_CASES = [
 
 
 def posed(case):
-    return metropolis_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
 
 
 def small_case(model, family, seed, **fixed):
@@ -67,6 +67,26 @@ def test_states_score_as_the_log_joint_does(model, family):
     assert ep.rule_trees(case, written.trees) == ep.rule_trees(case, trees)
     again = log_joint(written.trees, case.design, case.y, case.prior, case.leaf, case.constraints)
     np.testing.assert_allclose(again.log_joint, expected.log_joint, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("model", "family"), FEW_CASES)
+def test_weights_of_all_rules_are_those_of_each(model, family):
+    case = ep.random_case(model, family, 3)
+    trees = case.exact.sample_trees(ep.key(0), 4)
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        state = state_of(tabled, as_shape(tabled, case.design, trees, 31))
+        used = np.flatnonzero(state.shape.is_used)
+        rows, depth = state.rows.reshape(-1, 1)[used], state.shape.depth.ravel()[used]
+        weights = jax.jit(hard_model.node_weights)(tabled, rows, depth)
+        score = jax.jit(hard_model.node_terms)
+        for place in range(len(tabled.feature)):
+            terms = score(tabled, rows, depth, jnp.full(len(used), place))
+            np.testing.assert_allclose(weights.log_rules[:, place], terms.log_rule, rtol=1e-12)
+            np.testing.assert_allclose(weights.log_stop, terms.log_stop, rtol=1e-12)
+    if model.startswith("depth decay"):
+        total = np.logaddexp(weights.log_stop, np.logaddexp.reduce(weights.log_rules, axis=1))
+        np.testing.assert_allclose(total, 0.0, atol=1e-12)
 
 
 @functools.partial(jax.jit, static_argnames=("proposing",))
@@ -282,7 +302,7 @@ def test_a_start_between_the_cuts_of_a_grid_parts_the_rows_as_it_says(threshold)
     design, y = Design.from_matrix(matrix, grid=3), np.arange(5) % 2
     tree = Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
     with jax.enable_x64(True):
-        tabled = metropolis_model.pose(
+        tabled = hard_model.pose(
             design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
         )
         shape = as_shape(tabled, design, tree.reshape(1), 3)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.metropolis.model import Model, code_above, leaf_statistics
+from bdtppl.inference.hard_model import Model, code_above, leaf_statistics
 from bdtppl.inference.metropolis.state import hand_down, root_rows
 from bdtppl.inference.metropolis.trees import LEAF, Shape
 from bdtppl.inference.padding import padded_size

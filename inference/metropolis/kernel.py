@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.metropolis.model import Model
+from bdtppl.inference.hard_model import Model
 from bdtppl.inference.metropolis.moves import MOVES, NUM_UNIFORMS, propose
 from bdtppl.inference.metropolis.state import State, select
 from bdtppl.inference.metropolis.trees import Shape

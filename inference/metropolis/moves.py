@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.metropolis.model import Available, Model, available_rules
+from bdtppl.inference.hard_model import Available, Model, available_rules
 from bdtppl.inference.metropolis.state import State, scored, select
 from bdtppl.inference.metropolis.trees import Shape, grown, places, pruned, with_rules
 

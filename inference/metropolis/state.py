@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.metropolis.model import Model, NodeTerms, node_terms
+from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
 from bdtppl.inference.metropolis.trees import Shape, roots
 
 __all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]

@@ -1,4 +1,4 @@
-"""What chains walk on: rules as sets of rows, a prior, a leaf family and limits.
+"""What chains and particles walk on: rules as sets of rows, a prior, a leaf family and limits.
 
 Sets of rows are words of bits, so the rows of a node are its parent's intersected with its rule's
 side, and counting them is counting bits. The facts of a node that a prior asks for follow from how
@@ -24,11 +24,13 @@ __all__ = [
     "Available",
     "Model",
     "NodeTerms",
+    "NodeWeights",
     "available_rules",
     "code_above",
     "leaf_scores",
     "leaf_statistics",
     "node_terms",
+    "node_weights",
     "pose",
 ]
 
@@ -272,13 +274,7 @@ def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array)
     """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m]."""
     prior = model.prior
     found = available_rules(model, rows, depth)
-    has_rule = found.num_features > 0
-    node = Node(
-        depth.astype(float),
-        has_rule,
-        found.num_rows.astype(float),
-        jnp.log(jnp.maximum(found.num_features, 1)),
-    )
+    node = _node_facts(found, depth)
     place = jnp.maximum(rule, 0)
     every = jnp.arange(len(place))
     feature = model.feature[place]
@@ -294,10 +290,58 @@ def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array)
     log_rule = prior.log_rule(node, facts) - jnp.log(shared_by)
     is_available = found.is_rule[every, place]
     return NodeTerms(
-        jnp.broadcast_to(prior.log_stop(node), has_rule.shape),
+        jnp.broadcast_to(prior.log_stop(node), place.shape),
         jnp.where(is_available, log_rule, -jnp.inf),
         leaf_scores(model, rows),
-        has_rule,
+        node.has_rule,
+    )
+
+
+def _node_facts(found: Available, depth: jax.Array) -> Node:
+    return Node(
+        depth.astype(float),
+        found.num_features > 0,
+        found.num_rows.astype(float),
+        jnp.log(jnp.maximum(found.num_features, 1)),
+    )
+
+
+class NodeWeights(NamedTuple):
+    """The prior's weights of all that m nodes may do.
+
+    Attributes
+    ----------
+    log_stop
+        float64 [m]; log weight of stopping.
+    log_rules
+        float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf where it is not
+        available.
+    """
+
+    log_stop: jax.Array
+    log_rules: jax.Array
+
+
+def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights:
+    """Weigh stopping and every rule at nodes with rows [m, W] and depths [m]."""
+    prior = model.prior
+    found = available_rules(model, rows, depth)
+    cuts_of_gap, width = _every_gap(model, found)
+    total_width = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+    shared_by = _every_num_equivalent(model, found, rows) if prior.counts_partitions else 1.0
+    facts = Rule(
+        model.feature[None],
+        jnp.log(cuts_of_gap),
+        jnp.log(jnp.maximum(found.num_feature_rules @ model.by_feature.T, 1)),
+        jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_feature.T)),
+        jnp.log(shared_by),
+    )
+    node = _node_facts(found, depth)
+    each = jax.tree.map(lambda fact: fact[:, None], node)
+    log_rules = prior.log_rule(each, facts) - jnp.log(shared_by)
+    return NodeWeights(
+        jnp.broadcast_to(prior.log_stop(node), depth.shape),
+        jnp.where(found.is_rule, log_rules, -jnp.inf),
     )
 
 
@@ -344,6 +388,18 @@ def _gap(model: Model, found: Available, place: jax.Array):
     return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
 
 
+def _every_gap(model: Model, found: Available) -> tuple[jax.Array, jax.Array]:
+    """Cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
+    present = _is_present(model, found.num_left)
+    above = _next_present(model, present)
+    place = jnp.arange(present.shape[1])[None]
+    below = jnp.maximum(lax.cummax(jnp.where(present, place, 0), 1), model.first[None])
+    cuts_of_gap = jnp.ones(present.shape)
+    if model.prior.rules == "cuts":
+        cuts_of_gap = jnp.maximum(model.low[above] - model.low[below], 1).astype(float)
+    return cuts_of_gap, model.low_edge[above] - model.high_edge[below]
+
+
 def _next_present(model: Model, present: jax.Array) -> jax.Array:
     """Rule next to the code above each cut that a node has, int32 [m, R]; at most the last one."""
     num_rules = present.shape[1]
@@ -371,3 +427,12 @@ def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.
     start = jnp.ones(found.is_rule.shape, bool)
     same_side, other_side = lax.fori_loop(0, rows.shape[1], compare, (start, start))
     return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
+
+
+def _every_num_equivalent(model: Model, found: Available, rows: jax.Array) -> jax.Array:
+    """Count rules that part a node's rows like each of its rules, float64 [m, R]."""
+
+    def count(place):
+        return _num_equivalent(model, found, rows, jnp.full(len(rows), place))
+
+    return lax.map(count, jnp.arange(found.is_rule.shape[1])).T
