@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.datasets import load
-from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.hard_model import pose
+from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.moves import CHIPMAN, log_probabilities
 from bdtppl.inference.metropolis.state import initial
 from bdtppl.inference.precision import in_float64

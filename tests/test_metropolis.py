@@ -302,9 +302,7 @@ def test_a_start_between_the_cuts_of_a_grid_parts_the_rows_as_it_says(threshold)
     design, y = Design.from_matrix(matrix, grid=3), np.arange(5) % 2
     tree = Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
     with jax.enable_x64(True):
-        tabled = hard_model.pose(
-            design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
-        )
+        tabled = hard_model.pose(design, y, DescriptionLength(), DirichletCategorical.symmetric(2))
         shape = as_shape(tabled, design, tree.reshape(1), 3)
         trees = write_out(tabled, design, shape).trees
     np.testing.assert_array_equal(route(trees, matrix)[0] == 1, matrix[:, 0] < threshold)

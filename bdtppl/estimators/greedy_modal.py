@@ -1,8 +1,10 @@
 """Greedy modal trees (GMT), for classification and regression."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.base import ClassifierMixin, RegressorMixin
@@ -15,6 +17,7 @@ from bdtppl.estimators.base import (
     describe_model,
     require_positive_integer,
 )
+from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
 from bdtppl.inference.greedy_modal.node import PartitionPosterior, partition_posterior
@@ -180,22 +183,15 @@ class _GreedyModalTree(TreeEstimator):
         self._check_hyperplanes(prior)
         if issparse(X) and (reason := self._why_dense()):
             raise ValueError(f"{reason}: give X.toarray() instead.")
-        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
-        leaf = self._default_leaf(y, weights)
-        constraints = self._limits()
-        constraints.allows(schema.features)
-        if issparse(matrix):
-            design = SparseDesign.from_matrix(matrix, weights=weights, names=schema.features)
-        else:
-            design = Design.from_matrix(
-                matrix,
-                weights=weights,
-                bins=self.bins,
-                binning=self.binning,
-                grid=self.grid,
-                names=schema.features,
-                is_indicator=schema.is_indicator,
-            )
+        with ThreadPoolExecutor(1) as ahead:
+            ahead.submit(jax.devices)  # starts the backend
+            schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+            leaf = self._default_leaf(y, weights)
+            if not issparse(matrix):
+                ahead.submit(compile_ahead, prior, leaf, matrix, y)
+            constraints = self._limits()
+            constraints.allows(schema.features)
+            design = self._design(schema, matrix, weights)
         seed = self._draw_seed()
         search = {"num_starts": int(self.hyperplanes), "seed": seed}
         problem = self._pose(design, y, prior, leaf, constraints, **search)
@@ -220,6 +216,19 @@ class _GreedyModalTree(TreeEstimator):
         self.map_log_joint_ = grown[0].log_joint
         self.posterior_ = as_posterior(problem, grown, y)
         return self
+
+    def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
+        if issparse(matrix):
+            return SparseDesign.from_matrix(matrix, weights=weights, names=schema.features)
+        return Design.from_matrix(
+            matrix,
+            weights=weights,
+            bins=self.bins,
+            binning=self.binning,
+            grid=self.grid,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+        )
 
     def _why_dense(self) -> str | None:
         """Say which parameter needs a dense table, if one does."""

@@ -3,37 +3,31 @@
 A prior is compiled for blocks of one size, so that levels of any size compile nothing more.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.greedy_modal.columns import Level
+from bdtppl.inference.greedy_modal.columns import Columns, Level
 from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_feature, num_cuts
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.priors import Node, Rule, TreePrior
 
-__all__ = ["LawOfCuts", "log_rules", "log_rules_of_features", "log_stops"]
+__all__ = ["LawOfCuts", "compile_weights", "log_rules", "log_rules_of_features", "log_stops"]
 
 _BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
 
 @jax.jit
-def _log_rule(prior: TreePrior, node: Node, rule: Rule) -> jax.Array:
-    return jnp.broadcast_to(prior.log_rule(node, rule), rule.feature.shape)
+def _log_weights(prior: TreePrior, node: Node, rule: Rule) -> tuple[jax.Array, jax.Array]:
+    """Log weights of stopping and of rules; together they compile in the time of one."""
+    log_stop = jnp.broadcast_to(prior.log_stop(node), node.depth.shape)
+    return log_stop, jnp.broadcast_to(prior.log_rule(node, rule), rule.feature.shape)
 
 
-@jax.jit
-def _log_stop(prior: TreePrior, node: Node) -> jax.Array:
-    return prior.log_stop(node)
-
-
-def _in_blocks(weight: Any, problem: Problem, node: Node, *rule: Rule) -> np.ndarray:
-    """Call a compiled weight of the prior on facts [K] or [K, d] in blocks of one size."""
-    prior = jax.tree.map(np.float64, problem.prior)
-    facts = (node, *rule)
-    width = max(int(np.prod(fact.shape[1:])) for fact in jax.tree.leaves(facts))
+def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
+    """Compute log weights from facts [K] or [K, d] in blocks of one size."""
+    prior = jax.tree.map(np.float64, prior)
+    width = max(int(np.prod(fact.shape[1:])) for fact in rule)
     num_nodes, size = len(node.depth), max(1, _BLOCK // width)
     results = []
     with jax.enable_x64(True):
@@ -45,8 +39,17 @@ def _in_blocks(weight: Any, problem: Problem, node: Node, *rule: Rule) -> np.nda
                 piece = fact[start : start + length]
                 return np.concatenate([piece, np.repeat(piece[-1:], size - length, axis=0)])
 
-            results.append(np.asarray(weight(prior, *jax.tree.map(block, facts)))[:length])
-    return np.concatenate(results)
+            found = _log_weights(prior, *jax.tree.map(block, (node, rule)))
+            results.append([np.asarray(weight)[:length] for weight in found])
+    log_stop, log_rule = (np.concatenate(parts) for parts in zip(*results, strict=True))
+    return log_stop, log_rule
+
+
+def compile_weights(prior: TreePrior, num_features: int) -> None:
+    """Compile the weights of stopping and of rules of a number of features."""
+    column, row = np.ones((1, 1)), np.ones((1, num_features))
+    node = Node(column, column > 0, column, column)
+    _in_blocks(prior, node, Rule(row.astype(np.int32), row, row, row, row))
 
 
 def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
@@ -59,13 +62,18 @@ def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
 
 def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
     """Log weight of stopping in every node, float64 [K]."""
+    num_nodes = level.num_segments
     node = Node(
-        np.full(level.num_segments, float(level.depth)),
-        num_features > 0,
-        _rows_of_nodes(problem, level),
-        np.log(np.maximum(num_features, 1)),
+        np.full((num_nodes, 1), float(level.depth)),
+        num_features[:, None] > 0,
+        _rows_of_nodes(problem, level)[:, None],
+        np.log(np.maximum(num_features, 1))[:, None],
     )
-    return _in_blocks(_log_stop, problem, node)
+    # Rules of the same shape as in `log_rules_of_features`: nothing more is compiled.
+    is_dense = isinstance(problem.columns, Columns)
+    num_columns = max(1, len(problem.columns.features)) if is_dense else 1
+    row = np.ones((num_nodes, num_columns))
+    return _in_blocks(problem.prior, node, Rule(row.astype(np.int32), row, row, row, row))[0][:, 0]
 
 
 def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
@@ -107,7 +115,7 @@ def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndar
     zeros = np.zeros(num_rules.shape)
     counted = np.log(np.maximum(num_rules, 1))
     rule = Rule(feature.astype(np.int32), zeros, counted, zeros, zeros)
-    return _in_blocks(_log_rule, problem, facts, rule)
+    return _in_blocks(problem.prior, facts, rule)[1]
 
 
 class LawOfCuts:
@@ -159,6 +167,6 @@ class LawOfCuts:
                     np.log(width[where] / total[segment]),
                     np.zeros(len(where)),
                 )
-                found[where] = _in_blocks(_log_rule, problem, node, rule)
+                found[where] = _in_blocks(problem.prior, node, rule)[1]
             weights.append(found)
         return weights

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.inference.hard_model import pose
 from bdtppl.inference.metropolis.convert import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import Tally, walk
-from bdtppl.inference.hard_model import pose
 from bdtppl.inference.metropolis.moves import CHIPMAN, MOVES, log_probabilities
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.inference.posterior import Posterior

@@ -1,0 +1,32 @@
+"""Compile while the table is sorted, so that a first fit hardly waits for it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+
+from bdtppl.inference.greedy_modal.weights import compile_weights
+from bdtppl.inference.padding import padded_size
+from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior
+
+__all__ = ["compile_ahead"]
+
+_compiled: set = set()
+
+
+def compile_ahead(prior: TreePrior, leaf: Leaf, matrix: np.ndarray, y: np.ndarray) -> None:
+    """Compile what a fit to rows [n, d] with targets [n] needs, once; meant for a spare thread.
+
+    Compiled code depends on shapes and types alone, so the first rows stand for all.
+    """
+    prior = prior.resolve(Design.from_matrix(np.nan_to_num(matrix[:2])))
+    key = jax.tree.structure((prior, leaf)), padded_size(len(y)), y.dtype, matrix.shape[1]
+    if key in _compiled:
+        return
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(row_statistics, leaf, y, np.ones(len(y), np.int64))
+        threads.submit(compile_weights, prior, matrix.shape[1])
+    _compiled.add(key)
