@@ -21,7 +21,7 @@ import numpy as np
 from bdtppl.datasets import load
 from bdtppl.inference.hard_model import pose
 from bdtppl.inference.metropolis.kernel import walk
-from bdtppl.inference.metropolis.moves import CHIPMAN, log_probabilities
+from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
 from bdtppl.inference.metropolis.state import initial
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
@@ -58,7 +58,7 @@ def measure(matrix: np.ndarray, y: np.ndarray, chains: int, draws: int, repeats:
     own = chains // _THREADS
     keys = jax.random.split(jax.random.key(0), chains).reshape(_THREADS, own)
     states = [initial(model, own, _CAPACITY) for _ in range(_THREADS)]
-    log_probability, power = jnp.asarray(log_probabilities(CHIPMAN)), jnp.ones(own)
+    kernel, power = LocalMoves.of(CHIPMAN), jnp.ones(own)
     first = 0
 
     @in_float64
@@ -68,7 +68,7 @@ def measure(matrix: np.ndarray, y: np.ndarray, chains: int, draws: int, repeats:
             jnp.int32(first),
             states[thread],
             model,
-            log_probability,
+            kernel,
             power,
             num_draws=draws,
             thin=_THIN,

@@ -13,17 +13,19 @@ import pytest
 from bdtppl.inference import hard_model
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.convert import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import step, walk
+from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength, LeafPenalty
+from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.tree import Tree, route
 
 CAPACITY = 31
 MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2}
+LOCAL = moves.LocalMoves.of(MOVES)
 
 # Compiling is what takes time, so most models are left to the slow run.
 CASES = [(model, ep.FAMILIES[i % 2]) for i, model in enumerate(ep.SOME_MODELS)]
@@ -112,7 +114,7 @@ def grid_of_choices(log_probability):
 def transitions(case, proposing):
     """Walk to every tree that can be reached, and add up the probabilities of all steps."""
     tabled = posed(case)
-    log_probability = moves.log_probabilities(MOVES)
+    log_probability = LOCAL.log_probability
     numbers, share = grid_of_choices(log_probability)
     state = initial(tabled, 1, CAPACITY)
     root = ep.rule_trees(case, write_out(tabled, case.design, state.shape).trees)[0]
@@ -159,7 +161,7 @@ def test_every_move_is_in_balance_with_the_posterior(model, family):
 # ------------------------------------------------------------------------- from exact draws
 
 
-def walked(case, trees, num_steps, kernel=step):
+def walked(case, trees, num_steps, kernel=LOCAL):
     with jax.enable_x64(True):
         tabled = posed(case)
         state = state_of(tabled, as_shape(tabled, case.design, trees, CAPACITY))
@@ -169,17 +171,16 @@ def walked(case, trees, num_steps, kernel=step):
             jnp.int32(0),
             state,
             tabled,
-            jnp.asarray(moves.log_probabilities(MOVES)),
+            kernel,
             jnp.ones(num_chains),
             num_draws=1,
             thin=num_steps,
-            kernel=kernel,
         )
         shape = jax.tree.map(lambda a: np.asarray(a)[0], kept.shape)
         return ep.rule_trees(case, write_out(tabled, case.design, shape).trees)
 
 
-def check_invariance(case, num_chains, num_steps, kernel=step):
+def check_invariance(case, num_chains, num_steps, kernel=LOCAL):
     trees = case.exact.sample_trees(ep.key(0), num_chains)
     after = Counter(walked(case, trees, num_steps, kernel))
     assert ep.g_test(after, case.probabilities) > ep.FALSE_ALARM
@@ -232,14 +233,16 @@ def test_a_move_out_of_balance_is_noticed(change):
 
 @pytest.mark.slow
 def test_a_kernel_that_forgets_the_prior_is_noticed():
-    def forgetful(keys, state, *arguments):
-        flat = state._replace(log_prior=0 * state.log_prior)
-        new, info = step(keys, flat, *arguments)
-        return new, info
+    @pytree_dataclass
+    class Forgetful(moves.LocalMoves):
+        def propose(self, rng_keys, number, model, state):
+            proposal = super().propose(rng_keys, number, model, state)
+            lost = proposal.state.log_prior - state.log_prior
+            return proposal._replace(log_ratio=proposal.log_ratio - lost)
 
     case = ep.random_case("depth decay, gaps", "classes", 7)
     with pytest.raises(AssertionError):
-        check_invariance(case, 20_000, 50, forgetful)
+        check_invariance(case, 20_000, 50, Forgetful(LOCAL.log_probability))
 
 
 # ------------------------------------------------------------------------------ whole chains
@@ -321,8 +324,6 @@ def test_what_does_not_fit_is_rejected_and_counted():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"moves": {"jump": 1.0}}, "moves names 'jump'"),
-        ({"moves": {"grow": 1.0}}, "both grow and prune"),
         ({"thin": 1.5}, "thin must be an integer"),
         ({"draws": 0}, "draws must be an integer of at least 1"),
         ({"capacity": 1}, "capacity must be an integer of at least 3"),
@@ -333,6 +334,19 @@ def test_bad_input_is_named(options, message):
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
         sample(ep.key(0), design, np.arange(4) % 2, LeafPenalty(), leaf, **options)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"jump": 1.0}, "moves names 'jump'"),
+        ({"grow": 1.0}, "both grow and prune"),
+        ({"grow": 0.0}, "at least 0"),
+    ],
+)
+def test_moves_without_sense_are_refused(named, message):
+    with pytest.raises(ValueError, match=message):
+        moves.LocalMoves.of(named)
 
 
 def test_targets_that_do_not_fit_the_rows_are_refused():

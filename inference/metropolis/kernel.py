@@ -3,20 +3,61 @@
 The target is prior weight times likelihood to a power: 1 for the posterior, less when tempered.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard_model import Model
-from bdtppl.inference.metropolis.moves import MOVES, NUM_UNIFORMS, propose
 from bdtppl.inference.metropolis.state import State, select
 from bdtppl.inference.metropolis.trees import Shape
 
-__all__ = ["Info", "Tally", "Walk", "step", "walk"]
+__all__ = ["Info", "Kernel", "Proposal", "Tally", "Walk", "step", "walk"]
+
+
+class Proposal(NamedTuple):
+    """Proposed states of b chains.
+
+    Attributes
+    ----------
+    state
+        The proposal.
+    log_ratio
+        float64 [b]; log of the probability of proposing back over that of proposing; -inf where
+        nothing can be proposed.
+    move
+        int32 [b]; place in the kernel's `names`.
+    overflows
+        bool [b]; whether a tree would need more slots than there are.
+    """
+
+    state: State
+    log_ratio: jax.Array
+    move: jax.Array
+    overflows: jax.Array
+
+
+class Kernel(Protocol):
+    """How trees are proposed: a pytree with these members.
+
+    Attributes
+    ----------
+    names
+        Names of its moves.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its moves."""
+        ...
+
+    def propose(
+        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+    ) -> Proposal:
+        """Propose a state to each of b chains, with keys [b], at the step with a number."""
+        ...
 
 
 class Info(NamedTuple):
@@ -25,7 +66,7 @@ class Info(NamedTuple):
     Attributes
     ----------
     move
-        int32 [b]; place in `MOVES`.
+        int32 [b]; place in the kernel's `names`.
     is_accepted
         bool [b].
     overflows
@@ -38,7 +79,12 @@ class Info(NamedTuple):
 
 
 def step(
-    rng_keys: jax.Array, state: State, model: Model, log_probability: jax.Array, power: jax.Array
+    rng_keys: jax.Array,
+    number: jax.Array,
+    state: State,
+    model: Model,
+    kernel: Kernel,
+    power: jax.Array,
 ) -> tuple[State, Info]:
     """Make one step in each chain.
 
@@ -46,17 +92,20 @@ def step(
     ----------
     rng_keys
         Keys [b], one a chain.
+    number
+        Number of the step.
     state
         Where the chains are.
     model
         The model.
-    log_probability
-        float64 [moves]; log probability of each of `MOVES`.
+    kernel
+        How trees are proposed.
     power
         float64 [b]; power of the likelihood.
     """
-    uniform = jax.vmap(lambda key: jax.random.uniform(key, (NUM_UNIFORMS + 1,)))(rng_keys)
-    proposal = propose(model, state, log_probability, uniform[:, 1:])
+    keys = jax.vmap(jax.random.split)(rng_keys)
+    proposal = kernel.propose(keys[:, 0], number, model, state)
+    uniform = jax.vmap(jax.random.uniform)(keys[:, 1])
     new = proposal.state
     log_acceptance = (
         new.log_prior
@@ -64,7 +113,7 @@ def step(
         + power * (new.log_likelihood - state.log_likelihood)
         + proposal.log_ratio
     )
-    is_accepted = jnp.log(uniform[:, 0]) < log_acceptance
+    is_accepted = jnp.log(uniform) < log_acceptance
     info = Info(proposal.move, is_accepted, proposal.overflows)
     return select(is_accepted, new, state), info
 
@@ -85,14 +134,14 @@ class Tally(NamedTuple):
     overflows: jax.Array
 
     @classmethod
-    def zero(cls, num_chains: int) -> "Tally":
+    def zero(cls, num_chains: int, num_moves: int) -> "Tally":
         """Count nothing yet."""
-        moves = jnp.zeros((num_chains, len(MOVES)), jnp.int32)
+        moves = jnp.zeros((num_chains, num_moves), jnp.int32)
         return cls(moves, moves, jnp.zeros(num_chains, jnp.int32))
 
     def plus(self, info: Info) -> "Tally":
         """Count one step."""
-        made = info.move[:, None] == jnp.arange(len(MOVES))[None]
+        made = info.move[:, None] == jnp.arange(self.proposed.shape[1])[None]
         return Tally(
             self.proposed + made,
             self.accepted + (made & info.is_accepted[:, None]),
@@ -116,21 +165,17 @@ class Walk(NamedTuple):
     log_likelihood: jax.Array
 
 
-Step = Callable[[jax.Array, State, Model, jax.Array, jax.Array], tuple[State, Info]]
-
-
-@partial(jax.jit, static_argnames=("num_draws", "thin", "kernel"))
+@partial(jax.jit, static_argnames=("num_draws", "thin"))
 def walk(
     rng_keys: jax.Array,
     first_step: jax.Array,
     state: State,
     model: Model,
-    log_probability: jax.Array,
+    kernel: Kernel,
     power: jax.Array,
     *,
     num_draws: int,
     thin: int,
-    kernel: Step = step,
 ) -> tuple[State, Walk, Tally]:
     """Walk, and keep every ``thin``-th state.
 
@@ -140,20 +185,18 @@ def walk(
         Keys [b] of the chains; a step's key is made from its chain's and its number.
     first_step
         Number of the first step.
-    state, model, log_probability, power
+    state, model, kernel, power
         See `step`.
     num_draws
         States to keep.
     thin
         Steps to each.
-    kernel
-        The step.
     """
 
     def one(i, carry):
         state, tally = carry
         keys = jax.vmap(jax.random.fold_in, (0, None))(rng_keys, i)
-        state, info = kernel(keys, state, model, log_probability, power)
+        state, info = step(keys, i, state, model, kernel, power)
         return state, tally.plus(info)
 
     def draw(carry, number):
@@ -161,6 +204,6 @@ def walk(
         state, tally = lax.fori_loop(start, start + thin, one, carry)
         return (state, tally), Walk(state.shape, state.log_prior, state.log_likelihood)
 
-    start = state, Tally.zero(len(rng_keys))
+    start = state, Tally.zero(len(rng_keys), len(kernel.names))
     (state, tally), kept = lax.scan(draw, start, jnp.arange(num_draws))
     return state, kept, tally

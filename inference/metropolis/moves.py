@@ -6,25 +6,19 @@ uniformly among those with an available rule, then uniformly among the feature's
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard_model import Available, Model, available_rules
+from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, scored, select
 from bdtppl.inference.metropolis.trees import Shape, grown, places, pruned, with_rules
+from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = [
-    "CHIPMAN",
-    "DENISON",
-    "MOVES",
-    "NUM_UNIFORMS",
-    "Proposal",
-    "log_probabilities",
-    "propose",
-]
+__all__ = ["CHIPMAN", "DENISON", "MOVES", "LocalMoves", "propose"]
 
 MOVES = ("grow", "prune", "change", "shift", "swap")
 _GROW, _PRUNE, _CHANGE, _SHIFT, _SWAP = range(len(MOVES))
@@ -33,29 +27,50 @@ _GROW, _PRUNE, _CHANGE, _SHIFT, _SWAP = range(len(MOVES))
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
 DENISON: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.25, "shift": 0.25}
 
-NUM_UNIFORMS = 3  # random numbers that a proposal takes
+_NUM_UNIFORMS = 3  # random numbers that a proposal takes
 
 
-class Proposal(NamedTuple):
-    """Proposed states of b chains.
+@pytree_dataclass
+class LocalMoves:
+    """A kernel that makes one of the local moves in each chain.
 
     Attributes
     ----------
-    state
-        The proposal.
-    log_ratio
-        float64 [b]; log of the probability of proposing back over that of proposing; -inf where
-        nothing can be proposed.
-    move
-        int32 [b]; place in `MOVES`.
-    overflows
-        bool [b]; whether a tree would need more slots than there are.
+    log_probability
+        float64 [moves]; log probability of each of `MOVES`.
     """
 
-    state: State
-    log_ratio: jax.Array
-    move: jax.Array
-    overflows: jax.Array
+    log_probability: Any
+
+    names: ClassVar[tuple[str, ...]] = MOVES
+
+    @classmethod
+    def of(cls, moves: Mapping[str, float]) -> "LocalMoves":
+        """Normalise the probabilities of moves by name.
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown, a probability is not a number of at least 0, all are 0, or of grow
+            and prune only one is there. Without these two the shape of a tree never changes.
+        """
+        unknown = sorted(set(moves) - set(MOVES))
+        if unknown:
+            raise ValueError(f"moves names {unknown[0]!r}; there are {', '.join(MOVES)}.")
+        share = np.array([float(moves.get(name, 0.0)) for name in MOVES])
+        if not np.isfinite(share).all() or (share < 0).any() or not share.sum() > 0:
+            raise ValueError(f"moves must have probabilities of at least 0; got {dict(moves)!r}.")
+        if (share[_GROW] > 0) != (share[_PRUNE] > 0):
+            raise ValueError("moves must hold both grow and prune, or neither.")
+        with np.errstate(divide="ignore"):
+            return cls(np.log(share / share.sum()))
+
+    def propose(
+        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+    ) -> Proposal:
+        """Propose one move in each chain (see `Kernel`)."""
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (_NUM_UNIFORMS,)))(rng_keys)
+        return propose(model, state, self.log_probability, uniform)
 
 
 def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -164,24 +179,3 @@ def propose(model: Model, state: State, log_probability: jax.Array, uniform: jax
         log_ratio = jnp.where(kind, ratio, log_ratio)
     is_possible = can_grow | can_prune | is_changed | can_swap
     return Proposal(proposed, jnp.where(is_possible, log_ratio, -jnp.inf), move, overflows)
-
-
-def log_probabilities(moves: Mapping[str, float]) -> np.ndarray:
-    """Normalise the probabilities of moves, float64 [moves], logs.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown, a probability is not a number of at least 0, all are 0, or of grow and
-        prune only one is there. Without these two the shape of a tree never changes.
-    """
-    unknown = sorted(set(moves) - set(MOVES))
-    if unknown:
-        raise ValueError(f"moves names {unknown[0]!r}; there are {', '.join(MOVES)}.")
-    share = np.array([float(moves.get(name, 0.0)) for name in MOVES])
-    if not np.isfinite(share).all() or (share < 0).any() or not share.sum() > 0:
-        raise ValueError(f"moves must have probabilities of at least 0; got {dict(moves)!r}.")
-    if (share[_GROW] > 0) != (share[_PRUNE] > 0):
-        raise ValueError("moves must hold both grow and prune, or neither.")
-    with np.errstate(divide="ignore"):
-        return np.log(share / share.sum())

@@ -5,7 +5,7 @@ alone, so the same key gives the same draws on any machine.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from bdtppl.inference.hard_model import pose
 from bdtppl.inference.metropolis.convert import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import Tally, walk
-from bdtppl.inference.metropolis.moves import CHIPMAN, MOVES, log_probabilities
+from bdtppl.inference.metropolis.kernel import Kernel, Tally, walk
+from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
@@ -65,7 +65,7 @@ def sample(
     warmup: int = 2_000,
     draws: int = 250,
     thin: int = 20,
-    moves: Mapping[str, float] = CHIPMAN,
+    kernel: Kernel | None = None,
     capacity: int = 63,
     start: Tree | None = None,
     tell: Callable[[float], None] = lambda share: None,
@@ -81,8 +81,8 @@ def sample(
     chains, warmup, draws, thin
         Chains, the steps of each that are thrown away, and the draws that are kept of each, one
         every ``thin`` steps.
-    moves
-        Probability of each move (`bdtppl.inference.metropolis.moves`).
+    kernel
+        How trees are proposed; default the moves of Chipman et al.
     capacity
         Most nodes of a tree. What does not fit is rejected, and counted.
     start
@@ -105,7 +105,7 @@ def sample(
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     model = pose(design, y, prior, leaf, constraints)
-    log_probability = jnp.asarray(log_probabilities(moves))
+    proposing = LocalMoves.of(CHIPMAN) if kernel is None else kernel
     keys = jax.random.split(rng_key, chains)
     if start is None:
         states = initial(model, chains, capacity)
@@ -132,7 +132,7 @@ def sample(
             jnp.int32(first),
             state,
             model,
-            log_probability,
+            proposing,
             power,
             num_draws=num_draws,
             thin=thinned,
@@ -183,7 +183,7 @@ def sample(
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         rates = np.asarray(tally.accepted / tally.proposed)
-    acceptance = {name: rates[:, place] for place, name in enumerate(MOVES)}
+    acceptance = {name: rates[:, place] for place, name in enumerate(proposing.names)}
     return Sampled(posterior, acceptance, np.asarray(tally.overflows))
 
 
