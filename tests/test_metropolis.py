@@ -93,29 +93,29 @@ def test_weights_of_all_rules_are_those_of_each(model, family):
 
 @functools.partial(jax.jit, static_argnames=("proposing",))
 def proposed(tabled, state, log_probability, uniform, proposing):
-    return proposing(tabled, state, log_probability, uniform)
+    kinds = [
+        proposing(tabled, state, jnp.int32(move), log_probability, uniform)
+        for move in range(len(moves.MOVES))
+    ]
+    return jax.tree.map(lambda *a: jnp.concatenate(a), *kinds)
 
 
-def grid_of_choices(log_probability):
-    """Uniform numbers that make every choice, and the probability of each [c, 3] and [c].
+def grid_of_choices():
+    """Uniform numbers that make every choice equally often, [c, 2].
 
     Twelve numbers hit each of at most four nodes equally often, and thirty-six each rule: there are
     at most three features, and at most three rules of each, or four of a single one.
     """
-    share = np.exp(log_probability)
-    ends = np.cumsum(share)
-    kinds = [(ends[i] - share[i] / 2, share[i]) for i in np.flatnonzero(share)]
     nodes, rules = ((np.arange(n) + 0.5) / n for n in (12, 36))
-    numbers = np.array(list(itertools.product([middle for middle, _ in kinds], nodes, rules)))
-    each = len(nodes) * len(rules)
-    return numbers, np.repeat([p / each for _, p in kinds], each)
+    return np.array(list(itertools.product(nodes, rules)))
 
 
 def transitions(case, proposing):
     """Walk to every tree that can be reached, and add up the probabilities of all steps."""
     tabled = posed(case)
-    log_probability = LOCAL.log_probability
-    numbers, share = grid_of_choices(log_probability)
+    log_probability = jnp.asarray(LOCAL.log_probability)
+    numbers = grid_of_choices()
+    share = np.repeat(np.exp(LOCAL.log_probability) / len(numbers), len(numbers))
     state = initial(tabled, 1, CAPACITY)
     root = ep.rule_trees(case, write_out(tabled, case.design, state.shape).trees)[0]
     score = {root: float((state.log_prior + state.log_likelihood)[0])}
@@ -123,7 +123,7 @@ def transitions(case, proposing):
     while waiting:
         tree, state = waiting.pop()
         many = jax.tree.map(lambda a: jnp.repeat(a, len(numbers), axis=0), state)
-        proposal = proposed(tabled, many, jnp.asarray(log_probability), numbers, proposing)
+        proposal = proposed(tabled, many, log_probability, numbers, proposing)
         new = proposal.state
         log_score = np.asarray(new.log_prior + new.log_likelihood)
         log_acceptance = np.minimum(log_score - score[tree] + np.asarray(proposal.log_ratio), 0)

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from bdtppl.inference.hard_model import Available, Model, available_rules
 from bdtppl.inference.metropolis.kernel import Proposal
-from bdtppl.inference.metropolis.state import State, scored, select
-from bdtppl.inference.metropolis.trees import Shape, grown, places, pruned, with_rules
+from bdtppl.inference.metropolis.state import State, merge_leaves, scored, split_leaf
+from bdtppl.inference.metropolis.trees import Shape, places, running_count, with_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["CHIPMAN", "DENISON", "MOVES", "LocalMoves", "propose"]
@@ -26,8 +27,6 @@ _GROW, _PRUNE, _CHANGE, _SHIFT, _SWAP = range(len(MOVES))
 # Probabilities as in Chipman, George and McCulloch 2010 (BART); the papers of 1998 print none.
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
 DENISON: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.25, "shift": 0.25}
-
-_NUM_UNIFORMS = 3  # random numbers that a proposal takes
 
 
 @pytree_dataclass
@@ -68,17 +67,23 @@ class LocalMoves:
     def propose(
         self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
     ) -> Proposal:
-        """Propose one move in each chain (see `Kernel`)."""
-        uniform = jax.vmap(lambda key: jax.random.uniform(key, (_NUM_UNIFORMS,)))(rng_keys)
-        return propose(model, state, self.log_probability, uniform)
+        """Propose one move in each chain (see `Kernel`).
+
+        The kind of the move is drawn for all chains together, so that only its work is done.
+        """
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(rng_keys)
+        ends = jnp.cumsum(jnp.exp(self.log_probability))
+        move = jnp.minimum((uniform[0, 0] >= ends).sum(), len(MOVES) - 1)
+        return propose(model, state, move, self.log_probability, uniform[:, 1:])
 
 
 def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Pick one of the slots that are flagged [b, k], and count these; int32 [b]."""
-    running = jnp.cumsum(flags, axis=1, dtype=jnp.int32)
+    """Pick one of the flags [b, m], and count them; int32 [b]."""
+    running = running_count(flags)
     count = running[:, -1]
     rank = jnp.minimum((uniform * count).astype(jnp.int32), count - 1)
-    return jnp.argmax(running > rank[:, None], axis=1).astype(jnp.int32), count
+    place = (running <= rank[:, None]).sum(axis=1)
+    return jnp.where(count > 0, place, 0).astype(jnp.int32), count
 
 
 def _log_law(model: Model, found: Available, rule: jax.Array) -> jax.Array:
@@ -87,14 +92,17 @@ def _log_law(model: Model, found: Available, rule: jax.Array) -> jax.Array:
     return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(found.num_features, 1))
 
 
-def _draw_rule(model: Model, found: Available, uniform, same_feature, old) -> jax.Array:
-    """Draw a rule at a node, of the old rule's feature alone where that is asked for, int32 [b]."""
-    weight = jnp.where(found.num_feature_rules > 0, 1 / found.num_feature_rules, 0.0)
-    weight = found.is_rule * (weight @ model.by_feature.T)
-    is_same = model.feature[None] == model.feature[old][:, None]
-    weight = jnp.where(same_feature[:, None] & ~is_same, 0.0, weight)
-    running = jnp.cumsum(weight, axis=1)
-    return jnp.argmax(running > uniform[:, None] * running[:, -1:], axis=1).astype(jnp.int32)
+def _draw_rule(model: Model, found: Available, uniform: jax.Array) -> jax.Array:
+    """Draw a rule at a node, first its feature; int32 [b]."""
+    feature, num_features = _pick(found.num_feature_rules > 0, uniform)
+    rest = uniform * num_features
+    return _draw_cut(model, found, rest - jnp.floor(rest), feature)
+
+
+def _draw_cut(model: Model, found: Available, uniform: jax.Array, feature: jax.Array) -> jax.Array:
+    """Draw a rule of a feature at a node, int32 [b]."""
+    is_same = model.feature[None] == feature[:, None]
+    return _pick(found.is_rule & is_same, uniform)[0]
 
 
 def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
@@ -111,8 +119,84 @@ def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     return with_rules(shape, is_own | is_above, jnp.where(is_above, own, above)), parent
 
 
-def propose(model: Model, state: State, log_probability: jax.Array, uniform: jax.Array) -> Proposal:
-    """Propose one move in each chain.
+def _grow(model: Model, state: State, log_probability, uniform) -> Proposal:
+    shape, growable = state.shape, state.is_growable
+    slot, count = _pick(growable, uniform[:, 0])
+    found = _rules_at(model, state, slot)
+    rule = _draw_rule(model, found, uniform[:, 1])
+    new = split_leaf(model, state, slot, rule)
+    overflows = (count > 0) & (shape.size + 2 > shape.capacity)
+    log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, found, rule)
+    log_ratio += jnp.log(count / jnp.maximum(new.shape.has_leaves.sum(axis=1), 1))
+    return _proposal(new, log_ratio, (count > 0) & ~overflows, _GROW, overflows)
+
+
+def _prune(model: Model, state: State, log_probability, uniform) -> Proposal:
+    slot, count = _pick(state.shape.has_leaves, uniform[:, 0])
+    old = _rule_of(state, slot)
+    new = merge_leaves(state, slot)
+    log_ratio = log_probability[_GROW] - log_probability[_PRUNE]
+    log_ratio += _log_law(model, _rules_at(model, state, slot), old)
+    log_ratio += jnp.log(count / jnp.maximum(new.is_growable.sum(axis=1), 1))
+    return _proposal(new, log_ratio, count > 0, _PRUNE)
+
+
+def _change(model: Model, state: State, log_probability, uniform) -> Proposal:
+    slot, count = _pick(state.shape.is_split, uniform[:, 0])
+    found = _rules_at(model, state, slot)
+    rule, old = _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot)
+    log_ratio = _log_law(model, found, old) - _log_law(model, found, rule)
+    return _proposal(_with_rule(model, state, slot, rule), log_ratio, count > 0, _CHANGE)
+
+
+def _shift(model: Model, state: State, log_probability, uniform) -> Proposal:
+    slot, count = _pick(state.shape.is_split, uniform[:, 0])
+    found, old = _rules_at(model, state, slot), _rule_of(state, slot)
+    rule = _draw_cut(model, found, uniform[:, 1], model.feature[old])
+    new = _with_rule(model, state, slot, rule)
+    return _proposal(new, jnp.zeros(len(slot)), count > 0, _SHIFT)
+
+
+def _swap(model: Model, state: State, log_probability, uniform) -> Proposal:
+    shape, place = state.shape, places(state.shape)
+    slot, count = _pick(shape.is_split & (place > 0), uniform[:, 0])
+    swapped, parent = _swapped(shape, slot)
+    new = scored(model, swapped, state.rows, state.scores, place == parent[:, None])
+    return _proposal(new, jnp.zeros(len(slot)), count > 0, _SWAP)
+
+
+def _rules_at(model: Model, state: State, slot: jax.Array) -> Available:
+    chain = jnp.arange(len(slot))
+    return available_rules(model, state.rows[chain, slot], state.shape.depth[chain, slot])
+
+
+def _rule_of(state: State, slot: jax.Array) -> jax.Array:
+    """Rule of a split of each tree, int32 [b]; 0 where there is none."""
+    return jnp.maximum(state.shape.rule[jnp.arange(len(slot)), slot], 0)
+
+
+def _with_rule(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> State:
+    changed = places(state.shape) == slot[:, None]
+    shape = with_rules(state.shape, changed, rule[:, None])
+    return scored(model, shape, state.rows, state.scores, changed)
+
+
+def _proposal(state: State, log_ratio, is_possible, move: int, overflows=None) -> Proposal:
+    return Proposal(
+        state,
+        jnp.where(is_possible, log_ratio, -jnp.inf),
+        jnp.full(len(is_possible), move, jnp.int32),
+        jnp.zeros(len(is_possible), bool) if overflows is None else overflows,
+    )
+
+
+_PROPOSERS = (_grow, _prune, _change, _shift, _swap)
+
+
+def propose(
+    model: Model, state: State, move: jax.Array, log_probability: jax.Array, uniform: jax.Array
+) -> Proposal:
+    """Propose the same kind of move in every chain.
 
     Parameters
     ----------
@@ -120,62 +204,11 @@ def propose(model: Model, state: State, log_probability: jax.Array, uniform: jax
         The model.
     state
         Where the chains are.
+    move
+        int32 scalar; place in `MOVES`.
     log_probability
         float64 [moves]; log probability of each of `MOVES`.
     uniform
-        float64 [b, 3]; random numbers.
+        float64 [b, 2]; random numbers.
     """
-    shape, capacity = state.shape, state.shape.capacity
-    chain, place = jnp.arange(len(shape.size)), places(shape)
-    ends = jnp.cumsum(jnp.exp(log_probability))[None]
-    move = jnp.minimum((uniform[:, :1] >= ends).sum(axis=1), len(MOVES) - 1).astype(jnp.int32)
-    is_grow, is_prune, is_swap = (move == kind for kind in (_GROW, _PRUNE, _SWAP))
-
-    is_below_split = shape.is_split & (place > 0)
-    flags = shape.is_split  # change and shift
-    for kind, own in (
-        (is_grow, state.is_growable),
-        (is_prune, shape.has_leaves),
-        (is_swap, is_below_split),
-    ):
-        flags = jnp.where(kind[:, None], own, flags)
-    slot, count = _pick(flags, uniform[:, 1])
-
-    found = available_rules(model, state.rows[chain, slot], shape.depth[chain, slot])
-    old = jnp.maximum(shape.rule[chain, slot], 0)
-    rule = _draw_rule(model, found, uniform[:, 2], move == _SHIFT, old)
-
-    overflows = is_grow & (count > 0) & (shape.size + 2 > capacity)
-    can_grow = is_grow & (count > 0) & ~overflows
-    can_prune = is_prune & (count > 0)
-    is_changed = ((move == _CHANGE) | (move == _SHIFT)) & (count > 0)
-    can_swap = is_swap & (count > 0)
-
-    changed = place == slot[:, None]
-    pruned_shape, source = pruned(shape, slot)
-    swapped_shape, parent = _swapped(shape, slot)
-    new = select(can_grow, grown(shape, slot, rule), shape)
-    new = select(can_prune, pruned_shape, new)
-    new = select(is_changed, with_rules(shape, changed, rule[:, None]), new)
-    new = select(can_swap, swapped_shape, new)
-
-    source = jnp.where(can_prune[:, None], source, place)[..., None]
-    rows, scores = (jnp.take_along_axis(old, source, axis=1) for old in (state.rows, state.scores))
-    top = jnp.where(can_swap, parent, slot)
-    changed = (place == top[:, None]) & (can_grow | is_changed | can_swap)[:, None]
-    proposed = scored(model, new, rows, scores, changed)
-
-    new_law, old_law = _log_law(model, found, rule), _log_law(model, found, old)
-    log_count = jnp.log(jnp.maximum(count, 1))
-    num_growable = jnp.maximum(proposed.is_growable.sum(axis=1), 1)
-    num_prunable = jnp.maximum(new.has_leaves.sum(axis=1), 1)
-    prune_over_grow = log_probability[_PRUNE] - log_probability[_GROW]
-    log_ratio = jnp.zeros(len(chain))
-    for kind, ratio in (
-        (can_grow, prune_over_grow - jnp.log(num_prunable) + log_count - new_law),
-        (can_prune, -prune_over_grow - jnp.log(num_growable) + old_law + log_count),
-        (move == _CHANGE, old_law - new_law),
-    ):
-        log_ratio = jnp.where(kind, ratio, log_ratio)
-    is_possible = can_grow | can_prune | is_changed | can_swap
-    return Proposal(proposed, jnp.where(is_possible, log_ratio, -jnp.inf), move, overflows)
+    return lax.switch(move, _PROPOSERS, model, state, log_probability, uniform)

@@ -11,11 +11,21 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
-from bdtppl.inference.metropolis.trees import Shape, roots
+from bdtppl.inference.metropolis.trees import LEAF, Shape, grown, pruned, roots, running_count
 
-__all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
+__all__ = [
+    "State",
+    "hand_down",
+    "initial",
+    "merge_leaves",
+    "root_rows",
+    "scored",
+    "select",
+    "split_leaf",
+    "state_of",
+]
 
-_PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
+_PIECE_ENTRIES = 1 << 14  # nodes times rules that are scored at once
 
 
 class State(NamedTuple):
@@ -84,7 +94,11 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
         bool [b, k]; nodes whose rows or rule are new. Those below them count as changed too.
     """
     rows, changed = hand_down(model, shape, rows, changed)
-    scores = _score(model, shape, rows, scores, changed & shape.is_used)
+    return summed(shape, rows, _score(model, shape, rows, scores, changed & shape.is_used))
+
+
+def summed(shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
+    """Add up what the nodes score."""
     state = State(shape, rows, scores, shape.size, shape.size)
     terms = state.terms
     log_prior = jnp.where(shape.is_split, terms.log_rule, terms.log_stop)
@@ -92,6 +106,38 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
         log_prior=jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
         log_likelihood=jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
     )
+
+
+def split_leaf(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> State:
+    """Split a leaf of each tree by a rule, int32 [b]; only the three nodes are scored."""
+    shape, chain = state.shape, jnp.arange(len(slot))
+    own, depth = state.rows[chain, slot], shape.depth[chain, slot]
+    side = model.left_words[rule]
+    left, right = own & side, own & ~side
+    leaf = jnp.full_like(rule, LEAF)
+    terms = node_terms(
+        model,
+        jnp.concatenate([own, left, right]),
+        jnp.concatenate([depth, depth + 1, depth + 1]),
+        jnp.concatenate([rule, leaf, leaf]),
+    )
+    found = jnp.split(_stacked(terms), 3)
+    rows, scores = state.rows, state.scores
+    for place, new_rows, new_scores in zip(
+        (slot, shape.size, shape.size + 1), (own, left, right), found, strict=True
+    ):
+        rows = rows.at[chain, place].set(new_rows, mode="drop")
+        scores = scores.at[chain, place].set(new_scores, mode="drop")
+    return summed(grown(shape, slot, rule), rows, scores)
+
+
+def merge_leaves(state: State, slot: jax.Array) -> State:
+    """Merge the two leaves below a split of each tree; nothing is scored anew."""
+    shape, source = pruned(state.shape, slot)
+    rows, scores = (
+        jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
+    )
+    return summed(shape, rows, scores)
 
 
 def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
@@ -113,26 +159,33 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
 
 
 def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
-    num_entries = changed.size
-    piece = min(num_entries, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
-    # Numbers of the changed entries, side by side.
-    running = jnp.cumsum(changed.ravel(), dtype=jnp.int32)
-    nowhere = jnp.full(num_entries + piece, num_entries, jnp.int32)
-    target = jnp.where(changed.ravel(), running - 1, num_entries + piece)
-    entry = nowhere.at[target].set(jnp.arange(num_entries, dtype=jnp.int32), mode="drop")
-    nodes, words = shape.nodes.reshape(num_entries, 4), rows.reshape(num_entries, -1)
+    piece = min(changed.size, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
+    # Changed nodes are numbered chain after chain, and found again by their number.
+    running = running_count(changed)
+    ends = jnp.cumsum(running[:, -1])
 
     def score(carry):
         start, scores = carry
-        at = lax.dynamic_slice_in_dim(entry, start, piece)
-        some = Shape(nodes.at[at].get(mode="clip"), at)
-        terms = node_terms(model, words.at[at].get(mode="clip"), some.depth, some.rule)
-        found = jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
-        return start + piece, scores.at[at].set(found, mode="drop")
+        number = start + jnp.arange(piece, dtype=jnp.int32)
+        chain = (number[:, None] >= ends[None]).sum(axis=1)  # b beyond the last one
+        own = running.at[chain].get(mode="clip")
+        rank = number - (ends.at[chain].get(mode="clip") - own[:, -1])
+        slot = (own <= rank[:, None]).sum(axis=1)
+        terms = node_terms(
+            model,
+            rows.at[chain, slot].get(mode="clip"),
+            shape.depth.at[chain, slot].get(mode="clip"),
+            shape.rule.at[chain, slot].get(mode="clip"),
+        )
+        return start + piece, scores.at[chain, slot].set(_stacked(terms), mode="drop")
 
-    start = jnp.int32(0), scores.reshape(num_entries, 4)
-    _, scores = lax.while_loop(lambda carry: carry[0] < running[-1], score, start)
-    return scores.reshape(*changed.shape, 4)
+    _, scores = lax.while_loop(lambda carry: carry[0] < ends[-1], score, (jnp.int32(0), scores))
+    return scores
+
+
+def _stacked(terms: NodeTerms) -> jax.Array:
+    """Lay out terms as `State.scores`, float64 [m, 4]."""
+    return jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
 
 
 def select(condition: jax.Array, one, other):

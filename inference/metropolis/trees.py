@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["LEAF", "Shape", "grown", "places", "pruned", "roots", "with_rules"]
+__all__ = ["LEAF", "Shape", "grown", "places", "pruned", "roots", "running_count", "with_rules"]
 
 LEAF = -1
 
+_BLOCK = 32  # flags that are counted by one product
 
 _RULE, _LEFT, _PARENT, _DEPTH = range(4)
 _UNUSED = (LEAF, 0, 0, 0)
@@ -89,6 +90,21 @@ class Shape(NamedTuple):
 def places(shape: Shape) -> jax.Array:
     """Numbers of the slots, int32 [1, k]."""
     return jnp.arange(shape.capacity, dtype=jnp.int32)[None]
+
+
+def running_count(flags: jax.Array) -> jax.Array:
+    """Count flags [b, k] up to each one along the second axis, int32 [b, k].
+
+    Two products of matrices: `jnp.cumsum` becomes dozens of small operations on a CPU.
+    """
+    size = flags.shape[1]
+    blocks = -(-size // _BLOCK)
+    flags = jnp.pad(flags, ((0, 0), (0, blocks * _BLOCK - size))).astype(jnp.float32)
+    ones = jnp.ones((_BLOCK, _BLOCK), jnp.float32)
+    within = flags.reshape(-1, blocks, _BLOCK) @ jnp.triu(ones)
+    before = within[..., -1] @ jnp.triu(jnp.ones((blocks, blocks), jnp.float32), 1)
+    running = (within + before[..., None]).reshape(len(flags), -1)
+    return running[:, :size].astype(jnp.int32)
 
 
 def roots(num_chains: int, capacity: int) -> Shape:
