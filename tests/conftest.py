@@ -25,10 +25,11 @@ def pytest_configure(config):
         return
     options = {
         "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(config.cache.mkdir("jax")),
         "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        options["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))
     for name, value in options.items():
         if name.upper() not in os.environ:
             os.environ[name.upper()] = str(value)  # for the processes that tests start
