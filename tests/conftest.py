@@ -13,3 +13,24 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compilation makes a first example slow, which is no failure.
 hypothesis.settings.register_profile("bdtppl", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bdtppl")
+
+
+def pytest_configure(config):
+    """Let the fast run compile quickly, and once for all of its processes and for the next run.
+
+    Compiling is most of its time. The slow run compiles as users do, with all optimisations. A
+    variable of the environment overrules what is set here.
+    """
+    if config.option.markexpr != "not slow":
+        return
+    options = {
+        "jax_disable_most_optimizations": True,
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        options["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))
+    for name, value in options.items():
+        if name.upper() not in os.environ:
+            os.environ[name.upper()] = str(value)  # for the processes that tests start
+            jax.config.update(name, value)

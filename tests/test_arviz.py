@@ -63,9 +63,9 @@ def test_every_variable_has_named_axes_with_coordinates(task):
 
 
 def test_trees_are_counted():
-    matrix, y = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.5, 1.5])
+    matrix, y = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0, 1])
     forest = [LEAF, split(1, 0.5), split(0, 0.5, left=split(0, 0.2, right=split(1, 0.1)))]
-    leaf = NormalInverseGamma(1.0)
+    leaf = DirichletCategorical.symmetric(2)
     data = to_arviz(posterior_of(forest, (1, 3), matrix=matrix, y=y, leaf=leaf), random_state=0)
     assert data.posterior["num_leaves"].values.tolist() == [[1, 2, 4]]
     assert data.posterior["max_leaf_depth"].values.tolist() == [[0, 1, 3]]
@@ -137,9 +137,13 @@ def test_same_seed_gives_the_same_predictive_draws():
     assert (draws[0] != draws[2]).all()
 
 
-def test_weighted_rows_are_repeated_rows():
-    matrix, y = np.array([[0.0], [1.0], [2.0]]), np.array([0.1, 0.5, 2.0])
-    forest, leaf = [LEAF, split(0, 0.5)], NormalInverseGamma(1.0)
+@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
+def test_weighted_rows_are_repeated_rows(task):
+    matrix, forest = np.array([[0.0], [1.0], [2.0]]), [LEAF, split(0, 0.5)]
+    if task == "classification":
+        y, leaf = np.array([0, 1, 1]), DirichletCategorical.symmetric(2)
+    else:
+        y, leaf = np.array([0.1, 0.5, 2.0]), NormalInverseGamma(1.0)
     options = {"shape": (1, 2), "leaf": leaf}
     weighted = posterior_of(forest, matrix=matrix, y=y, weights=[2, 1, 3], **options)
     rows = [0, 0, 1, 2, 2, 2]
@@ -311,7 +315,8 @@ def test_loo_of_one_tree_alone_is_that_of_its_leaves():
     assert abs(loo_estimate(to_arviz(posterior, random_state=0)) - exact) < 1e-7
 
 
-@pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
 def test_loo_of_an_estimator_is_that_of_refits_without_each_row(task):
     """Hold PSIS-LOO to exact refits within 4 standard errors: false-alarm rate 6e-5.
 

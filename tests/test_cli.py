@@ -543,7 +543,7 @@ def test_the_console_script_answers_at_once(tmp_path):
     shown = start()
     assert shown.returncode == 0
     assert all(name in shown.stdout for name in ("demo", "fit", "predict"))
-    assert start("--version").stdout == f"bdtppl {bdtppl.__version__}\n"
+    assert run("--version").stdout == f"bdtppl {bdtppl.__version__}\n"
     wrong = start("fit", "missing.csv", "--target", "y")
     assert wrong.returncode == 2
     assert wrong.stdout == ""

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.inference.pcfg import compiler
@@ -18,6 +19,7 @@ from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
 
+@pytest.mark.slow  # the greedy classifier stands for all in the fast run
 @parametrize_with_checks([ExactTreeClassifier(draws=25), ExactTreeRegressor(draws=25)])
 def test_scikit_learn_contract(estimator, check, caplog):
     with caplog.at_level(logging.ERROR, logger="bdtppl"):  # some checks take warnings for failures
@@ -50,7 +52,11 @@ def test_iris_fits_and_reports():
 
 
 @pytest.mark.parametrize(
-    "prior", [LeafPenalty(1.0), DescriptionLength(), DepthDecay(), GreedyPartition()]
+    "prior",
+    slow_but(
+        (LeafPenalty(1.0), DepthDecay()),
+        [LeafPenalty(1.0), DescriptionLength(), DepthDecay(), GreedyPartition()],
+    ),
 )
 def test_posterior_draws_predict_like_the_exact_mixture(prior):
     """Means over 2,000 draws within 5 standard errors at every row (rate 6e-7 a row)."""

@@ -14,6 +14,7 @@ import pytest
 from exact_problems import TIGHT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import slow_but
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -32,14 +33,6 @@ MODELS = (
 )
 CONCENTRATION = np.array([0.5, 1.0, 2.0])
 EXAMPLES = settings(max_examples=6)
-
-
-def two_of_them(first):
-    """Two of the models, the others in the slow run."""
-    fast = [MODELS[(2 * first + i) % len(MODELS)] for i in range(2)]
-    return [
-        pytest.param(model, marks=() if model in fast else pytest.mark.slow) for model in MODELS
-    ]
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ def repeated(model):
 # --------------------------------------------------------------------------------- properties
 
 
-@pytest.mark.parametrize("name", two_of_them(0))
+@pytest.mark.parametrize("name", slow_but(MODELS[:1], MODELS))
 @EXAMPLES
 @given(data=st.data())
 def test_order_of_rows(name, data):
@@ -125,7 +118,7 @@ def test_order_of_rows(name, data):
     check_same(model, in_order(model, data.draw(st.permutations(range(len(model.y))))))
 
 
-@pytest.mark.parametrize("name", two_of_them(1))
+@pytest.mark.parametrize("name", slow_but(MODELS[1:2], MODELS))
 @EXAMPLES
 @given(data=st.data())
 def test_order_of_columns(name, data):
@@ -142,7 +135,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("name", two_of_them(2))
+@pytest.mark.parametrize("name", slow_but(MODELS[2:3], MODELS))
 @EXAMPLES
 @given(data=st.data())
 def test_strictly_monotone_transforms(name, data):
@@ -156,7 +149,7 @@ def test_strictly_monotone_transforms(name, data):
     check_same(model, replace(model, matrix=matrix))
 
 
-@pytest.mark.parametrize("name", two_of_them(3))
+@pytest.mark.parametrize("name", slow_but(MODELS[1:2], MODELS))
 @EXAMPLES
 @given(data=st.data())
 def test_weights_are_repeated_rows(name, data):
@@ -178,7 +171,7 @@ def relabelled(model, names, concentration):
     )
 
 
-@pytest.mark.parametrize("name", two_of_them(4))
+@pytest.mark.parametrize("name", slow_but(MODELS[:1], MODELS))
 @EXAMPLES
 @given(data=st.data())
 def test_nothing_observed_is_the_prior(name, data):

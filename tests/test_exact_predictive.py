@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from exact_problems import TIGHT, key
+from tiers import slow_but
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -85,7 +86,7 @@ def check_chain_rule(case, kind=ExactPosterior):
 # -------------------------------------------------------------------- against the enumeration
 
 
-@pytest.mark.parametrize(("model", "family", "seed"), CASES)
+@pytest.mark.parametrize(("model", "family", "seed"), slow_but(CASES[:3], CASES))
 def test_predictive_equals_enumeration(model, family, seed):
     case = ep.random_case(model, family, seed)
     check_predictive(case, case.exact)
@@ -100,13 +101,14 @@ def test_predictive_equals_enumeration_on_many(model, family, seed):
     check_chain_rule(ep.random_case(model, family, seed, weighted=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "family", "seed"), CASES[4:5])
 def test_predictive_is_the_mean_over_draws(model, family, seed):
     case = ep.random_case(model, family, seed)
     check_draws(case, case.exact)
 
 
-@pytest.mark.parametrize(("model", "family", "seed"), CHAINS)
+@pytest.mark.parametrize(("model", "family", "seed"), slow_but(CHAINS[:3:2], CHAINS))
 def test_chain_rule(model, family, seed):
     check_chain_rule(ep.random_case(model, family, seed, weighted=False, num_rows=5))
 

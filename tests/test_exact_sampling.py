@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from exact_problems import FALSE_ALARM, TIGHT, key
 from scipy import stats
+from tiers import slow_but
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -35,6 +36,8 @@ CASES = {
     "depth decay by gap, cuts": ("classes", 54, {}),
     "greedy partition, gaps": ("values", 55, {}),
 }
+# The fast run has those that broken samplers are tried on.
+FAST = ("leaf penalty, gaps", "description length, cuts", "depth decay, gaps")
 MANY = [(m, f, seed) for m in ep.MODELS for f in ep.FAMILIES for seed in range(60, 65)]
 
 
@@ -142,14 +145,14 @@ def check_paths(case, exact):
 # -------------------------------------------------------------------- against the enumeration
 
 
-@pytest.mark.parametrize("model", CASES)
+@pytest.mark.parametrize("model", slow_but(FAST, CASES))
 def test_trees_have_their_probabilities(model):
     case = the_case(model)
     check_trees(case, case.exact)
     check_log_joint(case, case.exact)
 
 
-@pytest.mark.parametrize("model", list(CASES)[:4])
+@pytest.mark.parametrize("model", slow_but(FAST, list(CASES)[:4]))
 def test_paths_have_the_predictive(model):
     case = the_case(model)
     check_paths(case, case.exact)
@@ -163,7 +166,7 @@ def test_draws_on_many(model, family, seed):
         check(case, case.exact)
 
 
-@pytest.mark.parametrize("model", list(CASES)[2:5:2])
+@pytest.mark.parametrize("model", slow_but(FAST, list(CASES)[2:5:2]))
 def test_draws_with_nothing_observed_are_the_prior(model):
     case = the_case(model)
     prior = case.posterior(observed=np.zeros(len(case.y), bool))

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import gammaln
 from sklearn.base import clone
 from sklearn.utils import estimator_checks as checks
+from tiers import slow_but
 from typer.testing import CliRunner
 
 import bdtppl
@@ -222,7 +223,7 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("options", MODELS)
+@pytest.mark.parametrize("options", slow_but(MODELS[:2] + MODELS[5:6], MODELS))
 def test_the_log_joint_is_that_of_the_table_with_projections(options):
     X, labels, targets = oblique(seed=1)
     labels[::9] = 1 - labels[::9]
@@ -362,6 +363,7 @@ def test_bad_parameters_get_one_sentence(options, message):
         classifier(**options).fit(*oblique()[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [

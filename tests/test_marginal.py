@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
+from tiers import slow_but
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
@@ -39,11 +40,10 @@ PRIORS = {
 
 @pytest.mark.parametrize(
     ("name", "real"),
-    [
-        pytest.param(name, real, marks=() if real == place % 2 else pytest.mark.slow)
-        for place, name in enumerate(PRIORS)
-        for real in (False, True)
-    ],
+    slow_but(
+        [("leaf penalty", False), ("greedy partition", True)],
+        itertools.product(PRIORS, (False, True)),
+    ),
 )
 def test_log_prob_is_the_exact_log_evidence(name, real):
     design, labels, values = problem(missing=True)
@@ -59,7 +59,7 @@ def test_log_prob_is_the_exact_log_evidence(name, real):
     np.testing.assert_allclose(jax.jit(marginal.log_prob)(jnp.asarray(y)), exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("transform", ["plain", "jit", "vmap", "scan"])
+@pytest.mark.parametrize("transform", slow_but(["jit", "vmap"], ["plain", "jit", "vmap", "scan"]))
 def test_gradients_under_an_outer_float32_trace(transform):
     design, y, _ = problem()
     grammar = compile_grammar(design)
@@ -89,7 +89,9 @@ def test_gradients_under_an_outer_float32_trace(transform):
     np.testing.assert_allclose(gradient, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("prior", [LeafPenalty(0.7), DepthDecay(0.8, 0.5)])
+@pytest.mark.parametrize(
+    "prior", slow_but([DepthDecay(0.8, 0.5)], [LeafPenalty(0.7), DepthDecay(0.8, 0.5)])
+)
 def test_probabilities_of_all_labellings_sum_to_one(prior):
     grammar = compile_grammar(problem(n=6)[0], rules=prior.rules)
     marginal = TreeMarginal(grammar, prior, DirichletCategorical(np.array([0.6, 1.4])))

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from dataclasses import replace
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import get_tags
+from tiers import slow_but
 
 import bdtppl
 from bdtppl import (
@@ -82,8 +84,13 @@ def check_trees_are_the_same(family: str, prior: str, seed: int, **broken) -> in
     return int(dense.tree.num_leaves)
 
 
-@pytest.mark.parametrize("family", ["classes", "values"])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(
+    ("prior", "family"),
+    slow_but(
+        list(zip(PRIORS, cycle(("classes", "values")), strict=False)),
+        product(PRIORS, ("classes", "values")),
+    ),
+)
 def test_the_tree_is_that_of_the_dense_table(prior, family):
     leaves = [check_trees_are_the_same(family, prior, seed) for seed in range(12)]
     assert max(leaves) > 2

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from sklearn.exceptions import NotFittedError
+from tiers import slow_but
 
 from bdtppl import storage
 from bdtppl.encoding import decode, encode
@@ -165,7 +166,7 @@ def test_what_was_not_encoded_is_not_decoded(text):
 # -------------------------------------------------------------------------------- round trips
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", slow_but(TASKS[:1], TASKS))
 def test_estimator_comes_back(task, tmp_path):
     saved = handmade(
         task,
@@ -353,13 +354,19 @@ def test_an_unwritable_folder_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("is_new", "renamed"), [(True, 0), (True, 1), *((False, done) for done in range(4))]
 )
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        pytest.param(KeyboardInterrupt(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_failing_rename_leaves_everything_as_it_was(
-    tmp_path, monkeypatch, is_new, renamed, error
+    saved_model, tmp_path, monkeypatch, is_new, renamed, error
 ):
     folder = tmp_path / "some" / "model"
     if not is_new:
-        handmade("regression").save(folder)
+        shutil.copytree(saved_model, folder)
         (folder / "figure.png").write_bytes(b"not ours")
     before = entries(tmp_path)
     replace_file, calls = os.replace, iter(range(100))
@@ -371,7 +378,7 @@ def test_a_failing_rename_leaves_everything_as_it_was(
 
     monkeypatch.setattr(os, "replace", fail_once)
     with pytest.raises((OSError, KeyboardInterrupt)) as caught:
-        handmade().save(folder)
+        handmade(bins=6).save(folder)
     if isinstance(error, OSError):
         assert str(caught.value) == f"The model cannot be saved in {folder}: {error.strerror}."
     assert entries(tmp_path) == before
