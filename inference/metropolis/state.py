@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
+from bdtppl.inference.hard_model import Model, NodeTerms, children, node_terms
 from bdtppl.inference.metropolis.trees import Shape, roots
 
 __all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
@@ -19,7 +19,7 @@ _PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
 
 
 class State(NamedTuple):
-    """Trees of b chains, k slots, W words.
+    """Trees of b chains, k slots, W words of a node's set (see `bdtppl.inference.hard_model`).
 
     Attributes
     ----------
@@ -101,8 +101,8 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
     def settle(slot, carry):
         rows, changed = carry
         parent = shape.parent[:, slot]
-        side = model.left_words[jnp.maximum(shape.rule[chain, parent], 0)]
-        own = rows[chain, parent] & jnp.where(slot % 2 == 1, side, ~side)
+        rule = jnp.maximum(shape.rule[chain, parent], 0)
+        own = jnp.where(slot % 2 == 1, *children(model, rows[chain, parent], rule))
         below = changed[:, slot] | changed[chain, parent]
         return (
             lax.dynamic_update_index_in_dim(rows, own, slot, 1),
