@@ -245,7 +245,7 @@ def _score_tree(tree, columns: _Columns, rows, prior, leaf, min_leaf, max_depth)
 
 
 def _memories(path: PathMemory, tree, split_on, threshold) -> jax.Array:
-    """What each node remembers of its path, uint64 [k]."""
+    """Work out what each node remembers of its path, uint64 [k]."""
     feature, _, _, left, right, _, _ = tree
 
     def hand_down(slot, memory):

@@ -5,7 +5,7 @@ Everything but the test of draws is deterministic; the checks of the posterior a
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, OrderedDict
 
 import enumeration as en
 import exact_problems as ep
@@ -24,6 +24,7 @@ from test_exact_posterior import (
 from bdtppl.inference import hard_model
 from bdtppl.inference.metropolis.convert import as_shape
 from bdtppl.inference.metropolis.state import state_of
+from bdtppl.inference.pcfg import compiler
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints, KeepTogether
@@ -152,7 +153,8 @@ def test_a_broken_memory_is_noticed(monkeypatch, kind, broken):
     case = memory_case(kind)
     true = Constraints.path_memory
     monkeypatch.setattr(Constraints, "path_memory", lambda self, names: broken(*true(self, names)))
-    grammar = compile_grammar(case.design, constraints=case.constraints, keep=False)
+    monkeypatch.setattr(compiler, "_cache", OrderedDict())
+    grammar = compile_grammar(case.design, constraints=case.constraints)
     wrong = ExactPosterior(grammar, case.prior, case.leaf, case.y)
     monkeypatch.undo()
     must_fail(check_evidence, case, wrong)
@@ -162,7 +164,7 @@ def test_a_broken_memory_is_noticed(monkeypatch, kind, broken):
 
 
 def trees_of(matrix, constraints, rules="gaps"):
-    design = Design.from_matrix(np.asarray(matrix, float))
+    design = Design.from_matrix(np.array(list(matrix), float))
     prior = DescriptionLength(1.0, rules=rules)
     grammar = compile_grammar(design, rules=rules, constraints=constraints)
     y = np.arange(len(design.codes)) % 2
@@ -189,16 +191,12 @@ def test_a_box_ends_inside_one_leaf():
     trees = trees_of(matrix, Constraints(keep_together=box, max_depth=2))
     corners = np.array([[1.2, -100.0], [2.2, -100.0], [1.2, 0.8], [2.2, 0.8]])
     free = trees_of(matrix, Constraints(max_depth=2))
-    num_leaves_met = []
-    for some in (trees, free):
-        met = [
-            len(set(_leaf(some[i], corner) for corner in corners)) for i in range(len(some.left))
-        ]
-        num_leaves_met.append(set(met))
-    assert num_leaves_met[0] == {1}
-    assert max(num_leaves_met[1]) > 1
-    keeps = sum(len({_leaf(free[i], c) for c in corners}) == 1 for i in range(len(free.left)))
-    assert keeps == len(trees.left)
+
+    def leaves_met(some):
+        return [len({_leaf(some[i], corner) for corner in corners}) for i in range(len(some.left))]
+
+    assert set(leaves_met(trees)) == {1}
+    assert leaves_met(free).count(1) == len(trees.left) < len(free.left)
 
 
 def _leaf(tree, row, slot=0):
@@ -238,8 +236,8 @@ def test_the_log_joint_rules_out_what_cuts_a_box():
     leaf, y = DirichletCategorical.symmetric(2), np.array([0, 1, 0, 1])
     limits = Constraints(keep_together=[KeepTogether({"x0": (None, 1)})])
 
-    def score(threshold, **inner):
-        tree = {"feature": 0, "threshold": threshold, "left": inner, "right": {}}
+    def score(cut, **inner):
+        tree = {"feature": 0, "threshold": cut, "left": inner, "right": {}}
         tree = Tree.from_nested(tree, capacity=5)
         return log_joint(tree, design, y, DepthDecay(), leaf, limits).log_joint
 
