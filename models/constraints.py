@@ -123,7 +123,7 @@ class Constraints:
             raise ValueError(f"keep_together must hold KeepTogether boxes; got {boxes!r}.")
         object.__setattr__(self, "keep_together", boxes)
         object.__setattr__(self, "features_at_depth", _levels(self.features_at_depth))
-        pairs = tuple(_features(pair, "before") for pair in self.before)
+        pairs = tuple(_features(pair, "before") for pair in _features(self.before, "before"))
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
         object.__setattr__(self, "before", pairs)
@@ -202,6 +202,8 @@ def _features(given: Any, what: str) -> tuple[Feature, ...]:
 
 def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:
     pairs = given.items() if isinstance(given, Mapping) else given
+    if not isinstance(given, Mapping | tuple | list):
+        raise ValueError(f"features_at_depth must map depths to features; got {given!r}.")
     levels = tuple(sorted((depth, _features(some, "features_at_depth")) for depth, some in pairs))
     for depth, _ in levels:
         if not _is_count(depth, 0):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.precision import in_float64
 from bdtppl.models.rule_laws import Node, Rule, RuleLaw
 
 __all__ = ["log_shares"]
@@ -94,6 +95,7 @@ def _in_pieces(weigh: Callable[[Any], jax.Array], facts: Any, length: int) -> np
     return np.concatenate(parts)
 
 
+@in_float64
 def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
     """Log probability of every production given that its node splits.
 
