@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 from bdtppl.models.table import Schema
@@ -27,6 +27,7 @@ _PARTS = {
         DescriptionLength,
         DirichletCategorical,
         GreedyPartition,
+        KeepTogether,
         LeafPenalty,
         NormalInverseGamma,
     )
@@ -80,6 +81,11 @@ def encode(value: Any, what: str) -> Any:
         return {"name": "dict", "items": pairs}
     if isinstance(value, Schema):
         return {"name": "Schema", "columns": value.to_json()}
+    if callable(value):
+        raise ValueError(
+            f"{what} cannot be saved: it is a function, and a model that is loaded executes "
+            f"nothing. Fit with a prior of numbers and words alone to save it."
+        )
     name = type(value).__name__
     if _PARTS.get(name) is type(value):
         parameters = {

@@ -2,7 +2,8 @@
 
 Sets of rows are words of bits, so the rows of a node are its parent's intersected with its rule's
 side, and counting them is counting bits. The facts of a node that a prior asks for follow from how
-many of its rows lie on the left of every rule.
+many of its rows lie on the left of every rule. Where constraints look at the path, a node's words
+of rows are followed by one more, what it remembers of its path.
 """
 
 from typing import Any, NamedTuple
@@ -16,9 +17,11 @@ from bdtppl.inference.bitsets import pack
 from bdtppl.inference.precision import as_float64
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data import Design, midpoint
 from bdtppl.models.leaves import CountTable, Leaf
-from bdtppl.models.priors import Node, Rule, TreePrior
+from bdtppl.models.path_memory import PathMemory
+from bdtppl.models.priors import Node, Rule, TreePrior, require_rules_apart, weighs_each_cut
+from bdtppl.models.rule_laws import DenseRules
 
 __all__ = [
     "Available",
@@ -26,6 +29,7 @@ __all__ = [
     "NodeTerms",
     "NodeWeights",
     "available_rules",
+    "children",
     "code_above",
     "leaf_scores",
     "leaf_statistics",
@@ -40,6 +44,8 @@ _UNROLLED = 32  # words of a set that are counted in one fused operation
 class Model(NamedTuple):
     """Tables of rules, and what scores trees; n rows, W words, R rules, d features, s statistics.
 
+    A node's set of rows is W words, or W + 1 where there is a `path`.
+
     A rule is a cut after one code of a feature, with missing values on one side. Rules of one
     feature and side of missing values lie side by side, in the order of their cuts. Rules that no
     tree uses stand in the table too: the cut after a feature's last code, which keeps its total,
@@ -51,11 +57,11 @@ class Model(NamedTuple):
         uint64 [W, R] and [R, W]; rows on the left, twice: one to count them in all rules, one to
         look a rule up.
     rows_at
-        uint64 [W, R]; rows at the code below the cut; those that are missing before the first code.
+        uint64 [W, R]; rows at the code below the cut.
     rows_below, rows_above
         uint64 [W, R], or None where no value is missing; rows with a value on either side.
     every_row
-        uint64 [W]; all rows.
+        uint64 [W] or [W + 1]; the root's set.
     feature
         int32 [R].
     low
@@ -68,6 +74,11 @@ class Model(NamedTuple):
         bool [R]; whether a tree may use the rule.
     low_edge, high_edge
         float64 [R]; least and greatest training value of the code below the cut.
+    threshold
+        float64 [R]; the cut.
+    place, num_items
+        int [R] and [d]; place in the list of the feature's rules, and its length (see
+        `bdtppl.models.rule_laws.RuleTable`).
     by_feature
         float64 [R, d]; one where the rule splits on the feature.
     statistics
@@ -78,6 +89,8 @@ class Model(NamedTuple):
         Log marginals of counts of classes, or None.
     min_leaf, max_depth
         float64 scalars; limits.
+    path
+        What nodes remember of their paths, or None where no constraint looks at them.
     prior, leaf
         The model's numbers, float64.
     """
@@ -96,12 +109,16 @@ class Model(NamedTuple):
     can_cut: jax.Array
     low_edge: jax.Array
     high_edge: jax.Array
+    threshold: jax.Array
+    place: jax.Array
+    num_items: jax.Array
     by_feature: jax.Array
     statistics: jax.Array
     classes: jax.Array | None
     table: CountTable | None
     min_leaf: jax.Array
     max_depth: jax.Array
+    path: PathMemory | None
     prior: Any
     leaf: Any
 
@@ -131,7 +148,7 @@ def pose(
     Raises
     ------
     ValueError
-        If the targets do not fit the rows.
+        If the targets do not fit the rows, or the prior not the constraints.
     """
     y = np.asarray(y)
     if y.shape != (design.num_rows,):
@@ -139,7 +156,9 @@ def pose(
             f"y must have one entry per row, shape ({design.num_rows},); got {y.shape}."
         )
     constraints = Constraints() if constraints is None else constraints
+    require_rules_apart(prior, constraints)
     allowed = constraints.allows(design.names)
+    path = constraints.path_memory(design.names)
     row = np.repeat(np.arange(design.num_rows), design.weights)
     codes = design.codes[row]
     runs = []
@@ -155,7 +174,8 @@ def pose(
     low = design.offset[feature] + np.maximum(code, 0)
     values, is_value = codes[:, feature], codes[:, feature] >= 0
     left_words = pack(((values <= code) & (is_value | missing_left)).T)
-    rows_at = _by_word(values == code)
+    num_sides = 1 + design.has_missing
+    rows_at = _by_word(is_value & (values == code))
     rows_below = rows_above = None
     if design.has_missing.any():
         rows_below, rows_above = _by_word(is_value & (values <= code)), _by_word(values > code)
@@ -164,6 +184,9 @@ def pose(
     if not isinstance(table, CountTable):
         table = None
     max_depth = np.inf if constraints.max_depth is None else constraints.max_depth
+    every_row = pack(np.ones((1, len(row)), bool))[0]
+    if path is not None:
+        every_row = np.append(every_row, path.start)
     with jax.enable_x64(True):
         return Model(
             left_rows=jnp.asarray(np.ascontiguousarray(left_words.T)),
@@ -171,7 +194,7 @@ def pose(
             rows_at=rows_at,
             rows_below=rows_below,
             rows_above=rows_above,
-            every_row=jnp.asarray(pack(np.ones((1, len(row)), bool))[0]),
+            every_row=jnp.asarray(every_row),
             feature=jnp.asarray(feature, jnp.int32),
             low=jnp.asarray(low, jnp.int32),
             missing_left=jnp.asarray(missing_left),
@@ -180,12 +203,18 @@ def pose(
             can_cut=jnp.asarray((np.arange(len(code)) != last) & (code >= 0) & allowed[feature]),
             low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[low]),
             high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[low]),
+            threshold=jnp.asarray(
+                design.cut_threshold[np.minimum(low + (code >= 0), len(design.low_edge) - 1)]
+            ),
+            place=jnp.asarray(np.maximum(code, 0) * num_sides[feature] + missing_left),
+            num_items=jnp.asarray((design.num_codes - 1) * num_sides),
             by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
             statistics=jnp.asarray(statistics),
             classes=None if table is None else jnp.asarray(pack(statistics.T > 0).T),
             table=jax.tree.map(jnp.asarray, table),
             min_leaf=jnp.float64(constraints.min_leaf),
             max_depth=jnp.float64(max_depth),
+            path=jax.tree.map(jnp.asarray, path),
             prior=as_float64(prior.resolve(design)),
             leaf=as_float64(leaf),
         )
@@ -198,14 +227,14 @@ def _by_word(is_in: np.ndarray) -> jax.Array:
 
 
 def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:
-    """Say whether sets [m, W] have a row in common with others [W, r], bool [m, r]."""
+    """Say whether nodes' sets have a row in common with others [W, r], bool [m, r]."""
 
     def add(shared, w):
         own = lax.dynamic_index_in_dim(words, w, 1)
         return shared | (own & lax.dynamic_index_in_dim(sets, w, 0))
 
     shared = jnp.zeros((words.shape[0], sets.shape[1]), words.dtype)
-    return _over_words(words.shape[1], add, shared) != 0
+    return _over_words(len(sets), add, shared) != 0
 
 
 def _over_words(num_words: int, add, start: jax.Array) -> jax.Array:
@@ -218,14 +247,46 @@ def _over_words(num_words: int, add, start: jax.Array) -> jax.Array:
 
 
 def _count(words: jax.Array, sets: jax.Array) -> jax.Array:
-    """Count the rows that sets [m, W] share with others [W, r], int32 [m, r]."""
+    """Count the rows that nodes' sets share with others [W, r], int32 [m, r]."""
 
     def add(total, w):
         own = lax.dynamic_index_in_dim(words, w, 1)
         shared = own & lax.dynamic_index_in_dim(sets, w, 0)
         return total + lax.population_count(shared).astype(jnp.int32)
 
-    return _over_words(words.shape[1], add, jnp.zeros((words.shape[0], sets.shape[1]), jnp.int32))
+    return _over_words(len(sets), add, jnp.zeros((words.shape[0], sets.shape[1]), jnp.int32))
+
+
+def children(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Part the sets of nodes between their left and right children.
+
+    Parameters
+    ----------
+    model
+        The model.
+    rows
+        uint64 [m, W] or [m, W + 1]; sets of the nodes.
+    rule
+        int32 [m]; rules that split them.
+    """
+    side = model.left_words[rule]
+    if model.path is None:
+        return rows & side, rows & ~side
+    own, memory = rows[:, :-1], rows[:, -1]
+    threshold = _thresholds(model, _meet(rows, model.rows_at))[jnp.arange(len(rule)), rule]
+    memories = model.path.children(memory, model.feature[rule], threshold)
+    return tuple(
+        jnp.concatenate([words, memory[:, None]], axis=1)
+        for words, memory in zip((own & side, own & ~side), memories, strict=True)
+    )
+
+
+def _thresholds(model: Model, is_present: jax.Array) -> jax.Array:
+    """Threshold of every rule in nodes, float64 [m, R]; see `Available` for the argument."""
+    if model.prior.rules == "cuts":
+        return jnp.broadcast_to(model.threshold[None], is_present.shape)
+    above = _next_present(model, is_present)
+    return midpoint(model.high_edge[None], model.low_edge[above], jnp)
 
 
 class Available(NamedTuple):
@@ -237,6 +298,8 @@ class Available(NamedTuple):
         bool [m, R]; whether the rule is available.
     num_left
         int32 [m, R]; rows on its left, those with missing values counted on their side.
+    is_present
+        bool [m, R]; whether the node has a row at the code below the cut.
     num_rows
         int32 [m]; rows in the node.
     num_feature_rules
@@ -247,6 +310,7 @@ class Available(NamedTuple):
 
     is_rule: jax.Array
     num_left: jax.Array
+    is_present: jax.Array
     num_rows: jax.Array
     num_feature_rules: jax.Array
     num_features: jax.Array
@@ -260,22 +324,26 @@ def available_rules(model: Model, rows: jax.Array, depth: jax.Array) -> Availabl
     model
         The model.
     rows
-        uint64 [m, W]; rows of the nodes.
+        uint64 [m, W] or [m, W + 1]; sets of the nodes.
     depth
         int32 [m]; splits above them.
     """
-    num_left = _count(rows, model.left_rows)
-    total = lax.population_count(rows).astype(jnp.int32).sum(axis=1, keepdims=True)
+    num_left, is_present = _count(rows, model.left_rows), _meet(rows, model.rows_at)
+    own = rows[:, : len(model.left_rows)]
+    total = lax.population_count(own).astype(jnp.int32).sum(axis=1, keepdims=True)
     least = jnp.maximum(model.min_leaf, 1)
     is_rule = model.can_cut[None] & (num_left >= least) & (total - num_left >= least)
     if model.rows_above is not None:  # rows without a value part nothing by themselves
         is_rule &= _meet(rows, model.rows_above) & _meet(rows, model.rows_below)
     if model.prior.rules == "gaps":  # the rule of a gap is the cut next to the code below it
-        is_rule &= _meet(rows, model.rows_at)
+        is_rule &= is_present
     is_rule &= (depth < model.max_depth)[:, None]
+    if model.path is not None:
+        threshold = _thresholds(model, is_present)
+        is_rule &= model.path.allows(rows[:, -1:], model.feature[None], threshold)
     num_feature_rules = _by_feature(model, is_rule)
     num_features = (num_feature_rules > 0).sum(axis=1).astype(float)
-    return Available(is_rule, num_left, total[:, 0], num_feature_rules, num_features)
+    return Available(is_rule, num_left, is_present, total[:, 0], num_feature_rules, num_features)
 
 
 def _by_feature(model: Model, flags: jax.Array) -> jax.Array:
@@ -307,19 +375,25 @@ def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array)
     """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m]."""
     prior = model.prior
     found = available_rules(model, rows, depth)
-    node = _node_facts(found, depth)
+    node = _node_facts(model, found, depth)
     place = jnp.maximum(rule, 0)
     every = jnp.arange(len(place))
     feature = model.feature[place]
-    cuts_of_gap, width, total_width = _gap(model, found, rows, place)
-    shared_by = _num_equivalent(model, found, rows, place) if prior.counts_partitions else 1.0
-    facts = Rule(
-        feature,
-        jnp.log(cuts_of_gap),
-        jnp.log(jnp.maximum(found.num_feature_rules[every, feature], 1)),
-        jnp.log(width / total_width),
-        jnp.log(shared_by),
-    )
+    shared_by = 1.0
+    if weighs_each_cut(prior):
+        shares = _log_shares(model, found, node)
+        facts = Rule(feature, log_share=shares[every, place])
+    else:
+        cuts_of_gap, width, total_width = _gap(model, found, place)
+        if prior.counts_partitions:
+            shared_by = _num_equivalent(model, found, rows, place)
+        facts = Rule(
+            feature,
+            jnp.log(cuts_of_gap),
+            jnp.log(jnp.maximum(found.num_feature_rules[every, feature], 1)),
+            jnp.log(width / total_width),
+            jnp.log(shared_by),
+        )
     log_rule = prior.log_rule(node, facts) - jnp.log(shared_by)
     is_available = found.is_rule[every, place]
     return NodeTerms(
@@ -330,12 +404,52 @@ def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array)
     )
 
 
-def _node_facts(found: Available, depth: jax.Array) -> Node:
-    return Node(
+def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
+    """Facts of m nodes; their boxes only where they are read."""
+    node = Node(
         depth.astype(float),
         found.num_features > 0,
         found.num_rows.astype(float),
         jnp.log(jnp.maximum(found.num_features, 1)),
+    )
+    num_features = model.by_feature.shape[1]
+    reads = set(model.prior.node_facts)
+    if weighs_each_cut(model.prior):
+        reads |= model.prior.law.reads(num_features)[0]
+    if reads.isdisjoint(("least", "greatest")):
+        return node
+    is_present = found.is_present
+
+    def extreme(reduce, edge, none):
+        values = jnp.where(is_present, edge[None], none).T
+        found = reduce(values, model.feature, num_features, indices_are_sorted=True).T
+        return jnp.where(jnp.isinf(found), jnp.nan, found)
+
+    return node._replace(
+        least=extreme(jax.ops.segment_min, model.low_edge, jnp.inf),
+        greatest=extreme(jax.ops.segment_max, model.high_edge, -jnp.inf),
+    )
+
+
+def _log_shares(model: Model, found: Available, node: Node) -> jax.Array:
+    """Log probability of every rule given that its node splits, float64 [m, R]."""
+    law = model.prior.law
+    cuts_of_gap, width = _every_gap(model, found)
+    rule = Rule(
+        model.feature[None],
+        threshold=_thresholds(model, found.is_present),
+        width=width / cuts_of_gap,
+        num_left=found.num_left.astype(float),
+        num_right=(found.num_rows[:, None] - found.num_left).astype(float),
+    )
+    each = jax.tree.map(lambda fact: fact[:, None], node)
+    features = jnp.arange(model.by_feature.shape[1])[None]
+    table = DenseRules(model.feature, model.place, model.num_items, model.by_feature)
+    return law.log_shares(
+        table,
+        found.is_rule,
+        law.weigh_features(each, features),
+        law.weigh_cuts(each, rule),
     )
 
 
@@ -359,17 +473,20 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     """Weigh stopping and every rule at nodes with rows [m, W] and depths [m]."""
     prior = model.prior
     found = available_rules(model, rows, depth)
-    cuts_of_gap, width = _every_gap(model, found, rows)
-    total_width = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+    node = _node_facts(model, found, depth)
     shared_by = _every_num_equivalent(model, found, rows) if prior.counts_partitions else 1.0
-    facts = Rule(
-        model.feature[None],
-        jnp.log(cuts_of_gap),
-        jnp.log(jnp.maximum(found.num_feature_rules @ model.by_feature.T, 1)),
-        jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_feature.T)),
-        jnp.log(shared_by),
-    )
-    node = _node_facts(found, depth)
+    if weighs_each_cut(prior):
+        facts = Rule(model.feature[None], log_share=_log_shares(model, found, node))
+    else:
+        cuts_of_gap, width = _every_gap(model, found)
+        total_width = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        facts = Rule(
+            model.feature[None],
+            jnp.log(cuts_of_gap),
+            jnp.log(jnp.maximum(found.num_feature_rules @ model.by_feature.T, 1)),
+            jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_feature.T)),
+            jnp.log(shared_by),
+        )
     each = jax.tree.map(lambda fact: fact[:, None], node)
     log_rules = prior.log_rule(each, facts) - jnp.log(shared_by)
     return NodeWeights(
@@ -399,14 +516,19 @@ def leaf_scores(model: Model, rows: jax.Array) -> jax.Array:
     return scores
 
 
-def _gap(model: Model, found: Available, rows: jax.Array, place: jax.Array):
+def _gap(model: Model, found: Available, place: jax.Array):
     """Cuts in the gap of one rule of each node, its width, and that of all its feature's rules.
 
     What the prior does not read is not computed.
     """
     num_left = found.num_left
     every = jnp.arange(len(place))
-    present = _meet(rows, model.rows_at)
+    if model.path is not None:  # which may rule out some cuts of a gap
+        cuts_of_gap, width = _every_gap(model, found)
+        total = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        own_total = jnp.maximum(total[every, model.feature[place]], 1e-300)
+        return cuts_of_gap[every, place], width[every, place], own_total
+    present = found.is_present
     above = _next_present(model, present)
     in_gap = model.first[None] == model.first[place][:, None]
     in_gap &= num_left == num_left[every, place][:, None]
@@ -421,9 +543,9 @@ def _gap(model: Model, found: Available, rows: jax.Array, place: jax.Array):
     return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
 
 
-def _every_gap(model: Model, found: Available, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _every_gap(model: Model, found: Available) -> tuple[jax.Array, jax.Array]:
     """Cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
-    present = _meet(rows, model.rows_at)
+    present = found.is_present
     above = _next_present(model, present)
     place = jnp.arange(present.shape[1])[None]
     below = jnp.maximum(lax.cummax(jnp.where(present, place, 0), 1), model.first[None])
@@ -458,7 +580,7 @@ def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.
         return same[0] & (side == own), same[1] & (side == (word ^ own))
 
     start = jnp.ones(found.is_rule.shape, bool)
-    same_side, other_side = lax.fori_loop(0, rows.shape[1], compare, (start, start))
+    same_side, other_side = lax.fori_loop(0, len(model.left_rows), compare, (start, start))
     return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
 
 

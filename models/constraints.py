@@ -2,19 +2,79 @@
 
 Constraints remove rules from a node before the prior weighs the ones that are left, so a prior that
 normalises over available rules is renormalised by itself.
+
+References
+----------
+Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classification and
+Regression Trees, section 2 and Figure 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Constraints"]
+from bdtppl.models.path_memory import MOST_BITS, PathMemory
+
+__all__ = ["Constraints", "KeepTogether"]
+
+Feature = int | str
+
+
+@dataclass(frozen=True)
+class KeepTogether:
+    """A box that lies in one leaf: no split may cut it (the paper's Figure 1).
+
+    A split at v of a feature on which the box spans [low, high] cuts it where low < v <= high and
+    the box lies in the node whole.
+
+    Attributes
+    ----------
+    intervals
+        Closed intervals by feature, index or name, as ``{feature: (low, high)}``; None or an
+        infinite number is an open end. On features that are not named the box has no ends, so no
+        node that holds it may split on them. Kept as (feature, low, high) triples.
+
+    Examples
+    --------
+    >>> KeepTogether({"x2": (None, 127), "x8": (None, 28)}).intervals
+    (('x2', -inf, 127.0), ('x8', -inf, 28.0))
+    """
+
+    intervals: Any
+
+    def __post_init__(self):
+        if isinstance(self.intervals, Mapping):
+            try:
+                triples = tuple((name, *ends) for name, ends in self.intervals.items())
+            except TypeError:
+                triples = ()
+        else:
+            triples = tuple(self.intervals)
+        if not triples or any(len(triple) != 3 for triple in triples):
+            raise ValueError(
+                f"A box needs intervals {{feature: (low, high)}}; got {self.intervals!r}."
+            )
+        object.__setattr__(self, "intervals", tuple(_interval(*triple) for triple in triples))
+
+
+def _interval(feature: Feature, low: Any, high: Any) -> tuple[Feature, float, float]:
+    ends = []
+    for end, open_end in ((low, -np.inf), (high, np.inf)):
+        if isinstance(end, bool) or not isinstance(end, int | float | np.number | None):
+            raise ValueError(f"The box's ends on {feature!r} must be numbers; got {end!r}.")
+        ends.append(open_end if end is None else float(end))
+    if not ends[0] <= ends[1]:
+        raise ValueError(f"The box on {feature!r} must span low <= high; got {ends}.")
+    return feature, *ends
 
 
 @dataclass(frozen=True)
 class Constraints:
     """Limits on the trees of a model.
+
+    The last three look at the path from the root. They are given as shown, and kept as tuples.
 
     Attributes
     ----------
@@ -24,16 +84,29 @@ class Constraints:
         Most levels of splits, the root's split being the first; None for no limit.
     features
         Indices or names of the features that rules may use; None for all.
+    keep_together
+        Boxes that no split may cut, `KeepTogether` each.
+    features_at_depth
+        Features that rules at a depth may use, ``{0: ("age",)}``, the root's depth being 0; depths
+        that are not named have no limit of their own.
+    before
+        Pairs of features, ``(("age", "start"),)``: rules on the second one stand only below a split
+        on the first.
 
     Examples
     --------
     >>> Constraints(min_leaf=5, max_depth=3).max_depth
     3
+    >>> Constraints(keep_together=[KeepTogether({"age": (18, None)})]).looks_at_path
+    True
     """
 
     min_leaf: int = 1
     max_depth: int | None = None
-    features: tuple[int | str, ...] | None = None
+    features: tuple[Feature, ...] | None = None
+    keep_together: Any = ()
+    features_at_depth: Any = ()
+    before: Any = ()
 
     def __post_init__(self):
         if not _is_count(self.min_leaf, 1):
@@ -43,31 +116,113 @@ class Constraints:
                 f"max_depth must be None or an integer of at least 0; got {self.max_depth!r}."
             )
         if self.features is not None:
-            object.__setattr__(self, "features", tuple(self.features))
+            object.__setattr__(self, "features", _features(self.features, "features"))
+        boxes = self.keep_together
+        boxes = (boxes,) if isinstance(boxes, KeepTogether) else tuple(boxes)
+        if not all(isinstance(box, KeepTogether) for box in boxes):
+            raise ValueError(f"keep_together must hold KeepTogether boxes; got {boxes!r}.")
+        object.__setattr__(self, "keep_together", boxes)
+        object.__setattr__(self, "features_at_depth", _levels(self.features_at_depth))
+        pairs = tuple(_features(pair, "before") for pair in _features(self.before, "before"))
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
+        object.__setattr__(self, "before", pairs)
+
+    @property
+    def looks_at_path(self) -> bool:
+        """Whether the rules of a node depend on more of its path than its rows and depth."""
+        return bool(self.keep_together or self.features_at_depth or self.before)
 
     def allows(self, names: Sequence[str]) -> np.ndarray:
-        """Which of the named features rules may use, bool [d].
+        """Which of the named features rules may use anywhere, bool [d].
 
         Raises
         ------
         ValueError
-            If a feature in `features` does not exist.
+            If a feature that any of the constraints names does not exist.
         """
+        self.path_memory(names)
         if self.features is None:
             return np.ones(len(names), bool)
         allowed = np.zeros(len(names), bool)
-        for feature in self.features:
-            if isinstance(feature, str) and feature in names:
-                allowed[list(names).index(feature)] = True
-            elif not isinstance(feature, str) and 0 <= feature < len(names):
-                allowed[feature] = True
-            else:
-                raise ValueError(
-                    f"features names {feature!r}, which is not one of {', '.join(names[:10])}."
-                )
+        allowed[_places(self.features, names, "features")] = True
         return allowed
+
+    def path_memory(self, names: Sequence[str]) -> PathMemory | None:
+        """Tabulate what looks at the path, for features of these names; None where nothing does.
+
+        Raises
+        ------
+        ValueError
+            If a feature does not exist, or there is more to remember than a memory has bits.
+        """
+        if not self.looks_at_path:
+            return None
+        num_features = len(names)
+        low = np.full((len(self.keep_together), num_features), -np.inf)
+        high = np.full((len(self.keep_together), num_features), np.inf)
+        for place, box in enumerate(self.keep_together):
+            where = _places([feature for feature, _, _ in box.intervals], names, "keep_together")
+            low[place, where] = [end for _, end, _ in box.intervals]
+            high[place, where] = [end for _, _, end in box.intervals]
+        pairs = [_places(pair, names, "before") for pair in self.before]
+        firsts = sorted({first for first, _ in pairs})
+        num_levels = 1 + max((depth for depth, _ in self.features_at_depth), default=-1)
+        first_level = len(low) + len(firsts)
+        if first_level + num_levels > MOST_BITS:
+            raise ValueError(
+                f"A node can remember {MOST_BITS} things of its path, but {len(low)} boxes "
+                f"(keep_together), {len(firsts)} features (before) and {num_levels} levels "
+                f"(features_at_depth) are {first_level + num_levels}."
+            )
+        bit = [np.uint64(1 << place) for place in range(MOST_BITS)]
+        forbids, clears = np.zeros((2, num_features), np.uint64)
+        for place, first in enumerate(firsts, start=len(low)):
+            clears[first] |= bit[place]
+            forbids[[then for each, then in pairs if each == first]] |= bit[place]
+        for depth, allowed in self.features_at_depth:
+            is_allowed = np.zeros(num_features, bool)
+            is_allowed[_places(allowed, names, "features_at_depth")] = True
+            forbids[~is_allowed] |= bit[first_level + depth]
+        levels = sum(1 << place for place in range(first_level, first_level + num_levels))
+        start = (1 << first_level) - 1 + ((1 << first_level) if num_levels else 0)
+        return PathMemory(low, high, forbids, clears, np.uint64(levels), np.uint64(start))
 
 
 def _is_count(value, least: int) -> bool:
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return bool(is_integer and value >= least)
+
+
+def _features(given: Any, what: str) -> tuple[Feature, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray | set | frozenset):
+        raise ValueError(f"{what} must list features; got {given!r}.")
+    return tuple(given)
+
+
+def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    if not isinstance(given, Mapping | tuple | list):
+        raise ValueError(f"features_at_depth must map depths to features; got {given!r}.")
+    levels = tuple(sorted((depth, _features(some, "features_at_depth")) for depth, some in pairs))
+    for depth, _ in levels:
+        if not _is_count(depth, 0):
+            raise ValueError(
+                f"features_at_depth must name depths of at least 0, the root's; got {depth!r}."
+            )
+    return levels
+
+
+def _places(features: Sequence[Feature], names: Sequence[str], what: str) -> list[int]:
+    """Places of features, by index or name, among the names."""
+    places = []
+    for feature in features:
+        if isinstance(feature, str) and feature in names:
+            places.append(list(names).index(feature))
+        elif not isinstance(feature, str) and 0 <= feature < len(names):
+            places.append(int(feature))
+        else:
+            raise ValueError(
+                f"{what} names {feature!r}, which is not one of {', '.join(names[:10])}."
+            )
+    return places

@@ -9,7 +9,8 @@ code < v* sends a row to the left; it is shown to people as ``petal width < 0.8`
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 
@@ -302,10 +303,13 @@ def _check_weights(weights: np.ndarray) -> np.ndarray:
     return weights.astype(np.int64)
 
 
-def midpoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Midpoint that float rounding never puts onto ``low``, so that low < cut <= high holds."""
+def midpoint(low: Any, high: Any, xp: ModuleType = np) -> Any:
+    """Midpoint that float rounding never puts onto ``low``, so that low < cut <= high holds.
+
+    Arrays are those of a namespace, `numpy` or `jax.numpy`.
+    """
     middle = low / 2 + high / 2
-    return np.where(middle > low, np.minimum(middle, high), high)
+    return xp.where(middle > low, xp.minimum(middle, high), high)
 
 
 def _midpoint_cuts(distinct: np.ndarray) -> np.ndarray:

@@ -8,19 +8,23 @@ likelihood set to one. A constraint removes rules; *available* always means thos
 References
 ----------
 Sullivan et al. 2023 (BCART-PCFG), equation 9; Chipman, George and McCulloch 1998; Nuti et al. 2021
-(GMT), section 3; Learning Decision Trees as Amortized Structure Inference (DT-GFN), section 3.
+(GMT), section 3; Learning Decision Trees as Amortized Structure Inference (DT-GFN), section 3;
+Angelopoulos and Cussens 2005, sections 2 and 3 (priors as stochastic programs).
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+from bdtppl.models.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
 
 __all__ = [
     "DepthDecay",
@@ -28,63 +32,13 @@ __all__ = [
     "GreedyPartition",
     "LeafPenalty",
     "Node",
+    "Program",
     "Rule",
     "Rules",
     "TreePrior",
+    "require_rules_apart",
+    "weighs_each_cut",
 ]
-
-Rules = Literal["gaps", "cuts"]
-CutWeights = Literal["uniform", "gap"]
-
-
-class Node(NamedTuple):
-    """What a prior may know of a node; arrays that broadcast against each other.
-
-    Attributes
-    ----------
-    depth
-        Splits above the node; the root has depth 0.
-    has_rule
-        Whether any rule is available.
-    num_rows
-        Rows in the node, repeated ones counted as often as they are.
-    log_num_features
-        Log of the number of features with an available rule.
-    """
-
-    depth: Any
-    has_rule: Any
-    num_rows: Any = None
-    log_num_features: Any = None
-
-
-class Rule(NamedTuple):
-    """What a prior may know of a rule, or of all rules of a node inside one gap.
-
-    With ``rules="cuts"`` the cuts between two neighbouring values of a node part its rows alike and
-    are one entry that stands for several rules; with ``rules="gaps"`` it stands for one. Counts
-    come as their logs, as weights use them: a pass over millions of entries looks logs up.
-
-    Attributes
-    ----------
-    feature
-        Feature index.
-    log_num_cuts
-        Log of the number of rules that the entry stands for.
-    log_num_feature_cuts
-        Log of the number of available rules of the same feature in the node.
-    log_width_share
-        Log of the width of the entry's gap over the summed width of its feature's available rules.
-    log_num_equivalent
-        Log of the number of rules of the node, the entry's own included, that part its rows into
-        the same two sets.
-    """
-
-    feature: Any
-    log_num_cuts: Any = None
-    log_num_feature_cuts: Any = None
-    log_width_share: Any = None
-    log_num_equivalent: Any = None
 
 
 @runtime_checkable
@@ -106,7 +60,8 @@ class TreePrior(Protocol):
         Support of each parameter that can be fitted.
     node_facts, rule_facts
         Names of the `Node` and `Rule` fields that the weights read, beside ``depth``, ``has_rule``
-        and ``feature``, which are always there.
+        and ``feature``, which are always there. A prior that reads ``log_share`` has a member
+        ``law``, the `bdtppl.models.rule_laws.RuleLaw` that it follows from.
     """
 
     @property
@@ -164,6 +119,29 @@ class TreePrior(Protocol):
         ...
 
 
+def weighs_each_cut(prior: TreePrior) -> bool:
+    """Whether a prior may weigh the cuts of one gap apart."""
+    return "log_share" in prior.rule_facts
+
+
+def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
+    """Refuse a prior that counts partitions where constraints look at the path.
+
+    Rules that part the rows alike then leave different things to the splits below them.
+
+    Raises
+    ------
+    ValueError
+        If both are the case.
+    """
+    if prior.counts_partitions and constraints.looks_at_path:
+        raise ValueError(
+            f"{type(prior).__name__} shares a weight among rules that make one partition, which "
+            f"keep_together, features_at_depth and before tell apart: use DepthDecay or "
+            f"DescriptionLength."
+        )
+
+
 class _Defaults:
     """Members that most priors share."""
 
@@ -184,6 +162,47 @@ class _Defaults:
         """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
         weight = self.log_split(node, rule)
         return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
+
+
+class _NormalisedRules(_Defaults):
+    """A split's rule by a law that sums to one over the node's available rules."""
+
+    feature_weights: Any
+    cut_weights: Any
+    over: Any
+    choice: Any
+    rules: Rules
+
+    @property
+    def law(self) -> RuleLaw:
+        """Law of the rule, given that a node splits."""
+        return RuleLaw(self.feature_weights, self.cut_weights, self.over, self.choice)
+
+    def _check_law(self) -> None:
+        weights = self.feature_weights
+        if weights is not None and not callable(weights):
+            is_mapping = isinstance(weights, Mapping)
+            pairs = tuple(weights.items() if is_mapping else weights)
+            for pair in pairs:
+                weight = pair[1] if isinstance(pair, tuple) else pair
+                is_number = isinstance(weight, int | float | np.number)
+                if not is_number or isinstance(weight, bool) or not 0 < weight < np.inf:
+                    raise ValueError(f"feature_weights must be positive numbers; got {weight!r}.")
+            object.__setattr__(self, "feature_weights", pairs)
+        _check_rules(self.rules)
+        self.law.check(self.rules)
+
+    def _log_rule_share(self, node: Node, rule: Rule) -> Any:
+        """Log probability of the entry, given that the node splits."""
+        if self.law.is_plain:
+            return _log_share_of_cut(self.cut_weights, rule) - node.log_num_features
+        return rule.log_share
+
+    def _facts_of_law(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Facts of nodes and of rules that `_log_rule_share` reads."""
+        if self.law.is_plain:
+            return ("log_num_features",), _facts_of_cut(self.cut_weights)
+        return (), ("log_share",)
 
 
 def _facts_of_cut(cut_weights: CutWeights) -> tuple[str, ...]:
@@ -287,13 +306,13 @@ class DescriptionLength(_Defaults):
 
 
 @pytree_dataclass
-class DepthDecay(_Defaults):
+class DepthDecay(_NormalisedRules):
     """A node splits with probability alpha (1 + depth)^(-beta) (Chipman et al. 1998, GROWTREE).
 
-    The feature is uniform among those with an available rule, the rule uniform among that
-    feature's available ones, or proportional to its gap's width (``cut_weights="gap"``: the law of
-    Lakshminarayanan, Roy and Teh 2013, a cut uniform over the node's range). A node without an
-    available rule stops with probability one, so the prior is normalised.
+    By default the feature is uniform among those with an available rule, the rule uniform among
+    that feature's available ones, or proportional to its gap's width (``cut_weights="gap"``: the
+    law of Lakshminarayanan, Roy and Teh 2013, a cut uniform over the node's range). A node without
+    an available rule stops with probability one, so the prior is normalised.
 
     Attributes
     ----------
@@ -301,12 +320,22 @@ class DepthDecay(_Defaults):
         Probability that the root splits, in (0, 1).
     beta
         Decay with depth, at least 0.
+    cut_weights, feature_weights, over, choice
+        Law of the rule (see `bdtppl.models.rule_laws.RuleLaw`).
+
+    Examples
+    --------
+    >>> DepthDecay(0.9, feature_weights={"age": 3.0}).law.feature_weights
+    (('age', 3.0),)
     """
 
     alpha: Number = 0.95
     beta: Number = 1.0
     cut_weights: CutWeights = setting(default="uniform")
     rules: Rules = setting(default="gaps")
+    feature_weights: Any = setting(default=None)
+    over: Literal["features", "rules"] = setting(default="features")
+    choice: Literal["uniform", "chronological"] = setting(default="uniform")
 
     depends_on_depth: ClassVar[bool] = True
     sums_to_at_most_one: ClassVar[bool] = True
@@ -314,18 +343,25 @@ class DepthDecay(_Defaults):
         "alpha": constraints.unit_interval,
         "beta": constraints.positive,
     }
-    node_facts: ClassVar[tuple[str, ...]] = ("log_num_features",)
 
     def __post_init__(self):
         require(lambda a: (a > 0) & (a < 1), "alpha must lie in (0, 1); got {}.", self.alpha)
         require(lambda b: b >= 0, "beta must be at least 0; got {}.", self.beta)
-        _check_cut_weights(self.cut_weights)
-        _check_rules(self.rules)
+        self._check_law()
+
+    @property
+    def node_facts(self) -> tuple[str, ...]:
+        """Facts of nodes that the law of the rule reads."""
+        return self._facts_of_law()[0]
 
     @property
     def rule_facts(self) -> tuple[str, ...]:
-        """Facts that the law of the cut reads."""
-        return _facts_of_cut(self.cut_weights)
+        """Facts of rules that the law of the rule reads."""
+        return self._facts_of_law()[1]
+
+    def resolve(self, design: Design) -> "DepthDecay":
+        """Give every feature its weight."""
+        return replace(self, feature_weights=self.law.resolve(design).feature_weights)
 
     def _log_split_probability(self, depth):
         return jnp.log(self.alpha) - self.beta * jnp.log1p(depth)
@@ -337,8 +373,88 @@ class DepthDecay(_Defaults):
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of splitting, of the feature and of the cut."""
-        share = _log_share_of_cut(self.cut_weights, rule)
-        return self._log_split_probability(node.depth) + (share - node.log_num_features)
+        return self._log_split_probability(node.depth) + self._log_rule_share(node, rule)
+
+
+@pytree_dataclass
+class Program(_NormalisedRules):
+    """A prior written as a program: what a node does is computed from what it knows.
+
+    A node splits with a probability of its own, and then by a rule from a law whose weights may be
+    computed too (labels "on the fly", Angelopoulos and Cussens 2005, Figure 2). Functions are
+    written in `jax.numpy` and traced; what they may read are the facts of a
+    `bdtppl.models.rule_laws.Node` (depth, num_rows, log_num_features, least, greatest) and, for
+    weights of cuts, of a `Rule` (feature, threshold, width, num_left, num_right), as arrays of any
+    shape. A node without an available rule stops with probability one.
+
+    Attributes
+    ----------
+    split_probability
+        Function of the node; a probability.
+    cut_weights, feature_weights, over, choice
+        Law of the rule (see `bdtppl.models.rule_laws.RuleLaw`).
+    num_features
+        d; None is filled in from the data.
+
+    Examples
+    --------
+    >>> prior = Program(lambda node: 1 / (1 + node.depth), feature_weights=(0.4, 0.3, 0.3))
+    >>> round(float(prior.log_split(Node(1.0, True), Rule(0, log_share=-0.5))), 3)
+    -1.193
+    """
+
+    split_probability: Callable[[Node], Any] = setting()
+    cut_weights: CutWeights = setting(default="uniform")
+    rules: Rules = setting(default="gaps")
+    feature_weights: Any = setting(default=None)
+    over: Literal["features", "rules"] = setting(default="features")
+    choice: Literal["uniform", "chronological"] = setting(default="uniform")
+    num_features: int | None = setting(default=None)
+
+    sums_to_at_most_one: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if not callable(self.split_probability):
+            raise TypeError(
+                f"split_probability must be a function of a node; got {self.split_probability!r}."
+            )
+        self._check_law()
+
+    def _split_reads(self) -> frozenset[str]:
+        """Facts that the probability of splitting reads; what it reads of rows needs d."""
+        return facts_read(self.split_probability, self.num_features or 1, None)[0]
+
+    @property
+    def depends_on_depth(self) -> bool:
+        """Whether any function reads the depth."""
+        reads = self.law.reads(self.num_features or 1)[0]
+        return "depth" in self._split_reads() | reads
+
+    @property
+    def node_facts(self) -> tuple[str, ...]:
+        """Facts of nodes that are read beside the depth."""
+        reads = self._split_reads() - {"depth"}
+        return tuple(sorted(reads.union(self._facts_of_law()[0])))
+
+    @property
+    def rule_facts(self) -> tuple[str, ...]:
+        """Facts of rules that the law of the rule reads."""
+        return self._facts_of_law()[1]
+
+    def resolve(self, design: Design) -> "Program":
+        """Fill in the number of features, and give every feature its weight."""
+        weights = self.law.resolve(design).feature_weights
+        return replace(self, feature_weights=weights, num_features=design.num_features)
+
+    def log_stop(self, node: Node) -> Any:
+        """log(1 - p), or 0 where no rule is available."""
+        log_stop = jnp.log1p(-jnp.asarray(self.split_probability(node), float))
+        return jnp.where(node.has_rule, log_stop, 0.0)
+
+    def log_split(self, node: Node, rule: Rule) -> Any:
+        """Log probability of splitting, of the feature and of the cut."""
+        log_p = jnp.log(jnp.asarray(self.split_probability(node), float))
+        return log_p + self._log_rule_share(node, rule)
 
 
 @pytree_dataclass

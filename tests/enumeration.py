@@ -13,7 +13,7 @@ References
 Sullivan et al. 2023 (BCART-PCFG), equations 1, 9, 10, 13 and Q_max of section 5.4; Nuti et al.
 2021 (GMT) for the greedy prior and the Normal-Gamma leaf; DT-GFN 2025, Table 5; Chipman, George
 and McCulloch 1998 for the depth prior; Lakshminarayanan, Roy and Teh 2013 for cuts in proportion
-to gap widths.
+to gap widths; Angelopoulos and Cussens 2005 for boxes that no split cuts.
 """
 
 import functools
@@ -34,6 +34,7 @@ __all__ = [
     "GreedyPartition",
     "Leaf",
     "LeafPenalty",
+    "NodeWise",
     "NormalInverseGamma",
     "Problem",
     "Rule",
@@ -41,6 +42,7 @@ __all__ = [
     "Split",
     "available_rules",
     "candidate_key",
+    "chronological",
     "count_trees",
     "entropy",
     "expected_leaves",
@@ -70,6 +72,9 @@ MAX_TREES = 2_000_000
 MISSING = -1
 
 Key = TypeVar("Key", bound=Hashable)
+
+# What lies above a node: (feature, threshold, whether the node is on the left), root first.
+Path = tuple[tuple[int, float, bool], ...]
 
 
 # ------------------------------------------------------------------------------------- trees
@@ -184,6 +189,14 @@ class Problem:
         Depth at which a node has no rules; the root has depth 0.
     allowed_features : collection of int, optional
         Features that rules may use; default all.
+    boxes : sequence of dict, optional
+        Closed intervals (low, high) by feature; a split at v of the box's feature cuts it where
+        low < v <= high, and no split may cut a box that lies on the node's side of all splits
+        above. Features that a box does not name have the interval (-inf, inf).
+    features_at_depth : dict, optional
+        Features that rules at a depth may use; all at depths that are not named.
+    before : sequence of (int, int), optional
+        Pairs of features: the second one only below a split on the first.
 
     Raises
     ------
@@ -202,6 +215,9 @@ class Problem:
     min_leaf: float = 1
     max_depth: int | None = None
     allowed_features: Any = None
+    boxes: Any = ()
+    features_at_depth: Any = None
+    before: Any = ()
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes, dtype=int)
@@ -254,6 +270,10 @@ class Problem:
     def all_rows(self) -> frozenset[int]:
         return frozenset(range(self.num_rows))
 
+    @property
+    def looks_at_path(self) -> bool:
+        return bool(self.boxes or self.features_at_depth or self.before)
+
 
 def present_codes(problem: Problem, rows: frozenset[int], feature: int) -> list[int]:
     """List the distinct codes of a feature in a node, sorted, without missing ones."""
@@ -278,7 +298,47 @@ def enclosing_gap(problem: Problem, rows: frozenset[int], rule: Rule) -> tuple[i
     return max(c for c in present if c < rule.high), min(c for c in present if c >= rule.high)
 
 
-def available_rules(problem: Problem, rows: frozenset[int], depth: int) -> list[Rule]:
+def rule_threshold(problem: Problem, rule: Rule) -> float:
+    """Return the value below which a rule sends a row left."""
+    if problem.rules == "cuts":
+        return problem.cut_thresholds[rule.feature][rule.high - 1]
+    below = problem.bucket_high[rule.feature][rule.low]
+    return (below + problem.bucket_low[rule.feature][rule.high]) / 2
+
+
+def path_allows(problem: Problem, path: Path, feature: int, threshold: float) -> bool:
+    """Whether what lies above a node leaves it a rule."""
+    levels = problem.features_at_depth or {}
+    if feature not in levels.get(len(path), [feature]):
+        return False
+    used = {step[0] for step in path}
+    if any(then == feature and first not in used for first, then in problem.before):
+        return False
+    for box in problem.boxes:
+
+        def interval(f, box=box):
+            return box.get(f, (-math.inf, math.inf))
+
+        is_held = all(
+            interval(f)[1] < v if is_left else v <= interval(f)[0] for f, v, is_left in path
+        )
+        low, high = interval(feature)
+        if is_held and low < threshold <= high:
+            return False
+    return True
+
+
+def paths_below(problem: Problem, path: Path, rule: Rule) -> tuple[Path, Path]:
+    """Return the paths of the left and right child; empty where nothing looks at them."""
+    if not problem.looks_at_path:
+        return (), ()
+    step = rule.feature, rule_threshold(problem, rule)
+    return (*path, (*step, True)), (*path, (*step, False))
+
+
+def available_rules(
+    problem: Problem, rows: frozenset[int], depth: int, path: Path = ()
+) -> list[Rule]:
     """List the rules of a node that the constraints leave.
 
     Parameters
@@ -287,6 +347,8 @@ def available_rules(problem: Problem, rows: frozenset[int], depth: int) -> list[
         The node's training rows.
     depth : int
         Depth of the node; the root has 0.
+    path : tuple
+        The splits above it.
     """
     if problem.max_depth is not None and depth >= problem.max_depth:
         return []
@@ -304,9 +366,10 @@ def available_rules(problem: Problem, rows: frozenset[int], depth: int) -> list[
         for (low, high), missing_left in itertools.product(places, sides):
             rule = Rule(feature, low, high, missing_left)
             children = part(problem, rows, rule)
-            if all(
+            is_large = all(
                 sum(problem.weights[row] for row in child) >= problem.min_leaf for child in children
-            ):
+            )
+            if is_large and path_allows(problem, path, feature, rule_threshold(problem, rule)):
                 rules.append(rule)
     return rules
 
@@ -423,9 +486,80 @@ class GreedyPartition:
         return (1 + depth) * _log(self.p) - math.log(problem.num_features) + _log(share)
 
 
-def productions(problem: Problem, prior, rows: frozenset[int], depth: int) -> list[Production]:
+def chronological(num_items: int, valid: Sequence[int]) -> dict[int, float]:
+    """Return the law of a uniform choice by a walk along a list, items 0 to num_items - 1.
+
+    At each item a coin says whether to take it; an item that is not valid is walked past, and the
+    last valid one is taken for certain (backtracking of a logic program).
+    """
+    mass, law = 1.0, {}
+    for item in range(num_items):
+        if item in valid:
+            law[item] = mass if item == max(valid) else mass / (num_items - item)
+            mass -= law[item]
+    return law
+
+
+@dataclass(frozen=True)
+class NodeWise:
+    """Split with a probability of the node's own, then choose a rule by weights.
+
+    ``split_probability(problem, rows, depth)``, ``feature_weight(problem, rows, depth, feature)``
+    and ``cut_weight(problem, rows, depth, rule)`` are plain functions. ``law`` is "features"
+    (feature by weight, then one of its rules by weight), "rules" (one choice among all rules by the
+    product of weights) or "chronological" (without weights).
+    """
+
+    split_probability: Any
+    feature_weight: Any = lambda problem, rows, depth, feature: 1.0
+    cut_weight: Any = lambda problem, rows, depth, rule: 1.0
+    law: str = "features"
+    counts_partitions = False
+
+    def log_stop(self, problem, rows, depth, rules) -> float:
+        return _log(1 - self.split_probability(problem, rows, depth)) if rules else 0.0
+
+    def log_split(self, problem, rows, depth, rules, rule) -> float:
+        node = problem, rows, depth
+        share = {
+            "features": self._by_features,
+            "rules": self._by_rules,
+            "chronological": self._by_walks,
+        }[self.law]
+        return _log(self.split_probability(*node)) + _log(share(node, rules, rule))
+
+    def _by_features(self, node, rules, rule) -> float:
+        siblings = [r for r in rules if r.feature == rule.feature]
+        cut = self.cut_weight(*node, rule) / sum(self.cut_weight(*node, r) for r in siblings)
+        total = sum(self.feature_weight(*node, f) for f in {r.feature for r in rules})
+        return cut * self.feature_weight(*node, rule.feature) / total
+
+    def _by_rules(self, node, rules, rule) -> float:
+        def weight(r):
+            return self.feature_weight(*node, r.feature) * self.cut_weight(*node, r)
+
+        return weight(rule) / sum(weight(r) for r in rules)
+
+    def _by_walks(self, node, rules, rule) -> float:
+        problem = node[0]
+        features = chronological(problem.num_features, [r.feature for r in rules])
+        sides = 2 if problem.has_missing[rule.feature] else 1
+
+        def item(r):
+            return (r.high - 1) * sides + r.missing_left
+
+        cuts = chronological(
+            (problem.num_codes[rule.feature] - 1) * sides,
+            [item(r) for r in rules if r.feature == rule.feature],
+        )
+        return features[rule.feature] * cuts[item(rule)]
+
+
+def productions(
+    problem: Problem, prior, rows: frozenset[int], depth: int, path: Path = ()
+) -> list[Production]:
     """List a node's splits with their children and log weights."""
-    rules = available_rules(problem, rows, depth)
+    rules = available_rules(problem, rows, depth, path)
     return [
         Production(
             rule,
@@ -436,9 +570,9 @@ def productions(problem: Problem, prior, rows: frozenset[int], depth: int) -> li
     ]
 
 
-def log_stop(problem: Problem, prior, rows: frozenset[int], depth: int) -> float:
+def log_stop(problem: Problem, prior, rows: frozenset[int], depth: int, path: Path = ()) -> float:
     """Return the log weight of making a node a leaf."""
-    return prior.log_stop(problem, rows, depth, available_rules(problem, rows, depth))
+    return prior.log_stop(problem, rows, depth, available_rules(problem, rows, depth, path))
 
 
 # ------------------------------------------------------------------------------------ leaves
@@ -586,14 +720,15 @@ def count_trees(problem: Problem) -> int:
     """Count the rule-trees of a problem without listing them."""
 
     @functools.cache
-    def count(rows: frozenset[int], depth: int) -> int:
+    def count(rows: frozenset[int], depth: int, path: Path) -> int:
         total = 1
-        for rule in available_rules(problem, rows, depth):
+        for rule in available_rules(problem, rows, depth, path):
             left, right = part(problem, rows, rule)
-            total += count(left, depth + 1) * count(right, depth + 1)
+            left_path, right_path = paths_below(problem, path, rule)
+            total += count(left, depth + 1, left_path) * count(right, depth + 1, right_path)
         return total
 
-    return count(problem.all_rows, 0)
+    return count(problem.all_rows, 0, ())
 
 
 def trees(problem: Problem, prior, leaf, max_trees: int = MAX_TREES) -> list[ScoredTree]:
@@ -622,12 +757,15 @@ def trees(problem: Problem, prior, leaf, max_trees: int = MAX_TREES) -> list[Sco
         )
 
     @functools.cache
-    def grow(rows: frozenset[int], depth: int) -> list[ScoredTree]:
-        stop = log_stop(problem, prior, rows, depth)
+    def grow(rows: frozenset[int], depth: int, path: Path) -> list[ScoredTree]:
+        stop = log_stop(problem, prior, rows, depth, path)
         found = [ScoredTree(Leaf(rows), stop, leaf_log_marginal(problem, leaf, rows))]
-        for rule, left_rows, right_rows, log_weight in productions(problem, prior, rows, depth):
-            for left in grow(left_rows, depth + 1):
-                for right in grow(right_rows, depth + 1):
+        for rule, left_rows, right_rows, log_weight in productions(
+            problem, prior, rows, depth, path
+        ):
+            left_path, right_path = paths_below(problem, path, rule)
+            for left in grow(left_rows, depth + 1, left_path):
+                for right in grow(right_rows, depth + 1, right_path):
                     found.append(
                         ScoredTree(
                             Split(rule, left.tree, right.tree),
@@ -637,7 +775,7 @@ def trees(problem: Problem, prior, leaf, max_trees: int = MAX_TREES) -> list[Sco
                     )
         return found
 
-    return grow(problem.all_rows, 0)
+    return grow(problem.all_rows, 0, ())
 
 
 def logsumexp(terms) -> float:
@@ -672,17 +810,19 @@ def log_partition_by_recursion(problem: Problem, prior, leaf) -> float:
     """
 
     @functools.cache
-    def log_q(rows: frozenset[int], depth: int) -> float:
-        rules = available_rules(problem, rows, depth)
+    def log_q(rows: frozenset[int], depth: int, path: Path) -> float:
+        rules = available_rules(problem, rows, depth, path)
         likelihood = leaf_log_marginal(problem, leaf, rows)
         terms = [prior.log_stop(problem, rows, depth, rules) + likelihood]
         for rule in rules:
             left, right = part(problem, rows, rule)
             weight = prior.log_split(problem, rows, depth, rules, rule)
-            terms.append(weight + log_q(left, depth + 1) + log_q(right, depth + 1))
+            left_path, right_path = paths_below(problem, path, rule)
+            below = log_q(left, depth + 1, left_path) + log_q(right, depth + 1, right_path)
+            terms.append(weight + below)
         return logsumexp(terms)
 
-    return log_q(problem.all_rows, 0)
+    return log_q(problem.all_rows, 0, ())
 
 
 # --------------------------------------------------------------------- what follows from them
@@ -723,11 +863,12 @@ def candidate_key(problem: Problem, prior, tree: Leaf | Split) -> Any:
     """Return what MAP and k best take as one candidate.
 
     For a prior that counts partitions: `partition_key`. Otherwise the rule-tree itself, where
-    every cut is named by its gap: cuts inside one gap with one missing side are one candidate.
+    every cut is named by its gap: cuts inside one gap with one missing side are one candidate,
+    unless the prior or a box may tell them apart.
     """
     if prior.counts_partitions:
         return partition_key(tree)
-    if isinstance(tree, Leaf):
+    if isinstance(tree, Leaf) or problem.boxes or isinstance(prior, NodeWise):
         return tree
     low, high = enclosing_gap(problem, tree_rows(tree), tree.rule)
     return Split(
@@ -828,12 +969,8 @@ def route(problem: Problem, tree: Leaf | Split, x: Sequence[float]) -> frozenset
                     f"feature {rule.feature} is missing in a new row but never was in training"
                 )
             left = rule.missing_left
-        elif problem.rules == "gaps":
-            below = problem.bucket_high[rule.feature][rule.low]
-            above = problem.bucket_low[rule.feature][rule.high]
-            left = value < (below + above) / 2
         else:
-            left = value < problem.cut_thresholds[rule.feature][rule.high - 1]
+            left = value < rule_threshold(problem, rule)
         tree = tree.left if left else tree.right
     return tree.rows
 

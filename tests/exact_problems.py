@@ -14,6 +14,7 @@ from typing import Any
 
 import enumeration as en
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2
 from scipy.stats import t as student_t
@@ -21,7 +22,7 @@ from scipy.stats import t as student_t
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import (
@@ -29,6 +30,8 @@ from bdtppl.models.priors import (
     DescriptionLength,
     GreedyPartition,
     LeafPenalty,
+    Program,
+    weighs_each_cut,
 )
 from bdtppl.models.tree import Tree
 
@@ -72,6 +75,101 @@ SOME_MODELS = (
 FAMILIES = ("classes", "values")
 
 
+def _sizes(problem, rows):
+    return sum(problem.weights[row] for row in rows)
+
+
+def _left(problem, rows, rule):
+    return _sizes(problem, en.part(problem, rows, rule)[0])
+
+
+def _extent(problem, rows, feature):
+    codes = en.present_codes(problem, rows, feature)
+    if not codes:
+        return 0.0
+    return problem.bucket_high[feature][codes[-1]] - problem.bucket_low[feature][codes[0]]
+
+
+# Laws of a split's rule, for the package as options of `DepthDecay`, or as a whole prior, and for
+# the reference; both split with the same probability.
+LAWS = {
+    "features by weight": (
+        {"feature_weights": (0.4, 0.3, 0.9)},
+        {"feature_weight": lambda problem, rows, depth, f: (0.4, 0.3, 0.9)[f]},
+    ),
+    "all rules alike": ({"over": "rules"}, {"law": "rules"}),
+    "all rules by gap and feature": (
+        {"over": "rules", "cut_weights": "gap", "feature_weights": {"x0": 2.5}},
+        {
+            "law": "rules",
+            "cut_weight": lambda problem, rows, depth, rule: en.rule_width(problem, rows, rule),
+            "feature_weight": lambda problem, rows, depth, f: 2.5 if f == 0 else 1.0,
+        },
+    ),
+    "cuts by threshold": (
+        {"cut_weights": lambda node, rule: jnp.exp(-0.7 * rule.threshold)},
+        {
+            "cut_weight": lambda problem, rows, depth, rule: math.exp(
+                -0.7 * en.rule_threshold(problem, rule)
+            )
+        },
+    ),
+    "balanced cuts, more so further down": (
+        {
+            "cut_weights": lambda node, rule: (
+                (rule.num_left * rule.num_right) ** (1 + node.depth) / node.num_rows
+            )
+        },
+        {
+            "cut_weight": lambda problem, rows, depth, rule: (
+                (_left(problem, rows, rule) * (_sizes(problem, rows) - _left(problem, rows, rule)))
+                ** (1 + depth)
+            )
+        },
+    ),
+    "features by the extent of their rows": (
+        {
+            "feature_weights": lambda node, rule: jnp.where(
+                rule.feature == 0,
+                0.1 + jnp.nan_to_num(node.greatest[..., 0] - node.least[..., 0]),
+                1.0 + rule.feature,
+            )
+        },
+        {
+            "feature_weight": lambda problem, rows, depth, f: (
+                0.1 + _extent(problem, rows, 0) if f == 0 else 1.0 + f
+            )
+        },
+    ),
+}
+CHRONOLOGICAL = {"choice": "chronological"}, {"law": "chronological"}
+
+
+def law_pair(name: str, rules: str) -> tuple[Any, Any]:
+    """A prior with a law of the rule, for the package and the reference."""
+    if name == "program":
+        return (
+            Program(
+                lambda node: node.num_rows / (node.num_rows + 3.0 + node.depth),
+                lambda node, rule: 1.0 + rule.threshold**2,
+                rules,
+                feature_weights=lambda node, rule: node.num_rows + rule.feature,
+            ),
+            en.NodeWise(
+                lambda problem, rows, depth: (
+                    _sizes(problem, rows) / (_sizes(problem, rows) + 3.0 + depth)
+                ),
+                lambda problem, rows, depth, f: _sizes(problem, rows) + f,
+                lambda problem, rows, depth, rule: 1.0 + en.rule_threshold(problem, rule) ** 2,
+            ),
+        )
+    options, reference = CHRONOLOGICAL if name == "chronological" else LAWS[name]
+    return (
+        DepthDecay(0.9, 0.7, rules=rules, **options),
+        en.NodeWise(lambda problem, rows, depth: 0.9 * (1 + depth) ** -0.7, **reference),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A model and its data, in the package's words and in the reference's.
@@ -108,7 +206,12 @@ class Case:
 
     @functools.cached_property
     def grammar(self) -> Grammar:
-        return compile_grammar(self.design, rules=self.prior.rules, constraints=self.constraints)
+        return compile_grammar(
+            self.design,
+            rules=self.prior.rules,
+            constraints=self.constraints,
+            each_cut=weighs_each_cut(self.prior),
+        )
 
     @functools.cached_property
     def exact(self) -> ExactPosterior:
@@ -186,6 +289,9 @@ def state(matrix, weights, constraints, *, rules, **binning) -> tuple[en.Problem
         ]
 
     allowed = constraints.features
+    boxes = [
+        {f: (low, high) for f, low, high in box.intervals} for box in constraints.keep_together
+    ]
     problem = en.Problem(
         codes,
         num_codes=[len(c) + 1 for c in cuts],
@@ -197,6 +303,9 @@ def state(matrix, weights, constraints, *, rules, **binning) -> tuple[en.Problem
         min_leaf=constraints.min_leaf,
         max_depth=constraints.max_depth,
         allowed_features=allowed,
+        boxes=boxes,
+        features_at_depth=dict(constraints.features_at_depth),
+        before=constraints.before,
     )
     return problem, cuts
 
@@ -222,6 +331,43 @@ def random_case(model: str, family: str, seed: int, *, most_trees: int = 2000, *
     prior_name, rules, num_features = MODELS[model]
     package_prior, reference_prior = PRIORS[prior_name]
     rng = np.random.default_rng([list(MODELS).index(model), FAMILIES.index(family), seed])
+    priors = package_prior(rules), reference_prior
+    return _draw_case(rng, rules, num_features, priors, family, most_trees, fixed)
+
+
+def case_of_law(law: str, rules: str, family: str, seed: int, *, num_features=3, **fixed) -> Case:
+    """Draw a problem under a law of the rule (`law_pair`), with an option ``path`` or without."""
+    rng = np.random.default_rng([len(law), len(rules), FAMILIES.index(family), seed])
+    most_trees = fixed.pop("most_trees", 2000)
+    priors = law_pair(law, rules)
+    return _draw_case(rng, rules, num_features, priors, family, most_trees, fixed)
+
+
+def random_path(rng, matrix: np.ndarray, kinds: tuple[str, ...]) -> dict[str, Any]:
+    """Draw constraints on the path of some kinds: "boxes", "levels", "order"."""
+    num_features = matrix.shape[1]
+    drawn: dict[str, Any] = {}
+    if "boxes" in kinds:
+        boxes = []
+        for _ in range(2):
+            intervals = {}
+            for f in rng.permutation(num_features)[: rng.integers(1, num_features + 1)]:
+                low, high = np.sort(rng.choice(np.unique(matrix[~np.isnan(matrix[:, f]), f]), 2))
+                ends = (None, high), (low, None), (low, high), (low + 0.1, high + 0.1)
+                intervals[int(f)] = ends[rng.integers(4)]
+            boxes.append(KeepTogether(intervals))
+        drawn["keep_together"] = boxes
+    if "levels" in kinds:
+        some = rng.permutation(num_features).tolist()
+        drawn["features_at_depth"] = {0: some[: max(1, num_features - 1)], 2: some[:1]}
+    if "order" in kinds:
+        some = rng.permutation(num_features).tolist()
+        drawn["before"] = tuple(itertools.pairwise(some))
+    return drawn
+
+
+def _draw_case(rng, rules, num_features, priors, family, most_trees, fixed) -> Case:
+    kinds = fixed.pop("path", ())
     while True:
         options = _random_options(rng, num_features) | fixed
         matrix = _random_matrix(rng, num_features, options)
@@ -232,12 +378,16 @@ def random_case(model: str, family: str, seed: int, *, most_trees: int = 2000, *
             min_leaf=options["min_leaf"],
             max_depth=options["max_depth"],
             features=options["features"],
+            **random_path(rng, matrix, kinds) if not np.isnan(matrix).all(axis=0).any() else {},
         )
         y = rng.integers(0, 3, num_rows) if family == "classes" else rng.normal(size=num_rows)
         if np.isnan(matrix).all(axis=0).any():
             continue
         problem, cuts = state(matrix, weights, constraints, rules=rules, **binning)
-        if 30 <= en.count_trees(problem) <= most_trees:
+        free = replace(problem, boxes=(), features_at_depth=None, before=())
+        is_bound = not kinds or en.count_trees(problem) < en.count_trees(free)
+        least_trees = 15 if kinds else 30
+        if is_bound and least_trees <= en.count_trees(problem) <= most_trees:
             break
     leaf, reference_leaf = leaf_pair(family, y)
     return Case(
@@ -247,10 +397,10 @@ def random_case(model: str, family: str, seed: int, *, most_trees: int = 2000, *
         cuts=cuts,
         binning=binning,
         constraints=constraints,
-        prior=package_prior(rules),
+        prior=priors[0],
         leaf=leaf,
         problem=problem,
-        reference_prior=reference_prior,
+        reference_prior=priors[1],
         reference_leaf=reference_leaf,
     )
 
@@ -364,6 +514,9 @@ def rules_of_production(grammar: Grammar, production: int) -> list[en.Rule]:
     missing_left = grammar.missing_left is not None and bool(grammar.missing_left[production])
     if grammar.rules == "gaps":
         return [en.Rule(feature, low, high, missing_left)]
+    if grammar.cut is not None:
+        low = int(grammar.cut[production]) - offset - 1
+        high = low + 1
     return [en.Rule(feature, v - 1, v, missing_left) for v in range(low + 1, high + 1)]
 
 

@@ -1,14 +1,17 @@
 """``bdtppl fit``: the posterior over trees of a table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdtppl.cli.console import note, notes_after, refusing
+from bdtppl.cli.console import UserError, note, notes_after, refusing
 
 if TYPE_CHECKING:
+    from bdtppl.prior_files import PriorFile
     from bdtppl.tables import Table
 
 __all__ = ["fit"]
@@ -71,6 +74,15 @@ def fit(
             help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
             "description-length[:beta=...] or greedy-partition[:p=0.99].",
             show_default="leaf-penalty; greedy-partition for greedy modal trees",
+            rich_help_panel="Model",
+        ),
+    ] = None,
+    prior_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with tables [prior], [constraints] and [[keep_together]] instead of "
+            "--prior.",
+            show_default=False,
             rich_help_panel="Model",
         ),
     ] = None,
@@ -166,6 +178,7 @@ def fit(
     from bdtppl.cli.results import Problem, report_fit, require_writable
     from bdtppl.cli.specification import make_leaf, parse_prior
     from bdtppl.cli.target import read_target
+    from bdtppl.prior_files import read_prior_file
     from bdtppl.tables import read_table
 
     with refusing(ValueError, OSError):
@@ -180,10 +193,16 @@ def fit(
                 },
             },
         )
+        file = None if prior_file is None else read_prior_file(prior_file)
+        if prior is not None and file is not None and file.prior is not None:
+            raise ValueError(f"--prior {prior} and the [prior] of {prior_file} exclude each other.")
         settings = {
             "prior": None if prior is None else parse_prior(prior),
             "bins": _parse_bins(bins, grid),
         }
+        if file is not None:
+            settings["prior"] = settings["prior"] if file.prior is None else file.prior
+            settings["constraints"] = file.constraints
         if out is not None:
             require_writable(out)
         rows = read_table(table)
@@ -202,7 +221,7 @@ def fit(
     settings |= own
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
-    with notes_after():
+    with notes_after(), _located(file):
         report_fit(
             Problem(f"{target} in {table}", features, goal),
             model.value,
@@ -211,6 +230,15 @@ def fit(
             out=out,
             as_json=as_json,
         )
+
+
+@contextmanager
+def _located(file: "PriorFile | None") -> Iterator[None]:
+    """Name the line of a prior's file in errors of the fit."""
+    try:
+        yield
+    except UserError as error:
+        raise error if file is None else UserError(file.locate(str(error))) from error
 
 
 def _own_settings(model: Model, of_models: dict[Model, dict[str, int | None]]) -> dict[str, int]:

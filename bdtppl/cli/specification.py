@@ -29,7 +29,7 @@ _PRIORS = {
     "depth-decay": DepthDecay,
     "greedy-partition": GreedyPartition,
 }
-_WORDS = ("rules", "cut_weights")  # settings of priors that are words
+_WORDS = ("rules", "cut_weights", "over", "choice")  # settings of priors that are words
 _LEAVES = {
     "classification": {"dirichlet-categorical": ("concentration",)},
     "regression": {"normal-inverse-gamma": ("mean", "pseudo_count", "shape", "scale")},
@@ -47,7 +47,7 @@ def parse_prior(text: str) -> TreePrior:
     Examples
     --------
     >>> parse_prior("depth-decay:alpha=0.9,cut_weights=gap")
-    DepthDecay(alpha=0.9, beta=1.0, cut_weights='gap', rules='gaps')
+    DepthDecay(alpha=0.9, beta=1.0, cut_weights='gap', rules='gaps', ...)
     """
     known = {
         name: [f.name for f in fields(prior) if not f.metadata.get("static") or f.name in _WORDS]

@@ -5,7 +5,7 @@ turn a posterior predictive mixture, which every inference gives, into what scik
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import jax
@@ -167,10 +167,10 @@ class TreeEstimator(BaseEstimator):
         depths = [d for d in (self.max_depth, given.max_depth) if d is not None]
         for depth in depths:
             Constraints(max_depth=depth)  # refuses what is not a depth
-        return Constraints(
+        return replace(
+            given,
             min_leaf=max(Constraints(min_leaf=self.min_leaf).min_leaf, given.min_leaf),
             max_depth=min(depths, default=None),
-            features=given.features,
         )
 
     def _read_prior(self, default: Any) -> TreePrior:

@@ -25,7 +25,12 @@ from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import LeafPenalty, TreePrior
+from bdtppl.models.priors import (
+    LeafPenalty,
+    TreePrior,
+    require_rules_apart,
+    weighs_each_cut,
+)
 from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting, waiting
@@ -106,6 +111,7 @@ class _Fit:
             self.design,
             rules=self.prior.rules,
             constraints=self.constraints,
+            each_cut=weighs_each_cut(self.prior),
             max_subproblems=self.max_subproblems,
         )
 
@@ -148,6 +154,7 @@ class _ExactTree(TreeEstimator):
         leaf = self._default_leaf(y, weights)
         constraints = self._limits()
         constraints.allows(schema.features)
+        require_rules_apart(prior, constraints)
 
         def make_design(bins: int | None) -> Design:
             return Design.from_matrix(
@@ -168,6 +175,7 @@ class _ExactTree(TreeEstimator):
                 None if self.grid is not None and self.bins == "auto" else self.bins,
                 rules=prior.rules,
                 constraints=constraints,
+                each_cut=weighs_each_cut(prior),
                 max_subproblems=self.max_subproblems,
                 on_progress=on_progress,
             )

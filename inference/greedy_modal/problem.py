@@ -10,7 +10,7 @@ from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.priors import TreePrior, weighs_each_cut
 from bdtppl.models.sparse import SparseDesign
 
 __all__ = ["Problem", "pose"]
@@ -101,8 +101,14 @@ def pose(
     num_features
         The first features of the design, which rules may use; what follows are projections.
         Default all.
+
+    Raises
+    ------
+    ValueError
+        If constraints look at the path, or the prior weighs each rule apart.
     """
     constraints = Constraints() if constraints is None else constraints
+    _require_greedy(prior, constraints)
     allowed = np.zeros(design.num_features, bool)
     allowed[:num_features] = constraints.allows(design.names[:num_features])
     columns = _columns(design, leaf, y, allowed)
@@ -124,6 +130,20 @@ def pose(
         num_starts,
         seed,
     )
+
+
+def _require_greedy(prior: TreePrior, constraints: Constraints) -> None:
+    if constraints.looks_at_path:
+        raise ValueError(
+            "Greedy modal trees do not look at the path: keep_together, features_at_depth and "
+            "before need an exact or a Metropolis tree."
+        )
+    if weighs_each_cut(prior) or not {"num_rows", "log_num_features"}.issuperset(prior.node_facts):
+        raise ValueError(
+            f"Greedy modal trees cannot weigh rules by the {type(prior).__name__}'s feature_weights"
+            f", functions, over='rules' or choice='chronological': use an exact or a Metropolis "
+            f"tree."
+        )
 
 
 def _columns(design: Any, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> Any:

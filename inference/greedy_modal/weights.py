@@ -27,7 +27,7 @@ def _log_weights(prior: TreePrior, node: Node, rule: Rule) -> tuple[jax.Array, j
 def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
     """Compute log weights from facts [K] or [K, d] in blocks of one size."""
     prior = jax.tree.map(np.float64, prior)
-    width = max(int(np.prod(fact.shape[1:])) for fact in rule)
+    width = max(int(np.prod(fact.shape[1:])) for fact in jax.tree.leaves(rule))
     num_nodes, size = len(node.depth), max(1, _BLOCK // width)
     results = []
     with jax.enable_x64(True):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
+from bdtppl.inference.hard_model import Model, NodeTerms, children, node_terms
 from bdtppl.inference.metropolis.trees import LEAF, Shape, grown, pruned, roots, running_count
 
 __all__ = [
@@ -29,7 +29,7 @@ _PIECE_ENTRIES = 1 << 14  # nodes times rules that are scored at once
 
 
 class State(NamedTuple):
-    """Trees of b chains, k slots, W words.
+    """Trees of b chains, k slots, W words of a node's set (see `bdtppl.inference.hard_model`).
 
     Attributes
     ----------
@@ -112,8 +112,7 @@ def split_leaf(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> 
     """Split a leaf of each tree by a rule, int32 [b]; only the three nodes are scored."""
     shape, chain = state.shape, jnp.arange(len(slot))
     own, depth = state.rows[chain, slot], shape.depth[chain, slot]
-    side = model.left_words[rule]
-    left, right = own & side, own & ~side
+    left, right = children(model, own, rule)
     leaf = jnp.full_like(rule, LEAF)
     terms = node_terms(
         model,
@@ -147,8 +146,8 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
     def settle(slot, carry):
         rows, changed = carry
         parent = shape.parent[:, slot]
-        side = model.left_words[jnp.maximum(shape.rule[chain, parent], 0)]
-        own = rows[chain, parent] & jnp.where(slot % 2 == 1, side, ~side)
+        rule = jnp.maximum(shape.rule[chain, parent], 0)
+        own = jnp.where(slot % 2 == 1, *children(model, rows[chain, parent], rule))
         below = changed[:, slot] | changed[chain, parent]
         return (
             lax.dynamic_update_index_in_dim(rows, own, slot, 1),

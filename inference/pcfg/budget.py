@@ -30,6 +30,7 @@ def estimate_subproblems(
     *,
     rules: Rules = "gaps",
     constraints: Constraints | None = None,
+    each_cut: bool = False,
     limit: int = 500_000,
 ) -> float:
     """Estimate how many subproblems a design has.
@@ -38,7 +39,7 @@ def estimate_subproblems(
     ----------
     design
         The design.
-    rules, constraints
+    rules, constraints, each_cut
         As for `compile_grammar`.
     limit
         Where counting may stop: more than this need not be told apart.
@@ -50,7 +51,7 @@ def estimate_subproblems(
     """
     sizes = design.num_codes.astype(float)
     most = float(np.prod(sizes * (sizes + 1) / 2))  # boxes there are, empty ones included
-    if most <= limit:
+    if most <= limit and not (constraints and constraints.looks_at_path):
         return most
     order = np.random.default_rng(0).permutation(design.num_rows)
     counts: list[int] = []
@@ -65,6 +66,7 @@ def estimate_subproblems(
                 sample,
                 rules=rules,
                 constraints=constraints,
+                each_cut=each_cut,
                 max_subproblems=bound,
                 keep=False,
             )
@@ -75,7 +77,8 @@ def estimate_subproblems(
             return float(counts[-1])
         if len(counts) > 1 and counts[-1] > limit / 30:
             power = np.log2(counts[-1] / counts[-2])
-            return min(most, counts[-1] * (design.num_rows / size) ** power)
+            estimate = counts[-1] * (design.num_rows / size) ** power
+            return estimate if constraints and constraints.looks_at_path else min(most, estimate)
         size *= 2
 
 
@@ -85,6 +88,7 @@ def compile_within_budget(
     *,
     rules: Rules = "gaps",
     constraints: Constraints | None = None,
+    each_cut: bool = False,
     max_subproblems: int = 500_000,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[Grammar, int | None]:
@@ -96,7 +100,7 @@ def compile_within_budget(
         Builds the design for a number of bins.
     bins
         A number, None, or "auto": the first of None, 10, 5, 3 and 2 whose chart fits.
-    rules, constraints, max_subproblems, on_progress
+    rules, constraints, each_cut, max_subproblems, on_progress
         As for `compile_grammar`.
 
     Returns
@@ -111,7 +115,7 @@ def compile_within_budget(
     TooManySubproblems
         If nothing fits; the message says what would.
     """
-    options = {"rules": rules, "constraints": constraints}
+    options = {"rules": rules, "constraints": constraints, "each_cut": each_cut}
 
     def compiled(design: Design) -> Grammar:
         return compile_grammar(

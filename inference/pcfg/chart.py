@@ -17,7 +17,8 @@ from jax import lax
 
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.pcfg.grammar import Grammar
-from bdtppl.models.priors import Node, Rule, TreePrior
+from bdtppl.inference.pcfg.shares import log_shares
+from bdtppl.models.priors import Node, Rule, TreePrior, weighs_each_cut
 
 __all__ = [
     "BLOCK_NODES",
@@ -47,8 +48,8 @@ class Chart(NamedTuple):
     has_rule
         bool [N].
     node_facts, rule_facts
-        Further fields of `Node` [N] and `Rule` [E] that the prior reads; where that is the log of a
-        count, the count, int32.
+        Further fields of `Node` [N, ...] and `Rule` [E], or [E, D] where they depend on the depth,
+        that the prior reads; where that is the log of a count, the count, int32.
     log_count
         float64; logs of counts from 0 (whose entry is 0, and never used) up.
     node_range, production_range
@@ -100,7 +101,11 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     first[: grammar.num_subproblems + 1] = grammar.first_production
     cuts = {"log_num_cuts"} if prior.rules == "cuts" else set()
     node_facts = {name: _fact(grammar, name) for name in sorted(prior.node_facts)}
-    rule_facts = {name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts))}
+    rule_facts = {
+        name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts) - {"log_share"})
+    }
+    if weighs_each_cut(prior):
+        rule_facts["log_share"] = log_shares(grammar, prior.law, num_levels)
     facts = [*node_facts.values(), *rule_facts.values()]
     most = max((int(f.max(initial=0)) for f in facts if f.dtype == np.int32), default=0)
     return Chart(
@@ -132,7 +137,8 @@ def _fact(grammar: Grammar, name: str) -> np.ndarray:
 
 def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
     """Lay out a grammar with the facts that a prior reads, once for all priors that read them."""
-    key = (prior.depends_on_depth, tuple(prior.node_facts), tuple(prior.rule_facts))
+    law = prior.law if weighs_each_cut(prior) else None
+    key = (prior.depends_on_depth, tuple(prior.node_facts), tuple(prior.rule_facts), law)
     if key not in grammar.charts:
         # Arrays of the chart are constants, also where it is first asked for inside a trace.
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
@@ -192,9 +198,12 @@ def node_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Node:
     return Node(depth=depth.astype(float), has_rule=has_rule, **facts)
 
 
-def rule_at(chart: Chart, index: jax.Array) -> Rule:
-    """Facts of some productions."""
-    facts = {name: _read(chart, name, values[index]) for name, values in chart.rule_facts.items()}
+def rule_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Rule:
+    """Facts of some productions at some depths."""
+    facts = {
+        name: _read(chart, name, values[index] if values.ndim == 1 else values[index, depth])
+        for name, values in chart.rule_facts.items()
+    }
     return Rule(feature=chart.feature[index], **facts)
 
 
@@ -226,6 +235,9 @@ def block_of(chart: Chart, i: jax.Array) -> Block:
         node=nodes_at_all_depths(chart, parent),
         rule=Rule(
             feature=piece(chart.feature)[:, None],
-            **{n: _read(chart, n, piece(v)[:, None]) for n, v in chart.rule_facts.items()},
+            **{
+                name: _read(chart, name, piece(values).reshape(size, -1))
+                for name, values in chart.rule_facts.items()
+            },
         ),
     )

@@ -4,13 +4,14 @@ Subproblems are found breadth first from the root, in chunks. Rows with equal co
 a subproblem is a bitset of cells. Its identity is a sum of random 64-bit keys of its cells, so one
 matrix product gives the identities of the left children of all rules of a chunk at once, the right
 children's follow by subtraction, and a hash table in flat arrays turns identities into numbers. A
-second, independent sum over the stored bitsets verifies every production.
+second, independent sum over the stored bitsets verifies every production. Where constraints look at
+the path, a subproblem is a set of cells together with what its path leaves behind (`PathMemory`).
 """
 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
+from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import Rules
 
 __all__ = ["TooManySubproblems", "compile_grammar"]
@@ -97,7 +99,7 @@ def _usable_cuts(design: Design, cells: np.ndarray, allowed: np.ndarray) -> _Cut
 
 @dataclass
 class _Expansion:
-    """Productions of a chunk of nodes; children as identities."""
+    """Productions of a chunk of nodes; children as identities of their sets of cells."""
 
     parent: np.ndarray
     column: np.ndarray
@@ -105,6 +107,37 @@ class _Expansion:
     missing_left: np.ndarray | None
     left_key: np.ndarray
     right_key: np.ndarray
+    cut: np.ndarray | None = None  # flat position of the cut, where each is a production
+    memory: np.ndarray | None = None  # of the left and the right child, [2, p]
+
+    def take(self, productions: np.ndarray) -> "_Expansion":
+        """Keep some productions, in some order."""
+        arrays = {name: array for name, array in vars(self).items() if array is not None}
+        return _Expansion(
+            **{"missing_left": None}
+            | {name: array[..., productions] for name, array in arrays.items()}
+        )
+
+    def each_cut(self, low: np.ndarray) -> "_Expansion":
+        """Make a production of every cut between the codes of a gap, ``low`` [v] by column."""
+        low = low.take(self.column)
+        num_cuts = self.high - low
+        gap = np.repeat(np.arange(len(low)), num_cuts)
+        place = np.arange(len(gap)) - (np.cumsum(num_cuts) - num_cuts).take(gap)
+        cut = (low.take(gap) + 1 + place).astype(np.int32)
+        if self.missing_left is not None:  # by node, then cut; the missing-right rule first
+            order = np.lexsort((self.missing_left[gap], cut, self.parent[gap]))
+            gap, cut = gap[order], cut[order]
+        return replace(self.take(gap), cut=cut)
+
+    def remember(
+        self, path: PathMemory, memory: np.ndarray, feature: np.ndarray, threshold: np.ndarray
+    ) -> "_Expansion":
+        """Keep what the parents' memories allow, and work out those of the children."""
+        own = memory.take(self.parent)
+        kept = np.flatnonzero(path.allows(own, feature, threshold))
+        children = path.children(own[kept], feature[kept], threshold[kept])
+        return replace(self.take(kept), memory=np.stack(children))
 
 
 class _Expander:
@@ -213,6 +246,7 @@ def _compile(
     design: Design,
     rules: Rules,
     constraints: Constraints,
+    each_cut: bool,
     max_subproblems: int,
     on_progress: Callable[[int], None] | None,
     seed: int,
@@ -226,23 +260,37 @@ def _compile(
     rng = np.random.default_rng(seed)
     cell_keys = rng.integers(1, 2**64, num_cells, dtype=np.uint64)
     expand = _Expander(cuts, cell_keys, cell_weights, constraints.min_leaf)
+    path = constraints.path_memory(design.names)
+    memory_key = rng.integers(0, 2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     below_words = pack(cuts.at_or_below)
     # Complete features have no missing cells: -1 finds the empty set at the end.
     missing_words = pack(np.concatenate([cuts.is_missing, np.zeros((1, num_cells), bool)]))
 
     frontier = pack(np.ones((1, num_cells), bool))
     frontier_keys = cell_keys.sum(keepdims=True)
+    frontier_memory = np.full(1, 0 if path is None else path.start, np.uint64)
     table = HashTable()
-    table.insert(frontier_keys)
-    members, counts, sides = [frontier], [], []
+    table.insert(frontier_keys + frontier_memory * memory_key)
+    members, counts, sides, single_cuts = [frontier], [], [], []
+    memories = [frontier_memory]
     pieces = [(np.empty(0, np.int32),) * 4]
     level, max_depth = 0, constraints.max_depth
     while len(frontier) and len(cuts.low) and (max_depth is None or level < max_depth):
-        new_members, new_keys = [], []
+        new_members, new_keys, new_memory = [], [], []
         for start in range(0, len(frontier), expand.chunk):
             nodes = frontier[start : start + expand.chunk]
             found = expand(nodes, frontier_keys[start : start + expand.chunk])
-            children, first = table.insert(np.concatenate([found.left_key, found.right_key]))
+            if each_cut:
+                found = found.each_cut(cuts.low)
+            if path is not None:
+                memory = frontier_memory[start : start + expand.chunk]
+                feature = cuts.feature.take(found.column)
+                threshold = _threshold(design, rules, cuts, found)
+                found = found.remember(path, memory, feature, threshold)
+            keys = np.concatenate([found.left_key, found.right_key])
+            if found.memory is not None:
+                keys += found.memory.ravel() * memory_key
+            children, first = table.insert(keys)
             if table.size > max_subproblems:
                 seen = (
                     f": {table.size:,} were found after {level + 1} levels of splits on "
@@ -261,22 +309,31 @@ def _compile(
             new_keys.append(
                 np.where(is_right, found.right_key[production], found.left_key[production])
             )
+            if found.memory is not None:
+                new_memory.append(found.memory.ravel()[first])
             left, right = np.split(children, 2)
             counts.append(np.bincount(found.parent, minlength=len(nodes)))
             pieces.append((left, right, cuts.low.take(found.column), found.high))
             if found.missing_left is not None:
                 sides.append(found.missing_left)
+            if found.cut is not None:
+                single_cuts.append(found.cut)
             if on_progress is not None:
                 on_progress(table.size)
         frontier, frontier_keys = np.concatenate(new_members), np.concatenate(new_keys)
         members.append(frontier)
+        if path is not None:
+            frontier_memory = np.concatenate(new_memory)
+            memories.append(frontier_memory)
         level += 1
 
     members = np.concatenate(members)
     counts = np.concatenate([*counts, np.zeros(len(members), np.int64)])[: len(members)]
     left, right, low, high = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     missing_left = np.concatenate(sides) if sides else None
-    del pieces, sides
+    cut = np.concatenate([np.empty(0, np.int32), *single_cuts]) if each_cut else None
+    memory = None if path is None else np.concatenate(memories)
+    del pieces, sides, single_cuts, memories
     if not _is_verified(members, counts, left, right, rng):
         return None
     height = _heights(members, counts, left, right)
@@ -297,11 +354,31 @@ def _compile(
         low=low.take(production),
         high=high.take(production),
         missing_left=None if missing_left is None else missing_left.take(production),
+        cut=None if cut is None else cut.take(production),
+        memory=None if memory is None else memory[order],
         num_rows=np.empty(0, np.int64),
     )
     num_rows = grammar.node_sums(cell_weights[:, None])[:, 0].astype(np.int64)
     object.__setattr__(grammar, "num_rows", num_rows)
-    return grammar
+    return grammar if path is None or _is_remembered(grammar, path) else None
+
+
+def _threshold(design: Design, rules: Rules, cuts: _Cuts, found: _Expansion) -> np.ndarray:
+    """Thresholds of productions; any of its gap's, where that makes no difference."""
+    low = cuts.low.take(found.column)
+    if rules == "gaps":
+        return design.gap_threshold(low, found.high)
+    return design.cut_threshold.take(low + 1 if found.cut is None else found.cut)
+
+
+def _is_remembered(grammar: Grammar, path: PathMemory) -> bool:
+    """Whether the children of every production have the memories that it leaves them."""
+    memory = grammar.memory
+    left, right = path.children(
+        memory.take(grammar.parent), grammar.feature, grammar.threshold_in_gap
+    )
+    is_left = (memory.take(grammar.left) == left).all()
+    return bool(is_left and (memory.take(grammar.right) == right).all())
 
 
 def _is_verified(members, counts, left, right, rng) -> bool:
@@ -352,6 +429,7 @@ def compile_grammar(
     *,
     rules: Rules = "gaps",
     constraints: Constraints | None = None,
+    each_cut: bool = False,
     max_subproblems: int = 500_000,
     on_progress: Callable[[int], None] | None = None,
     keep: bool = True,
@@ -365,7 +443,10 @@ def compile_grammar(
     rules
         "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
     constraints
-        Limits on leaf size, depth and features.
+        Limits on the trees.
+    each_cut
+        Whether every cut of a gap is a production of its own, with ``rules="cuts"``; always so
+        where boxes are kept together. Priors that weigh cuts of one gap apart need it.
     max_subproblems
         Budget; the memory needed is about 16 bytes times productions.
     on_progress
@@ -384,14 +465,19 @@ def compile_grammar(
         If the budget is exceeded.
     """
     constraints = Constraints() if constraints is None else constraints
-    key = _fingerprint(design, rules, constraints)
+    each_cut = rules == "cuts" and (each_cut or bool(constraints.keep_together))
+    key = _fingerprint(design, (rules, constraints, each_cut))
     if key in _cache and _cache[key].num_subproblems <= max_subproblems:
         _cache.move_to_end(key)
         return _cache[key]
     grammar = next(
         grammar
         for seed in range(100)
-        if (grammar := _compile(design, rules, constraints, max_subproblems, on_progress, seed))
+        if (
+            grammar := _compile(
+                design, rules, constraints, each_cut, max_subproblems, on_progress, seed
+            )
+        )
     )
     if keep:
         _cache[key] = grammar
@@ -400,8 +486,8 @@ def compile_grammar(
     return grammar
 
 
-def _fingerprint(design: Design, rules: Rules, constraints: Constraints) -> bytes:
-    digest = hashlib.sha256(repr((rules, constraints, design.names)).encode())
+def _fingerprint(design: Design, settings: tuple) -> bytes:
+    digest = hashlib.sha256(repr((settings, design.names)).encode())
     for array in (design.codes, design.weights, design.num_codes, design.cut_threshold):
         digest.update(np.ascontiguousarray(array).tobytes() + str(array.shape).encode())
     for array in (design.matrix, design.low_edge, design.high_edge, design.is_indicator):

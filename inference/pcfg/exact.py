@@ -75,7 +75,7 @@ class ExactPosterior:
     Raises
     ------
     ValueError
-        If the targets do not fit the rows, or the prior wants other rules than the grammar has.
+        If the targets do not fit the rows, or the prior not the grammar (`Grammar.require`).
 
     Examples
     --------
@@ -104,11 +104,7 @@ class ExactPosterior:
             raise ValueError(
                 f"y must have one entry per row, shape ({grammar.design.num_rows},); got {y.shape}."
             )
-        if prior.rules != grammar.rules:
-            raise ValueError(
-                f"The prior wants rules={prior.rules!r}, but the grammar was compiled with "
-                f"rules={grammar.rules!r}."
-            )
+        grammar.require(prior)
         self.grammar = grammar
         self.prior = prior.resolve(grammar.design)
         self.leaf = leaf

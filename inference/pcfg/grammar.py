@@ -3,7 +3,8 @@
 A subproblem is a distinct set of training rows that some box holds (Sullivan et al. 2023, section
 5.2: two bounding boxes are equivalent if they contain the same points). Its productions are the
 rules available in it, each to two smaller subproblems. The grammar depends on the features alone:
-any targets, leaf family and prior weights are scored on the same one.
+any targets, leaf family and prior weights are scored on the same one. Where constraints look at the
+path, a subproblem is a set of rows together with what its path leaves behind.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from bdtppl.inference.bitsets import unpack
 from bdtppl.inference.pcfg.hashing import distinct
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
-from bdtppl.models.priors import Rules
+from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
 
 __all__ = ["Grammar"]
 
@@ -35,7 +36,7 @@ class Grammar:
     design
         The design it was compiled from.
     rules
-        "gaps" or "cuts"; a production stands for all cuts of one gap.
+        "gaps" or "cuts"; a production stands for all cuts of one gap, unless `cut` is given.
     constraints
         The constraints it was compiled under.
     cell_of_row
@@ -52,6 +53,11 @@ class Grammar:
         int32 [E]; flat code positions (see `Design`) on the two sides of the production's gap.
     missing_left
         bool [E], or None where no feature has missing values.
+    cut
+        int32 [E]; flat position of the code above the cut that the production stands for, or None.
+    memory
+        uint64 [N]; what the path leaves behind (`bdtppl.models.path_memory.PathMemory`), or None
+        where no constraint looks at it.
     num_rows
         int64 [N]; rows in the subproblem, with repetitions.
     charts
@@ -74,6 +80,8 @@ class Grammar:
     low: np.ndarray
     high: np.ndarray
     missing_left: np.ndarray | None
+    cut: np.ndarray | None
+    memory: np.ndarray | None
     num_rows: np.ndarray
     charts: dict = field(default_factory=dict, repr=False)
     normalisers: dict = field(default_factory=dict, repr=False)
@@ -128,9 +136,16 @@ class Grammar:
     @cached_property
     def num_cuts(self) -> np.ndarray:
         """Rules that each production stands for, int32 [E]."""
-        if self.rules == "gaps":
+        if self.rules == "gaps" or self.cut is not None:
             return np.ones(self.num_productions, np.int32)
         return self.high - self.low
+
+    @cached_property
+    def threshold_in_gap(self) -> np.ndarray:
+        """Threshold of each production, or the least of the cuts that it stands for, [E]."""
+        if self.rules == "gaps":
+            return self.design.gap_threshold(self.low, self.high)
+        return self.design.cut_threshold.take(self.low + 1 if self.cut is None else self.cut)
 
     @cached_property
     def _feature_groups(self) -> np.ndarray:
@@ -158,8 +173,84 @@ class Grammar:
     @cached_property
     def width_share(self) -> np.ndarray:
         """Width of the production's gap over the summed width of its feature, float64 [E]."""
+        return self.width / self._sum_over_feature(self.width)
+
+    @cached_property
+    def width(self) -> np.ndarray:
+        """Width of the gap, shared among its cuts where each is a production, float64 [E]."""
         width = self.design.gap_width(self.low, self.high)
-        return width / self._sum_over_feature(width)
+        return width if self.cut is None else width / (self.high - self.low)
+
+    @property
+    def threshold(self) -> np.ndarray:
+        """Threshold of each production, float64 [E].
+
+        Raises
+        ------
+        ValueError
+            If a production stands for several cuts.
+        """
+        if self.rules == "cuts" and self.cut is None:
+            raise ValueError("The cuts of a gap have no one threshold: compile with each_cut=True.")
+        return self.threshold_in_gap
+
+    @property
+    def num_left(self) -> np.ndarray:
+        """Rows on the left of each production, with repetitions, float64 [E]."""
+        return self.num_rows.take(self.left).astype(float)
+
+    @property
+    def num_right(self) -> np.ndarray:
+        """Rows on the right of each production, with repetitions, float64 [E]."""
+        return self.num_rows.take(self.right).astype(float)
+
+    @cached_property
+    def least(self) -> np.ndarray:
+        """Least value of each subproblem's lowest codes, float64 [N, d]; NaN where missing."""
+        return self._edges(self.design.low_edge, np.minimum, self.design.num_codes)
+
+    @cached_property
+    def greatest(self) -> np.ndarray:
+        """Greatest value of each subproblem's highest codes, float64 [N, d]; NaN where missing."""
+        return self._edges(self.design.high_edge, np.maximum, -np.ones_like(self.design.num_codes))
+
+    def _edges(self, edge: np.ndarray, extreme: np.ufunc, none: np.ndarray) -> np.ndarray:
+        """Edges of the extreme codes of each subproblem, ``none`` [d] standing for no code."""
+        codes = np.empty((self.num_cells, self.design.num_features), np.int32)
+        codes[self.cell_of_row] = np.where(self.design.codes < 0, none, self.design.codes)
+        found = np.empty((self.num_subproblems, codes.shape[1]), np.int32)
+        bounds = np.searchsorted(self.height, np.arange(int(self.height[-1]) + 2))
+        for start in range(0, bounds[1], 1024):
+            nodes = slice(start, min(start + 1024, bounds[1]))
+            cells = unpack(self.members[nodes], self.num_cells).astype(bool)
+            for f, absent in enumerate(none):
+                found[nodes, f] = extreme.reduce(np.where(cells, codes[:, f], absent), axis=1)
+        for start, stop in pairwise(bounds[1:]):
+            production = self.first_production[start:stop]
+            left, right = self.left.take(production), self.right.take(production)
+            found[start:stop] = extreme(found[left], found[right])
+        flat = np.minimum(self.design.offset[:-1] + np.maximum(found, 0), len(edge) - 1)
+        return np.where(found == none, np.nan, edge[flat])
+
+    def require(self, prior: TreePrior) -> None:
+        """Refuse a prior that cannot be scored on the grammar.
+
+        Raises
+        ------
+        ValueError
+            If it wants other rules or productions than the grammar has, or shares weights among
+            rules that the constraints tell apart.
+        """
+        if prior.rules != self.rules:
+            raise ValueError(
+                f"The prior wants rules={prior.rules!r}, but the grammar was compiled with "
+                f"rules={self.rules!r}."
+            )
+        require_rules_apart(prior, self.constraints)
+        if weighs_each_cut(prior) and self.rules == "cuts" and self.cut is None:
+            raise ValueError(
+                "The prior weighs the cuts of a gap apart: compile the grammar with each_cut=True."
+            )
 
     @cached_property
     def num_features(self) -> np.ndarray:

@@ -68,11 +68,7 @@ class TreeMarginal(dist.Distribution):
     pytree_aux_fields = ("grammar",)
 
     def __init__(self, grammar: Grammar, prior: TreePrior, leaf: Leaf, *, validate_args=None):
-        if prior.rules != grammar.rules:
-            raise ValueError(
-                f"The prior wants rules={prior.rules!r}, but the grammar was compiled with "
-                f"rules={grammar.rules!r}."
-            )
+        grammar.require(prior)
         self.grammar = grammar
         self.prior = prior.resolve(grammar.design)
         self.leaf = leaf

@@ -274,7 +274,7 @@ def score_derivations(
     Slots hold subproblems (-1 where unused), productions (-1 in leaves) and depths.
     """
     splits, is_leaf = production >= 0, (node >= 0) & (production < 0)
-    facts, rule = node_at(chart, node, depth), rule_at(chart, jnp.maximum(production, 0))
+    facts, rule = node_at(chart, node, depth), rule_at(chart, jnp.maximum(production, 0), depth)
     log_likelihood = jnp.where(is_leaf, leaf_scores[node], 0.0).sum(axis=1)
     log_stop = jnp.where(is_leaf, prior.log_stop(facts), 0.0).sum(axis=1)
     log_rule = jnp.where(splits, prior.log_rule(facts, rule), 0.0).sum(axis=1)

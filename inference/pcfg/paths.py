@@ -74,7 +74,7 @@ class PathWeights:
         """Cell of training rows that every rule treats like each new row, int [m]; -1 if none."""
         features = self._split_features
         alike = np.ones(len(matrix), bool)
-        if self.sides.num_cuts is None:
+        if self.grammar.rules == "gaps":
             codes = codes.copy()
             for feature in features:
                 codes[:, feature], inside = self.grammar.design.nearest_code(

@@ -189,7 +189,7 @@ class _Ranking:
 def _node_terms(chart: Chart, prior, log_best, node, depth, first, places):
     """Best log weight through each production of one node, at one depth; [widest]."""
     index = jnp.minimum(first + jnp.arange(len(places)), len(chart.left) - 1)
-    parent, rule = node_at(chart, node, depth), rule_at(chart, index)
+    parent, rule = node_at(chart, node, depth), rule_at(chart, index, depth)
     below = jnp.minimum(depth + 1, len(chart.levels) - 1) if chart.uses_depth else depth
     children = log_best[chart.left[index], below] + log_best[chart.right[index], below]
     return prior.log_rule(parent, rule) + children

@@ -1,8 +1,8 @@
 """On which side of a production a row falls.
 
 With ``rules="gaps"`` a production is one rule, at the middle of its gap. With ``rules="cuts"`` it
-stands for all cuts inside the gap: training rows lie outside it, but a new row may lie between its
-cuts and then goes left under some of them.
+stands for all cuts inside the gap, unless each is a production of its own: training rows lie
+outside it, but a new row may lie between its cuts and then goes left under some of them.
 """
 
 from types import ModuleType
@@ -31,7 +31,7 @@ class Sides(NamedTuple):
     low
         int32; code at the gap's lower side.
     num_cuts
-        int32; cuts in the gap, or None where every gap has one rule at its middle.
+        int32; cuts in the gap, or None where every production is one rule.
     """
 
     feature: Any
@@ -45,14 +45,15 @@ class Sides(NamedTuple):
         """Tabulate the productions of a grammar, as NumPy arrays."""
         design, feature = grammar.design, grammar.feature
         no_side = np.zeros(len(feature), bool)
+        is_shared = grammar.rules == "cuts" and grammar.cut is None
         return cls(
             feature=np.append(feature, np.int32(-1)),
-            threshold=np.append(design.gap_threshold(grammar.low, grammar.high), np.nan),
+            threshold=np.append(grammar.threshold_in_gap, np.nan),
             missing_left=np.append(
                 no_side if grammar.missing_left is None else grammar.missing_left, False
             ),
             low=np.append(grammar.low - design.offset[feature], np.int32(0)),
-            num_cuts=np.append(grammar.num_cuts, np.int32(1)) if grammar.rules == "cuts" else None,
+            num_cuts=np.append(grammar.num_cuts, np.int32(1)) if is_shared else None,
         )
 
     def left_share(self, xp: ModuleType, production: Any, value: Any, code: Any) -> Any:
@@ -89,7 +90,7 @@ class Sides(NamedTuple):
         production
             int [...]; productions.
         place
-            float [...] in [0, 1); picks one cut of the gap. Ignored where gaps have one rule.
+            float [...] in [0, 1); picks one cut of the gap. Ignored where a production is one rule.
         """
         if self.num_cuts is None:
             return self.threshold[production]

@@ -1,0 +1,246 @@
+"""Priors and constraints written as small TOML files.
+
+The file is parsed, never evaluated; every error names its line. ::
+
+    [prior]
+    kind = "DepthDecay"
+    alpha = 0.95
+    beta = 0.8
+    feature_weights = { age = 3.0 }
+
+    [constraints]
+    min_leaf = 5
+    before = [["age", "start"]]
+
+    [constraints.features_at_depth]
+    0 = ["age"]
+
+    [[keep_together]]
+    start = [-inf, 12]
+    age = [27, inf]
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.priors import (
+    DepthDecay,
+    DescriptionLength,
+    GreedyPartition,
+    LeafPenalty,
+    TreePrior,
+)
+
+__all__ = ["PriorFile", "read_prior_file"]
+
+_PRIORS = {
+    prior.__name__: prior for prior in (DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty)
+}
+_WORDS = ("rules", "cut_weights", "over", "choice")
+_FILLED_IN = ("num_features",)  # by the data
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class PriorFile:
+    """What a file says.
+
+    Attributes
+    ----------
+    path
+        Where it lies.
+    prior
+        The prior, or None where the file has none.
+    constraints
+        The constraints.
+    lines
+        Line of each table and key, by its place in the file.
+    """
+
+    path: Path
+    prior: TreePrior | None
+    constraints: Constraints
+    lines: dict[Place, int]
+
+    def locate(self, message: str) -> str:
+        """Add the line to an error that begins with a key of the file, as those of fits do."""
+        words = re.match(r"(\w+)(?: names '([^']*)')?", message)
+        if words is None:
+            return message
+        key, named = words.groups()
+        own = [place for place in self.lines if key in place]
+        precise = [place for place in own if place[-1] == named]
+        places = precise or own
+        return _located(self.path, self.lines[places[0]], message) if places else message
+
+
+def _located(path: Path, line: int, message: Any) -> str:
+    return f"{path}, line {line}: {message}"
+
+
+def _lines(text: str) -> dict[Place, int]:
+    """Line of every table and key at the start of a line."""
+    found: dict[Place, int] = {}
+    counts: dict[Place, int] = {}
+    table: Place = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            table = _parts(header[2])
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            found.setdefault(table, number)
+        elif key := _KEY.match(line):
+            place = (*table, *_parts(key[1]))
+            for length in range(len(table) + 1, len(place) + 1):
+                found.setdefault(place[:length], number)
+    return found
+
+
+def _parts(key: str) -> Place:
+    names = re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", key)
+    return tuple(name.strip("\"'") for name in names)
+
+
+def read_prior_file(path: str | Path) -> PriorFile:
+    r"""Read a prior and constraints from a TOML file.
+
+    Tables are ``[prior]``, whose ``kind`` is the name of a prior and whose other keys are its
+    attributes, ``[constraints]``, whose keys are those of
+    `bdtppl.models.constraints.Constraints`, and one ``[[keep_together]]`` for each box, with
+    ``[low, high]`` by feature.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, with the line.
+    OSError
+        If it cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "prior.toml"
+    ...     _ = path.write_text('[prior]\nkind = "LeafPenalty"\nlog_phi = 3.0')
+    ...     read_prior_file(path).prior
+    LeafPenalty(log_phi=3.0, rules='gaps')
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text.") from None
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
+        last = max(1, len(text.splitlines()))
+        line = int(where[1]) if where and where[1] else last
+        message = str(error)[: where.start()] if where else str(error)
+        raise ValueError(_located(path, line, f"{message}.")) from None
+    reader = _Reader(path, _lines(text))
+    reader.require(content, (), ("prior", "constraints", "keep_together"))
+    constraints = reader.constraints(content)
+    return PriorFile(path, reader.prior(content), constraints, reader.lines)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Makes parts of a file's content, and names the line of what is wrong."""
+
+    path: Path
+    lines: dict[Place, int]
+
+    def fail(self, place: Place, message: Any) -> ValueError:
+        """Make the error of a place, or of the nearest table or key that holds it."""
+        tried = [place[:n] for n in range(len(place), 0, -1)]
+        if len(place) == 1:  # a table of which there may be several
+            tried.append((*place, 0))
+        line = next((self.lines[known] for known in tried if known in self.lines), 1)
+        return ValueError(_located(self.path, line, message))
+
+    def require(self, content: Any, place: Place, known: Any) -> None:
+        """Refuse what is no table, or has other keys than the known ones."""
+        if not isinstance(content, Mapping):
+            raise self.fail(place, f"{place[-1]} must be a table.")
+        for key in content:
+            if key not in known:
+                where = f"[{place[-1]}] has no {key!r}; it has" if place else f"{key!r} is no part:"
+                raise self.fail((*place, key), f"{where} {', '.join(known)}.")
+
+    def make(self, kind: Any, place: Place, values: Mapping[str, Any]) -> Any:
+        """Build a part; its errors begin with the name of what is wrong."""
+        try:
+            return kind(**values)
+        except (TypeError, ValueError) as error:
+            name = re.match(r"\w*", str(error))[0]  # pyright: ignore[reportOptionalSubscript]
+            raise self.fail((*place, name), error) from None
+
+    def prior(self, content: Mapping[str, Any]) -> TreePrior | None:
+        """Make the prior."""
+        if "prior" not in content:
+            return None
+        values, place = content["prior"], ("prior",)
+        if not isinstance(values, Mapping) or values.get("kind") not in _PRIORS:
+            given = values.get("kind") if isinstance(values, Mapping) else values
+            raise self.fail(
+                (*place, "kind"), f"kind must be one of {', '.join(_PRIORS)}; got {given!r}."
+            )
+        kind = _PRIORS[values["kind"]]
+        known = [field.name for field in fields(kind) if field.name not in _FILLED_IN]
+        self.require(values, place, ("kind", *known))
+        given = {key: value for key, value in values.items() if key != "kind"}
+        for key, value in given.items():
+            if key in _WORDS:
+                wanted, fits = "a word", isinstance(value, str)
+            elif key == "feature_weights":
+                wanted, fits = "a table or a list of numbers", isinstance(value, Mapping | list)
+            else:
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                wanted, fits = "a number", is_number
+                given[key] = float(value) if is_number else value
+            if not fits:
+                raise self.fail((*place, key), f"{key} must be {wanted}; got {value!r}.")
+        return self.make(kind, place, given)
+
+    def constraints(self, content: Mapping[str, Any]) -> Constraints:
+        """Make the constraints, boxes among them."""
+        place = ("constraints",)
+        values = content.get("constraints", {})
+        known = [field.name for field in fields(Constraints) if field.name != "keep_together"]
+        self.require(values, place, known)
+        values = dict(values)
+        boxes = content.get("keep_together", [])
+        if not isinstance(boxes, list):
+            raise self.fail(("keep_together",), "keep_together must be tables, [[keep_together]].")
+        made = []
+        for number, box in enumerate(boxes):
+            for feature, ends in box.items():
+                self.make(
+                    KeepTogether, ("keep_together", number, feature), {"intervals": {feature: ends}}
+                )
+            made.append(self.make(KeepTogether, ("keep_together", number), {"intervals": box}))
+        levels = values.get("features_at_depth")
+        if levels is not None:
+            own = (*place, "features_at_depth")
+            if not isinstance(levels, Mapping):
+                raise self.fail(own, "features_at_depth must be a table from depths to features.")
+            for depth in levels:
+                if not depth.isdecimal():
+                    raise self.fail((*own, depth), f"A depth must be a number; got {depth!r}.")
+            values["features_at_depth"] = {int(depth): some for depth, some in levels.items()}
+        return self.make(Constraints, place, values | {"keep_together": made})

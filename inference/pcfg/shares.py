@@ -1,0 +1,162 @@
+"""Log probabilities of productions given that their node splits, for laws with weights.
+
+The weights are computed once, by compiled passes over pieces of one size, and summed over each
+node's productions. They hold no fitted parameters, so a chart keeps the result.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.precision import in_float64
+from bdtppl.models.rule_laws import Node, Rule, RuleLaw
+
+__all__ = ["log_shares"]
+
+_PIECE = 1 << 15
+
+
+@dataclass(frozen=True, eq=False)
+class _Productions:
+    """The productions of a grammar as a `bdtppl.models.rule_laws.RuleTable`."""
+
+    grammar: Grammar
+
+    xp = np
+
+    @cached_property
+    def _group(self) -> np.ndarray:
+        """Number of each production's node and feature."""
+        num_features = self.grammar.design.num_features
+        return self.grammar.parent.astype(np.int64) * num_features + self.grammar.feature
+
+    @property
+    def _sides(self) -> np.ndarray:
+        return 1 + self.grammar.design.has_missing
+
+    @cached_property
+    def item(self) -> np.ndarray:
+        """Place of each production in the list of its feature's rules, [E]."""
+        grammar, feature = self.grammar, self.grammar.feature
+        low = grammar.low if grammar.cut is None else grammar.cut - 1
+        place = (low - grammar.design.offset[feature]) * self._sides[feature]
+        return place if grammar.missing_left is None else place + grammar.missing_left
+
+    @cached_property
+    def num_items(self) -> np.ndarray:
+        """Length of each feature's list, [d]."""
+        return (self.grammar.design.num_codes - 1) * self._sides
+
+    def per_feature(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the productions of each node and feature, [N, d]."""
+        shape = self.grammar.num_subproblems, self.grammar.design.num_features
+        return np.bincount(self._group, values, minlength=shape[0] * shape[1]).reshape(shape)
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """Hand values [N, d] to the productions, [E]."""
+        return values.ravel().take(self._group)
+
+    def before(self, values: np.ndarray) -> np.ndarray:
+        """Sum over earlier productions of the same node and feature, [E]."""
+        if not len(values):
+            return values
+        is_first = np.diff(self._group, prepend=-1) != 0
+        running = np.cumsum(values) - values
+        return running - running[is_first][np.cumsum(is_first) - 1]
+
+
+@partial(jax.jit, static_argnames="law")
+def _cut_weights(law: RuleLaw, node: Node, rule: Rule) -> jax.Array:
+    weight = jnp.asarray(law.weigh_cuts(node, rule), float)
+    return jnp.broadcast_to(weight, rule.feature.shape)
+
+
+@partial(jax.jit, static_argnames=("law", "num_features"))
+def _feature_weights(law: RuleLaw, node: Node, num_features: int) -> jax.Array:
+    # A node's facts [k] stand against features [1, d]; its box keeps the last axis.
+    node = jax.tree.map(lambda fact: fact[:, None], node)
+    weight = jnp.asarray(law.weigh_features(node, jnp.arange(num_features)[None]), float)
+    return jnp.broadcast_to(weight, (len(node.depth), num_features))
+
+
+def _in_pieces(weigh: Callable[[Any], jax.Array], facts: Any, length: int) -> np.ndarray:
+    """Weigh pieces of one size of facts, whose arrays have a first axis of a length."""
+    parts = []
+    for start in range(0, length, _PIECE):
+        piece = np.minimum(np.arange(start, start + _PIECE), length - 1)
+        part = np.asarray(weigh(jax.tree.map(lambda a, at=piece: a[at], facts)))
+        parts.append(part[: length - start])
+    return np.concatenate(parts)
+
+
+@in_float64
+def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
+    """Log probability of every production given that its node splits.
+
+    Parameters
+    ----------
+    grammar
+        The grammar.
+    law
+        The law of the rule, with the design's numbers filled in.
+    num_levels
+        Depths, from the root's 0 on.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [E], or [E, num_levels] where weights read the depth.
+
+    Raises
+    ------
+    ValueError
+        If a weight is not positive and finite.
+    """
+    num_productions, num_features = grammar.num_productions, grammar.design.num_features
+    if not num_productions:
+        return np.zeros(0)
+    table, available = _Productions(grammar), np.ones(num_productions, bool)
+    node_reads, rule_reads = law.reads(num_features)
+
+    def shares(depth: int) -> np.ndarray:
+        def nodes(at: Any) -> Node:
+            facts = {name: _node_fact(grammar, name)[at] for name in node_reads if name != "depth"}
+            has_rule = grammar.has_rule[at]
+            return Node(np.full(len(has_rule), float(depth)), has_rule, **facts)
+
+        facts = {name: getattr(grammar, name) for name in rule_reads}
+        rule = Rule(grammar.feature, **facts)
+        cut_weight = _in_pieces(
+            lambda some: _cut_weights(law, *some), (nodes(grammar.parent), rule), num_productions
+        )
+        feature_weight = _in_pieces(
+            lambda some: _feature_weights(law, some, num_features),
+            nodes(np.arange(grammar.num_subproblems)),
+            grammar.num_subproblems,
+        )
+        is_used = table.per_feature(available) > 0
+        for name, weight in (
+            ("cut_weights", cut_weight),
+            ("feature_weights", feature_weight[is_used]),
+        ):
+            is_bad = ~((weight > 0) & (weight < np.inf))
+            if is_bad.any():
+                raise ValueError(
+                    f"{name} must be positive and finite at every rule; got {weight[is_bad][0]}."
+                )
+        return law.log_shares(table, available, feature_weight, cut_weight)
+
+    if "depth" not in node_reads:
+        return shares(0)
+    return np.stack([shares(depth) for depth in range(num_levels)], axis=1)
+
+
+def _node_fact(grammar: Grammar, name: str) -> np.ndarray:
+    values = getattr(grammar, name.removeprefix("log_"))
+    return np.log(np.maximum(values, 1)) if name.startswith("log_") else values.astype(float)

@@ -1,0 +1,432 @@
+"""How a node that splits chooses its rule.
+
+A law gives the log probability of every available rule of a node, given that the node splits. It is
+computed for tables of rules of any layout: rules of one node in a row, or all productions of a
+grammar one after another (`RuleTable`).
+
+References
+----------
+Angelopoulos and Cussens 2005, sections 2 and 3 (labels computed from the node; backtracking).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.models.data import Design
+
+__all__ = ["DenseRules", "Node", "Rule", "RuleLaw", "RuleTable", "Rules", "facts_read"]
+
+Rules = Literal["gaps", "cuts"]
+
+
+class Node(NamedTuple):
+    """What a prior may know of a node; arrays that broadcast against each other.
+
+    Attributes
+    ----------
+    depth
+        Splits above the node; the root has depth 0.
+    has_rule
+        Whether any rule is available.
+    num_rows
+        Rows in the node, repeated ones counted as often as they are.
+    log_num_features
+        Log of the number of features with an available rule.
+    least, greatest
+        Least and greatest value of each feature in the node, [..., d]; NaN where all are missing.
+    """
+
+    depth: Any
+    has_rule: Any
+    num_rows: Any = None
+    log_num_features: Any = None
+    least: Any = None
+    greatest: Any = None
+
+
+class Rule(NamedTuple):
+    """What a prior may know of a rule, or of all rules of a node inside one gap.
+
+    With ``rules="cuts"`` the cuts between two neighbouring values of a node part its rows alike and
+    may be one entry that stands for several rules; with ``rules="gaps"`` it stands for one. Counts
+    come as their logs, as weights use them: a pass over millions of entries looks logs up.
+
+    Attributes
+    ----------
+    feature
+        Feature index.
+    log_num_cuts
+        Log of the number of rules that the entry stands for.
+    log_num_feature_cuts
+        Log of the number of available rules of the same feature in the node.
+    log_width_share
+        Log of the width of the entry's gap over the summed width of its feature's available rules.
+    log_num_equivalent
+        Log of the number of rules of the node, the entry's own included, that part its rows into
+        the same two sets.
+    log_share
+        Log probability of the rule given that its node splits, by the prior's `RuleLaw`. Where a
+        prior reads it an entry stands for one rule.
+    threshold
+        Values below it go left.
+    width
+        Width of the gap that the rule lies in, shared equally among the rules in it.
+    num_left, num_right
+        Rows on both sides, repeated ones counted as often as they are.
+    """
+
+    feature: Any
+    log_num_cuts: Any = None
+    log_num_feature_cuts: Any = None
+    log_width_share: Any = None
+    log_num_equivalent: Any = None
+    log_share: Any = None
+    threshold: Any = None
+    width: Any = None
+    num_left: Any = None
+    num_right: Any = None
+
+
+Weight = Callable[[Node, Rule], Any]
+FeatureWeights = None | Mapping[int | str, float] | Sequence[float] | Weight
+CutWeights = Literal["uniform", "gap"] | Weight
+
+NODE_FACTS = ("depth", "num_rows", "log_num_features", "least", "greatest")
+RULE_FACTS = ("feature", "threshold", "width", "num_left", "num_right")
+
+
+class RuleTable(Protocol):
+    """The available rules of some nodes, laid out in any way; m nodes, d features.
+
+    Attributes
+    ----------
+    xp
+        Array namespace, `numpy` or `jax.numpy`.
+    item
+        int; place of each rule in the list of its feature's rules, cut after cut, with missing
+        values on the right, then on the left.
+    num_items
+        int [d]; length of that list.
+    """
+
+    @property
+    def xp(self) -> ModuleType:
+        """Array namespace."""
+        ...
+
+    @property
+    def item(self) -> Any:
+        """Place of each rule in the list of its feature's rules."""
+        ...
+
+    @property
+    def num_items(self) -> Any:
+        """Length of each feature's list, [d]."""
+        ...
+
+    def per_feature(self, values: Any) -> Any:
+        """Sum values of rules over the rules of each node and feature, [m, d]."""
+        ...
+
+    def spread(self, values: Any) -> Any:
+        """Hand values [m, d] to the rules of the node and feature."""
+        ...
+
+    def before(self, values: Any) -> Any:
+        """Sum values over the rules of the same node and feature that stand before each rule."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRules:
+    """Rules of m nodes in a row: the R rules of a design, feature by feature, for each node.
+
+    Attributes
+    ----------
+    feature, place
+        int [R]; the feature, and the place in its list (see `RuleTable.item`).
+    num_items
+        int [d].
+    by_feature
+        float64 [R, d]; one where the rule splits on the feature.
+    """
+
+    feature: Any
+    place: Any
+    num_items: Any
+    by_feature: Any
+
+    xp = jnp
+
+    @property
+    def item(self) -> Any:
+        """Place of each rule in its feature's list, [1, R]."""
+        return self.place[None]
+
+    def per_feature(self, values: Any) -> Any:
+        """Sum over the rules of each feature, [m, d]."""
+        return values.astype(float) @ self.by_feature
+
+    def spread(self, values: Any) -> Any:
+        """Hand values [m, d] to the rules of the feature, [m, R]."""
+        return values[:, self.feature]
+
+    def before(self, values: Any) -> Any:
+        """Sum over earlier rules of the feature's list, [m, R]."""
+        order = jnp.lexsort((self.place, self.feature))
+        in_order = values[:, order]
+        running = jnp.cumsum(in_order, axis=1) - in_order
+        first = jnp.searchsorted(self.feature[order], self.feature[order])
+        return (running - running[:, first])[:, jnp.argsort(order)]
+
+
+@dataclass(frozen=True)
+class RuleLaw:
+    """Probability of every rule of a node that splits.
+
+    Attributes
+    ----------
+    feature_weights
+        None for equal ones, one positive number a feature, a mapping from features (index or name)
+        to them in which those that are not named weigh 1, or a function of node and rule that
+        reads ``rule.feature`` alone of the rule.
+    cut_weights
+        "uniform", "gap" (the width of the gap), or a function of node and rule; positive.
+    over
+        "features": a feature by weight among those with an available rule, then one of its rules by
+        weight. "rules": one choice among all available rules by the product of both weights.
+    choice
+        "uniform", by weights; or "chronological", the law of a uniform choice written as a walk
+        along a list (Prolog backtracking): first along the list of all features of the design, then
+        along that of the feature's cuts. At item i of n a coin of probability 1 / (n - i + 1) says
+        whether it is taken; items that are not available are walked past and the last available
+        one is taken for certain. There are no weights.
+    """
+
+    feature_weights: Any = None
+    cut_weights: Any = "uniform"
+    over: Literal["features", "rules"] = "features"
+    choice: Literal["uniform", "chronological"] = "uniform"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether counts of features and cuts, or widths of gaps, are all it needs."""
+        return self.feature_weights is None and self.over == "features" and self._is_by_name
+
+    @property
+    def _is_by_name(self) -> bool:
+        return not callable(self.cut_weights) and self.choice == "uniform"
+
+    def check(self, rules: Rules) -> None:
+        """Refuse what makes no sense.
+
+        Raises
+        ------
+        ValueError
+            If a setting is unknown, a weight not positive, or settings exclude each other.
+        """
+        if not callable(self.cut_weights) and self.cut_weights not in ("uniform", "gap"):
+            raise ValueError(
+                f"cut_weights must be 'uniform', 'gap' or a function; got {self.cut_weights!r}."
+            )
+        if self.over not in ("features", "rules"):
+            raise ValueError(f"over must be 'features' or 'rules'; got {self.over!r}.")
+        if self.choice not in ("uniform", "chronological"):
+            raise ValueError(f"choice must be 'uniform' or 'chronological'; got {self.choice!r}.")
+        if self.choice == "chronological":
+            if rules != "cuts":
+                raise ValueError(
+                    "choice='chronological' walks along the cuts of the design: it needs "
+                    f"rules='cuts'; got {rules!r}."
+                )
+            if replace(self, choice="uniform") != RuleLaw():
+                raise ValueError("choice='chronological' takes no weights and no over='rules'.")
+
+    def resolve(self, design: Design) -> "RuleLaw":
+        """Give every feature its weight, where these are numbers.
+
+        Raises
+        ------
+        ValueError
+            If there are too few weights, or a feature does not exist.
+        """
+        given = self.feature_weights
+        if given is None or callable(given):
+            return self
+        named = [pair for pair in given if isinstance(pair, tuple)]
+        if not named:
+            weights = tuple(given)
+            if len(weights) != design.num_features:
+                raise ValueError(
+                    f"feature_weights has {len(weights)} numbers for {design.num_features} "
+                    f"features."
+                )
+            return self
+        each = dict.fromkeys(range(design.num_features), 1.0)
+        for feature, weight in named:
+            if isinstance(feature, str) and feature in design.names:
+                each[design.names.index(feature)] = weight
+            elif not isinstance(feature, str) and 0 <= feature < design.num_features:
+                each[feature] = weight
+            else:
+                listed = ", ".join(design.names[:10])
+                raise ValueError(
+                    f"feature_weights names {feature!r}, which is not one of {listed}."
+                )
+        return replace(self, feature_weights=tuple(each.values()))
+
+    def reads(self, num_features: int) -> tuple[frozenset[str], frozenset[str]]:
+        """Names of the facts of nodes and of rules that the weights read."""
+        node, rule = set(), set()
+        if callable(self.feature_weights):
+            node |= facts_read(self.feature_weights, num_features, ("feature",))[0]
+        if callable(self.cut_weights):
+            reads = facts_read(self.cut_weights, num_features)
+            node, rule = node | reads[0], rule | reads[1]
+        elif self.cut_weights == "gap":
+            rule.add("width")
+        return frozenset(node), frozenset(rule - {"feature"})
+
+    def weigh_features(self, node: Node, feature: Any) -> Any:
+        """Weight of features of nodes; arrays that broadcast against each other."""
+        if self.feature_weights is None:
+            return jnp.ones_like(feature, dtype=float)
+        if callable(self.feature_weights):
+            return self.feature_weights(node, Rule(feature))
+        return jnp.asarray(self.feature_weights, float)[feature]
+
+    def weigh_cuts(self, node: Node, rule: Rule) -> Any:
+        """Weight of rules given their feature; arrays that broadcast against each other."""
+        if callable(self.cut_weights):
+            return self.cut_weights(node, rule)
+        return rule.width if self.cut_weights == "gap" else jnp.ones_like(rule.feature, dtype=float)
+
+    def log_shares(
+        self, rules: RuleTable, available: Any, feature_weight: Any, cut_weight: Any
+    ) -> Any:
+        """Log probability of each rule given that its node splits.
+
+        Parameters
+        ----------
+        rules
+            The layout of the rules.
+        available
+            bool; whether a rule is available.
+        feature_weight
+            float64 [m, d]; weights of features.
+        cut_weight
+            float64; weight of each rule.
+
+        Returns
+        -------
+        array
+            float64, of the rules' shape; of no meaning where a rule is not available.
+        """
+        xp = rules.xp
+        num_rules = rules.per_feature(available)
+        has_rule = num_rules > 0
+        if self.choice == "chronological":
+            spread, num_features = rules.spread, has_rule.shape[-1]
+            place = xp.arange(num_features)[None]
+            num_valid = has_rule.sum(axis=-1, keepdims=True)
+            of_feature = _log_walk(xp, _running, has_rule, place, num_features, num_valid)
+            num_items = xp.broadcast_to(rules.num_items[None], has_rule.shape)
+            of_cut = _log_walk(
+                xp, rules.before, available, rules.item, spread(num_items), spread(num_rules)
+            )
+            return spread(of_feature) + of_cut
+        weight = xp.where(available, cut_weight, 0.0)
+        total = rules.per_feature(weight)
+        feature_weight = xp.where(has_rule, feature_weight, 0.0)
+        whole = (feature_weight if self.over == "features" else feature_weight * total).sum(
+            axis=-1, keepdims=True
+        )
+        share = feature_weight / xp.maximum(whole, 1e-300)
+        if self.over == "features":
+            share = share / xp.maximum(total, 1e-300)
+        tiny = 1e-300  # of rules that are not there
+        return xp.log(xp.maximum(weight, tiny)) + rules.spread(xp.log(xp.maximum(share, tiny)))
+
+
+def _running(values: Any) -> Any:
+    return values.cumsum(axis=-1) - values
+
+
+def _log_walk(xp, before, valid, place, num_items, num_valid) -> Any:
+    """Log probability that a walk along a list ends at each item; see `RuleLaw.choice`."""
+    left_over = num_items - place  # items from this one on, n - i + 1
+    # The last item is never walked past.
+    log_past = xp.log(xp.maximum(left_over - 1, 1) / xp.maximum(left_over, 1))
+    log_mass = before(xp.where(valid, log_past, 0.0))
+    is_last = before(valid * 1.0) + 0.5 > num_valid - 1
+    return log_mass - xp.where(is_last, 0.0, xp.log(xp.maximum(left_over, 1)))
+
+
+class _Noted:
+    """Stands for a node or a rule, and notes which of its facts are read."""
+
+    def __init__(self, kind: str, facts: dict[str, Any]):
+        self._kind, self._facts, self._read = kind, facts, set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._facts:
+            raise AttributeError(
+                f"A {self._kind} has no {name!r} here; it has {', '.join(self._facts)}."
+            )
+        self._read.add(name)
+        return self._facts[name]
+
+
+@lru_cache(maxsize=256)
+def facts_read(
+    function: Callable[..., Any], num_features: int, rule_facts: tuple[str, ...] | None = RULE_FACTS
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Find out which facts a function reads, by tracing it.
+
+    Parameters
+    ----------
+    function
+        A function of a node, and of a rule unless ``rule_facts`` is None, in `jax.numpy`.
+    num_features
+        d.
+    rule_facts
+        Facts of the rule that it may read.
+
+    Returns
+    -------
+    node, rule
+        Names of the facts of each that it reads.
+
+    Raises
+    ------
+    AttributeError
+        If it reads what is no fact.
+
+    Examples
+    --------
+    >>> sorted(facts_read(lambda node, rule: rule.num_left / node.num_rows, 3)[0])
+    ['num_rows']
+    """
+    boxes = ("least", "greatest")
+    node = {
+        name: np.ones(num_features if name in boxes else ()) for name in (*NODE_FACTS, "has_rule")
+    }
+    rule = {name: np.ones((), int if name == "feature" else float) for name in rule_facts or ()}
+    noted = []
+
+    def traced(node, rule):
+        noted.append(_Noted("node", node))
+        if rule_facts is not None:
+            noted.append(_Noted("rule", rule))
+        return function(*noted)
+
+    jax.eval_shape(traced, node, rule)
+    reads = [frozenset(each._read) - {"has_rule"} for each in noted]
+    return reads[0], reads[1] if rule_facts is not None else frozenset()

@@ -1,0 +1,148 @@
+"""Priors and constraints from TOML files, and their errors."""
+
+import re
+
+import numpy as np
+import pytest
+from test_cli import run
+
+from bdtppl.encoding import decode, encode
+from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.priors import DepthDecay, LeafPenalty, Program
+from bdtppl.prior_files import read_prior_file
+
+WHOLE = """# a prior
+[prior]
+kind = "DepthDecay"
+alpha = 0.9
+beta = 2
+feature_weights = { age = 3.0 }
+
+[constraints]
+min_leaf = 5
+before = [["age", "start"]]
+
+[constraints.features_at_depth]
+0 = ["age"]
+
+[[keep_together]]
+start = [-inf, 12]
+age = [27, inf]
+[[keep_together]]
+start = [4, 9]
+"""
+
+
+def written(folder, text):
+    path = folder / "prior.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_says_what_it_says(tmp_path):
+    file = read_prior_file(written(tmp_path, WHOLE))
+    assert file.prior == DepthDecay(0.9, 2.0, feature_weights={"age": 3.0})
+    assert file.constraints == Constraints(
+        min_leaf=5,
+        keep_together=[
+            KeepTogether({"start": (None, 12), "age": (27, None)}),
+            KeepTogether({"start": (4, 9)}),
+        ],
+        features_at_depth={0: ["age"]},
+        before=[("age", "start")],
+    )
+    nothing = read_prior_file(written(tmp_path, ""))
+    assert nothing.prior is None
+    assert nothing.constraints == Constraints()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("= 0.9", "= 2.0", "line 4: alpha must lie in (0, 1); got 2.0."),
+        ("alpha", "alfa", "line 4: [prior] has no 'alfa'; it has kind, alpha, "),
+        ("[4, 9]", "[9, 4]", "line 19: The box on 'start' must span low <= high"),
+        ("[4, 9]", "4", "line 19: A box needs intervals"),
+        ("0 =", "x =", "line 13: A depth must be a number; got 'x'."),
+        ("= 5", "= 0", "line 9: min_leaf must be an integer of at least 1; got 0."),
+        ("= 2\n", '= "a"\n', "line 5: beta must be a number; got 'a'."),
+        ("age = 3.0", "age = -3", "line 6: feature_weights must be positive numbers; got -3."),
+        ('"DepthDecay"', '"Depth"', "line 3: kind must be one of DepthDecay, "),
+        ("kind", "sort", "line 2: kind must be one of DepthDecay, "),
+        ("[prior]", "[prio", "line 2: Expected ']' at the end of a table declaration."),
+        ("[[keep_together]]", "[[boxes]]", "line 15: 'boxes' is no part: prior, constraints, "),
+        ('[["age", "start"]]', "3", "line 10: before must list features; got 3."),
+        ("4, 9]\n", "4, 9", "line 19: Unclosed array."),
+    ],
+)
+def test_every_error_names_its_line(tmp_path, old, new, said):
+    path = written(tmp_path, WHOLE.replace(old, new))
+    with pytest.raises(ValueError, match=re.escape(f"{path}, {said}")):
+        read_prior_file(path)
+
+
+def test_errors_of_a_fit_are_located(tmp_path):
+    file = read_prior_file(written(tmp_path, WHOLE))
+    said = "keep_together names 'age', which is not one of x0."
+    assert file.locate(said) == f"{file.path}, line 17: {said}"
+    assert file.locate("The log evidence is not finite") == "The log evidence is not finite"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "rows.csv"
+    rows = np.random.default_rng(0).integers(0, 5, (30, 3))
+    lines = [f"{a},{b},{'uv'[c % 2]}" for a, b, c in rows]
+    path.write_text("\n".join(["age,start,y", *lines]))
+    return path
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_a_file(table, tmp_path):
+    result = run("fit", table, "--target", "y", "--prior-file", written(tmp_path, WHOLE), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert '"DepthDecay(' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "arguments", "said"),
+    [
+        ("start = [4", "stat = [4", [], "line 19: keep_together names 'stat'"),
+        ('"DepthDecay"', '"None"', [], "line 3: kind must be one of"),
+        ("", "", ["--prior", "leaf-penalty"], "exclude each other"),
+    ],
+)
+def test_the_command_line_names_the_line(table, tmp_path, old, new, arguments, said):
+    path = written(tmp_path, WHOLE.replace(old, new))
+    result = run("fit", table, "--target", "y", "--prior-file", path, *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+# -------------------------------------------------------------------------------------- as JSON
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Constraints(
+            keep_together=[KeepTogether({"a": (None, 3), 1: (2.5, 4)})],
+            features_at_depth={2: ("a", 1)},
+            before=[("a", 1)],
+        ),
+        DepthDecay(0.9, feature_weights={"a": 2.0}, over="rules", cut_weights="gap"),
+        DepthDecay(rules="cuts", choice="chronological"),
+        DepthDecay(feature_weights=(1.0, 2.0)),
+        LeafPenalty(1.5),
+    ],
+    ids=str,
+)
+def test_constraints_and_laws_are_saved(part):
+    assert decode(encode(part, "part")) == part
+
+
+def test_functions_are_not_saved():
+    with pytest.raises(ValueError, match=r"prior\.cut_weights cannot be saved: it is a function"):
+        encode(DepthDecay(cut_weights=lambda node, rule: rule.width), "prior")
+    with pytest.raises(ValueError, match=r"prior cannot be saved: it is a .*Program"):
+        encode(Program(lambda node: 0.5), "prior")
