@@ -32,6 +32,7 @@ __all__ = [
     "node_terms",
     "node_weights",
     "pose",
+    "split_scores",
 ]
 
 _UNROLLED = 32  # words of a set that are counted in one fused operation
@@ -356,14 +357,44 @@ def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:
 
 def leaf_scores(model: Model, rows: jax.Array) -> jax.Array:
     """Log marginals of nodes' rows [m, W], float64 [m]."""
-    statistics = leaf_statistics(model, rows)
+    return _log_marginals(model, leaf_statistics(model, rows))
+
+
+def split_scores(model: Model, rows: jax.Array) -> jax.Array:
+    """Log marginals of both sides of every rule in nodes with rows [m, W], summed; [m, R]."""
+    left = _left_statistics(model, rows)
+    right = leaf_statistics(model, rows)[:, None] - left
+    return _log_marginals(model, left) + _log_marginals(model, right)
+
+
+def _log_marginals(model: Model, statistics: jax.Array) -> jax.Array:
+    """Log marginals [...] of statistics [..., s]."""
     if model.table is None:
         return model.leaf.log_marginal(statistics)
     counts = statistics.astype(jnp.int32)
-    scores = model.table.total[counts.sum(axis=1)]
-    for each, count in zip(model.table.each, counts.T, strict=True):
-        scores += each[count]
+    scores = model.table.total[counts.sum(axis=-1)]
+    for place, each in enumerate(model.table.each):
+        scores += each[counts[..., place]]
     return scores
+
+
+def _left_statistics(model: Model, rows: jax.Array) -> jax.Array:
+    """Sum leaf statistics over the left side of every rule, float64 [m, R, s]."""
+    if model.classes is not None:
+        each = [_count(rows & own[None], model.left_rows) for own in model.classes.T]
+        return jnp.stack(each, axis=-1).astype(float)
+    num_words, num_rules = model.left_rows.shape
+    bit = jnp.arange(64, dtype=rows.dtype)
+    rest = num_words * 64 - len(model.statistics)
+    statistics = jnp.pad(model.statistics, ((0, rest), (0, 0))).reshape(num_words, 64, -1)
+
+    def add(w, total):  # the rows of one word, spelt out
+        own = ((rows[:, w, None] >> bit[None]) & 1).astype(float)
+        left = ((model.left_rows[w][None] >> bit[:, None]) & 1).astype(float)
+        return total + jnp.einsum("mb,bs,br->mrs", own, statistics[w], left)
+
+    total = jnp.zeros((len(rows), num_rules, statistics.shape[-1]))
+    return lax.fori_loop(0, num_words, add, total)
 
 
 def _gap(model: Model, found: Available, place: jax.Array):

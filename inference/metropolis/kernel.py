@@ -14,7 +14,7 @@ from jax import lax
 from bdtppl.inference.hard_model import Model
 from bdtppl.inference.metropolis.moves import MOVES, NUM_UNIFORMS, propose
 from bdtppl.inference.metropolis.state import State, select
-from bdtppl.inference.metropolis.trees import Shape
+from bdtppl.inference.shapes import Shape
 
 __all__ = ["Info", "Tally", "Walk", "step", "walk"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bdtppl.inference.hard_model import Available, Model, available_rules
 from bdtppl.inference.metropolis.state import State, scored, select
-from bdtppl.inference.metropolis.trees import Shape, grown, places, pruned, with_rules
+from bdtppl.inference.shapes import Shape, grown, places, pruned, with_rules
 
 __all__ = [
     "CHIPMAN",

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
-from bdtppl.inference.metropolis.trees import Shape, roots
+from bdtppl.inference.shapes import Shape, roots
+from bdtppl.inference.written_trees import hand_down, root_rows
 
-__all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
+__all__ = ["State", "initial", "scored", "select", "state_of"]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
 
@@ -63,12 +64,6 @@ def state_of(model: Model, shape: Shape) -> State:
     return scored(model, shape, root_rows(model, shape), scores, shape.is_used)
 
 
-def root_rows(model: Model, shape: Shape) -> jax.Array:
-    """Put all rows into the roots, uint64 [b, k, W]; nothing is handed down yet."""
-    rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
-    return rows.at[:, 0].set(model.every_row)
-
-
 def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
     """Settle rows and scores after a change.
 
@@ -92,24 +87,6 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
         log_prior=jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
         log_likelihood=jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
     )
-
-
-def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
-    """Hand rows down from parents to children, and mark what lies below changed nodes."""
-    chain = jnp.arange(len(shape.size))
-
-    def settle(slot, carry):
-        rows, changed = carry
-        parent = shape.parent[:, slot]
-        side = model.left_words[jnp.maximum(shape.rule[chain, parent], 0)]
-        own = rows[chain, parent] & jnp.where(slot % 2 == 1, side, ~side)
-        below = changed[:, slot] | changed[chain, parent]
-        return (
-            lax.dynamic_update_index_in_dim(rows, own, slot, 1),
-            lax.dynamic_update_index_in_dim(changed, below, slot, 1),
-        )
-
-    return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
 
 
 def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Trees of a batch of chains as arrays of one capacity, and how they change shape.
+"""Trees of a batch of chains or particles as arrays of one capacity, and how they change shape.
 
 Slot 0 is the root, children lie side by side and after their parent, and slots in use come first.
 All functions work on a whole batch; b chains, k slots.
