@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["LEAF", "Shape", "grown", "places", "pruned", "roots", "with_rules"]
+__all__ = ["LEAF", "Shape", "grown", "places", "pruned", "roots", "select", "with_rules"]
 
 LEAF = -1
 
@@ -141,3 +141,12 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     unused = jnp.array(_UNUSED, jnp.int32)[None, None]
     smaller = smaller._replace(nodes=jnp.where(smaller.is_used[..., None], nodes, unused))
     return _put(smaller, slot, LEAF, 0, old[:, _PARENT], old[:, _DEPTH]), source
+
+
+def select(condition: jax.Array, one, other):
+    """Choose between two pytrees tree by tree, by bool [b]."""
+
+    def choose(a, b):
+        return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(choose, one, other)

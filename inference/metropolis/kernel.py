@@ -13,8 +13,8 @@ from jax import lax
 
 from bdtppl.inference.hard_model import Model
 from bdtppl.inference.metropolis.moves import MOVES, NUM_UNIFORMS, propose
-from bdtppl.inference.metropolis.state import State, select
-from bdtppl.inference.shapes import Shape
+from bdtppl.inference.metropolis.state import State
+from bdtppl.inference.shapes import Shape, select
 
 __all__ = ["Info", "Tally", "Walk", "step", "walk"]
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard_model import Available, Model, available_rules
-from bdtppl.inference.metropolis.state import State, scored, select
-from bdtppl.inference.shapes import Shape, grown, places, pruned, with_rules
+from bdtppl.inference.metropolis.state import State, scored
+from bdtppl.inference.shapes import Shape, grown, places, pruned, select, with_rules
 
 __all__ = [
     "CHIPMAN",

@@ -14,7 +14,7 @@ from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
 from bdtppl.inference.shapes import Shape, roots
 from bdtppl.inference.written_trees import hand_down, root_rows
 
-__all__ = ["State", "initial", "scored", "select", "state_of"]
+__all__ = ["State", "initial", "scored", "state_of"]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
 
@@ -110,12 +110,3 @@ def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
     start = jnp.int32(0), scores.reshape(num_entries, 4)
     _, scores = lax.while_loop(lambda carry: carry[0] < running[-1], score, start)
     return scores.reshape(*changed.shape, 4)
-
-
-def select(condition: jax.Array, one, other):
-    """Choose between two pytrees chain by chain, by bool [b]."""
-
-    def choose(a, b):
-        return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(choose, one, other)
