@@ -163,8 +163,8 @@ def check_unbiased(case, found):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("proposal", PROPOSALS)
-@pytest.mark.parametrize(("model", "family"), itertools.product(ep.SOME_MODELS, ep.FAMILIES))
+@pytest.mark.parametrize("proposal", list(PROPOSALS))
+@pytest.mark.parametrize(("model", "family"), list(itertools.product(ep.SOME_MODELS, ep.FAMILIES)))
 def test_the_evidence_is_unbiased(model, family, proposal):
     """However the particles grow and whenever they are resampled."""
     case = case_of(model, family)
