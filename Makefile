@@ -14,7 +14,7 @@ TOO_OLD = bdtppl needs Python 3.11 or later, and python3 here is \
 DEMO_OUT := demo
 WORKERS := 2
 PYTEST_FLAGS :=
-BENCHMARKS := exact greedy_modal metropolis
+BENCHMARKS := exact greedy_modal metropolis particle
 
 .PHONY: help demo test slow lint types doctest wheel notebooks bench clean
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
+    from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
         plot_partitions,
@@ -37,6 +38,8 @@ __all__ = [
     "ExactTreeRegressor",
     "GreedyModalTreeClassifier",
     "GreedyModalTreeRegressor",
+    "ParticleTreeClassifier",
+    "ParticleTreeRegressor",
     "datasets",
     "inference",
     "load",
@@ -55,6 +58,8 @@ _DEFINED_IN = {
     "ExactTreeRegressor": "bdtppl.estimators.exact",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
+    "ParticleTreeClassifier": "bdtppl.estimators.particle",
+    "ParticleTreeRegressor": "bdtppl.estimators.particle",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
     "plot_partitions": "bdtppl.plotting",

@@ -63,7 +63,10 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             f"{_counted(summary['productions'], 'production')}"
         )
     facts["cut points"] = _cut_points(summary)
-    if "log_evidence" in summary:
+    if "particles" in summary:
+        facts |= _facts_of_particles(summary)
+        best = f"probability {summary['map_probability']:.3g}"
+    elif "log_evidence" in summary:
         facts |= {
             "log evidence": f"{summary['log_evidence']:.3f}",
             "expected leaves": f"{summary['expected_leaves']:.2f}",
@@ -86,6 +89,22 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         _heading(*shares),
         _indented(_shares(summary.get("split_inclusion") or summary["feature_importance"])),
     )
+
+
+def _facts_of_particles(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Say what particle filters estimate, and from how much."""
+    evidence = "unknown: the prior is not normalised"
+    if summary["log_evidence"] is not None:
+        evidence = f"{summary['log_evidence']:.3f}"
+        if summary["log_evidence_se"] is not None:
+            evidence += f", standard error {summary['log_evidence_se']:.3f}"
+    return {
+        "log evidence": evidence,
+        "expected leaves": f"{summary['expected_leaves']:.2f}",
+        "particles": f"{summary['runs']:,} runs of {summary['particles']:,}, effectively "
+        f"{summary['effective_size']:,.0f}",
+        "trees found": f"{summary['trees']:,}",
+    }
 
 
 def facts_view(facts: Mapping[str, str]) -> RenderableType:

@@ -36,6 +36,7 @@ __all__ = [
     "node_terms",
     "node_weights",
     "pose",
+    "split_scores",
 ]
 
 _UNROLLED = 32  # words of a set that are counted in one fused operation
@@ -506,14 +507,45 @@ def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:
 
 def leaf_scores(model: Model, rows: jax.Array) -> jax.Array:
     """Log marginals of nodes' rows [m, W], float64 [m]."""
-    statistics = leaf_statistics(model, rows)
+    return _log_marginals(model, leaf_statistics(model, rows))
+
+
+def split_scores(model: Model, rows: jax.Array) -> jax.Array:
+    """Log marginals of both sides of every rule in nodes with rows [m, W], summed; [m, R]."""
+    left = _left_statistics(model, rows)
+    right = leaf_statistics(model, rows)[:, None] - left
+    return _log_marginals(model, left) + _log_marginals(model, right)
+
+
+def _log_marginals(model: Model, statistics: jax.Array) -> jax.Array:
+    """Log marginals [...] of statistics [..., s]."""
     if model.table is None:
         return model.leaf.log_marginal(statistics)
     counts = statistics.astype(jnp.int32)
-    scores = model.table.total[counts.sum(axis=1)]
-    for each, count in zip(model.table.each, counts.T, strict=True):
-        scores += each[count]
+    scores = model.table.total[counts.sum(axis=-1)]
+    for place, each in enumerate(model.table.each):
+        scores += each[counts[..., place]]
     return scores
+
+
+def _left_statistics(model: Model, rows: jax.Array) -> jax.Array:
+    """Sum leaf statistics over the left side of every rule, float64 [m, R, s]."""
+    if model.classes is not None:
+        own_rows = rows[:, : len(model.left_rows)]
+        each = [_count(own_rows & own[None], model.left_rows) for own in model.classes.T]
+        return jnp.stack(each, axis=-1).astype(float)
+    num_words, num_rules = model.left_rows.shape
+    bit = jnp.arange(64, dtype=rows.dtype)
+    rest = num_words * 64 - len(model.statistics)
+    statistics = jnp.pad(model.statistics, ((0, rest), (0, 0))).reshape(num_words, 64, -1)
+
+    def add(w, total):  # the rows of one word, spelt out
+        own = ((rows[:, w, None] >> bit[None]) & 1).astype(float)
+        left = ((model.left_rows[w][None] >> bit[:, None]) & 1).astype(float)
+        return total + jnp.einsum("mb,bs,br->mrs", own, statistics[w], left)
+
+    total = jnp.zeros((len(rows), num_rules, statistics.shape[-1]))
+    return lax.fori_loop(0, num_words, add, total)
 
 
 def _gap(model: Model, found: Available, place: jax.Array):
@@ -572,7 +604,7 @@ def code_above(model: Model, rows: jax.Array, rule: jax.Array) -> jax.Array:
 
 def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.Array) -> jax.Array:
     """Count rules that part a node's rows like one of its rules, float64 [m]."""
-    left = rows & model.left_words[place]
+    left = rows[:, : len(model.left_rows)] & model.left_words[place]
 
     def compare(w, same):
         word, own = rows[:, w, None], left[:, w, None]
@@ -581,6 +613,12 @@ def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.
 
     start = jnp.ones(found.is_rule.shape, bool)
     same_side, other_side = lax.fori_loop(0, len(model.left_rows), compare, (start, start))
+    if model.path is not None:  # sets of rows with other memories are other subproblems
+        threshold = _thresholds(model, found.is_present)
+        sides = model.path.children(rows[:, -1:], model.feature[None], threshold)
+        own_sides = [jnp.take_along_axis(side, place[:, None], axis=1) for side in sides]
+        for own, side, other in zip(own_sides, sides, sides[::-1], strict=True):
+            same_side, other_side = same_side & (side == own), other_side & (other == own)
     return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
 
 

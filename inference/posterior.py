@@ -12,7 +12,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.sparse import csr_array
 
+from bdtppl.inference.mixture import LeafMixture
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.tree import Tree, route
@@ -128,6 +130,44 @@ class Posterior:
             statistics=take(self.statistics),
             sample_stats={name: take(values) for name, values in self.sample_stats.items()},
             log_weights=None,
+        )
+
+    def merged(self) -> "Posterior":
+        """Merge equal trees, weights summed, into one chain by falling log joint."""
+        flat = self.trees.reshape(-1)
+        arrays = flat.feature, flat.missing_left, flat.left, np.nan_to_num(flat.threshold)
+        names = [b"".join(row) for row in zip(*(map(bytes, a) for a in arrays), strict=True)]
+        _, first, which = np.unique(names, return_index=True, return_inverse=True)
+        with np.errstate(divide="ignore"):  # the least weights may be 0
+            log_weights = np.log(np.bincount(which, self.weights.ravel()))
+        order = np.argsort(-self.sample_stats["log_joint"].ravel()[first], kind="stable")
+        first = first[order]
+
+        def take(values: np.ndarray) -> np.ndarray:
+            return values.reshape(-1, *values.shape[2:])[first][None]
+
+        return replace(
+            self,
+            trees=flat[first].reshape(1, -1),
+            statistics=take(self.statistics),
+            sample_stats={name: take(values) for name, values in self.sample_stats.items()},
+            log_weights=log_weights[order][None],
+        )
+
+    def mixture(self, matrix: np.ndarray) -> LeafMixture:
+        """Posterior predictive of rows [m], a mixture over the leaves of all trees."""
+        num_trees, capacity = int(np.prod(self.trees.batch_shape)), self.trees.capacity
+        slots = route(self.trees.reshape(-1), matrix)
+        # Rows that fall into the same leaves of all trees are of one kind.
+        leaves, kind = np.unique(slots.T, axis=0, return_inverse=True)
+        entries = (leaves + np.arange(num_trees) * capacity).ravel()
+        weights = np.tile(self.weights.ravel(), len(leaves))
+        pointers = np.arange(len(leaves) + 1) * num_trees
+        return LeafMixture(
+            self.leaf,
+            self.statistics.reshape(num_trees * capacity, -1),
+            csr_array((weights, entries, pointers), (len(leaves), num_trees * capacity)),
+            kind.ravel(),
         )
 
     def leaf_statistics(self, matrix: np.ndarray) -> np.ndarray:

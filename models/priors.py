@@ -56,6 +56,9 @@ class TreePrior(Protocol):
         Whether rules that make the same partition share one weight.
     sums_to_at_most_one
         Whether the weights of all trees of any table sum to at most 1.
+    is_normalised
+        Whether those of stopping and of all available rules sum to 1 in every node, and so do those
+        of all trees.
     parameter_support
         Support of each parameter that can be fitted.
     node_facts, rule_facts
@@ -82,6 +85,11 @@ class TreePrior(Protocol):
     @property
     def sums_to_at_most_one(self) -> bool:
         """Whether the weights of all trees of any table sum to at most 1."""
+        ...
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the weights of what any node may do sum to 1."""
         ...
 
     @property
@@ -150,6 +158,7 @@ class _Defaults:
     depends_on_depth: ClassVar[bool] = False
     counts_partitions: ClassVar[bool] = False
     sums_to_at_most_one: ClassVar[bool] = False
+    is_normalised: ClassVar[bool] = False
     parameter_support: ClassVar[dict[str, Constraint]] = {}
     node_facts: ClassVar[tuple[str, ...]] = ()
     rule_facts: ClassVar[tuple[str, ...]] = ()
@@ -339,6 +348,7 @@ class DepthDecay(_NormalisedRules):
 
     depends_on_depth: ClassVar[bool] = True
     sums_to_at_most_one: ClassVar[bool] = True
+    is_normalised: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {
         "alpha": constraints.unit_interval,
         "beta": constraints.positive,

@@ -12,10 +12,10 @@ import pytest
 
 from bdtppl.inference import hard_model
 from bdtppl.inference.metropolis import moves
-from bdtppl.inference.metropolis.convert import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
+from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical

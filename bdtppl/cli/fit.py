@@ -22,6 +22,7 @@ class Model(StrEnum):
 
     exact = "exact"
     greedy_modal = "greedy-modal"
+    particle = "particle"
 
 
 class Task(StrEnum):
@@ -73,7 +74,8 @@ def fit(
         typer.Option(
             help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
             "description-length[:beta=...] or greedy-partition[:p=0.99].",
-            show_default="leaf-penalty; greedy-partition for greedy modal trees",
+            show_default="leaf-penalty; greedy-partition for greedy modal trees; "
+            "depth-decay:beta=0.5 for particles",
             rich_help_panel="Model",
         ),
     ] = None,
@@ -99,7 +101,7 @@ def fit(
         str,
         typer.Option(
             help="Most buckets a feature, or 'none' for a cut between any two values, or 'auto' "
-            "for the finest whose chart fits (none for greedy modal trees).",
+            "for the finest whose chart fits (none where there is no chart).",
             rich_help_panel="Model",
         ),
     ] = "auto",
@@ -169,6 +171,24 @@ def fit(
             rich_help_panel="Inference: greedy-modal",
         ),
     ] = None,
+    particles: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Particles of each run.",
+            show_default="100",
+            rich_help_panel="Inference: particle",
+        ),
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Independent runs, whose spread gives the standard error of the evidence.",
+            show_default="10",
+            rich_help_panel="Inference: particle",
+        ),
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"),
@@ -191,6 +211,7 @@ def fit(
                     "lookahead": lookahead,
                     "hyperplanes": hyperplanes,
                 },
+                Model.particle: {"particles": particles, "runs": runs},
             },
         )
         file = None if prior_file is None else read_prior_file(prior_file)
@@ -216,7 +237,7 @@ def fit(
         "min_leaf": min_leaf,
         "random_state": seed,
     }
-    if model == Model.greedy_modal and settings["bins"] == "auto":
+    if model != Model.exact and settings["bins"] == "auto":
         settings["bins"] = None
     settings |= own
     for position in rows.unnamed:

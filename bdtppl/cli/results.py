@@ -13,6 +13,7 @@ from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
+from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
 from bdtppl.files import staged
 from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
 from bdtppl.progress import waiting
@@ -34,6 +35,7 @@ ESTIMATORS = {
         "classification": GreedyModalTreeClassifier,
         "regression": GreedyModalTreeRegressor,
     },
+    "particle": {"classification": ParticleTreeClassifier, "regression": ParticleTreeRegressor},
 }
 
 

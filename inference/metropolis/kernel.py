@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard_model import Model
-from bdtppl.inference.metropolis.state import State, select
-from bdtppl.inference.metropolis.trees import Shape
+from bdtppl.inference.metropolis.state import State
+from bdtppl.inference.shapes import Shape, select
 
 __all__ = ["Info", "Kernel", "Proposal", "Tally", "Walk", "step", "walk"]
 

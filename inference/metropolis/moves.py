@@ -16,7 +16,7 @@ from jax import lax
 from bdtppl.inference.hard_model import Available, Model, available_rules
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, merge_leaves, scored, split_leaf
-from bdtppl.inference.metropolis.trees import Shape, places, running_count, with_rules
+from bdtppl.inference.shapes import Shape, places, running_count, with_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["CHIPMAN", "DENISON", "MOVES", "LocalMoves", "propose"]

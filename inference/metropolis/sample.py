@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard_model import pose
-from bdtppl.inference.metropolis.convert import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import Kernel, Tally, walk
 from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
+from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint

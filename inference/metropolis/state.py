@@ -11,19 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard_model import Model, NodeTerms, children, node_terms
-from bdtppl.inference.metropolis.trees import LEAF, Shape, grown, pruned, roots, running_count
+from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count
+from bdtppl.inference.written_trees import hand_down, root_rows
 
-__all__ = [
-    "State",
-    "hand_down",
-    "initial",
-    "merge_leaves",
-    "root_rows",
-    "scored",
-    "select",
-    "split_leaf",
-    "state_of",
-]
+__all__ = ["State", "initial", "merge_leaves", "scored", "split_leaf", "state_of", "summed"]
 
 _PIECE_ENTRIES = 1 << 14  # nodes times rules that are scored at once
 
@@ -71,12 +62,6 @@ def state_of(model: Model, shape: Shape) -> State:
     """Score trees from the rows on."""
     scores = jnp.zeros((*shape.rule.shape, 4))
     return scored(model, shape, root_rows(model, shape), scores, shape.is_used)
-
-
-def root_rows(model: Model, shape: Shape) -> jax.Array:
-    """Put all rows into the roots, uint64 [b, k, W]; nothing is handed down yet."""
-    rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
-    return rows.at[:, 0].set(model.every_row)
 
 
 def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
@@ -139,24 +124,6 @@ def merge_leaves(state: State, slot: jax.Array) -> State:
     return summed(shape, rows, scores)
 
 
-def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
-    """Hand rows down from parents to children, and mark what lies below changed nodes."""
-    chain = jnp.arange(len(shape.size))
-
-    def settle(slot, carry):
-        rows, changed = carry
-        parent = shape.parent[:, slot]
-        rule = jnp.maximum(shape.rule[chain, parent], 0)
-        own = jnp.where(slot % 2 == 1, *children(model, rows[chain, parent], rule))
-        below = changed[:, slot] | changed[chain, parent]
-        return (
-            lax.dynamic_update_index_in_dim(rows, own, slot, 1),
-            lax.dynamic_update_index_in_dim(changed, below, slot, 1),
-        )
-
-    return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
-
-
 def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
     piece = min(changed.size, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
     # Changed nodes are numbered chain after chain, and found again by their number.
@@ -185,12 +152,3 @@ def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
 def _stacked(terms: NodeTerms) -> jax.Array:
     """Lay out terms as `State.scores`, float64 [m, 4]."""
     return jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
-
-
-def select(condition: jax.Array, one, other):
-    """Choose between two pytrees chain by chain, by bool [b]."""
-
-    def choose(a, b):
-        return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(choose, one, other)

@@ -1,20 +1,20 @@
-"""From the chains' trees to `Tree`, and back."""
+"""From the trees of chains and particles to `Tree`, and back."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from bdtppl.inference.hard_model import Model, code_above, leaf_statistics
-from bdtppl.inference.metropolis.state import hand_down, root_rows
-from bdtppl.inference.metropolis.trees import LEAF, Shape
+from bdtppl.inference.hard_model import Model, children, code_above, leaf_statistics
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
+from bdtppl.inference.shapes import LEAF, Shape
 from bdtppl.models.data import Design
 from bdtppl.models.tree import Tree
 
-__all__ = ["WrittenOut", "as_shape", "write_out"]
+__all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
 
 _NODES = 1 << 13  # nodes that are settled at once
 
@@ -32,6 +32,30 @@ class WrittenOut(NamedTuple):
 
     trees: Tree
     statistics: np.ndarray
+
+
+def root_rows(model: Model, shape: Shape) -> jax.Array:
+    """Put all rows into the roots, uint64 [b, k, W]; nothing is handed down yet."""
+    rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
+    return rows.at[:, 0].set(model.every_row)
+
+
+def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
+    """Hand rows down from parents to children, and mark what lies below changed nodes."""
+    chain = jnp.arange(len(shape.size))
+
+    def settle(slot, carry):
+        rows, changed = carry
+        parent = shape.parent[:, slot]
+        rule = jnp.maximum(shape.rule[chain, parent], 0)
+        own = jnp.where(slot % 2 == 1, *children(model, rows[chain, parent], rule))
+        below = changed[:, slot] | changed[chain, parent]
+        return (
+            lax.dynamic_update_index_in_dim(rows, own, slot, 1),
+            lax.dynamic_update_index_in_dim(changed, below, slot, 1),
+        )
+
+    return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
 
 
 @jax.jit

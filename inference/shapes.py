@@ -1,4 +1,4 @@
-"""Trees of a batch of chains as arrays of one capacity, and how they change shape.
+"""Trees of a batch of chains or particles as arrays of one capacity, and how they change shape.
 
 Slot 0 is the root, children lie side by side and after their parent, and slots in use come first.
 All functions work on a whole batch; b chains, k slots.
@@ -10,7 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["LEAF", "Shape", "grown", "places", "pruned", "roots", "running_count", "with_rules"]
+__all__ = [
+    "LEAF",
+    "Shape",
+    "grown",
+    "places",
+    "pruned",
+    "roots",
+    "running_count",
+    "select",
+    "with_rules",
+]
 
 LEAF = -1
 
@@ -157,3 +167,12 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     unused = jnp.array(_UNUSED, jnp.int32)[None, None]
     smaller = smaller._replace(nodes=jnp.where(smaller.is_used[..., None], nodes, unused))
     return _put(smaller, slot, LEAF, 0, old[:, _PARENT], old[:, _DEPTH]), source
+
+
+def select(condition: jax.Array, one, other):
+    """Choose between two pytrees tree by tree, by bool [b]."""
+
+    def choose(a, b):
+        return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(choose, one, other)

@@ -1,0 +1,452 @@
+"""Decision trees by particle filters, for classification and regression."""
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import (
+    ClassTargets,
+    RealTargets,
+    TreeEstimator,
+    describe_model,
+    require_positive_integer,
+)
+from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
+from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Binning, Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import DepthDecay, TreePrior
+from bdtppl.models.tree import Tree
+from bdtppl.progress import waiting
+
+__all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    prior
+        Tree prior (`bdtppl.models.priors`); default ``DepthDecay(0.95, 0.5)``, the paper's
+        (which cuts by gap: ``cut_weights="gap"``).
+    leaf
+        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
+    bins
+        Most buckets per feature; None keeps a cut between any two neighbouring distinct values.
+    binning
+        "quantile" or "uniform" (equal width) buckets.
+    grid
+        Instead of bins: that many evenly spaced cuts over each feature's range.
+    drop_first
+        Give no 0/1 column to the first level of each category.
+    max_depth
+        Most levels of splits; None for no limit.
+    min_leaf
+        Fewest rows in a leaf.
+    constraints
+        Further `bdtppl.models.constraints.Constraints`.{classes}
+    particles, runs
+        Particles of each run, and the independent runs (the paper's islands).
+    proposal
+        How a node is settled: "prior"; "empirical", the prior with cuts uniform among the available
+        ones of the feature; or "optimal", by the prior times the change in likelihood (the paper's
+        one-step optimal proposal).
+    growth
+        Whether particles are weighed after each "node", breadth first, or each "layer".
+    resampling
+        "systematic", "multinomial" or "never".
+    ess_threshold
+        Particles are resampled where their effective number falls below this share.
+    capacity
+        Most nodes of a tree: larger trees have no weight. See ``num_overflows_``.
+    random_state
+        Seed of particles and predictive draws (scikit-learn's meaning).
+    progress
+        Whether to say what is done when fitting takes longer than a second.
+
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.posterior.Posterior
+        The particles with their weights, runs as chains.
+    log_evidence_ : float
+        Estimate of the log marginal likelihood, with its standard error ``log_evidence_se_`` from
+        the spread of the runs (NaN for one run). Absent where the prior is not normalised, as all
+        but ``DepthDecay`` are.
+    log_partition_, log_partition_se_ : float
+        Estimate of the log of the sum over trees of prior weight times likelihood; unbiased before
+        the log is taken.
+    log_partition_of_run_ : numpy.ndarray
+        float64 [runs]; each run's own estimate.
+    map_tree_ : bdtppl.models.tree.Tree
+        Most probable tree found, with ``map_log_joint_``.
+    effective_size_ : numpy.ndarray
+        float64 [stages, runs]; effective number of particles after each stage of growth, NaN where
+        a run had ended.
+    num_resampled_, num_overflows_ : numpy.ndarray
+        int [runs]; how often particles were resampled, and nodes that would have been open to
+        splits but for the ``capacity``: the posterior is that of trees within it.
+    schema_, design_
+        How tables are read, and the coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.{fitted}
+    n_features_in_ : int
+        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+
+    References
+    ----------
+    Lakshminarayanan, Roy and Teh 2013, Top-down particle filtering for Bayesian decision trees.
+
+    Examples
+    --------
+    >>> from bdtppl import {name}
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
+    >>> model = {name}(random_state=0).fit(X, y)
+    >>> {prediction}
+    {predicted}
+"""
+
+
+class _ParticleTree(TreeEstimator):
+    """What classification and regression share."""
+
+    probability_name = "posterior probability, estimated"
+
+    bins: int | None
+    binning: Binning
+    grid: int | None
+    particles: int
+    runs: int
+    proposal: ProposalName
+    growth: Growth
+    resampling: ResamplingName
+    ess_threshold: float
+    capacity: int
+    progress: bool
+    _default_leaf: Any
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any):
+        vars(self).pop("_merged", None)
+        prior = self._read_prior(DepthDecay(0.95, 0.5))
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        leaf = self._default_leaf(y, weights)
+        constraints = self._limits()
+        design = Design.from_matrix(
+            matrix,
+            weights=weights,
+            bins=self.bins,
+            binning=self.binning,
+            grid=self.grid,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+        )
+        seed = self._draw_seed()
+        with waiting("growing trees", shown=self.progress):
+            found = sample(
+                jax.random.key(seed),
+                design,
+                y,
+                prior,
+                leaf,
+                constraints,
+                particles=self.particles,
+                runs=self.runs,
+                proposal=self.proposal,
+                growth=self.growth,
+                resampling=self.resampling,
+                ess_threshold=self.ess_threshold,
+                capacity=self.capacity,
+            )
+        if not np.isfinite(found.log_partition):
+            raise ValueError(
+                f"The log evidence is not finite ({found.log_partition}): the targets or the "
+                f"parameters of the leaf or the prior are too large or too small for float64; "
+                f"rescale them."
+            )
+        self.schema_ = schema
+        self.design_ = design
+        self.prior_ = found.posterior.prior
+        self.leaf_ = leaf
+        self.constraints_ = constraints
+        self.log_partition_ = found.log_partition
+        self.log_partition_se_ = found.log_partition_se
+        self.log_partition_of_run_ = found.log_partition_of_run
+        self.effective_size_ = found.effective_size
+        self.num_resampled_ = found.num_resampled
+        self.num_overflows_ = found.num_overflows
+        self._restore(found.posterior, {"seed": seed})
+        return self
+
+    def _saved_state(self) -> dict:
+        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        return {"seed": self._random_seed}
+
+    def _restore(self, posterior: Posterior, state: dict) -> None:
+        self._random_seed = state["seed"]
+        self.posterior_ = posterior
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        return "posterior_" in vars(self)
+
+    @property
+    def _seed(self) -> int:
+        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        return self._random_seed
+
+    @cached_property
+    def _merged(self) -> Posterior:
+        return self.posterior_.merged()
+
+    @property
+    def log_evidence_(self) -> float:
+        """Estimate of the log marginal likelihood.
+
+        Raises
+        ------
+        AttributeError
+            If the prior is not normalised.
+        """
+        return self._of_evidence("log_evidence")
+
+    @property
+    def log_evidence_se_(self) -> float:
+        """Standard error of the log evidence, NaN for one run."""
+        return self._of_evidence("log_evidence_se")
+
+    def _of_evidence(self, name: str) -> float:
+        check_is_fitted(self)
+        if not self.prior_.is_normalised:
+            raise AttributeError(
+                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay); with a "
+                f"{type(self.prior_).__name__} there is log_partition_ alone."
+            )
+        return getattr(self.posterior_, name)
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Most probable tree found."""
+        check_is_fitted(self)
+        return self._merged.trees[0, 0]
+
+    @property
+    def map_log_joint_(self) -> float:
+        """Log weights of the prior and leaf log marginals of that tree, summed."""
+        check_is_fitted(self)
+        return float(self._merged.sample_stats["log_joint"][0, 0])
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k most probable trees found, fewer where there are fewer.
+
+        Their probabilities are joints over the estimated sum of all, or over that of the trees
+        found where it is larger.
+        """
+        check_is_fitted(self)
+        require_positive_integer("k", k)
+        found = self._merged
+        log_joint = found.sample_stats["log_joint"][0]
+        total = max(self.log_partition_, np.logaddexp.reduce(log_joint))
+        probability = np.exp(log_joint[:k] - total)
+        return RankedTrees(found.trees[0, :k], found.statistics[0, :k], log_joint[:k], probability)
+
+    def summary(self) -> dict:
+        """Sum the fit up in numbers and text, with JSON types alone."""
+        check_is_fitted(self)
+        posterior, names, weights = self._merged, self.design_.names, self._merged.weights[0]
+        uses = (posterior.trees.feature[0][..., None] == np.arange(len(names))).any(axis=1)
+        error = getattr(self, "log_evidence_se_", np.nan)
+        return {
+            "model": type(self).__name__,
+            "prior": describe_model(self.prior_),
+            "leaf": describe_model(self.leaf_),
+            "rows": int(self.design_.weights.sum()),
+            "features": len(names),
+            "bins": self.bins,
+            "particles": int(self.particles),
+            "runs": int(self.runs),
+            "effective_size": float(1 / (self.posterior_.weights**2).sum()),
+            "trees": len(weights),
+            "log_evidence": getattr(self, "log_evidence_", None),
+            "log_evidence_se": None if np.isnan(error) else error,
+            "log_partition": self.log_partition_,
+            "expected_leaves": float(weights @ posterior.trees.num_leaves[0]),
+            "overflows": int(self.num_overflows_.sum()),
+            "map_probability": float(self.k_best(1).probability[0]),
+            "map_log_joint": self.map_log_joint_,
+            "map_leaves": int(self.map_tree_.num_leaves),
+            "map_rules": self.rules(),
+            "split_inclusion": dict(zip(names, map(float, weights @ uses), strict=True)),
+        }
+
+    def _mixture(self, X: Any) -> LeafMixture:
+        matrix = self._matrix(X)
+        return self._merged.mixture(matrix)
+
+
+class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):
+    """Classify by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        classes: Any = None,
+        particles: int = 100,
+        runs: int = 10,
+        proposal: ProposalName = "optimal",
+        growth: Growth = "node",
+        resampling: ResamplingName = "systematic",
+        ess_threshold: float = 0.1,
+        capacity: int = 127,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.classes = classes
+        self.particles = particles
+        self.runs = runs
+        self.proposal = proposal
+        self.growth = growth
+        self.resampling = resampling
+        self.ess_threshold = ess_threshold
+        self.capacity = capacity
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ParticleTreeClassifier":
+        """Grow weighted trees.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Labels [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        ParticleTreeClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+class ParticleTreeRegressor(RealTargets, RegressorMixin, _ParticleTree):
+    """Regress by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        particles: int = 100,
+        runs: int = 10,
+        proposal: ProposalName = "optimal",
+        growth: Growth = "node",
+        resampling: ResamplingName = "systematic",
+        ess_threshold: float = 0.1,
+        capacity: int = 127,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.particles = particles
+        self.runs = runs
+        self.proposal = proposal
+        self.growth = growth
+        self.resampling = resampling
+        self.ess_threshold = ess_threshold
+        self.capacity = capacity
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ParticleTreeRegressor":
+        """Grow weighted trees.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Real targets [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        ParticleTreeRegressor
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+ParticleTreeClassifier.__doc__ = f"{ParticleTreeClassifier.__doc__}{_PARAMETERS}".format(
+    leaf="``DirichletCategorical`` with concentration 1 a class",
+    classes="""
+    classes
+        All labels, where some may be absent from training.""",
+    fitted="""
+    classes_ : numpy.ndarray
+        Labels, sorted.""",
+    name="ParticleTreeClassifier",
+    targets='["a", "a", "b", "b"]',
+    prediction="model.predict([[1.0], [4.0]]).tolist()",
+    predicted="['a', 'b']",
+)
+ParticleTreeRegressor.__doc__ = f"{ParticleTreeRegressor.__doc__}{_PARAMETERS}".format(
+    leaf="``NormalInverseGamma.from_targets``",
+    classes="",
+    fitted="",
+    name="ParticleTreeRegressor",
+    targets="[0.0, 0.0, 9.0, 9.0]",
+    prediction="model.predict([[1.0], [4.0]]).round().tolist()",
+    predicted="[1.0, 8.0]",
+)

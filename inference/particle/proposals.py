@@ -1,0 +1,162 @@
+"""How a particle's next node is settled: the three proposals of Lakshminarayanan et al. 2013.
+
+A node stops or is split by one of its rules. A proposal gives these choices weights, of which many
+particles stand at the same node; so each distinct node is weighed once, in pieces of one size, and
+every particle draws from the weights of its own.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from bdtppl.inference.hard_model import Model, leaf_scores, node_weights, split_scores
+from bdtppl.inference.shapes import select
+
+__all__ = ["PROPOSALS", "Choice", "Proposal", "choose"]
+
+_PIECE_ENTRIES = 1 << 15  # nodes times rules that are weighed at once
+_LEAST_PIECE = 4
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing; its multiples are odd
+
+Proposal = Callable[[Model, jax.Array, jax.Array], jax.Array]
+"""From rows [p, W] of nodes and the prior's log weights [p, R + 1] of their rules and, last, of
+stopping, to log weights [p, R + 1] of proposing them, which need not be normalised."""
+
+
+def _prior(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+    """Propose what the prior would do."""
+    return log_weight
+
+
+def _empirical(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+    """Stop or choose a feature as the prior would, then any of its available rules alike.
+
+    The paper's law ignores how wide the gaps between a node's values are. It differs from the prior
+    only where that weighs cuts unequally.
+    """
+    log_rule = log_weight[:, :-1]
+    is_rule = jnp.isfinite(log_rule)
+    mass = jnp.exp(log_rule) @ model.by_feature
+    number = is_rule.astype(float) @ model.by_feature
+    share = mass / jnp.maximum(number, 1.0)
+    log_share = jnp.log(share @ model.by_feature.T)
+    return jnp.concatenate([jnp.where(is_rule, log_share, -jnp.inf), log_weight[:, -1:]], axis=1)
+
+
+def _optimal(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+    """Weigh choices by the prior times what they change in the likelihood (one-step optimal)."""
+    gain = split_scores(model, rows) - leaf_scores(model, rows)[:, None]
+    return log_weight + jnp.pad(gain, ((0, 0), (0, 1)))
+
+
+PROPOSALS: dict[str, Proposal] = {
+    "prior": _prior,
+    "empirical": _empirical,
+    "optimal": _optimal,
+}
+
+
+class Choice(NamedTuple):
+    """What m particles choose.
+
+    Attributes
+    ----------
+    rule
+        int32 [m]; rule, or the number of rules R to stop.
+    terms
+        float64 [m, 3]; the prior's log weight of the choice, the log probability of proposing it,
+        and the prior's log weight of stopping.
+    has_rule
+        bool [m]; whether any rule was available.
+    """
+
+    rule: jax.Array
+    terms: jax.Array
+    has_rule: jax.Array
+
+
+def choose(
+    model: Model, proposal: Proposal, rows: jax.Array, depth: jax.Array, uniform: jax.Array
+) -> Choice:
+    """Draw what to do with one node of each particle.
+
+    Parameters
+    ----------
+    model
+        The model.
+    proposal
+        How choices are weighed.
+    rows, depth
+        uint64 [m, W] and int32 [m]; the nodes' rows, and the splits above them.
+    uniform
+        float64 [m]; uniform numbers in [0, 1).
+    """
+    num_particles, num_rules = len(depth), model.left_rows.shape[1]
+    piece = min(num_particles, max(_LEAST_PIECE, _PIECE_ENTRIES // num_rules))
+    words = jnp.concatenate([rows, depth[:, None].astype(rows.dtype)], axis=1)
+    member, group, num_groups = _distinct(words)
+    member = jnp.pad(member, (0, piece))
+
+    def weigh(carry):
+        start, chosen = carry
+        node = words[lax.dynamic_slice_in_dim(member, start, piece)]
+        own_rows, own_depth = node[:, :-1], node[:, -1].astype(jnp.int32)
+        prior = node_weights(model, own_rows, own_depth)
+        log_weight = jnp.concatenate([prior.log_rules, prior.log_stop[:, None]], axis=1)
+        log_probability = proposal(model, own_rows, log_weight)
+        log_probability -= logsumexp(log_probability, axis=1, keepdims=True)
+        log_stop = jnp.broadcast_to(prior.log_stop[:, None], log_weight.shape)
+        terms = jnp.stack([log_weight, log_probability, log_stop], axis=-1)
+        has_rule = jnp.isfinite(prior.log_rules).any(axis=1)
+
+        own = jnp.clip(group - start, 0, piece - 1)
+        rule = _draw(jnp.cumsum(jnp.exp(log_probability), axis=1), own, uniform)
+        found = Choice(rule, terms[own, rule], has_rule[own])
+        is_here = (group >= start) & (group < start + piece)
+        return start + piece, select(is_here, found, chosen)
+
+    none = Choice(
+        jnp.zeros(num_particles, jnp.int32),
+        jnp.zeros((num_particles, 3)),
+        jnp.zeros(num_particles, bool),
+    )
+    return lax.while_loop(lambda carry: carry[0] < num_groups, weigh, (jnp.int32(0), none))[1]
+
+
+def _distinct(words: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Group equal nodes: a member of each group [m], the group of each node [m], their number.
+
+    Words [m, W + 1] name a node. Nodes are sorted by a hash and neighbours are compared in full:
+    where two hashes collide a group may be parted, but unequal nodes are never joined.
+    """
+    factor = _GOLDEN * jnp.arange(1, 2 * words.shape[1], 2, dtype=words.dtype)
+    mixed = words * factor[None]
+    hashed = (mixed ^ (mixed >> 32)).sum(axis=1)
+    order = jnp.argsort(hashed).astype(jnp.int32)
+    ordered = words[order]
+    is_first = (ordered != jnp.roll(ordered, 1, axis=0)).any(axis=1).at[0].set(True)
+    number = jnp.cumsum(is_first, dtype=jnp.int32) - 1
+    empty = jnp.zeros(len(order), jnp.int32)
+    group = empty.at[order].set(number)
+    member = empty.at[jnp.where(is_first, number, len(order))].set(order, mode="drop")
+    return member, group, number[-1] + 1
+
+
+def _draw(cumulative: jax.Array, row: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Find the first place of each particle's row whose running sum lies above its number, [m]."""
+    last = cumulative.shape[1] - 1
+    target = uniform * cumulative[row, last]
+
+    def halve(_, ends):
+        low, high = ends
+        middle = (low + high) // 2
+        is_beyond = cumulative[row, middle] <= target
+        return jnp.where(is_beyond, middle + 1, low), jnp.where(is_beyond, high, middle)
+
+    start = jnp.zeros_like(row), jnp.full_like(row, last)
+    return lax.fori_loop(0, last.bit_length(), halve, start)[0]

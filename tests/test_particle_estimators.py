@@ -1,0 +1,112 @@
+"""The particle estimators as scikit-learn sees them, their files and their predictions."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import bdtppl
+from bdtppl import ExactTreeRegressor, ParticleTreeClassifier, ParticleTreeRegressor
+from bdtppl.models.priors import DepthDecay, LeafPenalty
+from bdtppl.summary import summary_view
+
+FEW = {"particles": 20, "runs": 4, "capacity": 31}
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ParticleTreeClassifier(**FEW), ParticleTreeRegressor(**FEW)])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def small(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (n, 2)).astype(float)
+    return X, X[:, 0] + rng.normal(0, 0.3, n)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = small()
+    return ParticleTreeRegressor(random_state=0, **FEW).fit(X, y), X, y
+
+
+def test_a_fit_agrees_with_the_exact_one(fitted):
+    model, X, y = fitted
+    exact = ExactTreeRegressor(prior=DepthDecay(0.95, 0.5), bins=None).fit(X, y)
+    assert abs(model.log_evidence_ - exact.log_evidence_) < 4 * model.log_evidence_se_
+    assert model.log_evidence_ == model.log_partition_
+    assert model.map_log_joint_ <= exact.map_log_joint_ + 1e-9
+    np.testing.assert_allclose(model.predict(X), exact.predict(X), atol=0.1)
+    np.testing.assert_allclose(model.predict(X), model.posterior_.mean(X), rtol=1e-9)
+    ranked = model.k_best(5)
+    assert (np.diff(ranked.log_joint) <= 0).all()
+    assert ranked.probability.sum() <= 1
+    assert len({model.rules(rank) for rank in range(5)}) == 5
+    low, high = model.predict_interval(X[:3]).T
+    assert (low < high).all()
+    assert model.sample_predictive(X[:3], 7).shape == (7, 3)
+
+
+def test_a_fit_says_what_it_found(fitted):
+    model, _, _ = fitted
+    summary = model.summary()
+    assert summary["runs"] == 4
+    assert 0 < summary["effective_size"] <= 80
+    assert summary["split_inclusion"]["x0"] > 0.99
+    assert summary_view(summary)
+    assert model.effective_size_.shape[1] == len(model.num_resampled_) == 4
+
+
+def test_saved_models_predict_the_same(fitted, tmp_path):
+    model, X, _ = fitted
+    model.save(tmp_path / "model")
+    loaded = bdtppl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.log_evidence_ == model.log_evidence_
+    assert loaded.rules() == model.rules()
+    np.testing.assert_array_equal(loaded.effective_size_, model.effective_size_)
+
+
+@pytest.mark.slow
+def test_arviz_gets_equally_weighted_trees(fitted):
+    data = fitted[0].to_arviz()
+    assert data["posterior"]["num_leaves"].shape == (4, 250)
+
+
+@pytest.mark.slow
+def test_the_evidence_is_absent_where_the_prior_is_not_normalised():
+    X, y = small()
+    model = ParticleTreeRegressor(prior=LeafPenalty(), **FEW).fit(X, y)
+    assert not hasattr(model, "log_evidence_")
+    with pytest.raises(AttributeError, match="log_partition_ alone"):
+        _ = model.log_evidence_
+    assert np.isfinite(model.log_partition_)
+    assert model.summary()["log_evidence"] is None
+    assert summary_view(model.summary())
+
+
+@pytest.mark.slow
+def test_classes_categories_and_missing_values():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=100)
+    y = np.where(x > 0, "b", "a")
+    x[(y == "b") & (rng.random(100) < 0.3)] = np.nan
+    table = {"x": x, "word": rng.choice(["red", "green"], 100)}
+    model = ParticleTreeClassifier(classes=["a", "b", "c"], random_state=1, **FEW).fit(table, y)
+    assert model.score(table, y) > 0.95
+    np.testing.assert_allclose(model.predict_proba(table).sum(axis=1), 1)
+    assert not model.map_tree_.missing_left[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"particles": 0}, ValueError, "particles must be an integer of at least 1"),
+        ({"growth": "leaf"}, ValueError, "growth must be one of node, layer"),
+        ({"prior": DepthDecay}, TypeError, "prior must be a tree prior"),
+    ],
+)
+def test_bad_parameters_get_one_sentence(options, error, message):
+    X, y = small()
+    with pytest.raises(error, match=message):
+        ParticleTreeRegressor(**options).fit(X, y)
