@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
+    from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
         plot_partitions,
         plot_predictive,
         plot_structures,
+        plot_trajectories,
         plot_tree,
     )
     from bdtppl.storage import load
@@ -37,6 +39,8 @@ __all__ = [
     "ExactTreeRegressor",
     "GreedyModalTreeClassifier",
     "GreedyModalTreeRegressor",
+    "MetropolisTreeClassifier",
+    "MetropolisTreeRegressor",
     "datasets",
     "inference",
     "load",
@@ -45,6 +49,7 @@ __all__ = [
     "plot_partitions",
     "plot_predictive",
     "plot_structures",
+    "plot_trajectories",
     "plot_tree",
 ]
 
@@ -55,11 +60,14 @@ _DEFINED_IN = {
     "ExactTreeRegressor": "bdtppl.estimators.exact",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
+    "MetropolisTreeClassifier": "bdtppl.estimators.metropolis",
+    "MetropolisTreeRegressor": "bdtppl.estimators.metropolis",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
     "plot_partitions": "bdtppl.plotting",
     "plot_predictive": "bdtppl.plotting",
     "plot_structures": "bdtppl.plotting",
+    "plot_trajectories": "bdtppl.plotting",
     "plot_tree": "bdtppl.plotting",
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -37,7 +37,7 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import GreedyPartition, TreePrior
 from bdtppl.models.sparse import SparseDesign
 from bdtppl.models.table import Schema
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.tree import Tree
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
 
@@ -426,22 +426,7 @@ class _GreedyModalTree(TreeEstimator):
         return np.column_stack([matrix, *projections])
 
     def _mixture(self, X: Any) -> LeafMixture:
-        matrix = self._matrix(X)
-        posterior = self.posterior_
-        num_trees, capacity = posterior.statistics.shape[1:3]
-        slots = route(posterior.trees, matrix)[0]
-        # Rows that fall into the same leaves of all trees are of one kind.
-        leaves, kind = np.unique(slots.T, axis=0, return_inverse=True)
-        entries = (leaves + np.arange(num_trees) * capacity).ravel()
-        weights = np.tile(posterior.weights[0], len(leaves))
-        pointers = np.arange(len(leaves) + 1) * num_trees
-        shape = len(leaves), num_trees * capacity
-        return LeafMixture(
-            self.leaf_,
-            posterior.statistics[0].reshape(num_trees * capacity, -1),
-            csr_array((weights, entries, pointers), shape),
-            kind.ravel(),
-        )
+        return self.posterior_.predictive(self._matrix(X))
 
 
 class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree):
