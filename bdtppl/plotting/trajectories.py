@@ -38,8 +38,8 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     Examples
     --------
     >>> from bdtppl import MetropolisTreeClassifier, plot_trajectories
-    >>> model = MetropolisTreeClassifier(draws=50, random_state=0)
-    >>> ax = plot_trajectories(model.fit([[0.0], [1.0]] * 20, ["no", "yes"] * 20))
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> ax = plot_trajectories(MetropolisTreeClassifier(draws=1000, random_state=0).fit(X, y))
     >>> ax.get_xlabel(), len(ax.get_lines())
     ('step', 5)
     """
