@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
+    from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
     from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
         plot_partitions,
         plot_predictive,
         plot_structures,
+        plot_trajectories,
         plot_tree,
     )
     from bdtppl.storage import load
@@ -38,6 +40,8 @@ __all__ = [
     "ExactTreeRegressor",
     "GreedyModalTreeClassifier",
     "GreedyModalTreeRegressor",
+    "MetropolisTreeClassifier",
+    "MetropolisTreeRegressor",
     "ParticleTreeClassifier",
     "ParticleTreeRegressor",
     "datasets",
@@ -48,6 +52,7 @@ __all__ = [
     "plot_partitions",
     "plot_predictive",
     "plot_structures",
+    "plot_trajectories",
     "plot_tree",
 ]
 
@@ -58,6 +63,8 @@ _DEFINED_IN = {
     "ExactTreeRegressor": "bdtppl.estimators.exact",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
+    "MetropolisTreeClassifier": "bdtppl.estimators.metropolis",
+    "MetropolisTreeRegressor": "bdtppl.estimators.metropolis",
     "ParticleTreeClassifier": "bdtppl.estimators.particle",
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
     "load": "bdtppl.storage",
@@ -65,6 +72,7 @@ _DEFINED_IN = {
     "plot_partitions": "bdtppl.plotting",
     "plot_predictive": "bdtppl.plotting",
     "plot_structures": "bdtppl.plotting",
+    "plot_trajectories": "bdtppl.plotting",
     "plot_tree": "bdtppl.plotting",
 }
 

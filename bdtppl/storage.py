@@ -53,6 +53,8 @@ _ESTIMATORS = {
     "ExactTreeRegressor": "bdtppl.estimators.exact",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
+    "MetropolisTreeClassifier": "bdtppl.estimators.metropolis",
+    "MetropolisTreeRegressor": "bdtppl.estimators.metropolis",
     "ParticleTreeClassifier": "bdtppl.estimators.particle",
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
 }

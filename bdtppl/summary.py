@@ -63,20 +63,36 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             f"{_counted(summary['productions'], 'production')}"
         )
     facts["cut points"] = _cut_points(summary)
+    if "chains" in summary:
+        facts["draws"] = (
+            f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}, "
+            f"{_counted(summary['distinct_trees'], 'distinct tree')}"
+        )
+        facts["agreement"] = (
+            f"R-hat at most {summary['largest_r_hat']:.2f}, "
+            f"effective draws at least {summary['least_ess']:.0f}"
+        )
     if "particles" in summary:
-        facts |= _facts_of_particles(summary)
-        best = f"probability {summary['map_probability']:.3g}"
-    elif "log_evidence" in summary:
-        facts |= {
-            "log evidence": f"{summary['log_evidence']:.3f}",
-            "expected leaves": f"{summary['expected_leaves']:.2f}",
-            "entropy": f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}",
-        }
-        best = f"probability {summary['map_probability']:.3g}"
-    else:
+        facts["particles"] = (
+            f"{summary['runs']:,} runs of {summary['particles']:,}, effectively "
+            f"{summary['effective_size']:,.0f}"
+        )
+    if summary.get("log_evidence") is not None:
+        error = summary.get("log_evidence_se")
+        more = "" if error is None else f" +- {error:.3f}"
+        facts["log evidence"] = f"{summary['log_evidence']:.3f}{more}"
+    elif "log_evidence_lower_bound" in summary:
         bound = summary["log_evidence_lower_bound"]
         facts["log evidence"] = "unknown" if bound is None else f"at least {bound:.3f}"
+    if "expected_leaves" in summary:
+        facts["expected leaves"] = f"{summary['expected_leaves']:.2f}"
+    if "entropy" in summary:
+        facts["entropy"] = f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}"
+    if "trees" in summary:
         facts["trees found"] = f"{summary['trees']:,}"
+    if "entropy" in summary:
+        best = f"probability {summary['map_probability']:.3g}"
+    else:
         best = f"of those found, log joint {summary['map_log_joint']:.3f}"
     if "split_inclusion" in summary:
         shares = "Split inclusion", "probability that a tree splits on the feature"
@@ -89,22 +105,6 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         _heading(*shares),
         _indented(_shares(summary.get("split_inclusion") or summary["feature_importance"])),
     )
-
-
-def _facts_of_particles(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Say what particle filters estimate, and from how much."""
-    evidence = "unknown: the prior is not normalised"
-    if summary["log_evidence"] is not None:
-        evidence = f"{summary['log_evidence']:.3f}"
-        if summary["log_evidence_se"] is not None:
-            evidence += f", standard error {summary['log_evidence_se']:.3f}"
-    return {
-        "log evidence": evidence,
-        "expected leaves": f"{summary['expected_leaves']:.2f}",
-        "particles": f"{summary['runs']:,} runs of {summary['particles']:,}, effectively "
-        f"{summary['effective_size']:,.0f}",
-        "trees found": f"{summary['trees']:,}",
-    }
 
 
 def facts_view(facts: Mapping[str, str]) -> RenderableType:

@@ -105,6 +105,41 @@ class Posterior:
         weights = np.exp(self.log_weights - self.log_weights.max())
         return weights / weights.sum()
 
+    @cached_property
+    def ranked(self) -> RankedTrees:
+        """The distinct trees among the draws by log joint; their probability is that of the draws.
+
+        Trees that differ in the order of their slots alone are one.
+        """
+        trees, order = self.trees.reshape(-1), self.trees.reshape(-1).preorder
+        arrays = trees.feature, np.nan_to_num(trees.threshold), trees.missing_left
+        keys = [np.take_along_axis(array, order, axis=1) for array in arrays]
+        _, first, inverse = np.unique(
+            np.concatenate(keys, axis=1), axis=0, return_index=True, return_inverse=True
+        )
+        probability = np.bincount(inverse.ravel(), self.weights.ravel())
+        log_joint = self.sample_stats["log_joint"].ravel()[first]
+        best = np.lexsort((first, -log_joint))
+        first = first[best]
+        statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])[first]
+        return RankedTrees(trees[first], statistics, log_joint[best], probability[best])
+
+    def predictive(self, matrix: np.ndarray) -> LeafMixture:
+        """Mix the leaves that rows [m, d] fall into, over the draws."""
+        ranked = self.ranked
+        num_trees, capacity = ranked.statistics.shape[:2]
+        # Rows that fall into the same leaves of all trees are of one kind.
+        leaves, kind = np.unique(route(ranked.trees, matrix).T, axis=0, return_inverse=True)
+        entries = (leaves + np.arange(num_trees) * capacity).ravel()
+        weights = np.tile(ranked.probability, len(leaves))
+        pointers = np.arange(len(leaves) + 1) * num_trees
+        return LeafMixture(
+            self.leaf,
+            ranked.statistics.reshape(num_trees * capacity, -1),
+            csr_array((weights, entries, pointers), (len(leaves), num_trees * capacity)),
+            kind.ravel(),
+        )
+
     def resampled(self, seed: int, *, chains: int = 4, draws: int = 250) -> "Posterior":
         """Draw equally weighted trees from the weighted ones, by systematic resampling.
 
@@ -132,54 +167,22 @@ class Posterior:
             log_weights=None,
         )
 
-    def merged(self) -> "Posterior":
-        """Merge equal trees, weights summed, into one chain by falling log joint."""
-        flat = self.trees.reshape(-1)
-        arrays = flat.feature, flat.missing_left, flat.left, np.nan_to_num(flat.threshold)
-        names = [b"".join(row) for row in zip(*(map(bytes, a) for a in arrays), strict=True)]
-        _, first, which = np.unique(names, return_index=True, return_inverse=True)
-        with np.errstate(divide="ignore"):  # the least weights may be 0
-            log_weights = np.log(np.bincount(which, self.weights.ravel()))
-        order = np.argsort(-self.sample_stats["log_joint"].ravel()[first], kind="stable")
-        first = first[order]
-
-        def take(values: np.ndarray) -> np.ndarray:
-            return values.reshape(-1, *values.shape[2:])[first][None]
-
-        return replace(
-            self,
-            trees=flat[first].reshape(1, -1),
-            statistics=take(self.statistics),
-            sample_stats={name: take(values) for name, values in self.sample_stats.items()},
-            log_weights=log_weights[order][None],
-        )
-
-    def mixture(self, matrix: np.ndarray) -> LeafMixture:
-        """Posterior predictive of rows [m], a mixture over the leaves of all trees."""
-        num_trees, capacity = int(np.prod(self.trees.batch_shape)), self.trees.capacity
-        slots = route(self.trees.reshape(-1), matrix)
-        # Rows that fall into the same leaves of all trees are of one kind.
-        leaves, kind = np.unique(slots.T, axis=0, return_inverse=True)
-        entries = (leaves + np.arange(num_trees) * capacity).ravel()
-        weights = np.tile(self.weights.ravel(), len(leaves))
-        pointers = np.arange(len(leaves) + 1) * num_trees
-        return LeafMixture(
-            self.leaf,
-            self.statistics.reshape(num_trees * capacity, -1),
-            csr_array((weights, entries, pointers), (len(leaves), num_trees * capacity)),
-            kind.ravel(),
-        )
-
     def leaf_statistics(self, matrix: np.ndarray) -> np.ndarray:
         """Statistics of the leaves that rows fall into, float64 [chain, draw, m, s]."""
         slots = route(self.trees, matrix)
         return np.take_along_axis(self.statistics, slots[..., None], axis=2)
 
+    def leaf_means(self, matrix: np.ndarray) -> np.ndarray:
+        """Means of a new target in the leaves that rows fall into, [chain, draw, m].
+
+        Class probabilities [chain, draw, m, c] where targets are classes.
+        """
+        with jax.enable_x64(True):
+            return np.asarray(self.leaf.posterior_mean(self.leaf_statistics(matrix)))
+
     def mean(self, matrix: np.ndarray) -> np.ndarray:
         """Posterior mean of a new target at rows, [m], or class probabilities, [m, c]."""
-        with jax.enable_x64(True):
-            means = np.asarray(self.leaf.posterior_mean(self.leaf_statistics(matrix)))
-        return np.tensordot(self.weights, means, axes=2)
+        return np.tensordot(self.weights, self.leaf_means(matrix), axes=2)
 
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
         """Draw one new target per draw and row, [chain, draw, m]."""

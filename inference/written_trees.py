@@ -83,8 +83,7 @@ def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
         Structures, arrays [m, ...].
     """
     num_trees = len(shape.size)
-    used = int(np.asarray(shape.size).max())
-    piece = max(1, _NODES // used)
+    piece = max(1, _NODES // shape.capacity)
     parts = []
     for start in range(0, num_trees, piece):
         some = jax.tree.map(lambda a, start=start: np.asarray(a[start : start + piece]), shape)

@@ -86,6 +86,26 @@ class Tree:
         """Levels of splits, int32 [...]."""
         return self.node_depth.max(axis=-1)
 
+    @property
+    def preorder(self) -> np.ndarray:
+        """Slots in depth-first order, left before right, int [..., k]; unused slots come last.
+
+        Two trees of other slots are the same if their arrays agree when they are taken so.
+        """
+        flat = self.reshape(-1)
+        size, rank = (np.where(flat.is_used, value, 0) for value in (1, 0))
+        splits = [np.flatnonzero(flat.feature[:, slot] >= 0) for slot in range(self.capacity)]
+        for slot in reversed(range(self.capacity)):
+            own = splits[slot]
+            for child in (flat.left, flat.right):
+                size[own, slot] += size[own, child[own, slot]]
+        for slot, own in enumerate(splits):
+            left, right = flat.left[own, slot], flat.right[own, slot]
+            rank[own, left] = rank[own, slot] + 1
+            rank[own, right] = rank[own, slot] + 1 + size[own, left]
+        order = np.argsort(np.where(flat.is_used, rank, self.capacity), axis=1, kind="stable")
+        return order.reshape(self.feature.shape)
+
     def __getitem__(self, index) -> "Tree":
         """Index the batch axes."""
         if not self.batch_shape:

@@ -236,6 +236,21 @@ def test_fits_a_greedy_modal_tree(flowers, tmp_path):
 # -------------------------------------------------------------------------------------- predict
 
 
+@pytest.mark.slow
+def test_fits_by_metropolis(flowers, tmp_path):
+    options = ["--chains", 2, "--draws", 20, "--warmup", 100, "--temperatures", 2]
+    options += ["--proposal", "denison", "--seed", 3]
+    arguments = ["fit", flowers, "--target", "species", "--model", "metropolis", "--bins", 3]
+    result = run(*arguments, *options, "--out", tmp_path, "--json")
+    summary = json.loads(result.stdout)
+    assert (summary["chains"], summary["draws"]) == (2, 20)
+    assert summary["log_evidence_se"] > 0
+    model = bdtppl.load(tmp_path)
+    assert type(model).__name__ == "MetropolisTreeClassifier"
+    assert np.isfinite(model.acceptance_["shift"]).all()
+    assert {path.name for path in tmp_path.iterdir()} == WRITTEN | {"trajectories.png"}
+
+
 def test_predict_gives_what_the_model_gives(classifier, flowers, tmp_path):
     out, _ = classifier
     rows = list(csv.DictReader(run("predict", out, flowers).stdout.splitlines()))

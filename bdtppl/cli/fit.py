@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,15 @@ class Model(StrEnum):
 
     exact = "exact"
     greedy_modal = "greedy-modal"
+    metropolis = "metropolis"
     particle = "particle"
+
+
+class Proposal(StrEnum):
+    """Moves of Markov chains by name."""
+
+    chipman = "chipman"
+    denison = "denison"
 
 
 class Task(StrEnum):
@@ -75,7 +83,7 @@ def fit(
             help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
             "description-length[:beta=...] or greedy-partition[:p=0.99].",
             show_default="leaf-penalty; greedy-partition for greedy modal trees; "
-            "depth-decay:beta=0.5 for particles",
+            "depth-decay for metropolis, with beta=0.5 for particle",
             rich_help_panel="Model",
         ),
     ] = None,
@@ -139,9 +147,54 @@ def fit(
         int | None,
         typer.Option(
             min=1,
-            help="Trees drawn in each of the 4 chains.",
+            help="Trees drawn in each chain.",
             show_default="250",
-            rich_help_panel="Inference: exact",
+            rich_help_panel="Inference: exact, metropolis",
+        ),
+    ] = None,
+    chains: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Chains.",
+            show_default="4",
+            rich_help_panel="Inference: exact, metropolis",
+        ),
+    ] = None,
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Steps of each chain that are thrown away.",
+            show_default="2000",
+            rich_help_panel="Inference: metropolis",
+        ),
+    ] = None,
+    thin: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps to each draw.",
+            show_default="20",
+            rich_help_panel="Inference: metropolis",
+        ),
+    ] = None,
+    temperatures: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Powers of the likelihood that each chain walks under; 2 or more estimate the log "
+            "evidence.",
+            show_default="1",
+            rich_help_panel="Inference: metropolis",
+        ),
+    ] = None,
+    proposal: Annotated[
+        Proposal | None,
+        typer.Option(
+            help="Whose moves.",
+            show_default="chipman",
+            rich_help_panel="Inference: metropolis",
         ),
     ] = None,
     num_roots: Annotated[
@@ -205,11 +258,23 @@ def fit(
         own = _own_settings(
             model,
             {
-                Model.exact: {"max_subproblems": max_subproblems, "draws": draws},
+                Model.exact: {
+                    "max_subproblems": max_subproblems,
+                    "draws": draws,
+                    "chains": chains,
+                },
                 Model.greedy_modal: {
                     "num_roots": num_roots,
                     "lookahead": lookahead,
                     "hyperplanes": hyperplanes,
+                },
+                Model.metropolis: {
+                    "draws": draws,
+                    "chains": chains,
+                    "warmup": warmup,
+                    "thin": thin,
+                    "temperatures": temperatures,
+                    "proposal": None if proposal is None else proposal.value,
                 },
                 Model.particle: {"particles": particles, "runs": runs},
             },
@@ -262,18 +327,15 @@ def _located(file: "PriorFile | None") -> Iterator[None]:
         raise error if file is None else UserError(file.locate(str(error))) from error
 
 
-def _own_settings(model: Model, of_models: dict[Model, dict[str, int | None]]) -> dict[str, int]:
+def _own_settings(model: Model, of_models: dict[Model, dict[str, Any]]) -> dict[str, Any]:
     """Take the settings of one inference, and refuse those of another one."""
-    given = {
-        kind: {name: value for name, value in settings.items() if value is not None}
-        for kind, settings in of_models.items()
-    }
-    for kind, settings in given.items():
-        for name in settings:
-            if kind != model:
-                option = "--" + name.replace("_", "-")
-                raise ValueError(f"{option} is for --model {kind.value}, not {model.value}.")
-    return given[model]
+    given = {name: v for own in of_models.values() for name, v in own.items() if v is not None}
+    for name in given:
+        if name not in of_models[model]:
+            kinds = " or ".join(kind.value for kind, own in of_models.items() if name in own)
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is for --model {kinds}, not {model.value}.")
+    return given
 
 
 def _parse_bins(text: str, grid: int | None) -> int | str | None:

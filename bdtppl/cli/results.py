@@ -13,9 +13,10 @@ from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
+from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
 from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
 from bdtppl.files import staged
-from bdtppl.plotting import plot_predictive, plot_structures, plot_tree
+from bdtppl.plotting import plot_predictive, plot_structures, plot_trajectories, plot_tree
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
@@ -26,7 +27,7 @@ _LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one 
 _RESOLUTION = 150  # pixels an inch
 _WIDEST = 20_000  # pixels of a figure
 _SHOWN_CLASSES = 8
-_FIGURES = ("tree.png", "structures.png", "predictive.png")
+_FIGURES = ("tree.png", "structures.png", "predictive.png", "trajectories.png")
 
 
 ESTIMATORS = {
@@ -34,6 +35,10 @@ ESTIMATORS = {
     "greedy-modal": {
         "classification": GreedyModalTreeClassifier,
         "regression": GreedyModalTreeRegressor,
+    },
+    "metropolis": {
+        "classification": MetropolisTreeClassifier,
+        "regression": MetropolisTreeRegressor,
     },
     "particle": {"classification": ParticleTreeClassifier, "regression": ParticleTreeRegressor},
 }
@@ -169,6 +174,8 @@ def _draw(model: Any, target: str, folder: Path) -> None:
     if not hasattr(model, "classes_"):
         axes["predictive.png"] = plot_predictive(model)
         axes["predictive.png"].set_ylabel(target, parse_math=False)
+    if hasattr(model, "trajectory_"):
+        axes["trajectories.png"] = plot_trajectories(model)
     for name, ax in axes.items():
         resolution = min(_RESOLUTION, _WIDEST / max(ax.figure.get_size_inches()))
         ax.figure.savefig(folder / name, dpi=resolution)

@@ -426,7 +426,7 @@ class _GreedyModalTree(TreeEstimator):
         return np.column_stack([matrix, *projections])
 
     def _mixture(self, X: Any) -> LeafMixture:
-        return self.posterior_.mixture(self._matrix(X))
+        return self.posterior_.predictive(self._matrix(X))
 
 
 class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree):

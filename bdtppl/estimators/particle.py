@@ -1,6 +1,5 @@
 """Decision trees by particle filters, for classification and regression."""
 
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -129,7 +128,6 @@ class _ParticleTree(TreeEstimator):
     _default_leaf: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
-        vars(self).pop("_merged", None)
         prior = self._read_prior(DepthDecay(0.95, 0.5))
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
@@ -197,10 +195,6 @@ class _ParticleTree(TreeEstimator):
         check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
         return self._random_seed
 
-    @cached_property
-    def _merged(self) -> Posterior:
-        return self.posterior_.merged()
-
     @property
     def log_evidence_(self) -> float:
         """Estimate of the log marginal likelihood.
@@ -230,13 +224,13 @@ class _ParticleTree(TreeEstimator):
     def map_tree_(self) -> Tree:
         """Most probable tree found."""
         check_is_fitted(self)
-        return self._merged.trees[0, 0]
+        return self.posterior_.ranked.trees[0]
 
     @property
     def map_log_joint_(self) -> float:
         """Log weights of the prior and leaf log marginals of that tree, summed."""
         check_is_fitted(self)
-        return float(self._merged.sample_stats["log_joint"][0, 0])
+        return float(self.posterior_.ranked.log_joint[0])
 
     def k_best(self, k: int) -> RankedTrees:
         """List the k most probable trees found, fewer where there are fewer.
@@ -246,17 +240,17 @@ class _ParticleTree(TreeEstimator):
         """
         check_is_fitted(self)
         require_positive_integer("k", k)
-        found = self._merged
-        log_joint = found.sample_stats["log_joint"][0]
-        total = max(self.log_partition_, np.logaddexp.reduce(log_joint))
-        probability = np.exp(log_joint[:k] - total)
-        return RankedTrees(found.trees[0, :k], found.statistics[0, :k], log_joint[:k], probability)
+        found = self.posterior_.ranked
+        total = max(self.log_partition_, np.logaddexp.reduce(found.log_joint))
+        probability = np.exp(found.log_joint[:k] - total)
+        return RankedTrees(found.trees[:k], found.statistics[:k], found.log_joint[:k], probability)
 
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
-        posterior, names, weights = self._merged, self.design_.names, self._merged.weights[0]
-        uses = (posterior.trees.feature[0][..., None] == np.arange(len(names))).any(axis=1)
+        found, names = self.posterior_.ranked, self.design_.names
+        weights, trees = found.probability, found.trees
+        uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
         error = getattr(self, "log_evidence_se_", np.nan)
         return {
             "model": type(self).__name__,
@@ -272,7 +266,7 @@ class _ParticleTree(TreeEstimator):
             "log_evidence": getattr(self, "log_evidence_", None),
             "log_evidence_se": None if np.isnan(error) else error,
             "log_partition": self.log_partition_,
-            "expected_leaves": float(weights @ posterior.trees.num_leaves[0]),
+            "expected_leaves": float(weights @ trees.num_leaves),
             "overflows": int(self.num_overflows_.sum()),
             "map_probability": float(self.k_best(1).probability[0]),
             "map_log_joint": self.map_log_joint_,
@@ -282,8 +276,7 @@ class _ParticleTree(TreeEstimator):
         }
 
     def _mixture(self, X: Any) -> LeafMixture:
-        matrix = self._matrix(X)
-        return self._merged.mixture(matrix)
+        return self.posterior_.predictive(self._matrix(X))
 
 
 class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):

@@ -3,6 +3,7 @@
 from bdtppl.plotting.boundaries import plot_boundaries
 from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
+from bdtppl.plotting.trajectories import plot_trajectories
 from bdtppl.plotting.tree import plot_structures, plot_tree
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "plot_partitions",
     "plot_predictive",
     "plot_structures",
+    "plot_trajectories",
     "plot_tree",
 ]

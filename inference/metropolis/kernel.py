@@ -14,7 +14,7 @@ from bdtppl.inference.hard_model import Model
 from bdtppl.inference.metropolis.state import State
 from bdtppl.inference.shapes import Shape, select
 
-__all__ = ["Info", "Kernel", "Proposal", "Tally", "Walk", "step", "walk"]
+__all__ = ["Info", "Kernel", "Proposal", "Tally", "Walk", "step", "steps", "walk"]
 
 
 class Proposal(NamedTuple):
@@ -149,6 +149,30 @@ class Tally(NamedTuple):
         )
 
 
+def steps(
+    rng_keys: jax.Array,
+    first: jax.Array,
+    stop: jax.Array,
+    state: State,
+    tally: Tally,
+    model: Model,
+    kernel: Kernel,
+    power: jax.Array,
+) -> tuple[State, Tally]:
+    """Make the steps from one number up to another, and count what became of them.
+
+    A step's keys [b] are made from those of the chains and its number; see `step` and `walk`.
+    """
+
+    def one(i, carry):
+        state, tally = carry
+        keys = jax.vmap(jax.random.fold_in, (0, None))(rng_keys, i)
+        state, info = step(keys, i, state, model, kernel, power)
+        return state, tally.plus(info)
+
+    return lax.fori_loop(first, stop, one, (state, tally))
+
+
 class Walk(NamedTuple):
     """States along chains; m draws.
 
@@ -193,15 +217,9 @@ def walk(
         Steps to each.
     """
 
-    def one(i, carry):
-        state, tally = carry
-        keys = jax.vmap(jax.random.fold_in, (0, None))(rng_keys, i)
-        state, info = step(keys, i, state, model, kernel, power)
-        return state, tally.plus(info)
-
     def draw(carry, number):
         start = first_step + number * thin
-        state, tally = lax.fori_loop(start, start + thin, one, carry)
+        state, tally = steps(rng_keys, start, start + thin, *carry, model, kernel, power)
         return (state, tally), Walk(state.shape, state.log_prior, state.log_likelihood)
 
     start = state, Tally.zero(len(rng_keys), len(kernel.names))

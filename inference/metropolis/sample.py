@@ -5,7 +5,7 @@ alone, so the same key gives the same draws on any machine.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import pose
-from bdtppl.inference.metropolis.kernel import Kernel, Tally, walk
+from bdtppl.inference.hard_model import Model, pose
+from bdtppl.inference.metropolis.evidence import stepping_stones
+from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
-from bdtppl.inference.metropolis.state import initial, state_of
+from bdtppl.inference.metropolis.state import State, initial, state_of
+from bdtppl.inference.metropolis.tempering import as_powers, climb
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.written_trees import as_shape, write_out
@@ -29,27 +31,41 @@ from bdtppl.models.tree import Tree
 
 __all__ = ["Sampled", "sample"]
 
-_GROUPS = 4
-_ROUNDS = 20  # parts of a run, after each of which its progress is told
+_GROUPS = 4  # at most
+_LEAST_WALKS = 32  # of a group; smaller ones are no faster
+_ROUNDS = 20  # parts of a run, after each of which progress is told
 
 
 class Sampled(NamedTuple):
-    """What chains have drawn.
+    """What chains have drawn; t powers of the likelihood.
 
     Attributes
     ----------
     posterior
-        The draws; the log evidence is unknown, NaN.
+        The draws, under power 1. Its log evidence is known, up to its standard error, where powers
+        begin at 0, and else NaN.
     acceptance
         Share of each move's proposals that were accepted after warm-up, by chain, float64 [chain];
-        NaN for moves that were never proposed.
+        NaN for moves that were never proposed. Under power 1, as all that follows.
     num_overflows
         int [chain]; proposals after warm-up that were rejected because the tree had no room.
+    powers
+        float64 [t]; powers of the likelihood, ascending to 1.
+    swap_rate
+        float64 [t - 1]; share of the exchanges with the next higher power that were accepted after
+        warm-up.
+    trajectory_steps, trajectory
+        int [record] and float64 [chain, record]; log likelihood of the tree after a number of
+        steps, warm-up included, from the tree that the chain starts at on.
     """
 
     posterior: Posterior
     acceptance: dict[str, np.ndarray]
     num_overflows: np.ndarray
+    powers: np.ndarray
+    swap_rate: np.ndarray
+    trajectory_steps: np.ndarray
+    trajectory: np.ndarray
 
 
 @in_float64
@@ -66,9 +82,10 @@ def sample(
     draws: int = 250,
     thin: int = 20,
     kernel: Kernel | None = None,
+    temperatures: int | Sequence[float] = 1,
     capacity: int = 63,
     start: Tree | None = None,
-    tell: Callable[[float], None] = lambda share: None,
+    tell: Callable[[int], None] = lambda num_steps: None,
 ) -> Sampled:
     """Draw trees by Metropolis-Hastings.
 
@@ -83,12 +100,14 @@ def sample(
         every ``thin`` steps.
     kernel
         How trees are proposed; default the moves of Chipman et al.
+    temperatures
+        Powers of the likelihood in each chain, or their number; see `as_powers`.
     capacity
         Most nodes of a tree. What does not fit is rejected, and counted.
     start
         Trees [chain] to start from, or one tree; default the tree of one leaf.
     tell
-        Called with the share of the run that is done.
+        Called with the number of steps that every chain has made.
 
     Raises
     ------
@@ -104,73 +123,76 @@ def sample(
     ):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+    powers = as_powers(temperatures)
     model = pose(design, y, prior, leaf, constraints)
     proposing = LocalMoves.of(CHIPMAN) if kernel is None else kernel
     keys = jax.random.split(rng_key, chains)
-    if start is None:
-        states = initial(model, chains, capacity)
-    else:
-        trees = Tree.concatenate([start.reshape(1)] * chains) if not start.batch_shape else start
-        if trees.batch_shape != (chains,):
-            raise ValueError(f"start must be one tree or one a chain, {chains}.")
-        states = state_of(model, as_shape(model, design, trees, capacity))
-        if not np.isfinite(np.asarray(states.log_prior)).all():
-            raise ValueError("A tree to start from has a leaf or a rule that the model rules out.")
+    states = _start(model, design, chains, capacity, start)
+    begin = np.asarray(states.log_likelihood)
 
-    size = -(-chains // _GROUPS)
+    size = max(-(-chains // _GROUPS), _LEAST_WALKS // len(powers), 1)
     groups = [slice(first, first + size) for first in range(0, chains, size)]
-    parts = [
-        (keys[group], jax.tree.map(lambda a, group=group: a[group], states)) for group in groups
-    ]
+    ladders = jax.tree.map(lambda a: jnp.repeat(a, len(powers), axis=0), states)
+    parts = []
+    for group in groups:
+        own = slice(group.start * len(powers), group.stop * len(powers))
+        parts.append((keys[group], jax.tree.map(lambda a, own=own: a[own], ladders)))
+
+    rounds = _schedule(warmup, draws, thin)
+    room = max(num_draws for num_draws, _, _ in rounds)
 
     @in_float64
     def advance(part, first: int, num_draws: int, thinned: int):
         own_keys, state = part
-        power = jnp.ones(len(own_keys))
-        state, kept, tally = walk(
+        state, kept, *counts = climb(
             own_keys,
             jnp.int32(first),
             state,
             model,
             proposing,
-            power,
-            num_draws=num_draws,
-            thin=thinned,
+            jnp.asarray(powers),
+            jnp.int32(num_draws),
+            jnp.int32(thinned),
+            room=room,
         )
-        return (own_keys, jax.block_until_ready(state)), jax.tree.map(np.asarray, (kept, tally))
+        kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
+        return (own_keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
 
-    total, step, rounds = warmup + draws * thin, 0, []
+    steps, results, trajectory = [0], [], [begin[None]]
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as workers:
-        for num_draws, thinned, is_kept in _schedule(warmup, draws, thin):
-            results = workers.map(lambda part: advance(part, step, num_draws, thinned), parts)  # noqa: B023
-            parts, kept = zip(*results, strict=True)
-            step += num_draws * thinned
+        for num_draws, thinned, is_kept in rounds:
+            advanced = workers.map(
+                lambda part: advance(part, steps[-1], num_draws, thinned),  # noqa: B023
+                parts,
+            )
+            parts, made = zip(*advanced, strict=True)
+            steps.extend(steps[-1] + thinned * np.arange(1, num_draws + 1))
+            # Arrays [draw, chain, ...] and [chain, ...].
+            kept = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *(kept for kept, _ in made))
+            counts = jax.tree.map(lambda *a: np.concatenate(a), *(counts for _, counts in made))
+            trajectory.append(kept.log_likelihood[..., -1])
             if is_kept:
-                rounds.append(kept)
-            tell(step / total)
+                results.append((kept, counts))
+            tell(int(steps[-1]))
 
-    # [round][group] of (walk, tally) with arrays [draw, chain, ...] and [chain, ...].
-    walks = [
-        jax.tree.map(lambda *a: np.concatenate(a, axis=1), *(walk for walk, _ in kept))
-        for kept in rounds
-    ]
-    walked = jax.tree.map(lambda *a: np.concatenate(a), *walks)
-    tallies = [
-        jax.tree.map(lambda *a: np.concatenate(a), *(tally for _, tally in kept)) for kept in rounds
-    ]
-    tally: Tally = jax.tree.map(lambda *a: sum(a), *tallies)
+    walked = jax.tree.map(lambda *a: np.concatenate(a), *(kept for kept, _ in results))
+    tally, exchanges = jax.tree.map(lambda *a: sum(a), *(counts for _, counts in results))
+    tally = jax.tree.map(lambda a: a[len(powers) - 1 :: len(powers)], tally)  # under power 1
     shape = jax.tree.map(lambda a: np.swapaxes(a, 0, 1).reshape(-1, *a.shape[2:]), walked.shape)
     written = write_out(model, design, shape)
     trees = written.trees.reshape(chains, draws)
-    scores = (walked.log_prior + walked.log_likelihood).T
+    log_likelihood = np.swapaxes(walked.log_likelihood, 0, 1)
+    scores = walked.log_prior.T + log_likelihood[..., -1]
     if prior.counts_partitions:  # chains share a partition's weight among its rules
         scores = log_joint(trees, design, y, prior, leaf, constraints).log_joint
+    nothing = float("nan"), float("nan")
+    evidence = stepping_stones(log_likelihood, powers) if powers[0] == 0 else nothing
     posterior = Posterior(
         trees=trees,
         statistics=written.statistics.reshape(chains, draws, *written.statistics.shape[1:]),
         sample_stats={
             "log_joint": scores,
-            "log_likelihood": walked.log_likelihood.T,
+            "log_likelihood": log_likelihood[..., -1],
             "num_leaves": trees.num_leaves,
             "max_leaf_depth": trees.depth,
         },
@@ -178,25 +200,41 @@ def sample(
         prior=prior.resolve(design),
         design=design,
         y=y,
-        log_evidence=float("nan"),
-        log_evidence_se=float("nan"),
+        log_evidence=evidence[0],
+        log_evidence_se=evidence[1],
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = np.asarray(tally.accepted / tally.proposed)
-    acceptance = {name: rates[:, place] for place, name in enumerate(proposing.names)}
-    return Sampled(posterior, acceptance, np.asarray(tally.overflows))
+        rates = tally.accepted / tally.proposed
+        swap_rate = exchanges.accepted.sum(axis=0) / exchanges.tried.sum(axis=0)
+    return Sampled(
+        posterior,
+        {name: rates[:, place] for place, name in enumerate(proposing.names)},
+        tally.overflows,
+        powers,
+        swap_rate,
+        np.array(steps),
+        np.concatenate(trajectory).T,
+    )
+
+
+def _start(model: Model, design: Design, chains: int, capacity: int, start: Tree | None) -> State:
+    """Put each chain at its tree."""
+    if start is None:
+        return initial(model, chains, capacity)
+    trees = start if start.batch_shape else Tree.concatenate([start.reshape(1)] * chains)
+    if trees.batch_shape != (chains,):
+        raise ValueError(f"start must be one tree or one a chain, {chains}.")
+    states = state_of(model, as_shape(model, design, trees, capacity))
+    if not np.isfinite(np.asarray(states.log_prior)).all():
+        raise ValueError("A tree to start from has a leaf or a rule that the model rules out.")
+    return states
 
 
 def _schedule(warmup: int, draws: int, thin: int) -> list[tuple[int, int, bool]]:
-    """Cut a run into rounds of few sizes: (draws, steps to each, whether they are kept)."""
-    rounds = []
-    if warmup:
-        piece = max(1, warmup // _ROUNDS)
-        rounds += [(1, piece, False)] * (warmup // piece)
-        if warmup % piece:
-            rounds.append((1, warmup % piece, False))
-    piece = max(1, draws // _ROUNDS)
-    rounds += [(piece, thin, True)] * (draws // piece)
-    if draws % piece:
-        rounds.append((draws % piece, thin, True))
+    """Cut a run into rounds: (draws, steps to each, whether they are kept)."""
+    piece = -(-(warmup // thin + draws) // _ROUNDS)
+    rounds = [(1, warmup % thin, False)] if warmup % thin else []
+    for number, is_kept in ((warmup // thin, False), (draws, True)):
+        sizes = [piece] * (number // piece) + [number % piece] * bool(number % piece)
+        rounds += [(size, thin, is_kept) for size in sizes]
     return rounds

@@ -1,0 +1,555 @@
+"""Decision trees drawn by Metropolis-Hastings, for classification and regression."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import (
+    ClassTargets,
+    RealTargets,
+    TreeEstimator,
+    describe_model,
+    require_positive_integer,
+)
+from bdtppl.inference.greedy_modal.problem import pose
+from bdtppl.inference.greedy_modal.tree_space import tree_space
+from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains, followed
+from bdtppl.inference.metropolis.kernel import Kernel
+from bdtppl.inference.metropolis.proposals import as_kernel
+from bdtppl.inference.metropolis.sample import Sampled, sample
+from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Binning, Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import DepthDecay, TreePrior
+from bdtppl.models.tree import Tree
+from bdtppl.progress import counting
+
+__all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
+
+_LARGEST_R_HAT = 1.05
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    prior
+        Tree prior (`bdtppl.models.priors`); default ``DepthDecay(0.95, 1.0)``.
+    leaf
+        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
+    bins
+        Most buckets per feature; None keeps a cut between any two neighbouring distinct values.
+    binning
+        "quantile" or "uniform" (equal width) buckets.
+    grid
+        Instead of bins: that many evenly spaced cuts over each feature's range.
+    drop_first
+        Give no 0/1 column to the first level of each category.
+    max_depth
+        Most levels of splits; None for no limit.
+    min_leaf
+        Fewest rows in a leaf.
+    constraints
+        Further `bdtppl.models.constraints.Constraints`.{classes}
+    proposal
+        How trees are proposed: "chipman" or "denison" for the moves of these papers, a mapping
+        from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities, or a
+        kernel (`bdtppl.inference.metropolis.kernel.Kernel`).
+    chains
+        Independent chains.
+    warmup, draws, thin
+        Steps of each chain that are thrown away, draws that are kept of each, and steps to each of
+        these.
+    temperatures
+        Parallel tempering: how many powers of the likelihood each chain walks under, or the powers
+        themselves, rising to 1. They exchange their trees. 1 for no tempering.
+    start
+        Where chains start: "root" for the tree of one leaf, "greedy" for the greedy modal tree, a
+        `Tree`, or a batch [chains] of trees.
+    capacity
+        Most nodes of a tree; what would be larger is not proposed, and counted.
+    random_state
+        Seed of chains and predictive draws (scikit-learn's meaning).
+    progress
+        Whether to show progress when fitting takes longer than a second.
+
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.posterior.Posterior
+        Draws of trees, [chains, draws].
+    map_tree_ : bdtppl.models.tree.Tree
+        Draw of the highest log joint, with ``map_log_joint_``.
+    log_evidence_, log_evidence_se_ : float
+        Log marginal likelihood under the normalised prior by stepping stones, and its standard
+        error. Only where chains were tempered from power 0 on.
+    diagnostics_ : dict
+        Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") by quantity: the log
+        joint, the number of leaves, and predictions at a few training rows.
+    acceptance_ : dict
+        Share of the proposals that were accepted after warm-up, by move, float64 [chain]; NaN for
+        moves that were never proposed.
+    num_overflows_ : numpy.ndarray
+        int [chain]; proposals that were rejected because the tree would have outgrown ``capacity``.
+    powers_, swap_rate_ : numpy.ndarray
+        float64 [t] and [t - 1]; powers of the likelihood, and share of the exchanges with the next
+        higher one that were accepted.
+    trajectory_, trajectory_steps_ : numpy.ndarray
+        float64 [chain, record] and int [record]; log likelihood of the chains' trees after so many
+        steps, from the first one on (`bdtppl.plot_trajectories`).
+    schema_, design_
+        How tables are read, and the coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.{fitted}
+    n_features_in_ : int
+        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+
+    Notes
+    -----
+    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05, and says which chains disagree
+    with the others; also where trees outgrew the capacity.
+
+    References
+    ----------
+    Chipman, George and McCulloch 1998; Denison, Mallick and Smith 1998; Angelopoulos and Cussens
+    2005, Exploiting informative priors for Bayesian classification and regression trees.
+
+    Examples
+    --------
+    >>> from bdtppl import {name}
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
+    >>> model = {name}(draws=1000, random_state=0).fit(X, y)
+    >>> model.map_tree_.threshold[0].item()
+    2.5
+"""
+
+
+class _MetropolisTree(TreeEstimator):
+    """What classification and regression share."""
+
+    probability_name = "share of the draws"
+
+    prior: TreePrior | None
+    bins: int | None
+    binning: Binning
+    grid: int | None
+    proposal: Any
+    chains: int
+    warmup: int
+    draws: int
+    thin: int
+    temperatures: int | Sequence[float]
+    start: Any
+    capacity: int
+    progress: bool
+    diagnostics_: dict[str, dict[str, float]]
+    num_overflows_: np.ndarray
+    powers_: np.ndarray
+    _default_leaf: Any
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any):
+        prior = self._read_prior(DepthDecay(0.95, 1.0))
+        kernel = as_kernel(self.proposal)
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        leaf = self._default_leaf(y, weights)
+        constraints = self._limits()
+        constraints.allows(schema.features)
+        design = Design.from_matrix(
+            matrix,
+            weights=weights,
+            bins=self.bins,
+            binning=self.binning,
+            grid=self.grid,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+        )
+        seed = self._draw_seed()
+        with counting("steps", shown=self.progress) as report:
+            drawn = sample(
+                jax.random.key(seed),
+                design,
+                y,
+                prior,
+                leaf,
+                constraints,
+                chains=self.chains,
+                warmup=self.warmup,
+                draws=self.draws,
+                thin=self.thin,
+                kernel=kernel,
+                temperatures=self.temperatures,
+                capacity=self.capacity,
+                start=self._first_trees(design, y, prior, leaf, constraints),
+                tell=report or (lambda steps: None),
+            )
+        if not np.isfinite(drawn.posterior.sample_stats["log_joint"]).all():
+            raise ValueError(
+                "The log joint of a tree is not finite: the targets or the parameters of the leaf "
+                "or the prior are too large or too small for float64; rescale them."
+            )
+        self.schema_ = schema
+        self.design_ = design
+        self.prior_ = drawn.posterior.prior
+        self.leaf_ = leaf
+        self.constraints_ = constraints
+        self._random_seed = seed
+        self._keep(drawn)
+        self._warn()
+        return self
+
+    def _first_trees(self, design, y, prior, leaf, constraints) -> Tree | None:
+        if isinstance(self.start, Tree):
+            return self.start
+        if self.start == "root":
+            return None
+        if self.start == "greedy":
+            return tree_space(pose(design, y, prior, leaf, constraints))[0].tree
+        raise ValueError(f"start must be 'root', 'greedy' or a Tree; got {self.start!r}.")
+
+    def _keep(self, drawn: Sampled) -> None:
+        self.acceptance_ = drawn.acceptance
+        self.num_overflows_ = drawn.num_overflows
+        self.powers_ = drawn.powers
+        self.swap_rate_ = drawn.swap_rate
+        self.trajectory_ = drawn.trajectory
+        self.trajectory_steps_ = drawn.trajectory_steps
+        self.posterior_ = drawn.posterior
+        found = diagnose(followed(drawn.posterior))
+        self.diagnostics_ = {name: each._asdict() for name, each in found.items()}
+
+    def _warn(self) -> None:
+        """Say where chains disagree, and where trees found no room."""
+        worst = max(self.diagnostics_, key=lambda name: _or_one(self.diagnostics_[name]["r_hat"]))
+        r_hat = _or_one(self.diagnostics_[worst]["r_hat"])
+        if r_hat > _LARGEST_R_HAT:
+            others = dissenting_chains(followed(self.posterior_)[worst], _LARGEST_R_HAT)
+            warnings.warn(
+                f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {_LARGEST_R_HAT}"
+                f"{_whom(others, self.chains)}. Raise warmup, draws or thin, or temper the chains "
+                f"(temperatures=10).",
+                ConvergenceWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+        if self.num_overflows_.any():
+            warnings.warn(
+                f"{self.num_overflows_.sum()} proposed trees needed more than {self.capacity} "
+                f"nodes and were rejected: raise capacity.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _saved_state(self) -> dict:
+        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        return {"seed": self._random_seed}
+
+    def _restore(self, posterior: Posterior, state: dict) -> None:
+        self._random_seed = state["seed"]
+        self.posterior_ = posterior
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        return "posterior_" in vars(self)
+
+    @property
+    def _seed(self) -> int:
+        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        return self._random_seed
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Draw of the highest log joint."""
+        check_is_fitted(self)
+        return self.posterior_.ranked.trees[0]
+
+    @property
+    def map_log_joint_(self) -> float:
+        """Log weights of the grammar and leaf log marginals of ``map_tree_``, summed."""
+        check_is_fitted(self)
+        return float(self.posterior_.ranked.log_joint[0])
+
+    @property
+    def log_evidence_(self) -> float:
+        """Log evidence by stepping stones.
+
+        Raises
+        ------
+        AttributeError
+            If chains were not tempered from power 0 on.
+        """
+        self._require_stones()
+        return self.posterior_.log_evidence
+
+    @property
+    def log_evidence_se_(self) -> float:
+        """Standard error of ``log_evidence_``.
+
+        Raises
+        ------
+        AttributeError
+            If chains were not tempered from power 0 on.
+        """
+        self._require_stones()
+        return self.posterior_.log_evidence_se
+
+    def _require_stones(self) -> None:
+        check_is_fitted(self)
+        if self.powers_[0] != 0:
+            raise AttributeError(
+                "log_evidence_ is estimated between powers of the likelihood from 0 to 1, and the "
+                "chains had no power 0: fit with temperatures=10, say."
+            )
+
+    def _mixture(self, X: Any) -> LeafMixture:
+        matrix = self._matrix(X)
+        return self.posterior_.predictive(matrix)
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k distinct trees of highest log joint among the draws.
+
+        Parameters
+        ----------
+        k
+            Number of trees; fewer are listed where there are fewer.
+
+        Returns
+        -------
+        RankedTrees
+            Probabilities are the trees' shares of the draws.
+        """
+        check_is_fitted(self)
+        require_positive_integer("k", k)
+        ranked = self.posterior_.ranked
+        return RankedTrees(
+            ranked.trees[:k],
+            ranked.statistics[:k],
+            ranked.log_joint[:k],
+            ranked.probability[:k],
+        )
+
+    def summary(self) -> dict:
+        """Sum the fit up in numbers and text, with JSON types alone."""
+        check_is_fitted(self)
+        trees, names = self.posterior_.trees.reshape(-1), self.design_.names
+        inclusion = [float((trees.feature == j).any(axis=1).mean()) for j in range(len(names))]
+        r_hat = max(_or_one(each["r_hat"]) for each in self.diagnostics_.values())
+        summary = {
+            "model": type(self).__name__,
+            "prior": describe_model(self.prior_),
+            "leaf": describe_model(self.leaf_),
+            "rows": int(self.design_.weights.sum()),
+            "features": len(names),
+            "bins": self.bins,
+            "chains": int(self.chains),
+            "draws": int(self.draws),
+            "distinct_trees": len(self.posterior_.ranked),
+            "largest_r_hat": r_hat,
+            "least_ess": min(each["ess"] for each in self.diagnostics_.values()),
+            "expected_leaves": float(trees.num_leaves.mean()),
+            "map_probability": float(self.posterior_.ranked.probability[0]),
+            "map_log_joint": self.map_log_joint_,
+            "map_leaves": int(self.map_tree_.num_leaves),
+            "map_rules": self.rules(),
+            "split_inclusion": dict(zip(names, inclusion, strict=True)),
+        }
+        if hasattr(self, "log_evidence_"):
+            summary["log_evidence"] = self.log_evidence_
+            summary["log_evidence_se"] = self.log_evidence_se_
+        return summary
+
+
+def _or_one(r_hat: float) -> float:
+    """Take 1 where R-hat is not known."""
+    return 1.0 if math.isnan(r_hat) else r_hat
+
+
+def _whom(chains: list[int], num_chains: int) -> str:
+    """Say which chains differ from the others."""
+    if not chains:
+        return ""
+    if len(chains) == num_chains - 2:
+        return ", and no three chains agree" if num_chains > 3 else ", and no two chains agree"
+    if len(chains) == 1:
+        return f" (chain {chains[0]} differs from the others)"
+    return f" (chains {', '.join(map(str, chains))} differ from the others)"
+
+
+class MetropolisTreeClassifier(ClassTargets, ClassifierMixin, _MetropolisTree):
+    """Classify by trees drawn from their posterior by Metropolis-Hastings."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        classes: Any = None,
+        proposal: str | Mapping[str, float] | Kernel = "chipman",
+        chains: int = 4,
+        warmup: int = 2_000,
+        draws: int = 250,
+        thin: int = 20,
+        temperatures: int | Sequence[float] = 1,
+        start: Literal["root", "greedy"] | Tree = "root",
+        capacity: int = 63,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.classes = classes
+        self.proposal = proposal
+        self.chains = chains
+        self.warmup = warmup
+        self.draws = draws
+        self.thin = thin
+        self.temperatures = temperatures
+        self.start = start
+        self.capacity = capacity
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MetropolisTreeClassifier":
+        """Draw trees.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Labels [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        MetropolisTreeClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If chains disagree, or trees outgrew the capacity.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+class MetropolisTreeRegressor(RealTargets, RegressorMixin, _MetropolisTree):
+    """Regress by trees drawn from their posterior by Metropolis-Hastings."""
+
+    def __init__(
+        self,
+        *,
+        prior: TreePrior | None = None,
+        leaf: Leaf | None = None,
+        bins: int | None = None,
+        binning: Binning = "quantile",
+        grid: int | None = None,
+        drop_first: bool = False,
+        max_depth: int | None = None,
+        min_leaf: int = 1,
+        constraints: Constraints | None = None,
+        proposal: str | Mapping[str, float] | Kernel = "chipman",
+        chains: int = 4,
+        warmup: int = 2_000,
+        draws: int = 250,
+        thin: int = 20,
+        temperatures: int | Sequence[float] = 1,
+        start: Literal["root", "greedy"] | Tree = "root",
+        capacity: int = 63,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.prior = prior
+        self.leaf = leaf
+        self.bins = bins
+        self.binning = binning
+        self.grid = grid
+        self.drop_first = drop_first
+        self.max_depth = max_depth
+        self.min_leaf = min_leaf
+        self.constraints = constraints
+        self.proposal = proposal
+        self.chains = chains
+        self.warmup = warmup
+        self.draws = draws
+        self.thin = thin
+        self.temperatures = temperatures
+        self.start = start
+        self.capacity = capacity
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MetropolisTreeRegressor":
+        """Draw trees.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame; categories and missing values are
+            read.
+        y
+            Real targets [n].
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        MetropolisTreeRegressor
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If chains disagree, or trees outgrew the capacity.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+MetropolisTreeClassifier.__doc__ = f"{MetropolisTreeClassifier.__doc__}{_PARAMETERS}".format(
+    leaf="``DirichletCategorical`` with concentration 1 a class",
+    classes="""
+    classes
+        All labels, where some may be absent from training.""",
+    fitted="""
+    classes_ : numpy.ndarray
+        Labels, sorted.""",
+    name="MetropolisTreeClassifier",
+    targets='["a", "a", "b", "b"]',
+)
+MetropolisTreeRegressor.__doc__ = f"{MetropolisTreeRegressor.__doc__}{_PARAMETERS}".format(
+    leaf="``NormalInverseGamma.from_targets``",
+    classes="",
+    fitted="",
+    name="MetropolisTreeRegressor",
+    targets="[0.0, 0.0, 9.0, 9.0]",
+)

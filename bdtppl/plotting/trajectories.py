@@ -1,0 +1,74 @@
+"""Figures of chains: the log likelihood of their trees, step by step."""
+
+from typing import TYPE_CHECKING, Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.plotting.colours import FAINT, INK, LINE, class_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_trajectories"]
+
+
+def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the log likelihood of each chain's tree against its steps, warm-up included.
+
+    Chains that agree run into one band; one that stays above or below the others has not found
+    their trees (Angelopoulos and Cussens 2005, Figures 6 to 8).
+
+    Parameters
+    ----------
+    model
+        A fitted `MetropolisTreeClassifier` or `MetropolisTreeRegressor`.
+    ax
+        Axes to draw on. Default: those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    TypeError
+        If the model has no trajectories.
+
+    Examples
+    --------
+    >>> from bdtppl import MetropolisTreeClassifier, plot_trajectories
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> ax = plot_trajectories(MetropolisTreeClassifier(draws=1000, random_state=0).fit(X, y))
+    >>> ax.get_xlabel(), len(ax.get_lines())
+    ('step', 5)
+    """
+    check_is_fitted(model)
+    if not hasattr(model, "trajectory_"):
+        raise TypeError(
+            f"plot_trajectories draws Markov chains; a {type(model).__name__} has none."
+        )
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    ax.grid(axis="y", color=FAINT, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    for chain, values in enumerate(model.trajectory_):
+        ax.plot(
+            model.trajectory_steps_,
+            values,
+            color=class_style(chain)["facecolor"],
+            linewidth=0.8,
+            alpha=0.8,
+            label=f"chain {chain}",
+            gid=f"chain-{chain}",
+        )
+    if model.warmup:
+        ax.axvline(model.warmup, color=LINE, linestyle="--", linewidth=0.8, label="end of warm-up")
+    ax.margins(x=0.01)
+    ax.set_xlabel("step")
+    ax.set_ylabel("log likelihood")
+    ax.legend(loc="lower right", fontsize="small", labelcolor=INK, frameon=False)
+    return ax

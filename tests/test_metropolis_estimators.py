@@ -1,0 +1,201 @@
+"""The Metropolis-Hastings estimators: what they say, keep and refuse."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from bdtppl import (
+    ExactTreeClassifier,
+    ExactTreeRegressor,
+    MetropolisTreeClassifier,
+    MetropolisTreeRegressor,
+    load,
+    plot_structures,
+    plot_trajectories,
+)
+from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.metropolis.moves import LocalMoves
+from bdtppl.inference.metropolis.proposals import as_kernel
+from bdtppl.models.priors import DepthDecay
+from bdtppl.models.tree import Tree
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        MetropolisTreeClassifier(warmup=500, draws=50, thin=10),
+        MetropolisTreeRegressor(warmup=500, draws=50, thin=10),
+    ]
+)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def steps(n=60):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, (n, 2)).astype(float)
+    return X, np.where((X[:, 0] > 2) ^ (rng.random(n) < 0.2), "high", "low")
+
+
+@pytest.fixture(scope="module")
+def tempered():
+    X, y = steps()
+    model = MetropolisTreeClassifier(
+        temperatures=4, warmup=200, draws=100, min_leaf=3, random_state=0
+    )
+    return model.fit(X, y), X, y
+
+
+def test_a_fit_says_what_its_chains_did(tempered):
+    model, X, y = tempered
+    assert model.score(X, y) > 0.7
+    assert set(model.diagnostics_) >= {"log_joint", "num_leaves", "prediction_0"}
+    assert all(each["ess"] >= 1 for each in model.diagnostics_.values())
+    assert model.acceptance_["grow"].shape == (4,)
+    assert np.isnan(model.acceptance_["shift"]).all()
+    assert model.swap_rate_.shape == (3,)
+    assert model.trajectory_.shape == (4, 1 + 10 + 100)
+    assert model.trajectory_steps_[[0, 1, -1]].tolist() == [0, 20, 2_200]
+    assert (model.trajectory_[:, 0] == model.trajectory_[0, 0]).all()  # the tree of one leaf
+    exact = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=None, min_leaf=3).fit(X, y)
+    assert abs(model.log_evidence_ - exact.log_evidence_) < 4 * model.log_evidence_se_
+    assert model.map_log_joint_ <= exact.map_log_joint_ + 1e-9
+    assert "rows)" in model.rules()
+    assert len(model.explain(X[:2])) == 2
+    assert set(model.summary()["split_inclusion"]) == {"x0", "x1"}
+
+
+def test_the_mixture_predicts_as_the_draws_do(tempered):
+    model, X, _ = tempered
+    np.testing.assert_allclose(model.predict_proba(X), model.posterior_.mean(X), atol=1e-12)
+    assert model.sample_predictive(X[:3], 10).shape == (10, 3)
+
+
+def test_the_best_trees_are_distinct_and_their_shares_are_of_the_draws(tempered):
+    model = tempered[0]
+    ranked = model.k_best(10_000)
+    assert ranked.probability.sum() == pytest.approx(1)
+    assert (np.diff(ranked.log_joint) <= 0).all()
+    assert ranked.log_joint[0] == model.posterior_.sample_stats["log_joint"].max()
+    assert len({tree.rules(("x0", "x1")) for tree in ranked}) == len(ranked)
+    assert len(model.k_best(2)) == 2
+
+
+def test_saved_models_are_the_same(tempered, tmp_path):
+    model, X, _ = tempered
+    model.save(tmp_path)
+    again = load(tmp_path)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(again.trajectory_, model.trajectory_)
+    np.testing.assert_array_equal(again.acceptance_["shift"], model.acceptance_["shift"])
+    assert again.log_evidence_ == model.log_evidence_
+    assert again.diagnostics_ == model.diagnostics_
+
+
+def test_arviz_and_figures(tempered):
+    model = tempered[0]
+    assert model.to_arviz().sample_stats["lp"].shape == (4, 100)
+    ax = plot_trajectories(model)
+    drawn = {line.get_gid(): line for line in ax.get_lines()}
+    np.testing.assert_array_equal(drawn["chain-2"].get_ydata(), model.trajectory_[2])
+    np.testing.assert_array_equal(drawn["chain-2"].get_xdata(), model.trajectory_steps_)
+    plot_structures(model, k=2)
+    plt.close("all")
+
+
+def test_only_chains_have_trajectories():
+    X, y = steps()
+    with pytest.raises(TypeError, match="ExactTreeClassifier has none"):
+        plot_trajectories(ExactTreeClassifier().fit(X, y))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proposal", ["chipman", "denison", {"grow": 1, "prune": 1, "change": 2}])
+def test_regression_agrees_with_the_exact_posterior(proposal):
+    """Means of 4 chains within 0.1 of the exact ones, whose targets have a deviation of 2."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, (40, 2)).astype(float)
+    y = X[:, 0] + rng.normal(0, 0.3, 40)
+    options = {"prior": DepthDecay(0.95, 1.0), "min_leaf": 3, "random_state": 0}
+    exact = ExactTreeRegressor(bins=None, **options).fit(X, y)
+    model = MetropolisTreeRegressor(proposal=proposal, draws=1_000, **options).fit(X, y)
+    assert max(each["r_hat"] for each in model.diagnostics_.values()) < 1.05
+    np.testing.assert_allclose(model.predict(X), exact.predict(X), atol=0.1)
+    interval = model.predict_interval(X)
+    assert np.mean((interval[:, 0] < y) & (y < interval[:, 1])) > 0.8
+    with pytest.raises(AttributeError, match="no power 0"):
+        _ = model.log_evidence_
+
+
+@pytest.mark.slow
+def test_chains_start_where_they_are_told():
+    X, y = steps()
+    options = {"warmup": 0, "draws": 4, "thin": 1, "random_state": 0}
+    stump = Tree.from_nested({"feature": 0, "threshold": 2.5, "left": {}, "right": {}})
+    first = {
+        name: MetropolisTreeClassifier(start=start, **options).fit(X, y).trajectory_[0, 0]
+        for name, start in {"root": "root", "greedy": "greedy", "stump": stump}.items()
+    }
+    assert first["root"] < first["stump"] <= first["greedy"]
+
+
+@pytest.mark.slow
+def test_chains_that_disagree_and_trees_without_room_are_said():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 5)), rng.integers(0, 2, 100)
+    model = MetropolisTreeClassifier(warmup=0, draws=10, thin=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Chains disagree: R-hat of"):
+        model.fit(X, y)
+    model = MetropolisTreeClassifier(capacity=3, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="needed more than 3 nodes"):
+        model.fit(*steps())
+
+
+def test_the_chain_that_dissents_is_named():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(4, 200))
+    assert dissenting_chains(values, 1.05) == []
+    values[2] += 3
+    assert dissenting_chains(values, 1.05) == [2]
+    values[0] -= 3
+    assert dissenting_chains(values, 1.05) == [0, 2]
+    still = np.zeros((4, 200))
+    assert diagnose({"one": still})["one"].r_hat == 1
+    still[1] = 1
+    assert diagnose({"one": still})["one"].r_hat == np.inf
+    assert dissenting_chains(still, 1.05) == [1]
+    assert np.isnan(diagnose({"one": values[:1]})["one"].r_hat)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"proposal": "gibbs"}, ValueError, "proposal must be one of chipman, denison"),
+        ({"proposal": 3}, TypeError, "proposal must be a name"),
+        ({"proposal": LocalMoves}, TypeError, "proposal must be a name"),
+        ({"proposal": {"jump": 1}}, ValueError, "moves names 'jump'"),
+        ({"chains": 0}, ValueError, "chains must be an integer of at least 1"),
+        ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
+        ({"start": "leaf"}, ValueError, "start must be 'root', 'greedy' or a Tree"),
+        ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
+    ],
+)
+def test_bad_parameters_get_one_sentence(options, error, message):
+    with pytest.raises(error, match=message):
+        MetropolisTreeClassifier(**options).fit(*steps())
+
+
+def test_a_kernel_is_taken_as_it_is():
+    kernel = LocalMoves.of({"grow": 1, "prune": 1})
+    assert as_kernel(kernel) is kernel
+
+
+def test_what_is_not_fitted_says_so():
+    model = MetropolisTreeClassifier()
+    for name in ("log_evidence_", "map_tree_", "map_log_joint_"):
+        with pytest.raises(AttributeError, match="not fitted"):
+            getattr(model, name)
