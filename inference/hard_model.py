@@ -26,6 +26,7 @@ __all__ = [
     "NodeTerms",
     "NodeWeights",
     "available_rules",
+    "child_rows",
     "code_above",
     "leaf_scores",
     "leaf_statistics",
@@ -316,10 +317,13 @@ class NodeWeights(NamedTuple):
     log_rules
         float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf where it is not
         available.
+    has_rule
+        bool [m]; whether any rule is available.
     """
 
     log_stop: jax.Array
     log_rules: jax.Array
+    has_rule: jax.Array
 
 
 def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights:
@@ -342,7 +346,14 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     return NodeWeights(
         jnp.broadcast_to(prior.log_stop(node), depth.shape),
         jnp.where(found.is_rule, log_rules, -jnp.inf),
+        node.has_rule,
     )
+
+
+def child_rows(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rows on the left and the right of nodes with rows [..., W] that split by rules [...]."""
+    left = model.left_words[jnp.maximum(rule, 0)]
+    return rows & left, rows & ~left
 
 
 def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:

@@ -100,6 +100,8 @@ class TreePrior(Protocol):
         Whether the weights depend on the node's depth.
     counts_partitions
         Whether rules that make the same partition share one weight.
+    is_normalised
+        Whether the weights of stopping and of all rules sum to 1 at every node.
     sums_to_at_most_one
         Whether the weights of all trees of any table sum to at most 1.
     parameter_support
@@ -122,6 +124,11 @@ class TreePrior(Protocol):
     @property
     def counts_partitions(self) -> bool:
         """Whether rules that make the same partition share one weight."""
+        ...
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the weights of stopping and of all rules sum to 1 at every node."""
         ...
 
     @property
@@ -171,6 +178,7 @@ class _Defaults:
 
     depends_on_depth: ClassVar[bool] = False
     counts_partitions: ClassVar[bool] = False
+    is_normalised: ClassVar[bool] = False
     sums_to_at_most_one: ClassVar[bool] = False
     parameter_support: ClassVar[dict[str, Constraint]] = {}
     node_facts: ClassVar[tuple[str, ...]] = ()
@@ -309,6 +317,7 @@ class DepthDecay(_Defaults):
     rules: Rules = setting(default="gaps")
 
     depends_on_depth: ClassVar[bool] = True
+    is_normalised: ClassVar[bool] = True
     sums_to_at_most_one: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {
         "alpha": constraints.unit_interval,

@@ -4,7 +4,8 @@ A step changes a subtree, so only the nodes of it are scored anew. These are few
 to chain, and are scored together: nodes of all chains in pieces of one size.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,17 @@ from jax import lax
 from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
 from bdtppl.inference.metropolis.trees import Shape, roots
 
-__all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
+__all__ = [
+    "State",
+    "at_nodes",
+    "hand_down",
+    "initial",
+    "root_rows",
+    "scored",
+    "select",
+    "state_of",
+    "summed",
+]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
 
@@ -44,6 +55,12 @@ class State(NamedTuple):
         """Scores of each node, [b, k]."""
         log_stop, log_rule, leaf_score, has_rule = (self.scores[..., i] for i in range(4))
         return NodeTerms(log_stop, log_rule, leaf_score, has_rule > 0)
+
+    @property
+    def log_weights(self) -> jax.Array:
+        """Log prior weight of what each node does, float64 [b, k]."""
+        terms = self.terms
+        return jnp.where(self.shape.is_split, terms.log_rule, terms.log_stop)
 
     @property
     def is_growable(self) -> jax.Array:
@@ -84,13 +101,22 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
         bool [b, k]; nodes whose rows or rule are new. Those below them count as changed too.
     """
     rows, changed = hand_down(model, shape, rows, changed)
-    scores = _score(model, shape, rows, scores, changed & shape.is_used)
+
+    def score(nodes, rows):
+        some = Shape(nodes, None)
+        terms = node_terms(model, rows, some.depth, some.rule)
+        return jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
+
+    changed &= shape.is_used
+    return summed(shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
+
+
+def summed(shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
+    """Join trees with the rows and scores of their nodes, and sum these up."""
     state = State(shape, rows, scores, shape.size, shape.size)
-    terms = state.terms
-    log_prior = jnp.where(shape.is_split, terms.log_rule, terms.log_stop)
     return state._replace(
-        log_prior=jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
-        log_likelihood=jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
+        log_prior=jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1),
+        log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
 
 
@@ -112,27 +138,47 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
     return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
 
 
-def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
-    num_entries = changed.size
-    piece = min(num_entries, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
-    # Numbers of the changed entries, side by side.
-    running = jnp.cumsum(changed.ravel(), dtype=jnp.int32)
-    nowhere = jnp.full(num_entries + piece, num_entries, jnp.int32)
-    target = jnp.where(changed.ravel(), running - 1, num_entries + piece)
-    entry = nowhere.at[target].set(jnp.arange(num_entries, dtype=jnp.int32), mode="drop")
-    nodes, words = shape.nodes.reshape(num_entries, 4), rows.reshape(num_entries, -1)
+def at_nodes(
+    function: Callable[..., Any], model: Model, flags: jax.Array, inputs: tuple, outputs: Any
+) -> Any:
+    """Compute something at some nodes of all chains, side by side in pieces of one size.
 
-    def score(carry):
-        start, scores = carry
-        at = lax.dynamic_slice_in_dim(entry, start, piece)
-        some = Shape(nodes.at[at].get(mode="clip"), at)
-        terms = node_terms(model, words.at[at].get(mode="clip"), some.depth, some.rule)
-        found = jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
-        return start + piece, scores.at[at].set(found, mode="drop")
+    Parameters
+    ----------
+    function
+        Of ``inputs`` at m nodes, arrays [m, ...]; returns values like ``outputs``, [m, ...].
+    model
+        The model, whose number of rules decides the size of the pieces.
+    flags
+        bool [b, k]; where to compute.
+    inputs
+        Pytrees of arrays [b, k, ...].
+    outputs
+        Pytree of arrays [b, k, ...], returned with the new values written into it.
+    """
+    num_nodes = flags.size
+    piece = min(num_nodes, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
+    # Numbers of the flagged nodes, side by side.
+    running = jnp.cumsum(flags.ravel(), dtype=jnp.int32)
+    nowhere = jnp.full(num_nodes + piece, num_nodes, jnp.int32)
+    target = jnp.where(flags.ravel(), running - 1, num_nodes + piece)
+    node = nowhere.at[target].set(jnp.arange(num_nodes, dtype=jnp.int32), mode="drop")
 
-    start = jnp.int32(0), scores.reshape(num_entries, 4)
-    _, scores = lax.while_loop(lambda carry: carry[0] < running[-1], score, start)
-    return scores.reshape(*changed.shape, 4)
+    def flat(tree):
+        return jax.tree.map(lambda a: a.reshape(num_nodes, *a.shape[2:]), tree)
+
+    given = flat(inputs)
+
+    def compute(carry):
+        start, values = carry
+        at = lax.dynamic_slice_in_dim(node, start, piece)
+        found = function(*jax.tree.map(lambda a: a.at[at].get(mode="clip"), given))
+        written = jax.tree.map(lambda a, new: a.at[at].set(new, mode="drop"), values, found)
+        return start + piece, written
+
+    start = jnp.int32(0), flat(outputs)
+    _, values = lax.while_loop(lambda carry: carry[0] < running[-1], compute, start)
+    return jax.tree.map(lambda a, like: a.reshape(like.shape), values, outputs)
 
 
 def select(condition: jax.Array, one, other):
