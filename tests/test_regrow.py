@@ -8,6 +8,8 @@ import functools
 import itertools
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
 
 import enumeration as en
 import exact_problems as ep
@@ -18,9 +20,14 @@ import pytest
 from test_metropolis import CAPACITY, check_invariance, posed
 
 from bdtppl.inference.metropolis.convert import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import step
+from bdtppl.inference.metropolis.kernel import step, walk
 from bdtppl.inference.metropolis.regrow import Regrow
-from bdtppl.inference.metropolis.state import state_of
+from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.metropolis.state import initial, state_of
+from bdtppl.inference.metropolis.trees import Shape
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.tree import Tree
 
@@ -31,7 +38,8 @@ VARIANTS = [
     )
 ]
 PRIORS = ("depth decay, gaps", "depth decay, cuts", "greedy partition, gaps")
-NUM_STEPS = 20_000
+NUM_CHAINS = 20_000
+FAST = VARIANTS[-1]
 
 
 # ------------------------------------------------------------------- a reference in plain Python
@@ -44,9 +52,9 @@ class Reference:
         self.case, self.problem, self.prior = case, case.problem, case.reference_prior
         self.target = case.probabilities
         self.score = {s.tree: s.log_prior + s.log_likelihood for s in case.scored}
+        self.choices = functools.cache(self._choices)
 
-    @functools.cache
-    def choices(self, rows, depth):
+    def _choices(self, rows, depth):
         """What a node does, as a rule or None, with probabilities that sum to one."""
         weights = {None: en.log_stop(self.problem, self.prior, rows, depth)}
         for rule, _, _, log_weight in en.productions(self.problem, self.prior, rows, depth):
@@ -121,29 +129,45 @@ def joined(rule, left, right):
 
 @functools.cache
 def small_case(model, family):
-    return ep.random_case(model, family, 0, most_trees=60, num_rows=5, missing=False)
+    return ep.random_case(model, family, 0, most_trees=60, num_rows=5)
 
 
-@functools.partial(jax.jit, static_argnames="kernel")
+@pytree_dataclass
+class Twisted(Regrow):
+    """A kernel with a mistake: R to another power, the likelihood ratio clipped before R."""
+
+    power_of_r: Any = 1.0
+    clipped: Any = 0.0
+
+    def propose(self, rng_keys, number, model, state):
+        proposal = super().propose(rng_keys, number, model, state)
+        num_points = [
+            2 * s.shape.size - 1 if self.points == "choices" else s.shape.size
+            for s in (state, proposal.state)
+        ]
+        log_r = jnp.log(num_points[0]) - jnp.log(num_points[1])
+        gain = jnp.maximum(proposal.state.log_likelihood - state.log_likelihood, 0.0)
+        change = (self.power_of_r - 1) * log_r - self.clipped * gain
+        return proposal._replace(log_ratio=proposal.log_ratio + change)
+
+
+def twisted(kernel, power_of_r=1.0, clipped=0.0):
+    return Twisted(kernel.choice, kernel.points, kernel.prune, kernel.last, power_of_r, clipped)
+
+
+@jax.jit
 def one_step(keys, number, state, model, kernel):
     return step(keys, number, state, model, kernel, jnp.ones(len(keys)))[0].shape
 
 
-def frequencies(case, kernel, number):
-    """Count the steps from every tree, equally often each; the trees of the start and the end."""
-    with jax.enable_x64(True):
-        tabled = posed(case)
-        state = states_of_all_trees(case, tabled)
-        repeats = -(-NUM_STEPS // len(state.log_prior))
-        many = jax.tree.map(lambda a: jnp.repeat(a, repeats, axis=0), state)
-        keys = jax.random.split(ep.key(5), len(many.log_prior))
-        new = jax.tree.map(np.asarray, one_step(keys, number, many, tabled, kernel))
-        start = jax.tree.map(np.asarray, many.shape)
-        names = [
-            ep.rule_trees(case, write_out(tabled, case.design, shape).trees)
-            for shape in (start, new)
-        ]
-    return Counter(zip(*names, strict=True))
+def names(case, tabled, shape):
+    """The trees of many states, each distinct one written out once."""
+    nodes, first, inverse = np.unique(
+        np.asarray(shape.nodes), axis=0, return_index=True, return_inverse=True
+    )
+    distinct = Shape(nodes, np.asarray(shape.size)[first])
+    known = ep.rule_trees(case, write_out(tabled, case.design, distinct).trees)
+    return [known[i] for i in inverse.ravel()]
 
 
 def states_of_all_trees(case, tabled):
@@ -171,17 +195,157 @@ def nested(case, tree):
     }
 
 
-def check_steps(case, kernel, number=0, broken=None):
+def check_steps(case, kernel, number=0, mistake=(1.0, 0.0)):
+    """Compare one step from every tree, equally often each, with the reference's matrix."""
     reference = Reference(case)
     steps = reference.steps(kernel, number)
     for tree in reference.target:
         into = sum(reference.target[one] * steps[one, tree] for one in reference.target)
         assert abs(into - reference.target[tree]) < 1e-10
-    expected = {pair: p / len(reference.target) for pair, p in steps.items() if p > 1e-15}
-    observed = frequencies(case, broken or kernel, number)
+    repeats = -(-NUM_CHAINS // len(reference.target))
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        state = states_of_all_trees(case, tabled)
+        many = jax.tree.map(lambda a: jnp.repeat(a, repeats, axis=0), state)
+        keys = jax.random.split(ep.key(5), len(many.log_prior))
+        new = one_step(keys, number, many, tabled, twisted(kernel, *mistake))
+        ends = names(case, tabled, new)
+    starts = np.repeat(np.arange(len(reference.target)), repeats).tolist()
+    numbered = list(case.probabilities)
+    observed = Counter((numbered[i], end) for i, end in zip(starts, ends, strict=True))
+    expected = {pair: p / len(numbered) for pair, p in steps.items() if p > 1e-15}
     assert ep.g_test(observed, expected) > ep.FALSE_ALARM
 
 
+def slow_but(fast, cases):
+    return [pytest.param(*c, marks=() if c == fast else pytest.mark.slow, id=str(c)) for c in cases]
+
+
+@pytest.mark.parametrize(
+    ("model", "family", "kernel"),
+    slow_but(
+        ("depth decay, gaps", "classes", FAST),
+        [
+            (model, family, kernel)
+            for model, family in zip(PRIORS, ("classes", "values", "classes"), strict=True)
+            for kernel in VARIANTS
+        ],
+    ),
+)
+def test_steps_have_the_law_of_the_reference(model, family, kernel):
+    for number in (0, 2) if kernel.choice == "cycle" else (0,):
+        check_steps(small_case(model, family), kernel, number)
+
+
+@pytest.mark.parametrize(
+    "mistake", slow_but(((1.0, 1.0),), [((-1.0, 0.0),), ((0.0, 0.0),), ((1.0, 1.0),)])
+)
+def test_a_wrong_ratio_is_noticed(mistake):
+    """R inverted; R missing; the likelihood ratio clipped before R."""
+    with pytest.raises(AssertionError):
+        check_steps(small_case("depth decay, gaps", "classes"), FAST, mistake=mistake)
+
+
+@pytest.mark.slow
+def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
+    case = small_case("greedy partition, gaps", "classes")
+
+    class Sloppy(type(case.prior)):
+        is_normalised = True
+
+    sloppy = jax.tree_util.register_dataclass(
+        Sloppy, ["p"], ["num_features", "cut_weights", "rules"]
+    )
+    broken = replace(case, prior=sloppy(case.prior.p, rules=case.prior.rules))
+    with pytest.raises(AssertionError):
+        check_steps(broken, FAST)
+
+
+# ------------------------------------------------------------------------------- whole walks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_steps", [1, 5, 50])
+@pytest.mark.parametrize(("model", "family"), [(PRIORS[0], "values"), (PRIORS[2], "classes")])
 @pytest.mark.parametrize("kernel", VARIANTS, ids=str)
-def test_steps_have_the_law_of_the_reference(kernel):
-    check_steps(small_case("depth decay, gaps", "classes"), kernel)
+def test_exact_draws_stay_exact(model, family, kernel, num_steps):
+    check_invariance(ep.random_case(model, family, 8), NUM_CHAINS, num_steps, kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PRIORS)
+@pytest.mark.parametrize("kernel", [VARIANTS[0], FAST], ids=str)
+def test_without_data_chains_draw_from_the_prior(model, kernel):
+    case = small_case(model, "classes")
+    total = en.log_prior_normaliser(case.scored)
+    expected = {s.tree: math.exp(s.log_prior - total) for s in case.scored}
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        keys, no_power = jax.random.split(ep.key(2), NUM_CHAINS), jnp.zeros(NUM_CHAINS)
+        state = initial(tabled, NUM_CHAINS, CAPACITY)
+        _, kept, tally = walk(
+            keys, jnp.int32(0), state, tabled, kernel, no_power, num_draws=1, thin=60
+        )
+        drawn = Counter(names(case, tabled, jax.tree.map(lambda a: a[0], kept.shape)))
+    assert ep.g_test(drawn, expected) > ep.FALSE_ALARM
+    if case.prior.is_normalised and kernel.choice == "root":
+        np.testing.assert_array_equal(tally.accepted, tally.proposed)
+
+
+@pytest.mark.parametrize("model", PRIORS)
+def test_independent_proposals_converge_as_equation_3_says(model):
+    """From the tree of the greatest likelihood the distance is the bound times 1 - P(tree | y)."""
+    case = small_case(model, "classes")
+    reference, kernel = Reference(case), VARIANTS[0]
+    trees = list(reference.target)
+    steps = reference.steps(kernel)
+    matrix = np.array([[steps[one, other] for other in trees] for one in trees])
+    target = np.array([reference.target[tree] for tree in trees])
+    grown = reference.grown(case.problem.all_rows, 0)
+    ratio = np.array([grown[tree] for tree in trees]) / target
+    best, rate = int(ratio.argmin()), ratio.min()
+    if case.prior.is_normalised:  # else the law of the proposals is not the prior
+        likelihood = {s.tree: s.log_likelihood for s in case.scored}
+        assert best == max(range(len(trees)), key=lambda i: likelihood[trees[i]])
+    np.testing.assert_allclose(matrix.min(axis=0).sum(), rate, rtol=1e-10)
+    reached = np.eye(len(trees))
+    for number in range(1, 20):
+        reached = reached @ matrix
+        distance = np.abs(reached - target).sum(axis=1) / 2
+        assert (distance <= (1 - rate) ** number + 1e-12).all()
+        np.testing.assert_allclose(
+            distance[best], (1 - rate) ** number * (1 - target[best]), atol=1e-12
+        )
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_rejected_and_counted():
+    design = Design.from_matrix(np.arange(20.0)[:, None])
+    drawn = sample(
+        ep.key(0),
+        design,
+        np.arange(20) % 2,
+        DepthDecay(0.95, 0.1),
+        DirichletCategorical.symmetric(2),
+        kernel=Regrow(),
+        capacity=5,
+        draws=20,
+        warmup=100,
+    )
+    assert drawn.posterior.trees.num_nodes.max() == 5
+    assert (drawn.num_overflows > 0).all()
+    assert set(drawn.acceptance) == {"regrow"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"choice": "best"}, "choice must be 'root' or 'cycle' or 'uniform'; got 'best'"),
+        ({"points": "leaves"}, "points must be"),
+        ({"prune": "all"}, "prune must be"),
+        ({"last": -1}, "last must be an integer of at least 0"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Regrow(**options)

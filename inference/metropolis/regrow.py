@@ -1,11 +1,11 @@
 """Proposals that prune a tree's proof at a point and regrow it from the prior.
 
-The proof of a tree is the tree of choices that a top-down draw from the prior makes: what each node
-does. A proposal takes back what was chosen at one point and below it, or after it, and draws that
-anew from the prior, so the prior itself cancels from the acceptance probability: what is left is the
-ratio of likelihoods, times R = d_t / d_t' where the point is uniform among the d_t points of the
-tree t, clipped at one. A prior whose weights at a node do not sum to one adds the ratio of these
-sums.
+The proof of a tree is the tree of choices that a top-down draw from the prior makes: what each
+node does. A proposal takes back what was chosen at one point and below it, or after it, and draws
+that anew from the prior. So the prior itself cancels from the acceptance probability: what is left
+is the ratio of likelihoods, times R = d_t / d_t' where the point is uniform among the d_t points of
+the tree t, clipped at one. Where a prior's weights at a node do not sum to one, the ratio of these
+sums enters too.
 
 References
 ----------
@@ -100,9 +100,7 @@ class Regrow:
         def moved(values):
             return jnp.take_along_axis(values, source[..., None], axis=1)
 
-        start = state._replace(
-            shape=smaller, rows=moved(state.rows), scores=moved(state.scores)
-        )
+        start = state._replace(shape=smaller, rows=moved(state.rows), scores=moved(state.scores))
         is_start = moved(is_open[..., None])[..., 0] & smaller.is_used
         # Of the pruned node, what was chosen before the point stays.
         kind = point - proof.first[chain, top][:, None]
@@ -138,7 +136,7 @@ class Regrow:
         return jnp.broadcast_to(jnp.int32(number % (last + 1)), num_points.shape)
 
     def _regrown(self, shape: Shape, proof: "_Proof", is_top, first) -> tuple[jax.Array, jax.Array]:
-        """Nodes that choose anew and nodes that go, bool [b, k] each, given the first one's point."""
+        """Nodes that choose anew and nodes that go, bool [b, k] each, from a point on."""
         is_after = shape.is_used & (proof.first > first)
         if self.prune == "subtree":
             end = first + _sum(proof.below, is_top)[:, None]
@@ -171,7 +169,7 @@ class _Proof(NamedTuple):
 
 
 def _proof(shape: Shape, points: Points) -> _Proof:
-    """Number the points of each tree's proof in depth-first order."""
+    """Count and number the points of each tree's proof, in depth-first order."""
     chain = jnp.arange(len(shape.size))
     own = shape.is_used.astype(jnp.int32)
     if points == "choices":
