@@ -26,7 +26,7 @@ __all__ = [
     "NodeTerms",
     "NodeWeights",
     "available_rules",
-    "child_rows",
+    "children",
     "code_above",
     "leaf_scores",
     "leaf_statistics",
@@ -350,9 +350,9 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     )
 
 
-def child_rows(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Rows on the left and the right of nodes with rows [..., W] that split by rules [...]."""
-    left = model.left_words[jnp.maximum(rule, 0)]
+def children(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rows of the left and right children of nodes with rows [m, W] that split by rules [m]."""
+    left = model.left_words[rule]
     return rows & left, rows & ~left
 
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import Model, child_rows, node_weights, pose
+from bdtppl.inference.hard_model import Model, children, node_weights, pose
 from bdtppl.inference.metropolis.convert import as_shape, write_out
 from bdtppl.inference.metropolis.growth import ANY, Growth, grow
 from bdtppl.inference.metropolis.state import State, root_rows, state_of
@@ -203,7 +203,7 @@ def _trees(model: Model) -> Iterator[tuple[float, _Nested]]:
         if key not in known:
             found = _weigh(model, rows[None], jnp.full(1, depth, jnp.int32))
             rules = np.flatnonzero(np.asarray(found.log_rules[0]) > -np.inf)
-            left, right = child_rows(model, jnp.asarray(rows)[None], jnp.asarray(rules))
+            left, right = children(model, np.repeat(rows[None], len(rules), axis=0), rules)
             log_rules = np.asarray(found.log_rules[0])[rules]
             sides = np.asarray(left), np.asarray(right)
             known[key] = float(found.log_stop[0]), list(zip(rules, log_rules, *sides, strict=True))

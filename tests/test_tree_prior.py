@@ -8,6 +8,7 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
+from bdtppl.inference import tree_prior
 from bdtppl.inference.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
@@ -49,14 +50,14 @@ def test_all_trees_are_listed_with_their_probabilities(model):
     assert ep.g_test(drawn, {tree: math.exp(log_p) for tree, log_p in known.items()}) > 1e-4
 
 
-def test_a_larger_number_of_draws_begins_with_the_same_kind_of_trees():
-    """Large trees need more slots than draws are given at first."""
-    design = Design.from_matrix(np.arange(40.0)[:, None])
-    law = PriorTrees(design, DepthDecay(0.99, 0.0))
-    trees = law.sample(ep.key(0), 20)
-    assert trees.batch_shape == (20,)
-    assert trees.num_leaves.max() == 40
-    assert np.isfinite(law.log_prob(trees)).all()
+@pytest.mark.slow
+def test_trees_do_not_depend_on_the_room_that_they_are_given_at_first(monkeypatch):
+    law = PriorTrees(Design.from_matrix(np.arange(12.0)[:, None]), DepthDecay(0.99, 0.2))
+    one = law.sample(ep.key(0), 20)
+    monkeypatch.setattr(tree_prior, "_CAPACITY", 3)
+    other = law.sample(ep.key(0), 20)
+    np.testing.assert_array_equal(one.num_nodes, other.num_nodes)
+    np.testing.assert_array_equal(one.threshold, other.threshold)
 
 
 def test_trees_that_are_ruled_out_have_no_probability():

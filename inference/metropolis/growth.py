@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard_model import Model, child_rows, leaf_scores, node_weights
+from bdtppl.inference.hard_model import Model, children, leaf_scores, node_weights
 from bdtppl.inference.metropolis.state import State, at_nodes, summed
 from bdtppl.inference.metropolis.trees import LEAF, Shape, branched, places
 
-__all__ = ["ANY", "SPLIT", "Growth", "grow", "log_normalisers"]
+__all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "log_normalisers"]
 
 ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
 
@@ -61,25 +61,28 @@ def grow(model: Model, start: State, is_open, wanted, uniform) -> Growth:
         log_stop = jnp.where(wanted == ANY, weights.log_stop, -jnp.inf)
         is_wanted = (wanted[:, None] < 0) | (model.feature[None] == wanted[:, None])
         log_rules = jnp.where(is_wanted, weights.log_rules, -jnp.inf)
-        rule = _draw(jnp.concatenate([log_stop[:, None], log_rules], axis=1), uniform) + LEAF
-        log_rule = weights.log_rules[jnp.arange(len(rule)), jnp.maximum(rule, 0)]
+        rule = draw(jnp.concatenate([log_stop[:, None], log_rules], axis=1), uniform) + LEAF
+        place = jnp.maximum(rule, 0)
+        log_rule = weights.log_rules[jnp.arange(len(rule)), place]
         terms = weights.log_stop, log_rule, leaf_scores(model, rows), weights.has_rule
         scores = jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
-        return rule, scores, _log_sum(weights.log_stop, weights.log_rules)
+        log_normaliser = _log_sum(weights.log_stop, weights.log_rules)
+        return rule, scores, log_normaliser, *children(model, rows, place)
 
     def layer(carry):
         shape, rows, scores, log_normaliser, wanted, is_open, overflows = carry
         inputs = shape.nodes, rows, wanted, uniform
-        outputs = shape.rule, scores, log_normaliser
-        rule, scores, log_normaliser = at_nodes(settle, model, is_open, inputs, outputs)
+        outputs = shape.rule, scores, log_normaliser, rows, rows
+        found = at_nodes(settle, model, is_open, inputs, outputs)
+        rule, scores, log_normaliser, left_rows, right_rows = found
         is_split = is_open & (rule != LEAF)
         is_full = shape.size + 2 * is_split.sum(axis=1) > shape.capacity
         shape, parent = branched(shape, is_split & ~is_full[:, None], rule)
         is_new = parent < shape.capacity
-        chain, above = jnp.arange(len(is_full))[:, None], jnp.minimum(parent, shape.capacity - 1)
-        left, right = child_rows(model, rows[chain, above], rule[chain, above])
-        is_left = (places(shape) % 2 == 1)[..., None]
-        rows = jnp.where(is_new[..., None], jnp.where(is_left, left, right), rows)
+        above = jnp.minimum(parent, shape.capacity - 1)[..., None]
+        sides = (jnp.take_along_axis(side, above, axis=1) for side in (left_rows, right_rows))
+        handed_down = jnp.where((places(shape) % 2 == 1)[..., None], *sides)
+        rows = jnp.where(is_new[..., None], handed_down, rows)
         wanted = jnp.where(is_new, ANY, wanted)
         return shape, rows, scores, log_normaliser, wanted, is_new, overflows | is_full
 
@@ -106,7 +109,7 @@ def _log_sum(log_stop: jax.Array, log_rules: jax.Array) -> jax.Array:
     return jnp.logaddexp(log_stop, logsumexp(log_rules, axis=1))
 
 
-def _draw(log_weights: jax.Array, uniform: jax.Array) -> jax.Array:
+def draw(log_weights: jax.Array, uniform: jax.Array) -> jax.Array:
     """Draw an item by its weight [m, items], int32 [m]; the first where all weights are zero."""
     top = log_weights.max(axis=1, keepdims=True)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
