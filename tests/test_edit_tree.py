@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-from test_metropolis import CAPACITY, posed
-from test_regrow import names, nested
+from test_metropolis import posed
+from test_regrow import CAPACITY, names, nested
 
 from bdtppl.inference.metropolis.convert import as_shape
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits

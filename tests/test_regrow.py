@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_metropolis import CAPACITY, check_invariance, posed
+from test_metropolis import check_invariance, posed
 
 from bdtppl.inference.metropolis.convert import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import step, walk
@@ -39,6 +39,7 @@ VARIANTS = [
 ]
 PRIORS = ("depth decay, gaps", "depth decay, cuts", "greedy partition, gaps")
 NUM_CHAINS = 20_000
+CAPACITY = 15
 FAST = VARIANTS[-1]
 
 

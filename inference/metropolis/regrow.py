@@ -86,8 +86,7 @@ class Regrow:
         self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
     ) -> Proposal:
         """Propose one regrown tree in each chain (see `Kernel`)."""
-        shape, place = state.shape, places(state.shape)
-        chain = jnp.arange(len(rng_keys))
+        shape, chain = state.shape, jnp.arange(len(rng_keys))
         uniform = jax.vmap(lambda key: jax.random.uniform(key, (shape.capacity + 1,)))(rng_keys)
         proof = _proof(shape, self.points)
         point = self._choose(number, proof.num_points, uniform[:, 0])[:, None]
@@ -98,21 +97,20 @@ class Regrow:
         smaller, source = cut_back(shape, is_open, is_gone)
 
         def moved(values):
-            return jnp.take_along_axis(values, source[..., None], axis=1)
+            return jax.vmap(lambda own, at: own[at])(values, source)
 
         start = state._replace(shape=smaller, rows=moved(state.rows), scores=moved(state.scores))
-        is_start = moved(is_open[..., None])[..., 0] & smaller.is_used
+        is_start = moved(is_open) & smaller.is_used
         # Of the pruned node, what was chosen before the point stays.
         kind = point - proof.first[chain, top][:, None]
         feature = model.feature[shape.rule[chain, top]][:, None]
-        wanted = jnp.where(kind == _THRESHOLD, feature, ANY + kind)
-        wanted = jnp.where(moved(is_top[..., None])[..., 0], wanted, ANY)
-        growth = grow(model, start, is_start, wanted, uniform[:, 1:])
+        kept = jnp.where(kind == _THRESHOLD, feature, ANY + kind)
+        wanted = jnp.where(moved(is_top), kept, ANY)
+        new, log_normaliser, overflows = grow(model, start, is_start, wanted, uniform[:, 1:])
 
-        new = growth.state
-        is_new = new.shape.is_used & (place >= smaller.size[:, None])
-        # The sums at nodes that are open at first are the same on both ways.
-        forth = _sum(new.log_weights, is_start | is_new) - _sum(growth.log_normaliser, is_new)
+        is_new = new.shape.is_used & (places(shape) >= smaller.size[:, None])
+        # The sums of weights at nodes that are open at first are the same on both ways.
+        forth = _sum(new.log_weights, is_start | is_new) - _sum(log_normaliser, is_new)
         back = _sum(state.log_weights, is_open | is_gone)
         if not model.prior.is_normalised:
             back -= _sum(log_normalisers(model, state, is_gone), is_gone)
@@ -120,13 +118,9 @@ class Regrow:
         if self.choice == "uniform":
             num_points = _proof(new.shape, self.points).num_points
             log_ratio += jnp.log(proof.num_points) - jnp.log(num_points)
-        is_possible = (point[:, 0] < proof.num_points) & ~growth.overflows & jnp.isfinite(forth)
-        return Proposal(
-            new,
-            jnp.where(is_possible, log_ratio, -jnp.inf),
-            jnp.zeros(len(chain), jnp.int32),
-            growth.overflows,
-        )
+        is_possible = (point[:, 0] < proof.num_points) & ~overflows & jnp.isfinite(forth)
+        log_ratio = jnp.where(is_possible, log_ratio, -jnp.inf)
+        return Proposal(new, log_ratio, jnp.zeros_like(top, jnp.int32), overflows)
 
     def _choose(self, number: jax.Array, num_points: jax.Array, uniform: jax.Array) -> jax.Array:
         """Choose a point of each proof, int32 [b]."""
