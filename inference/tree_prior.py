@@ -71,9 +71,14 @@ class PriorTrees:
     constraints
         Limits on the trees.
 
+    Raises
+    ------
+    TypeError
+        If the prior is not node-wise.
+
     Examples
     --------
-    >>> import jax, numpy as np
+    >>> import numpy as np
     >>> from bdtppl.models.priors import DepthDecay
     >>> from bdtppl.models.tree import Tree
     >>> law = PriorTrees(Design.from_matrix(np.arange(3.0)[:, None]), DepthDecay(0.5, 1.0))
@@ -82,6 +87,8 @@ class PriorTrees:
     """
 
     def __init__(self, design: Design, prior: TreePrior, constraints: Constraints | None = None):
+        if not isinstance(prior, TreePrior):
+            raise TypeError(f"prior must be a node-wise tree prior; got {type(prior).__name__}.")
         self.design = design
         self.prior = prior
         self.constraints = constraints

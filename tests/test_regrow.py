@@ -37,7 +37,8 @@ VARIANTS = [
         ("root", "cycle", "uniform"), ("nodes", "choices"), ("subtree", "sequence")
     )
 ]
-PRIORS = ("depth decay, gaps", "depth decay, cuts", "greedy partition, gaps")
+PRIORS = ("depth decay, gaps", "depth decay, cuts", "greedy partition, cuts")
+UNNORMALISED = "description length, cuts"
 NUM_CHAINS = 20_000
 CAPACITY = 15
 FAST = VARIANTS[-1]
@@ -219,20 +220,31 @@ def check_steps(case, kernel, number=0, mistake=(1.0, 0.0)):
 
 
 def slow_but(fast, cases):
-    return [pytest.param(*c, marks=() if c == fast else pytest.mark.slow, id=str(c)) for c in cases]
+    """Mark all cases but one as slow, and name them."""
+
+    def text(value):
+        is_kernel = isinstance(value, Regrow)
+        return f"{value.choice} {value.points} {value.prune}" if is_kernel else str(value)
+
+    return [
+        pytest.param(
+            *case,
+            marks=() if case == fast else pytest.mark.slow,
+            id=", ".join(map(text, case)),
+        )
+        for case in cases
+    ]
 
 
-@pytest.mark.parametrize(
-    ("model", "family", "kernel"),
-    slow_but(
-        ("depth decay, gaps", "classes", FAST),
-        [
-            (model, family, kernel)
-            for model, family in zip(PRIORS, ("classes", "values", "classes"), strict=True)
-            for kernel in (VARIANTS[-4:] if family == "values" else VARIANTS)
-        ],
-    ),
-)
+STEPS = [
+    *((PRIORS[0], "classes", kernel) for kernel in VARIANTS),
+    *((PRIORS[1], "values", kernel) for kernel in VARIANTS[-4:]),
+    *((PRIORS[2], "classes", kernel) for kernel in VARIANTS),
+    (UNNORMALISED, "values", FAST),
+]
+
+
+@pytest.mark.parametrize(("model", "family", "kernel"), slow_but(STEPS[11], STEPS))
 def test_steps_have_the_law_of_the_reference(model, family, kernel):
     for number in (0, 2) if kernel.choice == "cycle" else (0,):
         check_steps(small_case(model, family), kernel, number)
@@ -249,15 +261,13 @@ def test_a_wrong_ratio_is_noticed(mistake):
 
 @pytest.mark.slow
 def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
-    case = small_case("greedy partition, gaps", "classes")
+    case = small_case(UNNORMALISED, "values")
 
     class Sloppy(type(case.prior)):
         is_normalised = True
 
-    sloppy = jax.tree_util.register_dataclass(
-        Sloppy, ["p"], ["num_features", "cut_weights", "rules"]
-    )
-    broken = replace(case, prior=sloppy(case.prior.p, rules=case.prior.rules))
+    sloppy = jax.tree_util.register_dataclass(Sloppy, ["beta"], ["rules"])
+    broken = replace(case, prior=sloppy(case.prior.beta, rules=case.prior.rules))
     with pytest.raises(AssertionError):
         check_steps(broken, FAST)
 
@@ -265,11 +275,9 @@ def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
 # ------------------------------------------------------------------------------- whole walks
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "num_steps"),
-    [*itertools.product(VARIANTS, (5,)), (FAST, 1), (FAST, 50), (VARIANTS[8], 50)],
-    ids=str,
+    slow_but(None, [*itertools.product(VARIANTS, (5,)), (FAST, 1), (FAST, 50), (VARIANTS[8], 50)]),
 )
 def test_exact_draws_stay_exact(kernel, num_steps):
     model = PRIORS[VARIANTS.index(kernel) % len(PRIORS)]
@@ -278,7 +286,7 @@ def test_exact_draws_stay_exact(kernel, num_steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", PRIORS)
-@pytest.mark.parametrize("kernel", [VARIANTS[0], FAST], ids=str)
+@pytest.mark.parametrize("kernel", [VARIANTS[0], FAST], ids=["root", "uniform"])
 def test_without_data_chains_draw_from_the_prior(model, kernel):
     case = small_case(model, "classes")
     total = en.log_prior_normaliser(case.scored)

@@ -72,5 +72,7 @@ def test_what_cannot_be_answered_is_refused():
     law = PriorTrees(Design.from_matrix(np.arange(6.0)[:, None]), DescriptionLength())
     with pytest.raises(ValueError, match="more than limit=5 trees"):
         law.enumerate(5)
+    with pytest.raises(TypeError, match="node-wise tree prior; got str"):
+        PriorTrees(law.design, "GROWTREE")
     with pytest.raises(ValueError, match="num_draws must be an integer of at least 1; got 0"):
         law.sample(ep.key(0), 0)

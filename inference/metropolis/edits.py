@@ -276,7 +276,7 @@ def sample_edits(
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     model = pose(design, y, prior.base, leaf, constraints)
     start = as_shape(model, design, prior.tree.reshape(1), capacity)
-    state = initial_edits(model, start, chains, max_edits)
+    state: Any = initial_edits(model, start, chains, max_edits)
     if not np.isfinite(np.asarray(state.tree.log_prior)).all():
         raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
     kernel = RegrowEdits(start, jnp.float64(prior.edit_probability))
