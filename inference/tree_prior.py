@@ -10,7 +10,7 @@ Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classi
 Regression Trees, section 2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -34,9 +34,16 @@ from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
 
-__all__ = ["EnumeratedTrees", "PriorTrees"]
+__all__ = [
+    "NO_LIKELIHOOD",
+    "Choices",
+    "EnumeratedTrees",
+    "NodeChoices",
+    "PriorTrees",
+    "laid_out",
+]
 
-_NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, which is certain
+NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, which is certain
 _CAPACITY = 31  # slots that draws are given at first
 _PIECE = 4096  # trees that are drawn at once
 
@@ -96,7 +103,7 @@ class PriorTrees:
     @cached_property
     def _model(self) -> Model:
         nothing = np.zeros(self.design.num_rows, int)
-        return pose(self.design, nothing, self.prior, _NO_LIKELIHOOD, self.constraints)
+        return pose(self.design, nothing, self.prior, NO_LIKELIHOOD, self.constraints)
 
     @cached_property
     def _exact(self) -> ExactPosterior:
@@ -104,7 +111,7 @@ class PriorTrees:
             self.design, rules=self.prior.rules, constraints=self.constraints or Constraints()
         )
         nothing = np.zeros(self.design.num_rows, int)
-        return ExactPosterior(grammar, self.prior, _NO_LIKELIHOOD, nothing)
+        return ExactPosterior(grammar, self.prior, NO_LIKELIHOOD, nothing)
 
     @cached_property
     def log_mass(self) -> float:
@@ -166,7 +173,7 @@ class PriorTrees:
             )
         log_weight = np.array([weight for weight, _ in found])
         order = np.argsort(-log_weight, kind="stable")
-        trees = write_out(self._model, self.design, _laid_out([found[i][1] for i in order])).trees
+        trees = write_out(self._model, self.design, laid_out([found[i][1] for i in order])).trees
         return EnumeratedTrees(trees, log_weight[order] - np.logaddexp.reduce(log_weight))
 
 
@@ -196,39 +203,66 @@ def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:
     return jax.vmap(lambda slot: jax.random.uniform(jax.random.fold_in(rng_key, slot)))(slots)
 
 
-_Nested = tuple[int, Any, Any] | None  # a rule and two subtrees, or a leaf
+Nested = tuple[int, Any, Any] | None  # a rule and two subtrees, or a leaf
 
 _weigh = jax.jit(node_weights)
 
 
-def _trees(model: Model) -> Iterator[tuple[float, _Nested]]:
-    """Grow trees in all ways, each with its log weight."""
-    known = {}
+class Choices(NamedTuple):
+    """What a node may do.
 
-    def weights(rows: np.ndarray, depth: int):
+    Attributes
+    ----------
+    log_stop
+        Log weight of stopping.
+    rules
+        Log weight and rows of the two children, uint64 [W] each, of each available rule.
+    """
+
+    log_stop: float
+    rules: dict[int, tuple[float, np.ndarray, np.ndarray]]
+
+
+class NodeChoices:
+    """Choices of single nodes by their rows, uint64 [W], and depth; each node is weighed once."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.root_rows = np.asarray(root_rows(model, roots(1, 1)))[0, 0]
+        self._known: dict[tuple[bytes, int], Choices] = {}
+
+    def __call__(self, rows: np.ndarray, depth: int) -> Choices:
+        """Look the choices of a node up, or weigh them."""
         key = rows.tobytes(), depth
-        if key not in known:
-            found = _weigh(model, rows[None], jnp.full(1, depth, jnp.int32))
-            rules = np.flatnonzero(np.asarray(found.log_rules[0]) > -np.inf)
-            left, right = children(model, np.repeat(rows[None], len(rules), axis=0), rules)
-            log_rules = np.asarray(found.log_rules[0])[rules]
-            sides = np.asarray(left), np.asarray(right)
-            known[key] = float(found.log_stop[0]), list(zip(rules, log_rules, *sides, strict=True))
-        return known[key]
+        if key not in self._known:
+            found = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
+            log_rules = np.asarray(found.log_rules[0])
+            rules = np.flatnonzero(log_rules > -np.inf)
+            sides = children(self.model, np.repeat(rows[None], len(rules), axis=0), rules)
+            entries = zip(log_rules[rules].tolist(), *map(np.asarray, sides), strict=True)
+            self._known[key] = Choices(
+                float(found.log_stop[0]), dict(zip(rules.tolist(), entries, strict=True))
+            )
+        return self._known[key]
 
-    def below(rows: np.ndarray, depth: int) -> Iterator[tuple[float, _Nested]]:
-        log_stop, rules = weights(rows, depth)
+
+def _trees(model: Model) -> Iterator[tuple[float, Nested]]:
+    """Grow trees in all ways, each with its log weight."""
+    choices = NodeChoices(model)
+
+    def below(rows: np.ndarray, depth: int) -> Iterator[tuple[float, Nested]]:
+        log_stop, rules = choices(rows, depth)
         if log_stop > -np.inf:
             yield log_stop, None
-        for rule, log_rule, left_rows, right_rows in rules:
+        for rule, (log_rule, left_rows, right_rows) in rules.items():
             for log_left, left in below(left_rows, depth + 1):
                 for log_right, right in below(right_rows, depth + 1):
-                    yield float(log_rule) + log_left + log_right, (int(rule), left, right)
+                    yield log_rule + log_left + log_right, (rule, left, right)
 
-    return below(np.asarray(root_rows(model, roots(1, 1)))[0, 0], 0)
+    return below(choices.root_rows, 0)
 
 
-def _laid_out(trees: list[_Nested]) -> Shape:
+def laid_out(trees: Sequence[Nested]) -> Shape:
     """Lay trees out as arrays, breadth first."""
     laid = [_slots(tree) for tree in trees]
     sizes = np.array([len(slots) for slots in laid], np.int32)
@@ -239,7 +273,7 @@ def _laid_out(trees: list[_Nested]) -> Shape:
     return Shape(nodes, sizes)
 
 
-def _slots(tree: _Nested) -> list[tuple[int, int, int, int]]:
+def _slots(tree: Nested) -> list[tuple[int, int, int, int]]:
     """Rule, left child, parent and depth of each slot of one tree."""
     queue, slots = [(tree, 0, 0)], []
     for slot, (node, parent, depth) in enumerate(queue):

@@ -35,7 +35,7 @@ class EditTree:
     limits of the model, the leaf size among them. Where no edit has a place, none follows.
 
     This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
-    has no closed form.
+    is a sum without end: `bdtppl.inference.edit_law` has it on small tables.
 
     Attributes
     ----------

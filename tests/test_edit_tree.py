@@ -15,6 +15,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from test_metropolis import posed
 from test_regrow import CAPACITY, names, nested
 
+from bdtppl.inference.edit_law import edited_trees
 from bdtppl.inference.metropolis.convert import as_shape
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
 from bdtppl.inference.metropolis.kernel import walk
@@ -193,6 +194,30 @@ def test_sequences_are_drawn_from_the_law_of_edits(model, family):
         _, state = begun(case, tabled, start)
         drawn = prior_draws(tabled, state)
         assert ep.g_test(counted(case, tabled, drawn), prior_law(case, start)) > ep.FALSE_ALARM
+
+
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_probabilities_of_trees_are_sums_over_sequences(model, family):
+    case = small_case(model, family)
+    start = tree_at_the_start(case)
+    tree = Tree.from_nested(nested(case, start))
+    prior = EditTree(tree, PROBABILITY, case.prior)
+    trees, probability, rest = edited_trees(
+        case.design, prior, case.constraints, max_edits=MAX_EDITS
+    )
+    expected = Counter()
+    for (name, _), p in prior_law(case, start).items():
+        expected[name] += p
+    listed = dict(zip(ep.rule_trees(case, trees), probability.tolist(), strict=True))
+    mass = probability.sum()
+    assert listed.keys() == expected.keys()
+    for name, p in expected.items():
+        assert abs(listed[name] - p * mass) < 1e-12
+    assert abs(mass + rest - 1) < 1e-12
+    assert rest <= PROBABILITY ** (MAX_EDITS + 1) + 1e-12
+    assert (np.diff(probability) <= 0).all()
+    with pytest.raises(ValueError, match="more than limit=2 trees"):
+        edited_trees(case.design, prior, case.constraints, limit=2)
 
 
 # ----------------------------------------------------------------------------------- invariance
