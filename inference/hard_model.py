@@ -464,10 +464,13 @@ class NodeWeights(NamedTuple):
     log_rules
         float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf where it is not
         available.
+    has_rule
+        bool [m]; whether any rule is available.
     """
 
     log_stop: jax.Array
     log_rules: jax.Array
+    has_rule: jax.Array
 
 
 def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights:
@@ -493,6 +496,7 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     return NodeWeights(
         jnp.broadcast_to(prior.log_stop(node), depth.shape),
         jnp.where(found.is_rule, log_rules, -jnp.inf),
+        node.has_rule,
     )
 
 

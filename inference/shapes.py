@@ -9,16 +9,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 __all__ = [
     "LEAF",
     "Shape",
+    "branched",
+    "cut_back",
     "grown",
     "places",
     "pruned",
     "roots",
     "running_count",
     "select",
+    "subtree_sums",
     "with_rules",
 ]
 
@@ -136,6 +140,12 @@ def _put(shape: Shape, slot: jax.Array, *node: Any) -> Shape:
     return shape._replace(nodes=jnp.where(is_there, values[:, None], shape.nodes))
 
 
+def _cleared(shape: Shape) -> Shape:
+    """Forget what stands in unused slots."""
+    unused = jnp.array(_UNUSED, jnp.int32)[None, None]
+    return shape._replace(nodes=jnp.where(shape.is_used[..., None], shape.nodes, unused))
+
+
 def grown(shape: Shape, slot: jax.Array, rule: jax.Array) -> Shape:
     """Split a leaf of each tree, which must have room for two more slots."""
     end = shape.size
@@ -163,9 +173,7 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     is_slot = jnp.array([[[False, True, True, False]]])
     nodes = shape.nodes - jnp.where(is_slot & (shape.nodes > gone), 2, 0)
     nodes = jnp.take_along_axis(nodes, source[..., None], axis=1)
-    smaller = Shape(nodes, shape.size - 2)
-    unused = jnp.array(_UNUSED, jnp.int32)[None, None]
-    smaller = smaller._replace(nodes=jnp.where(smaller.is_used[..., None], nodes, unused))
+    smaller = _cleared(Shape(nodes, shape.size - 2))
     return _put(smaller, slot, LEAF, 0, old[:, _PARENT], old[:, _DEPTH]), source
 
 
@@ -176,3 +184,85 @@ def select(condition: jax.Array, one, other):
         return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
     return jax.tree.map(choose, one, other)
+
+
+def branched(shape: Shape, is_split: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
+    """Split several leaves of each tree at once; there must be room for their children.
+
+    Parameters
+    ----------
+    shape
+        Trees.
+    is_split
+        bool [b, k]; leaves to split.
+    rule
+        int32 [b, k]; their rules.
+
+    Returns
+    -------
+    shape
+        The trees.
+    parent
+        int32 [b, k]; the slot above each new one, k in those that are not new.
+    """
+    capacity, chain = shape.capacity, jnp.arange(len(shape.size))[:, None]
+    rank = running_count(is_split)
+    left = jnp.where(is_split, shape.size[:, None] + 2 * (rank - 1), 0)
+    size = shape.size + 2 * rank[:, -1]
+    target = jnp.where(is_split, left, capacity)
+    slot = jnp.broadcast_to(places(shape), rank.shape)
+    parent = jnp.full_like(rank, capacity)
+    for child in (target, target + 1):
+        parent = parent.at[chain, child].set(slot, mode="drop")
+    depth = jnp.take_along_axis(shape.depth, jnp.minimum(parent, capacity - 1), axis=1) + 1
+    is_new = parent < capacity
+    nodes = jnp.stack(
+        [
+            jnp.where(is_split, rule, shape.rule),
+            jnp.where(is_split, left, shape.left),
+            jnp.where(is_new, parent, shape.parent),
+            jnp.where(is_new, depth, shape.depth),
+        ],
+        axis=-1,
+    )
+    return Shape(nodes, size), parent
+
+
+def cut_back(shape: Shape, is_leaf: jax.Array, is_gone: jax.Array) -> tuple[Shape, jax.Array]:
+    """Make leaves of some nodes of each tree, bool [b, k], and drop all nodes below these.
+
+    Returns
+    -------
+    shape
+        The trees; the slots that stay move together and keep their order.
+    source
+        int32 [b, k]; the slot that each one was.
+    """
+    chain = jnp.arange(len(shape.size))[:, None]
+    is_kept = shape.is_used & ~is_gone
+    new_slot = running_count(is_kept) - 1
+    target = jnp.where(is_kept, new_slot, shape.capacity)
+    slot = jnp.broadcast_to(places(shape), target.shape)
+    source = jnp.zeros_like(target).at[chain, target].set(slot, mode="drop")
+    nodes = jnp.stack(
+        [
+            jnp.where(is_leaf, LEAF, shape.rule),
+            jnp.where(is_leaf, 0, jnp.take_along_axis(new_slot, shape.left, axis=1)),
+            jnp.take_along_axis(new_slot, shape.parent, axis=1),
+            shape.depth,
+        ],
+        axis=-1,
+    )
+    smaller = Shape(jnp.take_along_axis(nodes, source[..., None], axis=1), new_slot[:, -1] + 1)
+    return _cleared(smaller), source
+
+
+def subtree_sums(shape: Shape, values: jax.Array) -> jax.Array:
+    """Sum values [b, k] over each node and all nodes below it; 0 in unused slots."""
+    chain, end = jnp.arange(len(shape.size)), shape.size.max()
+
+    def settle(step, sums):
+        slot = end - 1 - step
+        return sums.at[chain, shape.parent[:, slot]].add(sums[:, slot])
+
+    return lax.fori_loop(0, end - 1, settle, jnp.where(shape.is_used, values, 0))

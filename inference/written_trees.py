@@ -112,25 +112,20 @@ def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
 def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
     """Take trees [m] as states of chains; thresholds are taken to the cuts next to them.
 
+    A split that parts nothing gets a rule that is never available.
+
     Raises
     ------
     ValueError
-        If a tree needs more slots than the capacity, or splits where the design has no cut.
+        If a tree needs more slots than the capacity.
     """
     if capacity < int(trees.num_nodes.max()):
         raise ValueError(
             f"A tree has {int(trees.num_nodes.max())} nodes, and the capacity is {capacity}."
         )
-    number = {
-        (low, side): rule
-        for rule, (low, side, can_cut) in enumerate(
-            zip(
-                *(np.asarray(a).tolist() for a in (model.low, model.missing_left, model.can_cut)),
-                strict=True,
-            )
-        )
-        if can_cut
-    }
+    # Of two rules with one code the later one has rows below its cut.
+    lows, sides = np.asarray(model.low).tolist(), np.asarray(model.missing_left).tolist()
+    number = {key: rule for rule, key in enumerate(zip(lows, sides, strict=True))}
     shape = len(trees.num_nodes), capacity
     rule = np.full(shape, LEAF)
     left, parent, depth = (np.zeros(shape, np.int32) for _ in range(3))
@@ -156,12 +151,9 @@ def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent
         if len(named) and not is_gaps:
             code = int(named[0])
         else:  # the cut next to the code below the gap
-            code = int(codes[below].max()) if below.any() else -1
-        low = int(design.offset[feature] + code)
+            code = int(codes[below].max()) if below.any() else stop - start - 1
         side = bool(tree.missing_left[at]) and bool(design.has_missing[feature])
-        if (low, side) not in number:
-            raise ValueError(f"A tree splits on {design.names[feature]!r} where nothing parts.")
-        rule[slot], left[slot] = number[low, side], end
+        rule[slot], left[slot] = number[int(start) + code, side], end
         goes_left = inside & np.where(missing, side, codes <= code)
         for child, rows in ((tree.left[at], goes_left), (tree.right[at], inside & ~goes_left)):
             parent[end], depth[end] = slot, depth[slot] + 1

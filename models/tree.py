@@ -188,6 +188,44 @@ class Tree:
         arrays = [np.array(c, dtype) for c, dtype in zip(columns, dtypes, strict=True)]
         return cls(*arrays, num_nodes=np.asarray(len(queue), np.int32))
 
+    @classmethod
+    def from_sklearn(cls, fitted: Any) -> "Tree":
+        """Take over the splits of a fitted decision tree of scikit-learn.
+
+        Its rules send value <= threshold to the left, ours value < threshold, so thresholds are
+        the next larger numbers. (Its values are rounded to single precision, ours are not.)
+
+        Parameters
+        ----------
+        fitted
+            `DecisionTreeClassifier` or `DecisionTreeRegressor`.
+
+        Raises
+        ------
+        TypeError
+            If it has no tree.
+
+        Examples
+        --------
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> fitted = DecisionTreeClassifier().fit([[0.0], [1.0]], [0, 1])
+        >>> print(Tree.from_sklearn(fitted).rules(["x"]))
+        x < 0.5
+        x >= 0.5
+        """
+        nodes = getattr(fitted, "tree_", None)
+        if nodes is None:
+            raise TypeError(f"A fitted decision tree is needed; got {type(fitted).__name__}.")
+        is_split = nodes.children_left >= 0
+        return cls(
+            feature=np.where(is_split, nodes.feature, -1).astype(np.int32),
+            threshold=np.where(is_split, np.nextafter(nodes.threshold, np.inf), np.nan),
+            missing_left=is_split & (nodes.missing_go_to_left > 0),
+            left=np.where(is_split, nodes.children_left, 0).astype(np.int32),
+            right=np.where(is_split, nodes.children_right, 0).astype(np.int32),
+            num_nodes=np.asarray(nodes.node_count, np.int32),
+        )
+
     def to_nested(self) -> dict:
         """Nested dictionaries of one tree, with JSON types alone (see `from_nested`)."""
         self._require_single()

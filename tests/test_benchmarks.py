@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bdtppl.datasets import make_hidden_xor
+from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data import Design
@@ -64,7 +65,7 @@ def test_greedy_benchmark_prints_its_bound(capsys):
 def test_metropolis_benchmark_measures_steps():
     rng = np.random.default_rng(0)
     matrix = rng.integers(0, 4, (40, 2)).astype(float)
-    speed = metropolis.measure(matrix, (matrix[:, 0] > 1).astype(int), 4, 4, 2)
+    speed = metropolis.measure(matrix, (matrix[:, 0] > 1).astype(int), Regrow(), 4, 4, 2)
     assert speed.steps > 0
     assert 0 < speed.acceptance < 1
     assert speed.effective > 0

@@ -1,7 +1,8 @@
-"""Markov chains over hard trees: Metropolis-Hastings with the moves of two papers.
+"""Markov chains over hard trees: Metropolis-Hastings with the proposals of three papers.
 
 References
 ----------
 Chipman, George and McCulloch 1998, Bayesian CART model search; Denison, Mallick and Smith 1998, A
-Bayesian CART algorithm.
+Bayesian CART algorithm; Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian
+Classification and Regression Trees.
 """

@@ -4,7 +4,7 @@ The target is prior weight times likelihood to a power: 1 for the posterior, les
 """
 
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ class Proposal(NamedTuple):
     Attributes
     ----------
     state
-        The proposal.
+        The proposal: `State`, or what has its ``shape``, ``log_prior`` and ``log_likelihood``.
     log_ratio
         float64 [b]; log of the probability of proposing back over that of proposing; -inf where
         nothing can be proposed.
@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
         bool [b]; whether a tree would need more slots than there are.
     """
 
-    state: State
+    state: Any
     log_ratio: jax.Array
     move: jax.Array
     overflows: jax.Array

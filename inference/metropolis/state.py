@@ -4,7 +4,8 @@ A step changes a subtree, so only the nodes of it are scored anew. These are few
 to chain, and are scored together: nodes of all chains in pieces of one size.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,22 @@ from bdtppl.inference.hard_model import Model, NodeTerms, children, node_terms
 from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count
 from bdtppl.inference.written_trees import hand_down, root_rows
 
-__all__ = ["State", "initial", "merge_leaves", "scored", "split_leaf", "state_of", "summed"]
+__all__ = [
+    "State",
+    "at_nodes",
+    "initial",
+    "merge_leaves",
+    "scored",
+    "split_leaf",
+    "state_of",
+    "summed",
+]
 
 _PIECE_ENTRIES = 1 << 14  # nodes times rules that are scored at once
 
 
 class State(NamedTuple):
-    """Trees of b chains, k slots, W words of a node's set (see `bdtppl.inference.hard_model`).
+    """Trees of b chains, k slots, W words.
 
     Attributes
     ----------
@@ -45,6 +55,12 @@ class State(NamedTuple):
         """Scores of each node, [b, k]."""
         log_stop, log_rule, leaf_score, has_rule = (self.scores[..., i] for i in range(4))
         return NodeTerms(log_stop, log_rule, leaf_score, has_rule > 0)
+
+    @property
+    def log_weights(self) -> jax.Array:
+        """Log prior weight of what each node does, float64 [b, k]."""
+        terms = self.terms
+        return jnp.where(self.shape.is_split, terms.log_rule, terms.log_stop)
 
     @property
     def is_growable(self) -> jax.Array:
@@ -79,17 +95,21 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
         bool [b, k]; nodes whose rows or rule are new. Those below them count as changed too.
     """
     rows, changed = hand_down(model, shape, rows, changed)
-    return summed(shape, rows, _score(model, shape, rows, scores, changed & shape.is_used))
+
+    def score(nodes, rows):
+        some = Shape(nodes, None)
+        return _stacked(node_terms(model, rows, some.depth, some.rule))
+
+    changed &= shape.is_used
+    return summed(shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
 
 
 def summed(shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
-    """Add up what the nodes score."""
+    """Join trees with the rows and scores of their nodes, and sum these up."""
     state = State(shape, rows, scores, shape.size, shape.size)
-    terms = state.terms
-    log_prior = jnp.where(shape.is_split, terms.log_rule, terms.log_stop)
     return state._replace(
-        log_prior=jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
-        log_likelihood=jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
+        log_prior=jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1),
+        log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
 
 
@@ -124,31 +144,46 @@ def merge_leaves(state: State, slot: jax.Array) -> State:
     return summed(shape, rows, scores)
 
 
-def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
-    piece = min(changed.size, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
-    # Changed nodes are numbered chain after chain, and found again by their number.
-    running = running_count(changed)
+def _stacked(terms: NodeTerms) -> jax.Array:
+    """Lay out terms as `State.scores`, float64 [m, 4]."""
+    return jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
+
+
+def at_nodes(
+    function: Callable[..., Any], model: Model, flags: jax.Array, inputs: tuple, outputs: Any
+) -> Any:
+    """Compute something at some nodes of all chains, side by side in pieces of one size.
+
+    Parameters
+    ----------
+    function
+        Of ``inputs`` at m nodes, arrays [m, ...]; returns values like ``outputs``, [m, ...].
+    model
+        The model, whose number of rules decides the size of the pieces.
+    flags
+        bool [b, k]; where to compute.
+    inputs
+        Pytrees of arrays [b, k, ...].
+    outputs
+        Pytree of arrays [b, k, ...], returned with the new values written into it.
+    """
+    piece = min(flags.size, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
+    # Flagged nodes are numbered chain after chain, and found again by their number.
+    running = running_count(flags)
     ends = jnp.cumsum(running[:, -1])
 
-    def score(carry):
-        start, scores = carry
+    def compute(carry):
+        start, values = carry
         number = start + jnp.arange(piece, dtype=jnp.int32)
         chain = (number[:, None] >= ends[None]).sum(axis=1)  # b beyond the last one
         own = running.at[chain].get(mode="clip")
         rank = number - (ends.at[chain].get(mode="clip") - own[:, -1])
         slot = (own <= rank[:, None]).sum(axis=1)
-        terms = node_terms(
-            model,
-            rows.at[chain, slot].get(mode="clip"),
-            shape.depth.at[chain, slot].get(mode="clip"),
-            shape.rule.at[chain, slot].get(mode="clip"),
+        found = function(*jax.tree.map(lambda a: a.at[chain, slot].get(mode="clip"), inputs))
+        written = jax.tree.map(
+            lambda a, new: a.at[chain, slot].set(new, mode="drop"), values, found
         )
-        return start + piece, scores.at[chain, slot].set(_stacked(terms), mode="drop")
+        return start + piece, written
 
-    _, scores = lax.while_loop(lambda carry: carry[0] < ends[-1], score, (jnp.int32(0), scores))
-    return scores
-
-
-def _stacked(terms: NodeTerms) -> jax.Array:
-    """Lay out terms as `State.scores`, float64 [m, 4]."""
-    return jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
+    start = jnp.int32(0), outputs
+    return lax.while_loop(lambda carry: carry[0] < ends[-1], compute, start)[1]

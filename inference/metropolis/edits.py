@@ -1,0 +1,311 @@
+"""Metropolis-Hastings over sequences of edits of a tree.
+
+A chain's state is a sequence of edits (see `EditTree`). A proposal goes back to a uniform point of
+the sequence, forgets what follows and edits on by the prior, so the acceptance probability is the
+ratio of likelihoods times R = d / d', d being one more than the number of edits.
+
+References
+----------
+Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classification and
+Regression Trees, sections 3 and 4.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.hard_model import Model, node_weights, pose
+from bdtppl.inference.metropolis.growth import draw
+from bdtppl.inference.metropolis.kernel import Proposal, walk
+from bdtppl.inference.metropolis.sample import Sampled
+from bdtppl.inference.metropolis.state import State, scored, state_of
+from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
+from bdtppl.inference.written_trees import as_shape, root_rows, write_out
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.pytrees import pytree_dataclass
+
+__all__ = ["EditState", "RegrowEdits", "initial_edits", "sample_edits"]
+
+_SPLIT, _MERGE, _CHANGE = range(3)
+
+
+class EditState(NamedTuple):
+    """Sequences of edits of b chains; M is the most edits there is room for.
+
+    Attributes
+    ----------
+    slot, rule
+        int32 [b, M]; the node that each edit gives a rule, or makes a leaf (`LEAF`). Slots are
+        those of the tree at that time.
+    num_edits
+        int32 [b].
+    tree
+        The trees that the edits lead to.
+    """
+
+    slot: jax.Array
+    rule: jax.Array
+    num_edits: jax.Array
+    tree: State
+
+    @property
+    def shape(self) -> Shape:
+        """The trees."""
+        return self.tree.shape
+
+    @property
+    def log_prior(self) -> jax.Array:
+        """Zeros [b]: the prior cancels from the acceptance probability."""
+        return jnp.zeros_like(self.tree.log_prior)
+
+    @property
+    def log_likelihood(self) -> jax.Array:
+        """Log marginals of the leaves, summed, float64 [b]."""
+        return self.tree.log_likelihood
+
+
+@pytree_dataclass
+class RegrowEdits:
+    """A kernel that takes back the edits after a uniform point and edits on by the prior.
+
+    Attributes
+    ----------
+    start
+        `Shape` of the tree before all edits, a batch of one.
+    edit_probability
+        Probability of each further edit.
+    """
+
+    start: Any
+    edit_probability: Any
+
+    names: ClassVar[tuple[str, ...]] = ("edit",)
+
+    def propose(
+        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: EditState
+    ) -> Proposal:
+        """Propose one sequence in each chain (see `Kernel`)."""
+        keys = jax.vmap(jax.random.split)(rng_keys)
+        uniform = jax.vmap(jax.random.uniform)(keys[:, 0])
+        num_points = state.num_edits + 1
+        kept = jnp.minimum((uniform * num_points).astype(jnp.int32), num_points - 1)
+        shape = _replayed(self.start, state, kept)
+        scores = jnp.zeros_like(state.tree.scores)
+        tree = scored(model, shape, root_rows(model, shape), scores, shape.is_used)
+        start = state._replace(num_edits=kept, tree=tree)
+        new, overflows = edited(keys[:, 1], model, start, self.edit_probability)
+        log_ratio = jnp.log(num_points) - jnp.log(new.num_edits + 1)
+        log_ratio = jnp.where(overflows, -jnp.inf, log_ratio)
+        return Proposal(new, log_ratio, jnp.zeros_like(kept), overflows)
+
+
+def initial_edits(model: Model, shape: Shape, num_chains: int, max_edits: int) -> EditState:
+    """Start chains at a tree, a batch of one, without edits."""
+    no_edits = jnp.zeros((num_chains, max_edits), jnp.int32)
+    tree = jax.tree.map(lambda a: jnp.repeat(a, num_chains, axis=0), state_of(model, shape))
+    return EditState(no_edits, no_edits, jnp.zeros(num_chains, jnp.int32), tree)
+
+
+def _edit(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
+    """Make one edit [b] in each tree; also the slot that each one was, int32 [b, k]."""
+    chain, place = jnp.arange(len(slot)), places(shape)
+    is_leaf, is_merge = shape.rule[chain, slot] == LEAF, rule == LEAF
+    smaller, source = pruned(shape, slot)
+    new = with_rules(shape, place == slot[:, None], rule[:, None])
+    new = select(is_leaf, grown(shape, slot, rule), new)
+    new = select(is_merge, smaller, new)
+    return new, jnp.where(is_merge[:, None], source, place)
+
+
+def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
+    """Make the first edits of each sequence, as many as [b] says."""
+    shape = jax.tree.map(lambda a: jnp.repeat(a, len(num_edits), axis=0), start)
+
+    def make(place, shape):
+        new, _ = _edit(shape, state.slot[:, place], state.rule[:, place])
+        return select(place < num_edits, new, shape)
+
+    return lax.fori_loop(0, num_edits.max(), make, shape)
+
+
+def edited(
+    rng_keys: jax.Array, model: Model, state: EditState, edit_probability: jax.Array
+) -> tuple[EditState, jax.Array]:
+    """Go on editing by the prior.
+
+    Parameters
+    ----------
+    rng_keys
+        Keys [b].
+    model
+        The model.
+    state
+        Where to go on from.
+    edit_probability
+        Probability of each further edit.
+
+    Returns
+    -------
+    state
+        The sequences at their ends.
+    overflows
+        bool [b]; whether there was no room for an edit or for its tree.
+    """
+    chain, max_edits = jnp.arange(len(rng_keys)), state.slot.shape[1]
+
+    def go_on(carry):
+        number, state, is_on, overflows = carry
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number)))(rng_keys)
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(keys[:, 0])
+        shape = state.shape
+        options = jnp.stack([state.tree.is_growable, shape.has_leaves, shape.is_split], axis=1)
+        has_place = options.any(axis=2)
+        is_on &= (uniform[:, 0] < edit_probability) & has_place.any(axis=1)
+        kind = draw(jnp.where(has_place, 0.0, -jnp.inf), uniform[:, 1])
+        slot = draw(jnp.where(options[chain, kind], 0.0, -jnp.inf), uniform[:, 2])
+        has_room = state.num_edits < max_edits
+        has_room &= (kind != _SPLIT) | (shape.size + 2 <= shape.capacity)
+        overflows |= is_on & ~has_room
+        is_on &= has_room
+        rule, tree = _with_drawn_rule(keys[:, 1], model, state.tree, slot, kind == _MERGE, is_on)
+        is_here = is_on[:, None] & (jnp.arange(max_edits)[None] == state.num_edits[:, None])
+        longer = EditState(
+            jnp.where(is_here, slot[:, None], state.slot),
+            jnp.where(is_here, rule[:, None], state.rule),
+            state.num_edits + is_on,
+            tree,
+        )
+        return number + 1, longer, is_on, overflows
+
+    everywhere = jnp.ones(len(rng_keys), bool)
+    carry = jnp.int32(0), state, everywhere, ~everywhere
+    _, state, _, overflows = lax.while_loop(lambda carry: carry[2].any(), go_on, carry)
+    return state, overflows
+
+
+def _with_drawn_rule(
+    rng_keys: jax.Array, model: Model, old: State, slot, is_merge, is_wanted
+) -> tuple[jax.Array, State]:
+    """Edit a node of each tree that is wanted, by a rule that leaves the tree possible.
+
+    Rules are drawn until one does. A split's own rule does, and so do all rules of a leaf.
+    """
+    chain = jnp.arange(len(slot))
+    weights = node_weights(model, old.rows[chain, slot], old.shape.depth[chain, slot])
+
+    def attempt(carry):
+        number, is_left, rule, tree = carry
+        keys = jax.vmap(jax.random.fold_in, (0, None))(rng_keys, number)
+        drawn = draw(weights.log_rules, jax.vmap(jax.random.uniform)(keys))
+        drawn = jnp.where(is_merge, LEAF, drawn)
+        shape, source = _edit(old.shape, slot, drawn)
+        rows, scores = (
+            jnp.take_along_axis(values, source[..., None], axis=1)
+            for values in (old.rows, old.scores)
+        )
+        is_changed = (places(shape) == slot[:, None]) & (is_left & ~is_merge)[:, None]
+        new = scored(model, shape, rows, scores, is_changed)
+        is_possible = ((new.terms.log_rule > -jnp.inf) | ~shape.is_split).all(axis=1)
+        is_made = is_left & is_possible
+        rule = jnp.where(is_made, drawn, rule)
+        return number + 1, is_left & ~is_made, rule, select(is_made, new, tree)
+
+    carry = jnp.int32(0), is_wanted, jnp.zeros_like(slot), old
+    _, _, rule, tree = lax.while_loop(lambda carry: carry[1].any(), attempt, carry)
+    return rule, tree
+
+
+@in_float64
+def sample_edits(
+    rng_key: jax.Array,
+    design: Design,
+    y: np.ndarray,
+    prior: EditTree,
+    leaf: Leaf,
+    constraints: Constraints | None = None,
+    *,
+    chains: int = 4,
+    warmup: int = 2_000,
+    draws: int = 250,
+    thin: int = 20,
+    max_edits: int = 63,
+    capacity: int = 63,
+) -> Sampled:
+    """Draw trees from the posterior of an `EditTree` prior.
+
+    Parameters
+    ----------
+    rng_key
+        Key.
+    design, y, prior, leaf, constraints
+        The model; targets [n].
+    chains, warmup, draws, thin
+        See `bdtppl.inference.metropolis.sample.sample`.
+    max_edits
+        Most edits of a sequence. A longer one is rejected, and counted.
+    capacity
+        Most nodes of a tree on the way. What does not fit is rejected, and counted.
+
+    Returns
+    -------
+    Sampled
+        The draws have no ``log_joint``: the prior probability of a tree is not known.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the tree to edit does not fit the model.
+    """
+    for name, value, least in (
+        ("chains", chains, 1),
+        ("warmup", warmup, 0),
+        ("draws", draws, 1),
+        ("thin", thin, 1),
+        ("max_edits", max_edits, 1),
+        ("capacity", capacity, 3),
+    ):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+    model = pose(design, y, prior.base, leaf, constraints)
+    start = as_shape(model, design, prior.tree.reshape(1), capacity)
+    state: Any = initial_edits(model, start, chains, max_edits)
+    if not np.isfinite(np.asarray(state.tree.log_prior)).all():
+        raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
+    kernel = RegrowEdits(start, jnp.float64(prior.edit_probability))
+    keys, power = jax.random.split(rng_key, chains), jnp.ones(chains)
+    if warmup:
+        state, _, _ = walk(
+            keys, jnp.int32(0), state, model, kernel, power, num_draws=1, thin=warmup
+        )
+    _, walked, tally = walk(
+        keys, jnp.int32(warmup), state, model, kernel, power, num_draws=draws, thin=thin
+    )
+    shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
+    shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)
+    written = write_out(model, design, shape)
+    trees = written.trees.reshape(chains, draws)
+    posterior = Posterior(
+        trees=trees,
+        statistics=written.statistics.reshape(chains, draws, *written.statistics.shape[1:]),
+        sample_stats={
+            "log_likelihood": np.asarray(walked.log_likelihood).T,
+            "num_leaves": trees.num_leaves,
+            "max_leaf_depth": trees.depth,
+        },
+        leaf=leaf,
+        prior=prior,
+        design=design,
+        y=y,
+        log_evidence=float("nan"),
+        log_evidence_se=float("nan"),
+    )
+    acceptance = {"edit": np.asarray(tally.accepted / tally.proposed)[:, 0]}
+    return Sampled(posterior, acceptance, np.asarray(tally.overflows))

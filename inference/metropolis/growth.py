@@ -1,0 +1,118 @@
+"""Trees grown top-down from a prior: open nodes stop or split until none is left.
+
+At an open node the prior's weights of stopping and of every rule, over their sum, are the law of
+what it does. Where these sums are not one, a tree's prior weight is its probability of being grown
+times the sums of all its nodes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from bdtppl.inference.hard_model import Model, children, leaf_scores, node_weights
+from bdtppl.inference.metropolis.state import State, at_nodes, summed
+from bdtppl.inference.shapes import LEAF, Shape, branched, places
+
+__all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "log_normalisers"]
+
+ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
+
+
+class Growth(NamedTuple):
+    """What has grown in b chains.
+
+    Attributes
+    ----------
+    state
+        The trees.
+    log_normaliser
+        float64 [b, k]; log of the sum of the prior's weights at nodes that were open.
+    overflows
+        bool [b]; whether a tree would need more slots than there are, and was not grown to its end.
+    """
+
+    state: State
+    log_normaliser: jax.Array
+    overflows: jax.Array
+
+
+def grow(model: Model, start: State, is_open, wanted, uniform) -> Growth:
+    """Grow trees from the prior below some of their leaves.
+
+    Parameters
+    ----------
+    model
+        The model.
+    start
+        Trees; sums over nodes need not be settled, nor the scores of open nodes.
+    is_open
+        bool [b, k]; leaves to grow from.
+    wanted
+        int32 [b, k]; what each of them may do: `ANY`, `SPLIT`, or split on the feature named.
+    uniform
+        float64 [b, k]; the random number that decides what the node in each slot does.
+    """
+
+    def settle(nodes, rows, wanted, uniform):
+        weights = node_weights(model, rows, Shape(nodes, None).depth)
+        log_stop = jnp.where(wanted == ANY, weights.log_stop, -jnp.inf)
+        is_wanted = (wanted[:, None] < 0) | (model.feature[None] == wanted[:, None])
+        log_rules = jnp.where(is_wanted, weights.log_rules, -jnp.inf)
+        rule = draw(jnp.concatenate([log_stop[:, None], log_rules], axis=1), uniform) + LEAF
+        place = jnp.maximum(rule, 0)
+        log_rule = weights.log_rules[jnp.arange(len(rule)), place]
+        terms = weights.log_stop, log_rule, leaf_scores(model, rows), weights.has_rule
+        scores = jnp.stack([jnp.asarray(term, float) for term in terms], axis=1)
+        log_normaliser = _log_sum(weights.log_stop, weights.log_rules)
+        return rule, scores, log_normaliser, *children(model, rows, place)
+
+    def layer(carry):
+        shape, rows, scores, log_normaliser, wanted, is_open, overflows = carry
+        inputs = shape.nodes, rows, wanted, uniform
+        outputs = shape.rule, scores, log_normaliser, rows, rows
+        found = at_nodes(settle, model, is_open, inputs, outputs)
+        rule, scores, log_normaliser, left_rows, right_rows = found
+        is_split = is_open & (rule != LEAF)
+        is_full = shape.size + 2 * is_split.sum(axis=1) > shape.capacity
+        shape, parent = branched(shape, is_split & ~is_full[:, None], rule)
+        is_new = parent < shape.capacity
+        above = jnp.minimum(parent, shape.capacity - 1)[..., None]
+        sides = (jnp.take_along_axis(side, above, axis=1) for side in (left_rows, right_rows))
+        handed_down = jnp.where((places(shape) % 2 == 1)[..., None], *sides)
+        rows = jnp.where(is_new[..., None], handed_down, rows)
+        wanted = jnp.where(is_new, ANY, wanted)
+        return shape, rows, scores, log_normaliser, wanted, is_new, overflows | is_full
+
+    nothing = jnp.zeros(uniform.shape)
+    no_overflow = jnp.zeros(len(uniform), bool)
+    carry = start.shape, start.rows, start.scores, nothing, wanted, is_open, no_overflow
+    carry = lax.while_loop(lambda carry: carry[5].any(), layer, carry)
+    shape, rows, scores, log_normaliser, _, _, overflows = carry
+    return Growth(summed(shape, rows, scores), log_normaliser, overflows)
+
+
+def log_normalisers(model: Model, state: State, flags: jax.Array) -> jax.Array:
+    """Log of the sum of the prior's weights at some nodes, float64 [b, k]; 0 elsewhere."""
+
+    def normalise(nodes, rows):
+        weights = node_weights(model, rows, Shape(nodes, None).depth)
+        return _log_sum(weights.log_stop, weights.log_rules)
+
+    inputs = state.shape.nodes, state.rows
+    return at_nodes(normalise, model, flags, inputs, jnp.zeros(flags.shape))
+
+
+def _log_sum(log_stop: jax.Array, log_rules: jax.Array) -> jax.Array:
+    return jnp.logaddexp(log_stop, logsumexp(log_rules, axis=1))
+
+
+def draw(log_weights: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Draw an item by its weight [m, items], int32 [m]; the first where all weights are zero."""
+    top = log_weights.max(axis=1, keepdims=True)
+    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    running = jnp.cumsum(weights, axis=1)
+    is_beyond = running > uniform[:, None] * running[:, -1:]
+    return jnp.argmax(is_beyond, axis=1).astype(jnp.int32)

@@ -1,0 +1,286 @@
+"""The four questions that a prior over trees answers, as in stochastic logic programming.
+
+Draw a tree, list the trees with their probabilities, sum the weights of all trees, and give the
+probability of one. A draw grows top-down; nothing is compiled for the table where the prior's
+weights sum to one at every node. Other priors take sums and draws from the exact chart.
+
+References
+----------
+Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classification and
+Regression Trees, section 2.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.hard_model import Model, children, node_weights, pose
+from bdtppl.inference.metropolis.growth import ANY, Growth, grow
+from bdtppl.inference.metropolis.state import State, state_of
+from bdtppl.inference.padding import padded_size
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.shapes import LEAF, Shape, roots
+from bdtppl.inference.written_trees import as_shape, root_rows, write_out
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import TreePrior
+from bdtppl.models.tree import Tree
+
+__all__ = [
+    "NO_LIKELIHOOD",
+    "Choices",
+    "EnumeratedTrees",
+    "NodeChoices",
+    "PriorTrees",
+    "laid_out",
+]
+
+NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, which is certain
+_CAPACITY = 31  # slots that draws are given at first
+_PIECE = 4096  # trees that are drawn at once
+
+
+class EnumeratedTrees(NamedTuple):
+    """All trees of a prior.
+
+    Attributes
+    ----------
+    trees
+        `Tree` batch [m], the most probable first.
+    log_prob
+        float64 [m]; log probabilities.
+    """
+
+    trees: Tree
+    log_prob: np.ndarray
+
+
+class PriorTrees:
+    """The law of trees that a node-wise prior has on a design.
+
+    Two rules are two trees, also where they part the rows alike; a prior that counts partitions
+    shares the weight of one among its rules.
+
+    Parameters
+    ----------
+    design
+        Rows.
+    prior
+        Node-wise tree prior.
+    constraints
+        Limits on the trees.
+
+    Raises
+    ------
+    TypeError
+        If the prior is not node-wise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl.models.priors import DepthDecay
+    >>> from bdtppl.models.tree import Tree
+    >>> law = PriorTrees(Design.from_matrix(np.arange(3.0)[:, None]), DepthDecay(0.5, 1.0))
+    >>> round(float(np.exp(law.log_prob(Tree.from_nested({})))), 12), law.log_mass
+    (0.5, 0.0)
+    """
+
+    def __init__(self, design: Design, prior: TreePrior, constraints: Constraints | None = None):
+        if not isinstance(prior, TreePrior):
+            raise TypeError(f"prior must be a node-wise tree prior; got {type(prior).__name__}.")
+        self.design = design
+        self.prior = prior
+        self.constraints = constraints
+
+    @cached_property
+    def _model(self) -> Model:
+        nothing = np.zeros(self.design.num_rows, int)
+        return pose(self.design, nothing, self.prior, NO_LIKELIHOOD, self.constraints)
+
+    @cached_property
+    def _exact(self) -> ExactPosterior:
+        grammar = compile_grammar(
+            self.design, rules=self.prior.rules, constraints=self.constraints or Constraints()
+        )
+        nothing = np.zeros(self.design.num_rows, int)
+        return ExactPosterior(grammar, self.prior, NO_LIKELIHOOD, nothing)
+
+    @cached_property
+    def log_mass(self) -> float:
+        """Log of the sum of the weights of all trees; 0 for a normalised prior."""
+        return 0.0 if self.prior.is_normalised else self._exact.log_prior_normaliser
+
+    def sample(self, rng_key: jax.Array, num_draws: int) -> Tree:
+        """Draw trees, `Tree` batch [num_draws].
+
+        Raises
+        ------
+        ValueError
+            If the number of draws is not a positive integer.
+        """
+        if not isinstance(num_draws, int | np.integer) or num_draws < 1:
+            raise ValueError(f"num_draws must be an integer of at least 1; got {num_draws!r}.")
+        if not self.prior.is_normalised:
+            return self._exact.sample_trees(rng_key, num_draws)
+        return self._grown(rng_key, num_draws)
+
+    @in_float64
+    def _grown(self, rng_key: jax.Array, num_draws: int) -> Tree:
+        keys = jax.random.split(rng_key, num_draws)
+        parts, piece = [], min(_PIECE, padded_size(num_draws))
+        for start in range(0, num_draws, piece):
+            # The last piece is filled up with draws that are made already.
+            some = np.resize(np.arange(start, min(start + piece, num_draws)), piece)
+            shape = jax.tree.map(np.asarray, _grow(keys[some], self._model))
+            parts.append(write_out(self._model, self.design, shape).trees)
+        return Tree.concatenate(parts)[:num_draws]
+
+    @in_float64
+    def log_prob(self, trees: Tree) -> np.ndarray:
+        """Log probabilities of trees [...], float64 [...]; -inf for those that are ruled out."""
+        flat = trees.reshape(-1)
+        shape = as_shape(self._model, self.design, flat, trees.capacity)
+        log_prior = np.asarray(state_of(self._model, shape).log_prior)
+        return log_prior.reshape(trees.batch_shape) - self.log_mass
+
+    @in_float64
+    def enumerate(self, limit: int = 10_000) -> EnumeratedTrees:
+        """List all trees with their log probabilities.
+
+        Parameters
+        ----------
+        limit
+            Most trees to list.
+
+        Raises
+        ------
+        ValueError
+            If there are more trees.
+        """
+        found = list(islice(_trees(self._model), limit + 1))
+        if len(found) > limit:
+            raise ValueError(
+                f"There are more than limit={limit:,} trees: take fewer bins, a smaller max_depth, "
+                "a larger min_leaf, or a larger limit."
+            )
+        log_weight = np.array([weight for weight, _ in found])
+        order = np.argsort(-log_weight, kind="stable")
+        trees = write_out(self._model, self.design, laid_out([found[i][1] for i in order])).trees
+        return EnumeratedTrees(trees, log_weight[order] - np.logaddexp.reduce(log_weight))
+
+
+def _grow(rng_keys: jax.Array, model: Model) -> Shape:
+    """Grow a tree for each key; the capacity is doubled until all have room."""
+    capacity = _CAPACITY
+    while True:
+        # What a slot does depends on its key and number alone, so more room changes no tree.
+        growth = _grow_within(rng_keys, model, capacity=capacity)
+        if not np.asarray(growth.overflows).any():
+            return growth.state.shape
+        capacity = 2 * capacity + 1
+
+
+@partial(jax.jit, static_argnames="capacity")
+def _grow_within(rng_keys: jax.Array, model: Model, *, capacity: int) -> Growth:
+    num_trees = len(rng_keys)
+    shape = roots(num_trees, capacity)
+    scores, sums = jnp.zeros((num_trees, capacity, 4)), jnp.zeros(num_trees)
+    start = State(shape, root_rows(model, shape), scores, sums, sums)
+    anything = jnp.full((num_trees, capacity), ANY, jnp.int32)
+    uniform = jax.vmap(_uniform_of_slots, (0, None))(rng_keys, jnp.arange(capacity))
+    return grow(model, start, shape.is_used, anything, uniform)
+
+
+def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:
+    return jax.vmap(lambda slot: jax.random.uniform(jax.random.fold_in(rng_key, slot)))(slots)
+
+
+Nested = tuple[int, Any, Any] | None  # a rule and two subtrees, or a leaf
+
+_weigh = jax.jit(node_weights)
+
+
+class Choices(NamedTuple):
+    """What a node may do.
+
+    Attributes
+    ----------
+    log_stop
+        Log weight of stopping.
+    rules
+        Log weight and rows of the two children, uint64 [W] each, of each available rule.
+    """
+
+    log_stop: float
+    rules: dict[int, tuple[float, np.ndarray, np.ndarray]]
+
+
+class NodeChoices:
+    """Choices of single nodes by their rows, uint64 [W], and depth; each node is weighed once."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.root_rows = np.asarray(root_rows(model, roots(1, 1)))[0, 0]
+        self._known: dict[tuple[bytes, int], Choices] = {}
+
+    def __call__(self, rows: np.ndarray, depth: int) -> Choices:
+        """Look the choices of a node up, or weigh them."""
+        key = rows.tobytes(), depth
+        if key not in self._known:
+            found = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
+            log_rules = np.asarray(found.log_rules[0])
+            rules = np.flatnonzero(log_rules > -np.inf)
+            sides = children(self.model, np.repeat(rows[None], len(rules), axis=0), rules)
+            entries = zip(log_rules[rules].tolist(), *map(np.asarray, sides), strict=True)
+            self._known[key] = Choices(
+                float(found.log_stop[0]), dict(zip(rules.tolist(), entries, strict=True))
+            )
+        return self._known[key]
+
+
+def _trees(model: Model) -> Iterator[tuple[float, Nested]]:
+    """Grow trees in all ways, each with its log weight."""
+    choices = NodeChoices(model)
+
+    def below(rows: np.ndarray, depth: int) -> Iterator[tuple[float, Nested]]:
+        log_stop, rules = choices(rows, depth)
+        if log_stop > -np.inf:
+            yield log_stop, None
+        for rule, (log_rule, left_rows, right_rows) in rules.items():
+            for log_left, left in below(left_rows, depth + 1):
+                for log_right, right in below(right_rows, depth + 1):
+                    yield log_rule + log_left + log_right, (rule, left, right)
+
+    return below(choices.root_rows, 0)
+
+
+def laid_out(trees: Sequence[Nested]) -> Shape:
+    """Lay trees out as arrays, breadth first."""
+    laid = [_slots(tree) for tree in trees]
+    sizes = np.array([len(slots) for slots in laid], np.int32)
+    nodes = np.zeros((len(trees), sizes.max(), 4), np.int32)
+    nodes[..., 0] = LEAF
+    for row, slots in zip(nodes, laid, strict=True):
+        row[: len(slots)] = slots
+    return Shape(nodes, sizes)
+
+
+def _slots(tree: Nested) -> list[tuple[int, int, int, int]]:
+    """Rule, left child, parent and depth of each slot of one tree."""
+    queue, slots = [(tree, 0, 0)], []
+    for slot, (node, parent, depth) in enumerate(queue):
+        if node is None:
+            slots.append((LEAF, 0, parent, depth))
+            continue
+        rule, left, right = node
+        slots.append((rule, len(queue), parent, depth))
+        queue += [(left, slot, depth + 1), (right, slot, depth + 1)]
+    return slots

@@ -1,0 +1,71 @@
+"""A prior around a given tree: the tree is edited a random number of times.
+
+References
+----------
+Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classification and
+Regression Trees, section 3 (EDITTREE).
+"""
+
+from dataclasses import dataclass, field
+
+from bdtppl.models.priors import DepthDecay, TreePrior
+from bdtppl.models.tree import Tree
+
+__all__ = ["EditTree"]
+
+
+def _grow_tree() -> TreePrior:
+    return DepthDecay(rules="cuts")
+
+
+@dataclass(frozen=True, eq=False)
+class EditTree:
+    """Edit a tree again and again, each time with probability ``edit_probability``.
+
+    An edit has a kind, a place and, unless it merges, a rule:
+
+    - *split*: a leaf with an available rule becomes a split;
+    - *merge*: a split whose children are both leaves becomes a leaf;
+    - *change*: a split gets another rule, or by chance the same.
+
+    The kind is uniform among those that have a place in the tree, the place uniform among the
+    kind's places, and the rule has the base prior's law at the node: its weights of the node's
+    rules, over their sum. A change must leave every rule below it available; rules that do not are
+    left out, and the weights of the others are renormalised. So all trees on the way obey the
+    limits of the model, the leaf size among them. Where no edit has a place, none follows.
+
+    This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
+    is a sum without end: `bdtppl.inference.edit_law` has it on small tables.
+
+    Attributes
+    ----------
+    tree
+        The tree at the start: typed in (`Tree.from_nested`), taken from scikit-learn
+        (`Tree.from_sklearn`) or the tree of another inference. Its rules must be available.
+    edit_probability
+        Probability of each further edit, at least 0 and below 1.
+    base
+        Node-wise prior that rules are drawn from. With ``rules="gaps"`` a rule below a change is
+        available only while the node still has a value next to its cut, so ``"cuts"`` lets more
+        changes happen.
+
+    Examples
+    --------
+    >>> stump = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})
+    >>> EditTree(stump, 0.5).base.rules
+    'cuts'
+    """
+
+    tree: Tree
+    edit_probability: float = 0.8
+    base: TreePrior = field(default_factory=_grow_tree)
+
+    def __post_init__(self):
+        if not isinstance(self.tree, Tree):
+            raise TypeError(f"tree must be a Tree; got {type(self.tree).__name__}.")
+        if self.tree.batch_shape:
+            raise ValueError(
+                f"tree must be a single tree; got a batch of shape {self.tree.batch_shape}."
+            )
+        if not 0 <= self.edit_probability < 1:
+            raise ValueError(f"edit_probability must lie in [0, 1); got {self.edit_probability!r}.")

@@ -1,0 +1,326 @@
+"""Trees edited at random, against a list of all sequences of edits in plain Python."""
+
+import functools
+import math
+from collections import Counter, defaultdict
+from typing import Any
+
+import enumeration as en
+import exact_problems as ep
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from test_metropolis import posed
+from test_regrow import CAPACITY, names, nested
+
+from bdtppl.inference.edit_law import edited_trees
+from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
+from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.written_trees import as_shape
+from bdtppl.models.data import Design
+from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.pytrees import pytree_dataclass
+from bdtppl.models.tree import Tree, route
+
+PROBABILITY = 0.6
+MAX_EDITS = 4
+NUM_CHAINS = 20_000
+
+
+# ------------------------------------------------------------------- a reference in plain Python
+
+
+def positions(tree, path=()):
+    """All nodes of a tree by their paths from the root."""
+    yield path, tree
+    if isinstance(tree, en.Split):
+        yield from positions(tree.left, (*path, 0))
+        yield from positions(tree.right, (*path, 1))
+
+
+def replaced(problem, tree, path, change, rows=None, depth=0):
+    """Change the node at a path and part the rows anew; None where a rule is not available."""
+    rows = en.tree_rows(tree) if rows is None else rows
+    if path == () and change is not None:
+        tree, change = change(tree), None
+    if isinstance(tree, en.Leaf):
+        return en.Leaf(rows)
+    if tree.rule not in en.available_rules(problem, rows, depth):
+        return None
+    sides = []
+    for side, (child, own) in enumerate(
+        zip((tree.left, tree.right), en.part(problem, rows, tree.rule), strict=True)
+    ):
+        inside = change if path[:1] == (side,) else None
+        sides.append(replaced(problem, child, path[1:], inside, own, depth + 1))
+    return None if None in sides else en.Split(tree.rule, *sides)
+
+
+class Edits:
+    """The law of one edit of each tree of a case."""
+
+    def __init__(self, case):
+        self.problem, self.prior = case.problem, case.reference_prior
+        self.law = functools.cache(self._law)
+
+    def rules(self, node, depth):
+        rows = en.tree_rows(node)
+        return {
+            p.rule: math.exp(p.log_weight)
+            for p in en.productions(self.problem, self.prior, rows, depth)
+        }
+
+    def _law(self, tree):
+        """Trees after one edit with their probabilities; empty where no edit has a place."""
+        kinds = {"split": [], "merge": [], "change": []}
+        for path, node in positions(tree):
+            if isinstance(node, en.Leaf):
+                if self.rules(node, len(path)):
+                    kinds["split"].append((path, node))
+                continue
+            kinds["change"].append((path, node))
+            if isinstance(node.left, en.Leaf) and isinstance(node.right, en.Leaf):
+                kinds["merge"].append((path, node))
+        law = defaultdict(float)
+        feasible = {kind: found for kind, found in kinds.items() if found}
+        for kind, found in feasible.items():
+            for path, node in found:
+                share = 1 / len(feasible) / len(found)
+                for new, p in self.made(kind, tree, path, node).items():
+                    law[new] += share * p
+        return dict(law)
+
+    def made(self, kind, tree, path, node):
+        if kind == "merge":
+            return {replaced(self.problem, tree, path, lambda old: en.Leaf(en.tree_rows(old))): 1.0}
+
+        def with_rule(rule):
+            def change(old):
+                rows = en.tree_rows(old)
+                left, right = map(en.Leaf, en.part(self.problem, rows, rule))
+                if kind == "change":
+                    left, right = old.left, old.right
+                return en.Split(rule, left, right)
+
+            return replaced(self.problem, tree, path, change)
+
+        weights = {with_rule(rule): w for rule, w in self.rules(node, len(path)).items()}
+        weights.pop(None, None)
+        return {new: w / sum(weights.values()) for new, w in weights.items()}
+
+
+def prior_law(case, start):
+    """Probabilities of the tree and the number of edits, of which there are at most `MAX_EDITS`."""
+    edits, total = Edits(case), {}
+    current = {start: 1.0}
+    for num_edits in range(MAX_EDITS + 1):
+        following = defaultdict(float)
+        for tree, p in current.items():
+            law = edits.law(tree)
+            total[tree, num_edits] = p * (1 - PROBABILITY if law else 1.0)
+            for new, q in law.items():
+                following[new] += p * PROBABILITY * q
+        current = following
+    mass = sum(total.values())
+    return {key: p / mass for key, p in total.items()}
+
+
+def posterior_law(case, start):
+    likelihood = {s.tree: math.exp(s.log_likelihood) for s in case.scored}
+    joint = {key: p * likelihood[key[0]] for key, p in prior_law(case, start).items()}
+    return {key: p / sum(joint.values()) for key, p in joint.items()}
+
+
+# ------------------------------------------------------------------------------ chains and draws
+
+
+@functools.cache
+def small_case(model, family):
+    return ep.random_case(model, family, 2, most_trees=120, num_rows=6)
+
+
+def tree_at_the_start(case):
+    return max(case.probabilities, key=lambda tree: (en.num_leaves(tree) == 3, str(tree)))
+
+
+def begun(case, tabled, start):
+    tree = Tree.from_nested(nested(case, start)).reshape(1)
+    shape = as_shape(tabled, case.design, tree, CAPACITY)
+    return RegrowEdits(shape, jnp.float64(PROBABILITY)), initial_edits(
+        tabled, shape, NUM_CHAINS, MAX_EDITS
+    )
+
+
+@jax.jit
+def go_on(keys, tabled, state, probability):
+    return edited(keys, tabled, state, probability)
+
+
+def prior_draws(tabled, state):
+    keys = jax.random.split(ep.key(4), NUM_CHAINS)
+    drawn, overflows = go_on(keys, tabled, state, jnp.float64(PROBABILITY))
+    return jax.tree.map(lambda a: np.asarray(a)[~np.asarray(overflows)], drawn)
+
+
+def posterior_draws(drawn):
+    """Keep draws from the prior with a probability in proportion to the likelihood."""
+    share = np.exp(drawn.log_likelihood - drawn.log_likelihood.max())
+    kept = np.random.default_rng(0).random(len(share)) < share
+    return jax.tree.map(lambda a: a[kept], drawn)
+
+
+def counted(case, tabled, state):
+    edits = np.asarray(state.num_edits).tolist()
+    return Counter(zip(names(case, tabled, state.shape), edits, strict=True))
+
+
+CASES = [
+    ("depth decay, cuts", "classes"),
+    pytest.param("depth decay, gaps", "values", marks=pytest.mark.slow),
+    pytest.param("depth decay by gap, cuts", "classes", marks=pytest.mark.slow),
+    pytest.param("greedy partition, gaps", "values", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_sequences_are_drawn_from_the_law_of_edits(model, family):
+    case = small_case(model, family)
+    start = tree_at_the_start(case)
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        _, state = begun(case, tabled, start)
+        drawn = prior_draws(tabled, state)
+        assert ep.g_test(counted(case, tabled, drawn), prior_law(case, start)) > ep.FALSE_ALARM
+
+
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_probabilities_of_trees_are_sums_over_sequences(model, family):
+    case = small_case(model, family)
+    start = tree_at_the_start(case)
+    tree = Tree.from_nested(nested(case, start))
+    prior = EditTree(tree, PROBABILITY, case.prior)
+    trees, probability, rest = edited_trees(
+        case.design, prior, case.constraints, max_edits=MAX_EDITS
+    )
+    expected = Counter()
+    for (name, _), p in prior_law(case, start).items():
+        expected[name] += p
+    listed = dict(zip(ep.rule_trees(case, trees), probability.tolist(), strict=True))
+    mass = probability.sum()
+    assert listed.keys() == expected.keys()
+    for name, p in expected.items():
+        assert abs(listed[name] - p * mass) < 1e-12
+    assert abs(mass + rest - 1) < 1e-12
+    assert rest <= PROBABILITY ** (MAX_EDITS + 1) + 1e-12
+    assert (np.diff(probability) <= 0).all()
+    with pytest.raises(ValueError, match="more than limit=2 trees"):
+        edited_trees(case.design, prior, case.constraints, limit=2)
+
+
+# ----------------------------------------------------------------------------------- invariance
+
+
+@pytree_dataclass
+class Twisted(RegrowEdits):
+    """A kernel with a mistake: R to another power, the likelihood ratio clipped before R."""
+
+    power_of_r: Any = 1.0
+    clipped: Any = 0.0
+
+    def propose(self, rng_keys, number, model, state):
+        proposal = super().propose(rng_keys, number, model, state)
+        new = proposal.state
+        log_r = jnp.log(state.num_edits + 1) - jnp.log(new.num_edits + 1)
+        gain = jnp.maximum(new.log_likelihood - state.log_likelihood, 0.0)
+        change = (self.power_of_r - 1) * log_r - self.clipped * gain
+        return proposal._replace(log_ratio=proposal.log_ratio + change)
+
+
+def check_invariance(model, family, num_steps, mistake=(1.0, 0.0)):
+    case = small_case(model, family)
+    start = tree_at_the_start(case)
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        kernel, state = begun(case, tabled, start)
+        kernel = Twisted(kernel.start, kernel.edit_probability, *mistake)
+        exact = posterior_draws(prior_draws(tabled, state))
+        num_chains = len(exact.num_edits)
+        keys = jax.random.split(ep.key(5), num_chains)
+        one = jnp.ones(num_chains)
+        for number in range(num_steps):
+            exact, _, _ = walk(
+                keys, jnp.int32(number), exact, tabled, kernel, one, num_draws=1, thin=1
+            )
+        assert ep.g_test(counted(case, tabled, exact), posterior_law(case, start)) > ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_steps", [1, 20])
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_exact_draws_stay_exact(model, family, num_steps):
+    check_invariance(model, family, num_steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", [(-1.0, 0.0), (0.0, 0.0), (1.0, 1.0)], ids=str)
+def test_a_wrong_ratio_is_noticed(mistake):
+    with pytest.raises(AssertionError):
+        check_invariance("depth decay, cuts", "classes", 5, mistake)
+
+
+# ------------------------------------------------------------------------------------- surfaces
+
+
+def stump(threshold):
+    return Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
+
+
+@pytest.mark.slow
+def test_chains_edit_a_given_tree():
+    design = Design.from_matrix(np.arange(20.0)[:, None])
+    y, leaf = np.arange(20) // 10, DirichletCategorical.symmetric(2)
+    drawn = sample_edits(
+        ep.key(0), design, y, EditTree(stump(3.5)), leaf, chains=2, warmup=50, draws=10, max_edits=3
+    )
+    assert drawn.posterior.trees.batch_shape == (2, 10)
+    assert (drawn.posterior.trees.threshold[..., 0] == 9.5).any()
+    assert (drawn.num_overflows > 0).all()
+    assert "log_joint" not in drawn.posterior.sample_stats
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tree": stump(0.5).reshape(1)}, "single tree; got a batch of shape"),
+        ({"tree": stump(0.5), "edit_probability": 1.0}, r"must lie in \[0, 1\); got 1.0"),
+    ],
+)
+def test_priors_without_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        EditTree(**options)
+
+
+def test_a_tree_that_the_model_rules_out_is_refused():
+    design, leaf = Design.from_matrix(np.arange(4.0)[:, None]), DirichletCategorical.symmetric(2)
+    with pytest.raises(ValueError, match="The tree to edit has a leaf or a rule"):
+        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(9.0)), leaf, capacity=3)
+    with pytest.raises(ValueError, match="max_edits must be an integer of at least 1"):
+        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)), leaf, max_edits=0)
+    with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
+        EditTree({})
+
+
+@pytest.mark.parametrize("estimator", [DecisionTreeClassifier, DecisionTreeRegressor])
+def test_a_tree_of_scikit_learn_routes_as_it_does_there(estimator):
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(0, 6, (80, 3)).astype(float)
+    matrix[rng.random(matrix.shape) < 0.1] = np.nan
+    y = rng.integers(0, 2, 80)
+    fitted = estimator(max_leaf_nodes=9, random_state=0).fit(matrix, y)
+    tree = Tree.from_sklearn(fitted)
+    np.testing.assert_array_equal(route(tree, matrix), fitted.apply(matrix))
+    with pytest.raises(TypeError, match="fitted decision tree is needed; got DecisionTree"):
+        Tree.from_sklearn(estimator())
