@@ -9,6 +9,7 @@ from bdtppl.inference.greedy_modal.columns import Columns
 from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.sparse import SparseDesign
@@ -102,6 +103,7 @@ def pose(
         The first features of the design, which rules may use; what follows are projections.
         Default all.
     """
+    require_node_wise(prior, "The greedy modal tree")
     constraints = Constraints() if constraints is None else constraints
     allowed = np.zeros(design.num_features, bool)
     allowed[:num_features] = constraints.allows(design.names[:num_features])

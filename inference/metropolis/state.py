@@ -4,6 +4,7 @@ A step changes a subtree, so only the nodes of it are scored anew. These are few
 to chain, and are scored together: nodes of all chains in pieces of one size.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 
 from bdtppl.inference.hard_model import Model, NodeTerms, node_terms
 from bdtppl.inference.metropolis.trees import Shape, roots
+from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 
 __all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
 
@@ -30,7 +32,8 @@ class State(NamedTuple):
     scores
         float64 [b, k, 4]; the `NodeTerms` of each node.
     log_prior, log_likelihood
-        float64 [b]; log weights of stops and rules, and log marginals of the leaves, summed.
+        float64 [b]; log weights of stops and rules (and of numbers of leaves, where the prior has
+        such), and log marginals of the leaves, summed.
     """
 
     shape: Shape
@@ -88,8 +91,13 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
     state = State(shape, rows, scores, shape.size, shape.size)
     terms = state.terms
     log_prior = jnp.where(shape.is_split, terms.log_rule, terms.log_stop)
+    log_prior = jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1)
+    if isinstance(model.prior, LeafCountPrior):
+        log_prior += jax.vmap(partial(log_leaf_counts, model.prior))(
+            shape.is_leaf, shape.is_split, shape.left, shape.left + 1
+        )
     return state._replace(
-        log_prior=jnp.where(shape.is_used, log_prior, 0.0).sum(axis=1),
+        log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, terms.leaf_score, 0.0).sum(axis=1),
     )
 
