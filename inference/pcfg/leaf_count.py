@@ -287,7 +287,7 @@ def choice_probabilities(chart: Chart, weights: Weights, log_q: jax.Array) -> Ch
     return Choices(stop, lax.fori_loop(0, chart.num_blocks, step, cumulative))
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="num_draws")
 def sample_chunk(
     chart: Chart,
     weights: Weights,
@@ -295,17 +295,17 @@ def sample_chunk(
     choices: Choices,
     leaves_probability: jax.Array,
     rng_key: jax.Array,
-    draws: jax.Array,
+    num_draws: int,
 ) -> Derivations:
-    """Draw one tree per entry of ``draws`` [b].
+    """Draw trees, i.i.d.
 
     First its number of leaves, then, slot by slot, a production of the slot's subproblem with its
     number of leaves, and how many of these are on the left.
     """
     most, capacity = weights.most_leaves, 2 * weights.most_leaves - 1
-    every = jnp.arange(len(draws))
+    every = jnp.arange(num_draws)
     # Three numbers a slot, and one more for the number of leaves.
-    uniform = jax.random.uniform(rng_key, (len(draws), capacity + 1, 3))
+    uniform = jax.random.uniform(rng_key, (num_draws, capacity + 1, 3))
 
     def pick(probability, slot, which):
         running = jnp.cumsum(probability, axis=1)
@@ -334,12 +334,12 @@ def sample_chunk(
         production = production.at[:, slot].set(jnp.where(splits, used, -1))
         return queue, production, end + 2 * splits
 
-    probability = jnp.broadcast_to(leaves_probability[None], (len(draws), most))
+    probability = jnp.broadcast_to(leaves_probability[None], (num_draws, most))
     num_leaves = 1 + pick(probability, capacity, 0).astype(jnp.int32)
     # Subproblem, number of leaves and depth of each slot; slots that nothing reaches are leaves.
-    queue = jnp.zeros((len(draws), capacity, 3), jnp.int32).at[:, :, 1].set(1)
+    queue = jnp.zeros((num_draws, capacity, 3), jnp.int32).at[:, :, 1].set(1)
     queue = queue.at[:, 0, 0].set(chart.root).at[:, 0, 1].set(num_leaves)
-    production = jnp.full((len(draws), capacity), -1, jnp.int32)
-    end = jnp.ones(len(draws), jnp.int32)
+    production = jnp.full((num_draws, capacity), -1, jnp.int32)
+    end = jnp.ones(num_draws, jnp.int32)
     _, production, end = lax.fori_loop(0, capacity, step, (queue, production, end))
     return Derivations(production, uniform[:, :capacity, 2], end)

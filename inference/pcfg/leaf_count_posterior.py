@@ -36,8 +36,7 @@ from bdtppl.models.priors import TreePrior
 __all__ = ["LeafCountPosterior", "exact_posterior", "with_num_trees"]
 
 _MOST_ENTRIES = 1 << 29  # numbers of the largest table, 4 GiB
-_CHUNK = 8192  # trees drawn at once
-_PREDICTIVE_DRAWS = 4096  # trees that new rows are followed through
+_CHUNK = 4096  # trees drawn at once, and trees that new rows are followed through
 
 
 def exact_posterior(
@@ -245,7 +244,6 @@ class LeafCountPosterior(ExactPosterior):
     def _sample(self, rng_key, num_draws: int, finish) -> list:
         if num_draws < 1:
             raise ValueError(f"At least one draw is needed; got {num_draws}.")
-        draws = np.zeros(min(_CHUNK, max(64, padded_size(num_draws))), np.int8)
         parts = []
         for chunk, start in enumerate(range(0, num_draws, _CHUNK)):
             drawn = sample_chunk(
@@ -255,7 +253,7 @@ class LeafCountPosterior(ExactPosterior):
                 self._choices,
                 self.leaves_probability,
                 jax.random.fold_in(rng_key, chunk),
-                draws,
+                _CHUNK,
             )
             kept = min(_CHUNK, num_draws - start)
             num_nodes = np.asarray(drawn.num_nodes)[:kept]
@@ -315,7 +313,7 @@ class LeafCountPosterior(ExactPosterior):
 
     @cached_in_float64
     def _paths(self) -> Any:
-        (derivations,) = self._sample(jax.random.key(0), _PREDICTIVE_DRAWS, lambda drawn: drawn)
+        (derivations,) = self._sample(jax.random.key(0), _CHUNK, lambda drawn: drawn)
         return SampledPaths(
             self.grammar,
             self._sides,
