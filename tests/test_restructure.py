@@ -63,58 +63,70 @@ def proposal_probability(problem, tree, depth=0):
 # ------------------------------------------------------------------------------------- checks
 
 
-def proposals(start, proposing=restructured):
-    """Propose once from every exact draw: numbers of trees, proposals, and what they are read as."""
-    number, state = start.drawn(NUM_CHAINS)
+class Reference:
+    """All trees of a case: their leaves, proposal probabilities and scores."""
+
+    def __init__(self, case, trees):
+        self.case, self.trees = case, trees
+        self.leaves = [leaves_of(tree) for tree in trees]
+        self.q = [proposal_probability(case.problem, tree) for tree in trees]
+        scores = {each.tree: each for each in case.scored}
+        self.scored = [scores[tree] for tree in trees]
+        self.probability = [case.probabilities[tree] for tree in trees]
+
+
+def proposals(start):
+    """Propose once from every exact draw: numbers of the trees before and after, and proposals."""
+    before, state = start.drawn(NUM_CHAINS)
     uniform = jax.random.uniform(ep.key(4), (NUM_CHAINS, CAPACITY))
-    proposal = jax.jit(proposing)(start.model, state, uniform)
-    return number, proposal, start.read(proposal.state.shape)
+    proposal = jax.jit(restructured)(start.model, state, uniform)
+    number = {tree: i for i, tree in enumerate(start.trees)}
+    found = start.read(proposal.state.shape)
+    number_of = {id(tree): number[tree] for tree in {id(t): t for t in found}.values()}
+    return before, [number_of[id(tree)] for tree in found], proposal
 
 
-def check_proposals(case, start, number, proposal, found):
+def check_proposals(reference, before, after, proposal):
     """Leaves stay, ratios and scores are right, and each tree comes up as often as it should."""
-    problem, scores = case.problem, {s.tree: s for s in case.scored}
-    q = {tree: proposal_probability(problem, tree) for tree in start.trees}
-    log_ratio = np.asarray(proposal.log_ratio)
-    log_likelihood = np.asarray(proposal.state.log_likelihood)
+    log_ratio, log_prior, log_likelihood = (
+        np.asarray(a)
+        for a in (proposal.log_ratio, proposal.state.log_prior, proposal.state.log_likelihood)
+    )
     groups = defaultdict(Counter)
-    for i in range(NUM_CHAINS):
-        old, new = start.trees[number[i]], found[i]
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        leaves = reference.leaves[old]
         if log_ratio[i] == -np.inf:
-            groups[leaves_of(old)]["stuck"] += 1
+            groups[leaves]["stuck"] += 1
             continue
-        assert leaves_of(new) == leaves_of(old)
-        assert abs(log_ratio[i] - math.log(q[old] / q[new])) < 1e-9
-        assert abs(log_likelihood[i] - scores[new].log_likelihood) < 1e-9
-        groups[leaves_of(old)][new] += 1
+        assert reference.leaves[new] == leaves
+        assert abs(log_ratio[i] - math.log(reference.q[old] / reference.q[new])) < 1e-9
+        assert abs(log_prior[i] - reference.scored[new].log_prior) < 1e-9
+        assert abs(log_likelihood[i] - reference.scored[new].log_likelihood) < 1e-9
+        groups[leaves][new] += 1
     num_tests = 0
     for leaves, observed in groups.items():
-        expected = {tree: q[tree] for tree in start.trees if leaves_of(tree) == leaves}
-        expected["stuck"] = max(0.0, 1 - math.fsum(expected.values()))
-        if expected["stuck"] < 1e-12:
-            del expected["stuck"]
+        expected = {i: q for i, q in enumerate(reference.q) if reference.leaves[i] == leaves}
+        stuck = 1 - math.fsum(expected.values())
+        if stuck > 1e-12:
+            expected["stuck"] = stuck
         if len(expected) > 1 and sum(observed.values()) > 20:
             num_tests += 1
             assert ep.g_test(observed, expected) > ep.FALSE_ALARM / 100
     assert 3 <= num_tests <= 100
 
 
-def check_balance(case, start, number, proposal, found):
+def check_balance(reference, before, after, proposal):
     """Detailed balance, with the kernel's ratio and the reference's probabilities."""
-    problem, seen = case.problem, 0
-    q = {tree: proposal_probability(problem, tree) for tree in start.trees}
     steps = {}
-    for i, new in enumerate(found):
-        old = start.trees[number[i]]
-        if np.isfinite(proposal.log_ratio[i]):
-            accepted = case.probabilities[new] / case.probabilities[old]
-            accepted *= math.exp(proposal.log_ratio[i])
-            steps[old, new] = case.probabilities[old] * q[new] * min(1.0, accepted)
-    for (old, new), forth in steps.items():
-        if old != new and (new, old) in steps:
-            assert abs(forth - steps[new, old]) < 1e-10
-            seen += 1
-    assert seen >= 4
+    for old, new, log_ratio in zip(before, after, np.asarray(proposal.log_ratio), strict=True):
+        if np.isfinite(log_ratio):
+            p, q = reference.probability, reference.q
+            accepted = min(1.0, p[new] / p[old] * math.exp(log_ratio))
+            steps[old, new] = p[old] * q[new] * accepted
+    pairs = [(old, new) for old, new in steps if old < new and (new, old) in steps]
+    assert len(pairs) >= 2
+    for old, new in pairs:
+        assert abs(steps[old, new] - steps[new, old]) < 1e-10
 
 
 @pytest.mark.parametrize(
@@ -128,14 +140,13 @@ def test_proposals_are_those_of_the_reference(model):
     case = the_case(model)
     with jax.enable_x64(True):
         start = chains_of(case)
-        made = proposals(start)
-        check_proposals(case, start, *made)
-        check_balance(case, start, *made)
-        number, proposal, found = made
+        reference = Reference(case, start.trees)
+        before, after, proposal = proposals(start)
         broken = proposal._replace(log_ratio=0 * proposal.log_ratio)
-        for check in (check_proposals, check_balance):
-            with pytest.raises((AssertionError, ZeroDivisionError)):
-                check(case, start, number, broken, found)
+    for check in (check_proposals, check_balance):
+        check(reference, before, after, proposal)
+        with pytest.raises(AssertionError):
+            check(reference, before, after, broken)
 
 
 # ------------------------------------------------------------------------- from exact draws

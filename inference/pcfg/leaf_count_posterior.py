@@ -113,7 +113,9 @@ class LeafCountPosterior(ExactPosterior):
     """Exact posterior of hard trees under a prior on the number of leaves.
 
     K is the prior's ``max_leaves``. Parameters, and what is not named here, are as for
-    `ExactPosterior`. A `LeafCount` prior without counts gets those of the grammar.
+    `ExactPosterior`. A `LeafCount` prior without counts gets those of the grammar. `predictive` is
+    exact for rows that every rule treats like some training row; others are followed through 4,096
+    sampled trees, always the same ones.
 
     Raises
     ------
