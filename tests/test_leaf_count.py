@@ -248,6 +248,7 @@ def check_scores(case, state):
     close(state.log_likelihood, [each.log_likelihood for each in scored])
 
 
+@pytest.mark.slow
 def test_states_score_as_the_enumeration_does():
     case = the_case(*FAST)
     with jax.enable_x64(True):

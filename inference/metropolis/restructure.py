@@ -66,6 +66,7 @@ def restructured(model: Model, state: State, uniform: jax.Array) -> Proposal:
     leaf_rows, is_leaf = state.rows, state.shape.is_leaf
     is_cut = _cut_leaves(model, state)
 
+    @jax.vmap
     def choices(rows, depth):
         """Rules [b, R] that leave all leaves of nodes whole; none where there is one leaf."""
         is_inside = is_leaf & ((leaf_rows & ~rows[:, None]) == 0).all(axis=2)
@@ -77,21 +78,23 @@ def restructured(model: Model, state: State, uniform: jax.Array) -> Proposal:
     def settle(slot, carry):
         shape, rows, log_ratio = carry
         own = rows[:, slot]
-        is_choice, num_leaves = choices(own, shape.depth[:, slot])
+        depth = jnp.stack([shape.depth[:, slot], state.shape.depth[:, slot]])
+        # Of the new tree and, for the way back, of the current one.
+        both, num_leaves = choices(jnp.stack([own, state.rows[:, slot]]), depth)
+        is_choice, num_leaves, back = both[0], num_leaves[0], both[1].sum(axis=1)
         running = jnp.cumsum(is_choice, axis=1)
         count = running[:, -1]
         rank = jnp.minimum((uniform[:, slot] * count).astype(jnp.int32), count - 1)
         rule = jnp.argmax(running > rank[:, None], axis=1).astype(jnp.int32)
-        splits = (slot < shape.size) & (num_leaves > 1) & (count > 0)
-        is_stuck = (slot < shape.size) & (num_leaves > 1) & (count == 0)
+        has_several = (slot < shape.size) & (num_leaves > 1)
+        splits, is_stuck = has_several & (count > 0), has_several & (count == 0)
         end = jnp.where(splits, shape.size, capacity)
         shape = select(splits, grown(shape, jnp.full(num_chains, slot), rule), shape)
         left = own & model.left_words[rule]
         for place, side in ((end, left), (end + 1, own & ~left)):
             rows = rows.at[chain, place].set(side, mode="drop")
 
-        back, _ = choices(state.rows[:, slot], state.shape.depth[:, slot])
-        back = jnp.where(state.shape.is_split[:, slot], back.sum(axis=1), 1)
+        back = jnp.where(state.shape.is_split[:, slot], back, 1)
         log_ratio += jnp.where(splits, jnp.log(count), 0.0) - jnp.log(back)
         return shape, rows, jnp.where(is_stuck, -jnp.inf, log_ratio)
 
