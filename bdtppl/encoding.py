@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 from bdtppl.models.table import Schema
@@ -28,8 +29,10 @@ _PARTS = {
         DirichletCategorical,
         GreedyPartition,
         KeepTogether,
+        LeafCount,
         LeafPenalty,
         NormalInverseGamma,
+        Pinball,
     )
 }
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds

@@ -13,6 +13,7 @@ from jax import lax
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design, midpoint
+from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import (
@@ -241,7 +242,10 @@ def _score_tree(tree, columns: _Columns, rows, prior, leaf, min_leaf, max_depth)
     log_prior = jnp.where(is_split, log_rule, 0.0) + jnp.where(is_leaf, prior.log_stop(node), 0.0)
     scores = leaf.log_marginal(inside.astype(float) @ rows)
     log_likelihood = jnp.where(is_leaf, scores, 0.0).sum()
-    return log_prior.sum() + log_likelihood, log_likelihood
+    log_joint = log_prior.sum() + log_likelihood
+    if isinstance(prior, LeafCountPrior):
+        log_joint += log_leaf_counts(prior, is_leaf, is_split, left, right)
+    return log_joint, log_likelihood
 
 
 def _memories(path: PathMemory, tree, split_on, threshold) -> jax.Array:

@@ -21,6 +21,7 @@ from bdtppl.inference.pcfg.budget import compile_within_budget
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
@@ -41,7 +42,8 @@ _PARAMETERS = """
     Parameters
     ----------
     prior
-        Tree prior (`bdtppl.models.priors`); default ``LeafPenalty(2.0)``.
+        Tree prior (`bdtppl.models.priors`, or on the number of leaves
+        `bdtppl.models.leaf_count_priors`); default ``LeafPenalty(2.0)``.
     leaf
         Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
     bins
@@ -117,7 +119,7 @@ class _Fit:
 
     @cached_property
     def exact(self) -> ExactPosterior:
-        return ExactPosterior(self.grammar, self.prior, self.leaf, self.y)
+        return exact_posterior(self.grammar, self.prior, self.leaf, self.y)
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -193,6 +195,7 @@ class _ExactTree(TreeEstimator):
         fit.grammar = grammar
         with waiting("scoring the chart", shown=self.progress):
             log_partition, log_evidence = fit.exact.log_partition, fit.exact.log_evidence
+        fit.prior = fit.exact.prior  # with what is counted on the chart
         if not np.isfinite(log_evidence):
             raise ValueError(
                 f"The log evidence is not finite ({log_evidence}): the targets or the parameters "

@@ -9,6 +9,7 @@ from bdtppl.inference.greedy_modal.columns import Columns
 from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior, weighs_each_cut
 from bdtppl.models.sparse import SparseDesign
@@ -107,6 +108,7 @@ def pose(
     ValueError
         If constraints look at the path, or the prior weighs each rule apart.
     """
+    require_node_wise(prior, "The greedy modal tree")
     constraints = Constraints() if constraints is None else constraints
     _require_greedy(prior, constraints)
     allowed = np.zeros(design.num_features, bool)

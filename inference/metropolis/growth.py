@@ -91,7 +91,7 @@ def grow(model: Model, start: State, is_open, wanted, uniform) -> Growth:
     carry = start.shape, start.rows, start.scores, nothing, wanted, is_open, no_overflow
     carry = lax.while_loop(lambda carry: carry[5].any(), layer, carry)
     shape, rows, scores, log_normaliser, _, _, overflows = carry
-    return Growth(summed(shape, rows, scores), log_normaliser, overflows)
+    return Growth(summed(model, shape, rows, scores), log_normaliser, overflows)
 
 
 def log_normalisers(model: Model, state: State, flags: jax.Array) -> jax.Array:

@@ -134,7 +134,7 @@ def _grow(model: Model, state: State, log_probability, uniform) -> Proposal:
 def _prune(model: Model, state: State, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.has_leaves, uniform[:, 0])
     old = _rule_of(state, slot)
-    new = merge_leaves(state, slot)
+    new = merge_leaves(model, state, slot)
     log_ratio = log_probability[_GROW] - log_probability[_PRUNE]
     log_ratio += _log_law(model, _rules_at(model, state, slot), old)
     log_ratio += jnp.log(count / jnp.maximum(new.is_growable.sum(axis=1), 1))

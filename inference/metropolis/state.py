@@ -5,6 +5,7 @@ to chain, and are scored together: nodes of all chains in pieces of one size.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from jax import lax
 from bdtppl.inference.hard_model import Model, NodeTerms, children, node_terms
 from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count
 from bdtppl.inference.written_trees import hand_down, root_rows
+from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 
 __all__ = [
     "State",
@@ -41,7 +43,8 @@ class State(NamedTuple):
     scores
         float64 [b, k, 4]; the `NodeTerms` of each node.
     log_prior, log_likelihood
-        float64 [b]; log weights of stops and rules, and log marginals of the leaves, summed.
+        float64 [b]; log weights of stops and rules (and of numbers of leaves, where the prior has
+        such), and log marginals of the leaves, summed.
     """
 
     shape: Shape
@@ -101,14 +104,19 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
         return _stacked(node_terms(model, rows, some.depth, some.rule))
 
     changed &= shape.is_used
-    return summed(shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
+    return summed(model, shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
 
 
-def summed(shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
+def summed(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
     """Join trees with the rows and scores of their nodes, and sum these up."""
     state = State(shape, rows, scores, shape.size, shape.size)
+    log_prior = jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1)
+    if isinstance(model.prior, LeafCountPrior):
+        log_prior += jax.vmap(partial(log_leaf_counts, model.prior))(
+            shape.is_leaf, shape.is_split, shape.left, shape.left + 1
+        )
     return state._replace(
-        log_prior=jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1),
+        log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
 
@@ -132,16 +140,16 @@ def split_leaf(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> 
     ):
         rows = rows.at[chain, place].set(new_rows, mode="drop")
         scores = scores.at[chain, place].set(new_scores, mode="drop")
-    return summed(grown(shape, slot, rule), rows, scores)
+    return summed(model, grown(shape, slot, rule), rows, scores)
 
 
-def merge_leaves(state: State, slot: jax.Array) -> State:
+def merge_leaves(model: Model, state: State, slot: jax.Array) -> State:
     """Merge the two leaves below a split of each tree; nothing is scored anew."""
     shape, source = pruned(state.shape, slot)
     rows, scores = (
         jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
     )
-    return summed(shape, rows, scores)
+    return summed(model, shape, rows, scores)
 
 
 def _stacked(terms: NodeTerms) -> jax.Array:

@@ -23,6 +23,7 @@ from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import (
+    Semiring,
     Usage,
     derivation_entropy,
     inside,
@@ -42,6 +43,7 @@ from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.threads import in_threads
@@ -104,12 +106,16 @@ class ExactPosterior:
             raise ValueError(
                 f"y must have one entry per row, shape ({grammar.design.num_rows},); got {y.shape}."
             )
+        self._check_prior(prior)
         grammar.require(prior)
         self.grammar = grammar
         self.prior = prior.resolve(grammar.design)
         self.leaf = leaf
         self.y = y
         self.observed = np.ones(len(y), bool) if observed is None else np.asarray(observed, bool)
+
+    def _check_prior(self, prior: TreePrior) -> None:
+        require_node_wise(prior, "ExactPosterior")
 
     # The scored chart.
 
@@ -144,9 +150,16 @@ class ExactPosterior:
             statistics = statistics.astype(np.int64)
         return padded(score(list(statistics.T)), len(self.chart.has_rule))
 
+    def _inside(self, prior, scores, feature_weight, semiring: Semiring = "sum") -> jax.Array:
+        return inside(self.chart, prior, scores, feature_weight, semiring)
+
     @cached_in_float64
     def _log_q(self) -> jax.Array:
-        return inside(self.chart, *self._terms)
+        return self._inside(*self._terms)
+
+    @cached_in_float64
+    def _log_best(self) -> jax.Array:
+        return self._inside(*self._terms, semiring="max")
 
     def _at_root(self, log_q: jax.Array) -> float:
         return float(np.asarray(log_q)[self.grammar.root, 0])
@@ -178,7 +191,7 @@ class ExactPosterior:
         prior, scores, feature_weight = self._terms
         known, key = self.grammar.normalisers, _key_of(prior)  # another target needs no new one
         if key not in known:
-            log_q = inside(self.chart, prior, np.zeros(scores.shape), feature_weight)
+            log_q = self._inside(prior, np.zeros(scores.shape), feature_weight)
             known[key] = self._at_root(log_q)
         return known[key]
 
@@ -217,9 +230,7 @@ class ExactPosterior:
         """
         prior, scores, zeros = self._terms
         forbidden = np.where(np.eye(len(zeros), dtype=bool), -np.inf, zeros)
-        without = [
-            self._at_root(inside(self.chart, prior, scores, weights)) for weights in forbidden
-        ]
+        without = [self._at_root(self._inside(prior, scores, weights)) for weights in forbidden]
         return 0.0 - np.expm1(np.minimum(np.asarray(without) - self.log_partition, 0.0))
 
     def rule_inclusion(self) -> list[tuple[int, float, float]]:
@@ -280,10 +291,6 @@ class ExactPosterior:
         )
         trees, statistics = self._trees_of([derivations]), self._slot_statistics(derivations)
         return RankedTrees(trees, statistics, log_joint, np.exp(log_joint - self.log_partition))
-
-    @cached_in_float64
-    def _log_best(self) -> jax.Array:
-        return inside(self.chart, *self._terms, semiring="max")
 
     def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
         """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
@@ -416,7 +423,7 @@ class ExactPosterior:
         starts = grammar.first_production[:-1][grammar.has_rule]
         use[:, starts] = cumulative[:, starts]
         stop = np.asarray(self._choices.stop)[: grammar.num_subproblems, depths]
-        return PathWeights(grammar, self._sides, stop, use, self.leaf_probability)
+        return PathWeights(grammar, self._sides, self.leaf_probability, stop, use)
 
     def predictive(self, matrix: np.ndarray) -> LeafMixture:
         """Exact posterior predictive at new rows [m, d], without sampling."""

@@ -26,6 +26,7 @@ from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import inside, log_partition
 from bdtppl.inference.pcfg.sampling import Choices, choice_probabilities, sample_chunk
 from bdtppl.inference.precision import as_float64
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 
@@ -68,6 +69,7 @@ class TreeMarginal(dist.Distribution):
     pytree_aux_fields = ("grammar",)
 
     def __init__(self, grammar: Grammar, prior: TreePrior, leaf: Leaf, *, validate_args=None):
+        require_node_wise(prior, "TreeMarginal")
         grammar.require(prior)
         self.grammar = grammar
         self.prior = prior.resolve(grammar.design)

@@ -32,27 +32,34 @@ from bdtppl.inference.pcfg.chart import (
 from bdtppl.models.priors import TreePrior
 
 __all__ = [
+    "Semiring",
     "Usage",
     "derivation_entropy",
     "inside",
     "log_partition",
     "log_stops",
     "log_terms",
+    "one_level_down",
+    "one_level_up",
     "outside",
     "rule_weights",
     "score_derivations",
+    "segment",
 ]
 
 
-def _one_level_down(chart: Chart, rows: jax.Array) -> jax.Array:
-    """Entries of children seen from their parent's depth, [P, D]; the last depth has none."""
+Semiring = Literal["sum", "max"]
+
+
+def one_level_down(chart: Chart, rows: jax.Array) -> jax.Array:
+    """Entries of children seen from their parent's depth, [P, D, ...]; the last depth has none."""
     if not chart.uses_depth:
         return rows
     return jnp.concatenate([rows[:, 1:], jnp.full_like(rows[:, :1], -jnp.inf)], axis=1)
 
 
-def _one_level_up(chart: Chart, rows: jax.Array) -> jax.Array:
-    """Transpose of `_one_level_down`: what a parent at depth l adds to its child at l + 1."""
+def one_level_up(chart: Chart, rows: jax.Array) -> jax.Array:
+    """Transpose of `one_level_down`: what a parent at depth l adds to its child at l + 1."""
     if not chart.uses_depth:
         return rows
     return jnp.concatenate([jnp.zeros_like(rows[:, :1]), rows[:, :-1]], axis=1)
@@ -61,7 +68,7 @@ def _one_level_up(chart: Chart, rows: jax.Array) -> jax.Array:
 def log_terms(chart: Chart, block: Block, log_q: jax.Array, log_split: jax.Array) -> jax.Array:
     """log_split + log Q(left) + log Q(right), [P, D]; -inf where there is no production."""
     children = take(log_q, block.left) + take(log_q, block.right)
-    children = _one_level_down(chart, children)
+    children = one_level_down(chart, children)
     allowed = block.is_production[:, None] & block.node.has_rule
     return jnp.where(allowed, log_split + children, -jnp.inf)
 
@@ -72,7 +79,8 @@ def rule_weights(prior, feature_weight, block: Block) -> jax.Array:
     return jnp.broadcast_to(log_split, block.node.has_rule.shape)
 
 
-def _segment(reduce, values: jax.Array, slot: jax.Array) -> jax.Array:
+def segment(reduce, values: jax.Array, slot: jax.Array) -> jax.Array:
+    """Reduce values of productions [P, ...] to their parents, [BLOCK_NODES, ...]."""
     return reduce(values, slot, BLOCK_NODES, indices_are_sorted=True, mode="promise_in_bounds")
 
 
@@ -89,7 +97,7 @@ def inside(
     prior: TreePrior,
     leaf_scores: jax.Array,
     feature_weight: jax.Array,
-    semiring: Literal["sum", "max"] = "sum",
+    semiring: Semiring = "sum",
 ) -> jax.Array:
     """Score every subproblem from the smallest up.
 
@@ -121,13 +129,13 @@ def inside(
             log_rule = prior.log_rule(block.node, block.rule)
             log_rule = log_rule + take(feature_weight, block.rule.feature)
             terms = log_terms(chart, block, log_q, log_rule)
-            new = jnp.maximum(old, _segment(jax.ops.segment_max, terms, block.slot))
+            new = jnp.maximum(old, segment(jax.ops.segment_max, terms, block.slot))
         else:
             log_split = rule_weights(prior, feature_weight, block)
             terms = log_terms(chart, block, log_q, log_split)
-            best = jnp.maximum(old, _segment(jax.ops.segment_max, terms, block.slot))
+            best = jnp.maximum(old, segment(jax.ops.segment_max, terms, block.slot))
             scaled = jnp.exp(terms - take(best, block.slot))
-            total = jnp.exp(old - best) + _segment(jax.ops.segment_sum, scaled, block.slot)
+            total = jnp.exp(old - best) + segment(jax.ops.segment_sum, scaled, block.slot)
             new = best + jnp.log(total)
         new = jnp.where(block.is_node[:, None], new, old)
         return lax.dynamic_update_slice_in_dim(log_q, new, block.nodes[0], 0)
@@ -182,7 +190,7 @@ def outside(
         own = lax.dynamic_slice_in_dim(log_q, block.nodes[0], BLOCK_NODES)
         seen = lax.dynamic_slice_in_dim(visits, block.nodes[0], BLOCK_NODES)
         used = jnp.exp(terms - take(own, block.slot)) * take(seen, block.slot)
-        passed = _one_level_up(chart, used)
+        passed = one_level_up(chart, used)
         visits = visits.at[block.left].add(passed, mode="promise_in_bounds")
         visits = visits.at[block.right].add(passed, mode="promise_in_bounds")
         gradient = jax.tree.map(jnp.add, gradient, pullback(used))

@@ -22,8 +22,9 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.sides import Sides
+from bdtppl.models.tree import Tree, route
 
-__all__ = ["DEPTH_NEGLIGIBLE", "PathWeights"]
+__all__ = ["DEPTH_NEGLIGIBLE", "LeafWeights", "PathWeights", "SampledPaths"]
 
 DEPTH_NEGLIGIBLE = 1e-13  # expected nodes at a depth that rows are not followed to
 
@@ -32,8 +33,8 @@ _ROW_ENTRIES = 1 << 22  # node-by-row entries followed at once
 
 
 @dataclass(frozen=True)
-class PathWeights:
-    """Follows rows through a scored grammar.
+class LeafWeights:
+    """Finds the leaves of rows; how rows unlike any training row are followed is left open.
 
     Attributes
     ----------
@@ -41,19 +42,12 @@ class PathWeights:
         The grammar.
     sides
         Where its productions send rows.
-    stop
-        float64 [N, D]; probability that a subproblem at a depth is a leaf; at the D depths that
-        are followed, or at any where D is 1 and the prior does not depend on it.
-    use
-        float64 [D, E]; probability that its parent at a depth uses a production.
     leaf_probability
         float64 [N]; probability that a tree has a subproblem as a leaf.
     """
 
     grammar: Grammar
     sides: Sides
-    stop: np.ndarray
-    use: np.ndarray
     leaf_probability: np.ndarray
 
     @cached_property
@@ -128,8 +122,51 @@ class PathWeights:
         place, node, weight = (np.concatenate(part) for part in zip(*triples, strict=True))
         return place, node, weight
 
-    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray):
+    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, ...]:
         """Leaves of rows unlike any training row, as (row, node, weight) triples."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SampledPaths(LeafWeights):
+    """Follows new rows through sampled trees.
+
+    Attributes
+    ----------
+    trees
+        `Tree` batch [b].
+    slot_nodes
+        int32 [b, k]; subproblem in each slot of the trees.
+    """
+
+    trees: Tree
+    slot_nodes: np.ndarray
+
+    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray):
+        node = np.take_along_axis(self.slot_nodes, route(self.trees, matrix), axis=1)
+        flat = np.arange(len(matrix))[None] * self.grammar.num_subproblems + node
+        reached, count = np.unique(flat, return_counts=True)
+        row, node = np.divmod(reached, self.grammar.num_subproblems)
+        return row, node, count / len(self.slot_nodes)
+
+
+@dataclass(frozen=True)
+class PathWeights(LeafWeights):
+    """Follows new rows through a scored grammar.
+
+    Attributes
+    ----------
+    stop
+        float64 [N, D]; probability that a subproblem at a depth is a leaf; at the D depths that
+        are followed, or at any where D is 1 and the prior does not depend on it.
+    use
+        float64 [D, E]; probability that its parent at a depth uses a production.
+    """
+
+    stop: np.ndarray
+    use: np.ndarray
+
+    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray):
         num_nodes = self.grammar.num_subproblems
         chunk = max(1, min(32, _ROW_ENTRIES // num_nodes))
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.inference.padding import padded_size
-from bdtppl.inference.pcfg.chart import Chart, block_of, take
+from bdtppl.inference.pcfg.chart import Block, Chart, block_of, take
 from bdtppl.inference.pcfg.passes import log_stops, log_terms, rule_weights
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.precision import in_float64
@@ -29,7 +29,9 @@ from bdtppl.inference.precision import in_float64
 __all__ = [
     "Choices",
     "Derivations",
+    "accumulate",
     "choice_probabilities",
+    "choose",
     "sample_chunk",
     "sample_derivations",
     "sample_paths",
@@ -86,6 +88,17 @@ class Derivations(NamedTuple):
         return left
 
 
+def accumulate(chart: Chart, block: Block, probability, parents, cumulative) -> jax.Array:
+    """Write a block's running sums of probabilities [P, D] into those of all productions."""
+    running = jnp.cumsum(probability, axis=0)
+    # Subtract what earlier nodes of the block have added.
+    first = take(chart.first_production, parents) - block.production_start
+    before = jnp.where(first[:, None] > 0, take(running, jnp.maximum(first - 1, 0)), 0.0)
+    old = lax.dynamic_slice_in_dim(cumulative, block.production_start, len(running))
+    new = jnp.where(block.is_production[:, None], running - before, old)
+    return lax.dynamic_update_slice_in_dim(cumulative, new, block.production_start, 0)
+
+
 @jax.jit
 def _cumulative(chart: Chart, prior, feature_weight, log_q):
     def step(i, cumulative):
@@ -93,13 +106,7 @@ def _cumulative(chart: Chart, prior, feature_weight, log_q):
         log_split = rule_weights(prior, feature_weight, block)
         terms = log_terms(chart, block, log_q, log_split)
         parents = chart.node_range[i, 0] + block.slot
-        running = jnp.cumsum(jnp.exp(terms - take(log_q, parents)), axis=0)
-        # Subtract what earlier nodes of the block have added.
-        first = take(chart.first_production, parents) - block.production_start
-        before = jnp.where(first[:, None] > 0, take(running, jnp.maximum(first - 1, 0)), 0.0)
-        old = lax.dynamic_slice_in_dim(cumulative, block.production_start, len(running))
-        new = jnp.where(block.is_production[:, None], running - before, old)
-        return lax.dynamic_update_slice_in_dim(cumulative, new, block.production_start, 0)
+        return accumulate(chart, block, jnp.exp(terms - take(log_q, parents)), parents, cumulative)
 
     start = jnp.zeros((len(chart.left), len(chart.levels)))
     return lax.fori_loop(0, chart.num_blocks, step, start)
@@ -113,7 +120,7 @@ def choice_probabilities(chart: Chart, prior, leaf_scores, feature_weight, log_q
     )
 
 
-def _choose(chart: Chart, choices: Choices, node, depth, uniform):
+def choose(chart: Chart, choices: Choices, node, depth, uniform):
     """Whether nodes stop, and the production they use if not; all [b]."""
     level = jnp.minimum(depth, choices.stop.shape[1] - 1)
     target = uniform - take(choices.stop, (node, level))
@@ -156,7 +163,7 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
     def settle(key, node, depth, exists, queue, depths, count):
         """Choose for one or two nodes of each draw [b, 1 or 2], and queue those that split."""
         uniform = random_numbers(key)[:, : node.shape[1]]
-        stops, used = _choose(chart, choices, node, depth, uniform)
+        stops, used = choose(chart, choices, node, depth, uniform)
         splits = exists & ~stops
         end = count[:, None] + jnp.cumsum(splits, axis=1) - splits
         splits = splits & (end < num_splits)
@@ -291,7 +298,7 @@ def sample_paths(
         i, node, done = state
         key_choice, key_side = jax.random.split(jax.random.fold_in(rng_key, i))
         uniform = jax.random.uniform(key_choice, node.shape)
-        stops, used = _choose(chart, choices, node, jnp.zeros_like(node) + i, uniform)
+        stops, used = choose(chart, choices, node, jnp.zeros_like(node) + i, uniform)
         feature = sides.feature[used]
         share = sides.left_share(jnp, used, rows[query, feature], codes[query, feature])
         goes_left = jax.random.uniform(key_side, node.shape) < share

@@ -1,0 +1,59 @@
+"""Two kernels in turn: a cheap one at most steps, another one now and then.
+
+All chains take the same kernel at a step, so that only this one is computed. Steps that each leave
+the target as it is do so one after the other.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bdtppl.inference.hard_model import Model
+from bdtppl.inference.metropolis.kernel import Kernel, Proposal
+from bdtppl.inference.metropolis.state import State
+from bdtppl.models.pytrees import pytree_dataclass, setting
+
+__all__ = ["Alternate"]
+
+
+@pytree_dataclass
+class Alternate:
+    """A kernel that is ``seldom`` at each ``period``-th step and ``often`` at all others.
+
+    Attributes
+    ----------
+    often, seldom
+        Kernels.
+    period
+        At least 1.
+    """
+
+    often: Any
+    seldom: Any
+    period: int = setting(default=10)
+
+    def __post_init__(self):
+        if not isinstance(self.period, int) or isinstance(self.period, bool) or self.period < 1:
+            raise ValueError(f"period must be an integer of at least 1; got {self.period!r}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the moves of both."""
+        return (*self.often.names, *self.seldom.names)
+
+    def propose(
+        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+    ) -> Proposal:
+        """Propose by the kernel whose turn it is (see `Kernel`)."""
+
+        def by(kernel: Kernel, first: int):
+            def proposing():
+                proposal = kernel.propose(rng_keys, number, model, state)
+                return proposal._replace(move=(proposal.move + first).astype(jnp.int32))
+
+            return proposing
+
+        is_turn = (number + 1) % self.period == 0
+        return lax.cond(is_turn, by(self.seldom, len(self.often.names)), by(self.often, 0))

@@ -1,0 +1,280 @@
+"""Tree priors on the number of leaves.
+
+Such a prior first draws how many leaves the whole tree has, then a tree with as many. Its weight is
+a product over the nodes, like that of any prior, times terms of how many leaves lie below the root
+and below each split: `LeafCountPrior` is the shared form. The exact posterior sums over them on an
+axis of leaf counts (`bdtppl.inference.pcfg.leaf_count`).
+
+References
+----------
+Denison, Mallick and Smith 1998, A Bayesian CART algorithm; Wu, Tjelmeland and West 2007, Bayesian
+CART: prior specification and posterior simulation.
+"""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import betaln, gammaln
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+
+from bdtppl.models.data import Design
+from bdtppl.models.priors import Node, Rule, Rules
+from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+
+__all__ = ["LeafCount", "LeafCountPrior", "Pinball", "log_leaf_counts", "require_node_wise"]
+
+
+class LeafCountPrior:
+    """What priors on the number of leaves share; see `bdtppl.models.priors.TreePrior`.
+
+    A tree T with K leaves weighs ``log_leaves(K)``, plus ``log_division(k_left, k)`` for every
+    split with k leaves below it, k_left of them on its left, plus ``log_rule`` of every split.
+
+    Attributes
+    ----------
+    max_leaves
+        Most leaves of a tree.
+    rules
+        See `bdtppl.models.priors.TreePrior`.
+    """
+
+    max_leaves: int
+    rules: Rules
+
+    depends_on_depth: ClassVar[bool] = False
+    counts_partitions: ClassVar[bool] = False
+    sums_to_at_most_one: ClassVar[bool] = True
+    is_normalised: ClassVar[bool] = False
+    parameter_support: ClassVar[dict[str, Constraint]] = {"rate": constraints.positive}
+    node_facts: ClassVar[tuple[str, ...]] = ()
+    rule_facts: ClassVar[tuple[str, ...]] = ()
+
+    def resolve(self, design: Design):
+        """Return the prior itself: nothing depends on the rows alone."""
+        return self
+
+    def log_stop(self, node: Node) -> Any:
+        """Return 0: where a tree stops is said by its numbers of leaves."""
+        return jnp.zeros_like(node.depth, dtype=float)
+
+    def log_split(self, node: Node, rule: Rule) -> Any:
+        """Log weight of all the rules that an entry stands for together."""
+        raise NotImplementedError
+
+    def log_rule(self, node: Node, rule: Rule) -> Any:
+        """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
+        weight = self.log_split(node, rule)
+        return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
+
+    def log_leaves(self, num_leaves: Any) -> Any:
+        """Log weight of the tree's number of leaves; -inf beyond `max_leaves`."""
+        raise NotImplementedError
+
+    def log_division(self, num_left: Any, num_leaves: Any) -> Any:
+        """Log weight of a split's leaves on the left among its ``num_leaves``; -inf if impossible.
+
+        Possible are 1 to ``num_leaves - 1``.
+        """
+        raise NotImplementedError
+
+
+def _require_sizes(prior: LeafCountPrior) -> None:
+    most = prior.max_leaves
+    if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
+        raise ValueError(f"max_leaves must be an integer of at least 1; got {most!r}.")
+    if prior.rules not in ("gaps", "cuts"):
+        raise ValueError(f"rules must be 'gaps' or 'cuts'; got {prior.rules!r}.")
+
+
+@pytree_dataclass
+class LeafCount(LeafCountPrior):
+    """A Poisson number of leaves, and all trees of one number equally probable.
+
+    Denison, Mallick and Smith 1998. The number of leaves K has the law of a Poisson(rate) variable
+    given 1 <= K <= ``max_leaves``, and given K every tree with K leaves, rules included, that the
+    table and the constraints allow has the same probability. With N_K the number of these,
+
+        P(T) = rate^K / K! / N_K / sum over j with N_j > 0 of rate^j / j!
+
+    Numbers of leaves that no tree has are left out of the sum. N_K belongs to a table: it is
+    counted on the exact chart (`bdtppl.inference.pcfg.leaf_count_posterior.with_num_trees`).
+
+    Attributes
+    ----------
+    rate
+        Rate of the Poisson law; the paper uses 10.
+    log_num_trees
+        float64 [max_leaves]; log N_K of K = 1, 2, ..., -inf where there is none. None until it is
+        counted.
+    max_leaves
+        Most leaves of a tree.
+
+    Examples
+    --------
+    >>> LeafCount(5.0, max_leaves=8)
+    LeafCount(rate=5.0, log_num_trees=None, max_leaves=8, rules='gaps')
+    """
+
+    rate: Number = 10.0
+    log_num_trees: Any = None
+    max_leaves: int = setting(default=20)
+    rules: Rules = setting(default="gaps")
+
+    def __post_init__(self):
+        require(lambda r: (r > 0) & np.isfinite(r), "rate must be above 0; got {}.", self.rate)
+        _require_sizes(self)
+        if isinstance(self.log_num_trees, np.ndarray) and (
+            self.log_num_trees.shape != (self.max_leaves,)
+        ):
+            raise ValueError(
+                f"log_num_trees must have one entry per number of leaves, ({self.max_leaves},); "
+                f"got {self.log_num_trees.shape}."
+            )
+
+    def log_split(self, node: Node, rule: Rule) -> Any:
+        """Return 0 for every rule."""
+        one = jnp.zeros_like(rule.feature, dtype=float)
+        return one if rule.log_num_cuts is None else one + rule.log_num_cuts
+
+    def log_leaves(self, num_leaves: Any) -> Any:
+        """Log of the Poisson probability over the number of such trees.
+
+        Raises
+        ------
+        ValueError
+            If the trees have not been counted.
+        """
+        if self.log_num_trees is None:
+            raise ValueError(
+                "LeafCount needs the number of trees with each number of leaves: count them with "
+                "bdtppl.inference.pcfg.leaf_count_posterior.with_num_trees(prior, grammar)."
+            )
+        place = jnp.clip(num_leaves - 1, 0, self.max_leaves - 1)
+        log_num_trees = jnp.asarray(self.log_num_trees)[place]
+        exists = (num_leaves <= self.max_leaves) & (log_num_trees > -jnp.inf)
+        return jnp.where(exists, _log_poisson(num_leaves, self.rate) - log_num_trees, -jnp.inf)
+
+    def log_division(self, num_left: Any, num_leaves: Any) -> Any:
+        """Return 0 where the division is possible."""
+        return jnp.where((num_left >= 1) & (num_left < num_leaves), 0.0, -jnp.inf)
+
+
+@pytree_dataclass
+class Pinball(LeafCountPrior):
+    """Leaves fall through the tree and part at every split (Wu, Tjelmeland and West 2007).
+
+    The number of leaves K is 1 + Poisson(rate), one of the laws that the paper names, cut off at
+    ``max_leaves``. A node with k > 1 leaves is a split; of the leaves
+
+        k_left - 1 ~ BetaBinomial(k - 2, balance, balance)
+
+    fall to its left: uniformly over 1, ..., k - 1 where ``balance`` is 1, nearer to halves where it
+    is more. Its feature is uniform among those with an available rule, its rule uniform among that
+    feature's. A node with one leaf is a leaf. A tree that would need a rule where none is available
+    does not exist: what falls on such trees is lost, and the prior is renormalised by the sum over
+    the trees that do.
+
+    Attributes
+    ----------
+    rate
+        Rate of the Poisson law of K - 1.
+    balance
+        Parameter of the law of the division, above 0.
+    max_leaves
+        Most leaves of a tree.
+
+    Examples
+    --------
+    >>> prior = Pinball(4.0, max_leaves=8)
+    >>> round(float(prior.log_division(1, 5)), 4)  # log 1/4
+    -1.3863
+    """
+
+    rate: Number = 5.0
+    balance: Number = 1.0
+    max_leaves: int = setting(default=20)
+    rules: Rules = setting(default="gaps")
+
+    parameter_support: ClassVar[dict[str, Constraint]] = {
+        "rate": constraints.positive,
+        "balance": constraints.positive,
+    }
+    node_facts: ClassVar[tuple[str, ...]] = ("log_num_features",)
+    rule_facts: ClassVar[tuple[str, ...]] = ("log_num_cuts", "log_num_feature_cuts")
+
+    def __post_init__(self):
+        require(lambda r: (r > 0) & np.isfinite(r), "rate must be above 0; got {}.", self.rate)
+        require(lambda b: b > 0, "balance must be above 0; got {}.", self.balance)
+        _require_sizes(self)
+
+    def log_split(self, node: Node, rule: Rule) -> Any:
+        """Log probability of the feature and of the cut."""
+        return rule.log_num_cuts - rule.log_num_feature_cuts - node.log_num_features
+
+    def log_leaves(self, num_leaves: Any) -> Any:
+        """Log of the Poisson probability of one leaf less."""
+        log_p = _log_poisson(num_leaves - 1, self.rate)
+        return jnp.where(num_leaves <= self.max_leaves, log_p, -jnp.inf)
+
+    def log_division(self, num_left: Any, num_leaves: Any) -> Any:
+        """Log of the beta-binomial probability, -inf where the division is impossible."""
+        is_possible = (num_left >= 1) & (num_left < num_leaves)
+        trials = jnp.where(is_possible, num_leaves - 2.0, 0.0)
+        hits = jnp.where(is_possible, num_left - 1.0, 0.0)
+        a = self.balance
+        log_p = (
+            gammaln(trials + 1.0)
+            - gammaln(hits + 1.0)
+            - gammaln(trials - hits + 1.0)
+            + betaln(hits + a, trials - hits + a)
+            - betaln(a, a)
+        )
+        return jnp.where(is_possible, log_p, -jnp.inf)
+
+
+def _log_poisson(count: Any, rate: Any) -> Any:
+    return count * jnp.log(rate) - rate - gammaln(count + 1.0)
+
+
+def log_leaf_counts(
+    prior: LeafCountPrior, is_leaf: Any, is_split: Any, left: Any, right: Any
+) -> Any:
+    """Log weight of the numbers of leaves of one tree, beside that of its rules.
+
+    Parameters
+    ----------
+    prior
+        The prior.
+    is_leaf, is_split
+        bool [k]; slots that hold a leaf or a split. Children lie after their parent.
+    left, right
+        int [k]; slots of the children; of no meaning where there are none.
+    """
+    num_slots = len(is_leaf)
+
+    def gather(i, counts):
+        slot = num_slots - 1 - i
+        below = counts[left[slot]] + counts[right[slot]]
+        return counts.at[slot].set(jnp.where(is_split[slot], below, counts[slot]))
+
+    counts = lax.fori_loop(0, num_slots, gather, is_leaf.astype(jnp.int32))
+    divisions = prior.log_division(counts[left], counts)
+    return prior.log_leaves(counts[0]) + jnp.where(is_split, divisions, 0.0).sum()
+
+
+def require_node_wise(prior: Any, inference: str) -> None:
+    """Refuse a prior on the number of leaves where only node-wise priors have a meaning.
+
+    Raises
+    ------
+    ValueError
+        If the prior is one.
+    """
+    if isinstance(prior, LeafCountPrior):
+        raise ValueError(
+            f"{inference} takes priors that weigh nodes one by one; {type(prior).__name__} weighs "
+            "the number of leaves. The exact posterior and Metropolis-Hastings take it."
+        )

@@ -1,0 +1,81 @@
+"""Chains that start at trees of the enumeration, for tests of Metropolis kernels."""
+
+import enumeration as en
+import exact_problems as ep
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference import hard_model
+from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.state import state_of
+from bdtppl.inference.written_trees import as_shape, write_out
+from bdtppl.models.tree import Tree
+
+
+def nested(problem, tree):
+    """Write a rule-tree as `Tree.from_nested` reads it."""
+    if isinstance(tree, en.Leaf):
+        return {}
+    feature, low, high, missing_left = tree.rule
+    threshold = problem.cut_thresholds[feature][high - 1]
+    if problem.rules == "gaps":
+        edges = problem.bucket_high[feature][low], problem.bucket_low[feature][high]
+        threshold = sum(edges) / 2
+    return {
+        "feature": feature,
+        "threshold": threshold,
+        "missing_left": missing_left,
+        "left": nested(problem, tree.left),
+        "right": nested(problem, tree.right),
+    }
+
+
+class Chains:
+    """States at all trees of positive probability; inside a double-precision scope.
+
+    Attributes
+    ----------
+    trees
+        The rule-trees.
+    probability
+        Posterior probability of each.
+    model, state
+        The model, and one chain at each tree.
+    """
+
+    def __init__(self, case, prior, capacity):
+        self.case = case
+        self.trees = [tree for tree, p in case.probabilities.items() if p > 0]
+        self.probability = np.array([case.probabilities[tree] for tree in self.trees])
+        self.model = hard_model.pose(case.design, case.y, prior, case.leaf, case.constraints)
+        batch = Tree.concatenate(
+            [Tree.from_nested(nested(case.problem, tree)).reshape(1) for tree in self.trees]
+        )
+        self.state = state_of(self.model, as_shape(self.model, case.design, batch, capacity))
+
+    def read(self, shape):
+        """Rule-trees of structures [b]."""
+        shape = jax.tree.map(np.asarray, shape)
+        return ep.rule_trees(self.case, write_out(self.model, self.case.design, shape).trees)
+
+    def drawn(self, num_chains, seed=0):
+        """Take trees drawn from the posterior: their numbers, and their states."""
+        p = self.probability / self.probability.sum()
+        number = np.random.default_rng(seed).choice(len(p), num_chains, p=p)
+        return number, jax.tree.map(lambda a: a[number], self.state)
+
+    def walked(self, kernel, num_chains, num_steps):
+        """Rule-trees after some steps from exact draws."""
+        _, state = self.drawn(num_chains)
+        _, kept, _ = walk(
+            jax.random.split(ep.key(1), num_chains),
+            jnp.int32(0),
+            state,
+            self.model,
+            kernel,
+            jnp.ones(num_chains),
+            num_draws=1,
+            thin=num_steps,
+        )
+        return self.read(jax.tree.map(lambda a: np.asarray(a)[0], kept.shape))
