@@ -234,6 +234,9 @@ class _Reader:
                     KeepTogether, ("keep_together", number, feature), {"intervals": {feature: ends}}
                 )
             made.append(self.make(KeepTogether, ("keep_together", number), {"intervals": box}))
+        if not isinstance(values.get("monotone", {}), Mapping):
+            own = (*place, "monotone")
+            raise self.fail(own, "monotone must be a table from features to 1 or -1.")
         levels = values.get("features_at_depth")
         if levels is not None:
             own = (*place, "features_at_depth")

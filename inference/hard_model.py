@@ -37,6 +37,7 @@ __all__ = [
     "node_weights",
     "pose",
     "split_scores",
+    "thresholds",
 ]
 
 _UNROLLED = 32  # words of a set that are counted in one fused operation
@@ -92,6 +93,8 @@ class Model(NamedTuple):
         float64 scalars; limits.
     path
         What nodes remember of their paths, or None where no constraint looks at them.
+    directions
+        int [d]; directions of monotone features, or None.
     prior, leaf
         The model's numbers, float64.
     """
@@ -120,6 +123,7 @@ class Model(NamedTuple):
     min_leaf: jax.Array
     max_depth: jax.Array
     path: PathMemory | None
+    directions: jax.Array | None
     prior: Any
     leaf: Any
 
@@ -159,7 +163,7 @@ def pose(
     constraints = Constraints() if constraints is None else constraints
     require_rules_apart(prior, constraints)
     allowed = constraints.allows(design.names)
-    path = constraints.path_memory(design.names)
+    path, directions = constraints.path_memory(design.names), constraints.directions(design.names)
     row = np.repeat(np.arange(design.num_rows), design.weights)
     codes = design.codes[row]
     runs = []
@@ -216,6 +220,7 @@ def pose(
             min_leaf=jnp.float64(constraints.min_leaf),
             max_depth=jnp.float64(max_depth),
             path=jax.tree.map(jnp.asarray, path),
+            directions=None if directions is None else jnp.asarray(directions),
             prior=as_float64(prior.resolve(design)),
             leaf=as_float64(leaf),
         )
@@ -274,12 +279,16 @@ def children(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array,
     if model.path is None:
         return rows & side, rows & ~side
     own, memory = rows[:, :-1], rows[:, -1]
-    threshold = _thresholds(model, _meet(rows, model.rows_at))[jnp.arange(len(rule)), rule]
-    memories = model.path.children(memory, model.feature[rule], threshold)
+    memories = model.path.children(memory, model.feature[rule], thresholds(model, rows, rule))
     return tuple(
         jnp.concatenate([words, memory[:, None]], axis=1)
         for words, memory in zip((own & side, own & ~side), memories, strict=True)
     )
+
+
+def thresholds(model: Model, rows: jax.Array, rule: jax.Array) -> jax.Array:
+    """Look up the thresholds of nodes' rules [m], float64 [m]."""
+    return _thresholds(model, _meet(rows, model.rows_at))[jnp.arange(len(rule)), rule]
 
 
 def _thresholds(model: Model, is_present: jax.Array) -> jax.Array:

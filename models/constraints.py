@@ -74,7 +74,8 @@ def _interval(feature: Feature, low: Any, high: Any) -> tuple[Feature, float, fl
 class Constraints:
     """Limits on the trees of a model.
 
-    The last three look at the path from the root. They are given as shown, and kept as tuples.
+    Boxes, features at depths and orders look at the path from the root. What is given as a mapping
+    or a list is kept as tuples.
 
     Attributes
     ----------
@@ -92,6 +93,10 @@ class Constraints:
     before
         Pairs of features, ``(("age", "start"),)``: rules on the second one stand only below a split
         on the first.
+    monotone
+        Directions by feature, ``{"dose": 1}``: 1 where posterior means of leaves must not fall
+        along the feature (those of class indices in classification), -1 where they must not rise
+        (see `bdtppl.models.monotone`). They depend on the leaves, so only Metropolis keeps to them.
 
     Examples
     --------
@@ -107,6 +112,7 @@ class Constraints:
     keep_together: Any = ()
     features_at_depth: Any = ()
     before: Any = ()
+    monotone: Any = ()
 
     def __post_init__(self):
         if not _is_count(self.min_leaf, 1):
@@ -127,6 +133,12 @@ class Constraints:
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
         object.__setattr__(self, "before", pairs)
+        directions = self.monotone
+        directions = directions.items() if isinstance(directions, Mapping) else directions
+        directions = tuple((feature, direction) for feature, direction in directions)
+        if any(isinstance(d, bool) or d not in (-1, 1) for _, d in directions):
+            raise ValueError(f"monotone must give features 1 or -1; got {self.monotone!r}.")
+        object.__setattr__(self, "monotone", directions)
 
     @property
     def looks_at_path(self) -> bool:
@@ -142,11 +154,41 @@ class Constraints:
             If a feature that any of the constraints names does not exist.
         """
         self.path_memory(names)
+        self.directions(names)
         if self.features is None:
             return np.ones(len(names), bool)
         allowed = np.zeros(len(names), bool)
         allowed[_places(self.features, names, "features")] = True
         return allowed
+
+    def directions(self, names: Sequence[str]) -> np.ndarray | None:
+        """Directions along features of these names, int [d] of -1, 0 or 1; None if there are none.
+
+        Raises
+        ------
+        ValueError
+            If a feature does not exist.
+        """
+        if not self.monotone:
+            return None
+        found = np.zeros(len(names), int)
+        features, directions = zip(*self.monotone, strict=True)
+        found[_places(features, names, "monotone")] = directions
+        return found
+
+    def require_free_leaves(self, inference: str) -> None:
+        """Refuse monotone features for an inference that scores leaves one by one.
+
+        Raises
+        ------
+        ValueError
+            If any feature is monotone.
+        """
+        if self.monotone:
+            raise ValueError(
+                f"{inference} cannot keep to monotone features, which tie the leaves of a tree "
+                f"together: use a Metropolis tree."
+            )
 
     def path_memory(self, names: Sequence[str]) -> PathMemory | None:
         """Tabulate what looks at the path, for features of these names; None where nothing does.

@@ -15,6 +15,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design, midpoint
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 from bdtppl.models.leaves import Leaf
+from bdtppl.models.monotone import expected_target, is_monotone
 from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import (
     Node,
@@ -64,6 +65,7 @@ class _Columns(NamedTuple):
     allowed: Any  # bool [d]
     num_items: Any  # int [d]; rules of each feature, whether or not a node has them
     path: PathMemory | None
+    directions: Any  # int [d] of monotone features, or None
 
 
 def log_joint(
@@ -153,6 +155,7 @@ def _columns(design: Design, constraints: Constraints) -> _Columns:
         allowed=constraints.allows(design.names),
         num_items=(design.num_codes - 1) * (1 + design.has_missing),
         path=constraints.path_memory(design.names),
+        directions=constraints.directions(design.names),
     )
     return jax.tree.map(jnp.asarray, columns)
 
@@ -240,11 +243,15 @@ def _score_tree(tree, columns: _Columns, rows, prior, leaf, min_leaf, max_depth)
         rule = rule._replace(log_share=shares[slot, at, side])
     log_rule = jnp.where(allowed, prior.log_rule(node, rule), -jnp.inf)
     log_prior = jnp.where(is_split, log_rule, 0.0) + jnp.where(is_leaf, prior.log_stop(node), 0.0)
-    scores = leaf.log_marginal(inside.astype(float) @ rows)
-    log_likelihood = jnp.where(is_leaf, scores, 0.0).sum()
+    statistics = inside.astype(float) @ rows
+    log_likelihood = jnp.where(is_leaf, leaf.log_marginal(statistics), 0.0).sum()
     log_joint = log_prior.sum() + log_likelihood
     if isinstance(prior, LeafCountPrior):
         log_joint += log_leaf_counts(prior, is_leaf, is_split, left, right)
+    if columns.directions is not None:
+        mean, cut = expected_target(leaf, statistics), found.threshold[slot, at]
+        shape = feature, cut, left, right, is_leaf
+        log_joint = jnp.where(is_monotone(columns.directions, *shape, mean), log_joint, -jnp.inf)
     return log_joint, log_likelihood
 
 

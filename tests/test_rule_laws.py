@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_metropolis as metropolis
 from test_exact_posterior import (
     check_evidence,
     check_normalised,
@@ -50,8 +51,7 @@ MODELS = [
 
 def test_a_program_equals_the_enumeration():
     case = ep.case_of_law("program", "cuts", "classes", 0)
-    for check in CHECKS:
-        check(case, case.exact)
+    check_evidence(case, case.exact)
     check_scores(case, by_rows)
 
 
@@ -178,11 +178,10 @@ def test_the_program_of_figure_2():
     shares = root_shares(prior, design)
     np.testing.assert_allclose([shares[f, 0.5] for f in range(3)], [0.4, 0.3, 0.3])
     leaf = DirichletCategorical.symmetric(2)
-    exact = ExactPosterior(compile_grammar(design), prior, leaf, np.array([0, 1, 1, 0]))
-    assert abs(exact.log_prior_normaliser) < 1e-12
     prior_alone = ExactPosterior(
-        exact.grammar, prior, leaf, np.array([0, 1, 1, 0]), observed=np.zeros(4, bool)
+        compile_grammar(design), prior, leaf, np.array([0, 1, 1, 0]), observed=np.zeros(4, bool)
     )
+    assert abs(prior_alone.log_partition) < 1e-12
     # No tree is the root alone; a stump on x1 has one leaf that can split, and does not: .4 x .5.
     best = prior_alone.k_best(1000)
     assert (best.trees.num_leaves > 1).all()
@@ -253,3 +252,30 @@ def test_other_inferences_refuse_what_they_cannot_do():
     prior = DepthDecay(rules="cuts", over="rules")
     with pytest.raises(ValueError, match="each_cut=True"):
         ExactPosterior(compile_grammar(design, rules="cuts"), prior, leaf, y)
+
+
+# ----------------------------------------------------------------------------------- Metropolis
+
+
+def small_case(law, rules, path):
+    """Draw a case of few trees whose choices of a rule `grid_of_choices` can make."""
+    for seed in range(1000):
+        case = ep.case_of_law(law, rules, "classes", seed, path=path, num_rows=5, most_trees=100)
+        tabled = metropolis.posed(case)
+        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_feature)).max() <= 3:
+            return case
+    raise AssertionError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("law", "rules", "path"),
+    [
+        ("program", "gaps", ()),
+        ("chronological", "cuts", ("boxes",)),
+        ("all rules by gap and feature", "gaps", ("order", "levels")),
+        ("program", "cuts", ("boxes", "levels", "order")),
+    ],
+)
+def test_every_move_is_in_balance_with_the_posterior(law, rules, path):
+    metropolis.check_balance(small_case(law, rules, path))

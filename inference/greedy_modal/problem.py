@@ -135,6 +135,7 @@ def pose(
 
 
 def _require_greedy(prior: TreePrior, constraints: Constraints) -> None:
+    constraints.require_free_leaves("Greedy modal trees")
     if constraints.looks_at_path:
         raise ValueError(
             "Greedy modal trees do not look at the path: keep_together, features_at_depth and "

@@ -12,10 +12,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, NodeTerms, children, node_terms
+from bdtppl.inference.hard_model import (
+    Model,
+    NodeTerms,
+    children,
+    leaf_statistics,
+    node_terms,
+    thresholds,
+)
 from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count
 from bdtppl.inference.written_trees import hand_down, root_rows
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
+from bdtppl.models.monotone import expected_target, is_monotone
 
 __all__ = [
     "State",
@@ -115,9 +123,23 @@ def summed(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array) -> St
         log_prior += jax.vmap(partial(log_leaf_counts, model.prior))(
             shape.is_leaf, shape.is_split, shape.left, shape.left + 1
         )
+    if model.directions is not None:
+        log_prior = jnp.where(_keeps_order(model, shape, rows), log_prior, -jnp.inf)
     return state._replace(
         log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
+    )
+
+
+def _keeps_order(model: Model, shape: Shape, rows: jax.Array) -> jax.Array:
+    """Whether trees are monotone where they must be, bool [b]."""
+    flat, rule = rows.reshape(-1, rows.shape[-1]), jnp.maximum(shape.rule, 0)
+    threshold = thresholds(model, flat, rule.ravel()).reshape(rule.shape)
+    mean = expected_target(model.leaf, leaf_statistics(model, flat)).reshape(rule.shape)
+    feature = jnp.where(shape.is_split, model.feature[rule], -1)
+    of_each = jax.vmap(is_monotone, (None, 0, 0, 0, 0, 0, 0))
+    return of_each(
+        model.directions, feature, threshold, shape.left, shape.left + 1, shape.is_leaf, mean
     )
 
 

@@ -463,8 +463,11 @@ def compile_grammar(
     ------
     TooManySubproblems
         If the budget is exceeded.
+    ValueError
+        If constraints name features that do not exist, or monotone ones.
     """
     constraints = Constraints() if constraints is None else constraints
+    constraints.require_free_leaves("The exact posterior")
     each_cut = rules == "cuts" and (each_cut or bool(constraints.keep_together))
     key = _fingerprint(design, (rules, constraints, each_cut))
     if key in _cache and _cache[key].num_subproblems <= max_subproblems:

@@ -1,0 +1,98 @@
+"""Monotone features: leaf means in order, against a check written out over pairs of leaves."""
+
+import math
+from dataclasses import replace
+
+import enumeration as en
+import exact_problems as ep
+import numpy as np
+import pytest
+from test_path_constraints import by_rows, by_tables
+
+from bdtppl.inference.greedy_modal import problem as greedy
+from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.models.constraints import Constraints
+
+DIRECTIONS = {0: 1, 2: -1}
+
+
+def leaves(problem, tree, box):
+    """List the leaves of a tree with their boxes, {feature: (low, high)}."""
+    if isinstance(tree, en.Leaf):
+        return [(tree.rows, box)]
+    cut, f = en.rule_threshold(problem, tree.rule), tree.rule.feature
+    low, high = box[f]
+    return [
+        *leaves(problem, tree.left, {**box, f: (low, min(high, cut))}),
+        *leaves(problem, tree.right, {**box, f: (max(low, cut), high)}),
+    ]
+
+
+def keeps_order(case, tree):
+    whole = dict.fromkeys(range(case.problem.num_features), (-math.inf, math.inf))
+    found = leaves(case.problem, tree, whole)
+
+    def mean(rows):
+        mean = case.reference_leaf.predictive_mean(case.problem, rows)
+        return float(mean if mean.ndim == 0 else sum(k * p for k, p in enumerate(mean)))
+
+    for rows, box in found:
+        for other_rows, other in found:
+            for f, direction in DIRECTIONS.items():
+                overlaps = all(
+                    max(box[g][0], other[g][0]) < min(box[g][1], other[g][1])
+                    for g in whole
+                    if g != f
+                )
+                is_ordered = box[f][1] <= other[f][0] and overlaps
+                if is_ordered and direction * (mean(other_rows) - mean(rows)) < -1e-12:
+                    return False
+    return True
+
+
+def check(family, rules, score, broken=False):
+    case = ep.case_of_law("all rules alike", rules, family, 5)
+    best = case.exact.k_best(150)
+    limits = {f: -d for f, d in DIRECTIONS.items()} if broken else DIRECTIONS
+    ordered = replace(case, constraints=replace(case.constraints, monotone=limits))
+    found = score(ordered, best.trees)
+    expected = [keeps_order(case, tree) for tree in ep.rule_trees(case, best.trees)]
+    assert 10 < sum(expected) < len(expected) - 10
+    np.testing.assert_allclose(found, np.where(expected, best.log_joint, -np.inf), atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", [by_rows, by_tables])
+@pytest.mark.parametrize("rules", ["gaps", "cuts"])
+@pytest.mark.parametrize("family", ep.FAMILIES)
+def test_only_monotone_trees_have_weight(family, rules, score):
+    check(family, rules, score)
+    with pytest.raises(AssertionError):
+        check(family, rules, score, broken=True)
+
+
+@pytest.mark.slow
+def test_chains_stay_monotone():
+    case = ep.case_of_law("all rules alike", "gaps", "values", 5)
+    limits = replace(case.constraints, monotone=DIRECTIONS)
+    drawn = sample(
+        ep.key(0), case.design, case.y, case.prior, case.leaf, limits, warmup=50, draws=50, thin=5
+    )
+    trees = ep.rule_trees(case, drawn.posterior.trees.reshape(-1))
+    assert len(set(trees)) > 5
+    assert all(keeps_order(case, tree) for tree in set(trees))
+    assert np.isfinite(drawn.posterior.sample_stats["log_joint"]).all()
+
+
+def test_what_cannot_keep_to_them_says_so():
+    case = ep.random_case("depth decay, gaps", "classes", 0)
+    limits = Constraints(monotone={0: 1})
+    with pytest.raises(ValueError, match="The exact posterior cannot keep to monotone features"):
+        compile_grammar(case.design, constraints=limits)
+    with pytest.raises(ValueError, match="Greedy modal trees cannot keep to monotone features"):
+        greedy.pose(case.design, case.y, case.prior, case.leaf, limits)
+    with pytest.raises(ValueError, match="must give features 1 or -1"):
+        Constraints(monotone={0: 2})
+    with pytest.raises(ValueError, match="monotone names 'dose', which is not one of"):
+        Constraints(monotone={"dose": 1}).allows(case.design.names)
