@@ -59,9 +59,11 @@ _PARAMETERS = """
     constraints
         Further `bdtppl.models.constraints.Constraints`.{classes}
     proposal
-        How trees are proposed: "chipman" or "denison" for the moves of these papers, a mapping
-        from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities, or a
-        kernel (`bdtppl.inference.metropolis.kernel.Kernel`).
+        How trees are proposed: "chipman" or "denison" for the moves of these papers; "regrow",
+        "cyclic" or "independence" to prune a tree at a uniform, at each of the first eight or at
+        the first point, and regrow it from the prior (Angelopoulos and Cussens); a mapping from
+        names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities; or a kernel
+        (`bdtppl.inference.metropolis.kernel.Kernel`).
     chains
         Independent chains.
     warmup, draws, thin

@@ -281,13 +281,17 @@ def sample_edits(
         raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
     kernel = RegrowEdits(start, jnp.float64(prior.edit_probability))
     keys, power = jax.random.split(rng_key, chains), jnp.ones(chains)
+    first = [np.asarray(state.log_likelihood)[None]]
     if warmup:
-        state, _, _ = walk(
-            keys, jnp.int32(0), state, model, kernel, power, num_draws=1, thin=warmup
+        piece = min(thin, warmup)
+        state, early, _ = walk(
+            keys, jnp.int32(0), state, model, kernel, power, num_draws=warmup // piece, thin=piece
         )
+        first.append(np.asarray(early.log_likelihood))
     _, walked, tally = walk(
         keys, jnp.int32(warmup), state, model, kernel, power, num_draws=draws, thin=thin
     )
+    trajectory = np.concatenate([*first, np.asarray(walked.log_likelihood)]).T
     shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
     shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)
     written = write_out(model, design, shape)
@@ -308,4 +312,7 @@ def sample_edits(
         log_evidence_se=float("nan"),
     )
     acceptance = {"edit": np.asarray(tally.accepted / tally.proposed)[:, 0]}
-    return Sampled(posterior, acceptance, np.asarray(tally.overflows))
+    early = np.arange(len(trajectory[0]) - draws) * min(thin, warmup)
+    steps = np.concatenate([early, warmup + thin * np.arange(1, draws + 1)])
+    overflows = np.asarray(tally.overflows)
+    return Sampled(posterior, acceptance, overflows, np.ones(1), np.empty(0), steps, trajectory)

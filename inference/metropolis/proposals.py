@@ -5,12 +5,16 @@ from typing import Any
 
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import CHIPMAN, DENISON, LocalMoves
+from bdtppl.inference.metropolis.regrow import Regrow
 
 __all__ = ["PROPOSALS", "as_kernel"]
 
 PROPOSALS: Mapping[str, Callable[[], Kernel]] = {
     "chipman": lambda: LocalMoves.of(CHIPMAN),
     "denison": lambda: LocalMoves.of(DENISON),
+    "regrow": Regrow,
+    "cyclic": lambda: Regrow("cycle"),
+    "independence": lambda: Regrow("root"),
 }
 
 
