@@ -15,7 +15,13 @@ import numpy as np
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
-from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
+from bdtppl.models.priors import (
+    DepthDecay,
+    DescriptionLength,
+    GreedyPartition,
+    LeafPenalty,
+    Program,
+)
 from bdtppl.models.table import Schema
 
 __all__ = ["decode", "encode"]
@@ -33,6 +39,7 @@ _PARTS = {
         LeafPenalty,
         NormalInverseGamma,
         Pinball,
+        Program,  # so that an error names its function, which cannot be saved
     )
 }
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds

@@ -20,8 +20,8 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design, midpoint
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.path_memory import PathMemory
-from bdtppl.models.priors import Node, Rule, TreePrior, require_rules_apart, weighs_each_cut
-from bdtppl.models.rule_laws import DenseRules
+from bdtppl.models.priors import Node, Rule, TreePrior, require_rules_apart, rule_law
+from bdtppl.models.rule_laws import DenseRules, RuleLaw
 
 __all__ = [
     "Available",
@@ -390,8 +390,9 @@ def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array)
     every = jnp.arange(len(place))
     feature = model.feature[place]
     shared_by = 1.0
-    if weighs_each_cut(prior):
-        shares = _log_shares(model, found, node)
+    law = rule_law(prior)
+    if law is not None:
+        shares = _log_shares(model, law, found, node)
         facts = Rule(feature, log_share=shares[every, place])
     else:
         cuts_of_gap, width, total_width = _gap(model, found, place)
@@ -424,8 +425,9 @@ def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
     )
     num_features = model.by_feature.shape[1]
     reads = set(model.prior.node_facts)
-    if weighs_each_cut(model.prior):
-        reads |= model.prior.law.reads(num_features)[0]
+    law = rule_law(model.prior)
+    if law is not None:
+        reads |= law.reads(num_features)[0]
     if reads.isdisjoint(("least", "greatest")):
         return node
     is_present = found.is_present
@@ -441,9 +443,8 @@ def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
     )
 
 
-def _log_shares(model: Model, found: Available, node: Node) -> jax.Array:
+def _log_shares(model: Model, law: RuleLaw, found: Available, node: Node) -> jax.Array:
     """Log probability of every rule given that its node splits, float64 [m, R]."""
-    law = model.prior.law
     cuts_of_gap, width = _every_gap(model, found)
     rule = Rule(
         model.feature[None],
@@ -488,8 +489,9 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     found = available_rules(model, rows, depth)
     node = _node_facts(model, found, depth)
     shared_by = _every_num_equivalent(model, found, rows) if prior.counts_partitions else 1.0
-    if weighs_each_cut(prior):
-        facts = Rule(model.feature[None], log_share=_log_shares(model, found, node))
+    law = rule_law(prior)
+    if law is not None:
+        facts = Rule(model.feature[None], log_share=_log_shares(model, law, found, node))
     else:
         cuts_of_gap, width = _every_gap(model, found)
         total_width = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature

@@ -23,7 +23,7 @@ from bdtppl.models.priors import (
     Rules,
     TreePrior,
     require_rules_apart,
-    weighs_each_cut,
+    rule_law,
 )
 from bdtppl.models.rule_laws import DenseRules, RuleLaw
 from bdtppl.models.tree import Tree
@@ -238,8 +238,9 @@ def _score_tree(tree, columns: _Columns, rows, prior, leaf, min_leaf, max_depth)
         jnp.log(jnp.maximum(num_feature_cuts[slot, split_on], 1)),
         jnp.log(found.width[slot, at] / feature_width),
     )
-    if weighs_each_cut(prior):
-        shares = _log_shares(prior.law, columns, found, available, node)
+    law = rule_law(prior)
+    if law is not None:
+        shares = _log_shares(law, columns, found, available, node)
         rule = rule._replace(log_share=shares[slot, at, side])
     log_rule = jnp.where(allowed, prior.log_rule(node, rule), -jnp.inf)
     log_prior = jnp.where(is_split, log_rule, 0.0) + jnp.where(is_leaf, prior.log_stop(node), 0.0)

@@ -37,6 +37,7 @@ __all__ = [
     "Rules",
     "TreePrior",
     "require_rules_apart",
+    "rule_law",
     "weighs_each_cut",
 ]
 
@@ -127,9 +128,14 @@ class TreePrior(Protocol):
         ...
 
 
+def rule_law(prior: Any) -> RuleLaw | None:
+    """Law that a prior reads ``log_share`` from, or None where it reads no such fact."""
+    return prior.law if "log_share" in prior.rule_facts else None
+
+
 def weighs_each_cut(prior: TreePrior) -> bool:
     """Whether a prior may weigh the cuts of one gap apart."""
-    return "log_share" in prior.rule_facts
+    return rule_law(prior) is not None
 
 
 def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:

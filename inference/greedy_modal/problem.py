@@ -110,13 +110,14 @@ def pose(
     """
     require_node_wise(prior, "The greedy modal tree")
     constraints = Constraints() if constraints is None else constraints
+    prior = prior.resolve(design)
     _require_greedy(prior, constraints)
     allowed = np.zeros(design.num_features, bool)
     allowed[:num_features] = constraints.allows(design.names[:num_features])
     columns = _columns(design, leaf, y, allowed)
     return Problem(
         design,
-        prior.resolve(design),
+        prior,
         leaf,
         constraints,
         columns,

@@ -18,7 +18,7 @@ from jax import lax
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
-from bdtppl.models.priors import Node, Rule, TreePrior, weighs_each_cut
+from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
 
 __all__ = [
     "BLOCK_NODES",
@@ -104,8 +104,9 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     rule_facts = {
         name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts) - {"log_share"})
     }
-    if weighs_each_cut(prior):
-        rule_facts["log_share"] = log_shares(grammar, prior.law, num_levels)
+    law = rule_law(prior)
+    if law is not None:
+        rule_facts["log_share"] = log_shares(grammar, law, num_levels)
     facts = [*node_facts.values(), *rule_facts.values()]
     most = max((int(f.max(initial=0)) for f in facts if f.dtype == np.int32), default=0)
     return Chart(
@@ -137,8 +138,8 @@ def _fact(grammar: Grammar, name: str) -> np.ndarray:
 
 def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
     """Lay out a grammar with the facts that a prior reads, once for all priors that read them."""
-    law = prior.law if weighs_each_cut(prior) else None
-    key = (prior.depends_on_depth, tuple(prior.node_facts), tuple(prior.rule_facts), law)
+    facts = tuple(prior.node_facts), tuple(prior.rule_facts)
+    key = (prior.depends_on_depth, *facts, rule_law(prior))
     if key not in grammar.charts:
         # Arrays of the chart are constants, also where it is first asked for inside a trace.
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
