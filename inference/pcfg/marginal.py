@@ -191,6 +191,7 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
     callable
         (prior, leaf) -> scalar; differentiable once.
     """
+    require_node_wise(prior, "The differentiable log evidence")
     chart = chart_for(grammar, prior)
     no_weight = np.zeros(grammar.design.num_features)
 
