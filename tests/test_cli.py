@@ -233,6 +233,19 @@ def test_fits_a_greedy_modal_tree(flowers, tmp_path):
     assert run("predict", out, flowers).stdout.count("\n") > 10
 
 
+@pytest.mark.slow
+def test_fits_by_particle_filters(flowers, tmp_path):
+    out = tmp_path / "particle"
+    options = ["--model", "particle", "--particles", 20, "--runs", 3, "--out", out]
+    printed = run("fit", flowers, "--target", "species", *options).stdout
+    assert "3 runs of 20, effectively" in printed
+    assert "standard error" in printed
+    model = bdtppl.load(out)
+    assert isinstance(model, bdtppl.ParticleTreeClassifier)
+    assert model.bins is None
+    assert run("predict", out, flowers).stdout.count("\n") > 10
+
+
 # -------------------------------------------------------------------------------------- predict
 
 

