@@ -131,7 +131,7 @@ def joined(rule, left, right):
 
 @functools.cache
 def small_case(model, family):
-    return ep.random_case(model, family, 0, most_trees=60, num_rows=5)
+    return ep.random_case(model, family, 0, most_trees=120, num_rows=5, max_depth=None, min_leaf=1)
 
 
 @pytree_dataclass
@@ -184,7 +184,7 @@ def nested(case, tree):
         return {}
     feature, low, high, missing_left = tree.rule
     if case.problem.rules == "cuts":
-        threshold = case.cuts[feature][high - 1]
+        threshold = case.design.cut_threshold[case.design.offset[feature] + high]
     else:
         ends = case.problem.bucket_high[feature][low], case.problem.bucket_low[feature][high]
         threshold = sum(ends) / 2
@@ -212,6 +212,7 @@ def check_steps(case, kernel, number=0, mistake=(1.0, 0.0)):
         keys = jax.random.split(ep.key(5), len(many.log_prior))
         new = one_step(keys, number, many, tabled, twisted(kernel, *mistake))
         ends = names(case, tabled, new)
+        assert names(case, tabled, state.shape) == list(case.probabilities)
     starts = np.repeat(np.arange(len(reference.target)), repeats).tolist()
     numbered = list(case.probabilities)
     observed = Counter((numbered[i], end) for i, end in zip(starts, ends, strict=True))
