@@ -15,7 +15,8 @@ from bdtppl.inference.metropolis.trees import Shape, roots
 
 __all__ = ["State", "hand_down", "initial", "root_rows", "scored", "select", "state_of"]
 
-_PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once
+_PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once, at most
+_FEWEST_NODES = 16  # that are
 
 
 class State(NamedTuple):
@@ -114,7 +115,9 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
 
 def _score(model: Model, shape: Shape, rows, scores, changed) -> jax.Array:
     num_entries = changed.size
-    piece = min(num_entries, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
+    # A step changes about two nodes a chain.
+    most = max(_FEWEST_NODES, _PIECE_ENTRIES // model.left_rows.shape[1])
+    piece = min(num_entries, max(_FEWEST_NODES, 2 * len(changed)), most)
     # Numbers of the changed entries, side by side.
     running = jnp.cumsum(changed.ravel(), dtype=jnp.int32)
     nowhere = jnp.full(num_entries + piece, num_entries, jnp.int32)
