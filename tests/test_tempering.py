@@ -92,7 +92,7 @@ def test_an_exchange_by_the_inverse_ratio_is_noticed():
 @pytest.mark.slow
 @pytest.mark.parametrize("num_rounds", [1, 5])
 @pytest.mark.parametrize(
-    ("model", "family"), [("depth decay, gaps", "classes"), ("description length, cuts", "values")]
+    ("model", "family"), [("depth decay, gaps", "classes"), ("greedy partition, gaps", "values")]
 )
 def test_exact_draws_of_every_power_stay_exact(model, family, num_rounds):
     case = ep.random_case(model, family, 7)

@@ -32,7 +32,7 @@ from bdtppl.models.tree import Tree
 __all__ = ["Sampled", "sample"]
 
 _GROUPS = 4  # at most
-_LEAST_WALKS = 32  # of a group; smaller ones are no faster
+_LEAST_WALKS = 32  # of a group: fewer are hardly faster
 _ROUNDS = 20  # parts of a run, after each of which progress is told
 
 
@@ -130,7 +130,7 @@ def sample(
     states = _start(model, design, chains, capacity, start)
     begin = np.asarray(states.log_likelihood)
 
-    size = max(-(-chains // _GROUPS), _LEAST_WALKS // len(powers), 1)
+    size = _group_size(chains, len(powers))
     groups = [slice(first, first + size) for first in range(0, chains, size)]
     ladders = jax.tree.map(lambda a: jnp.repeat(a, len(powers), axis=0), states)
     parts = []
@@ -228,6 +228,12 @@ def _start(model: Model, design: Design, chains: int, capacity: int, start: Tree
     if not np.isfinite(np.asarray(states.log_prior)).all():
         raise ValueError("A tree to start from has a leaf or a rule that the model rules out.")
     return states
+
+
+def _group_size(chains: int, num_powers: int) -> int:
+    """Part chains into groups of one size, so that all run the same compiled code."""
+    most = min(_GROUPS, -(-chains * num_powers // _LEAST_WALKS))
+    return chains // max(number for number in range(1, most + 1) if chains % number == 0)
 
 
 def _schedule(warmup: int, draws: int, thin: int) -> list[tuple[int, int, bool]]:

@@ -36,7 +36,8 @@ __all__ = [
     "summed",
 ]
 
-_PIECE_ENTRIES = 1 << 14  # nodes times rules that are scored at once
+_PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once, at most
+_FEWEST_NODES = 16  # that are
 
 
 class State(NamedTuple):
@@ -197,7 +198,9 @@ def at_nodes(
     outputs
         Pytree of arrays [b, k, ...], returned with the new values written into it.
     """
-    piece = min(flags.size, max(16, _PIECE_ENTRIES // model.left_rows.shape[1]))
+    # A step changes about two nodes a chain.
+    most = max(_FEWEST_NODES, _PIECE_ENTRIES // model.left_rows.shape[1])
+    piece = min(flags.size, max(_FEWEST_NODES, 2 * len(flags)), most)
     # Flagged nodes are numbered chain after chain, and found again by their number.
     running = running_count(flags)
     ends = jnp.cumsum(running[:, -1])
