@@ -360,6 +360,10 @@ def test_names_are_no_markup():
 
 
 def test_title_gives_rank_and_probability(stump):
+    stump.probability_name = "probability among the trees found"
+    title, figure = plot_tree(stump).title, plt.gcf()
+    assert figure.bbox.x0 <= title.get_window_extent().x0
+    assert title.get_window_extent().x1 <= figure.bbox.x1
     model = GivenTrees(
         [split(0, 0.5), {}], STUMP_X, [0] * 3 + [1] * 5, classes=[0, 1], probability=[0.6, 0.03]
     )

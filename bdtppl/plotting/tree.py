@@ -12,7 +12,7 @@ from bdtppl.inference.posterior import RankedTrees
 from bdtppl.models.tree import route
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
-from bdtppl.plotting.layout import FONT_SIZE
+from bdtppl.plotting.layout import FONT_SIZE, text_width
 from bdtppl.plotting.leaves import ClassLeaves, RealLeaves
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ __all__ = ["plot_structures", "plot_tree"]
 _LEVEL = 0.9  # of the predictive intervals at the leaves of a regression tree
 _WIDEST_ROW = 20 * 72.0  # points
 _TITLE_HEIGHT = 30.0  # points above the axes
-_TITLE_STYLE = {"fontsize": FONT_SIZE + 2, "color": INK}
+_TITLE_SIZE = FONT_SIZE + 2
+_TITLE_STYLE = {"fontsize": _TITLE_SIZE, "color": INK}
 _POINTS = 72.0  # an inch
 
 
@@ -72,10 +73,11 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
             f"rank must be less than the number of trees, which is {num_trees}; got {rank}."
         )
     (drawing,) = _drawings(model, _only(ranked, slice(rank, None)))
-    drawn = _new_axes([drawing])[0] if ax is None else ax
-    drawing.draw(drawn, has_legend=True)
     name = "Most probable tree" if rank == 0 else f"Tree no. {rank + 1}"
-    drawn.set_title(f"{name}, {model.probability_name} {drawing.probability:.3g}", **_TITLE_STYLE)
+    title = f"{name}, {model.probability_name} {drawing.probability:.3g}"
+    drawn = _new_axes([drawing], [title])[0] if ax is None else ax
+    drawing.draw(drawn, has_legend=True)
+    drawn.set_title(title, **_TITLE_STYLE)
     return drawn
 
 
@@ -118,10 +120,11 @@ def plot_structures(
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
     drawings = _drawings(model, model.k_best(k))
-    drawn = _new_axes(drawings) if given is None else given[: len(drawings)]
-    for index, (drawing, ax) in enumerate(zip(drawings, drawn, strict=True)):
+    titles = [f"no. {i}, probability {each.probability:.3g}" for i, each in enumerate(drawings, 1)]
+    drawn = _new_axes(drawings, titles) if given is None else given[: len(drawings)]
+    for index, (drawing, title, ax) in enumerate(zip(drawings, titles, drawn, strict=True)):
         drawing.draw(ax, has_legend=index == 0)
-        ax.set_title(f"no. {index + 1}, probability {drawing.probability:.3g}", **_TITLE_STYLE)
+        ax.set_title(title, **_TITLE_STYLE)
     return drawn
 
 
@@ -183,11 +186,13 @@ def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealLeaves]:
     ]
 
 
-def _new_axes(drawings: Sequence[TreeDrawing]) -> np.ndarray:
-    """Axes of a new figure in which each tree has the room that it needs."""
+def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndarray:
+    """Axes of a new figure in which each tree and its title have the room that they need."""
     import matplotlib.pyplot as plt
 
     sizes = np.array([drawing.size() for drawing in drawings])
+    titles_width = [text_width(title, _TITLE_SIZE) for title in titles]
+    sizes[:, 0] = np.maximum(sizes[:, 0], titles_width)
     # The fewest columns for each number of rows leave no row much shorter than another.
     balanced = dict.fromkeys(-(-len(drawings) // rows) for rows in range(1, len(drawings) + 1))
     for num_columns in balanced:
