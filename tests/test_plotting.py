@@ -205,9 +205,11 @@ def test_rules_name_levels_and_the_side_of_missing_values():
         is_indicator=np.array([True, False]),
     )
     shown = texts(plot_tree(model))
-    assert shown["split-0"] == "not colour=red"
+    assert shown["split-0"] == "colour=red"
+    assert (shown["answer-1"], shown["answer-2"]) == ("no", "yes")
     assert shown["split-1"] == "size < 2 or missing"
-    assert shown["split-2"] == "size < 3"
+    assert (shown["answer-3"], shown["answer-4"]) == ("yes", "no")
+    assert shown["split-2"] == "size < 3 and not missing"
 
 
 def test_leaves_stand_evenly_and_parents_above_the_middle_of_their_children():

@@ -9,7 +9,8 @@ from scipy.sparse import csr_array, eye_array
 
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees
-from bdtppl.models.tree import route
+from bdtppl.models.data import Design
+from bdtppl.models.tree import Tree, route
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
 from bdtppl.plotting.layout import FONT_SIZE, text_width
@@ -31,10 +32,11 @@ _POINTS = 72.0  # an inch
 def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     """Draw one of the most probable trees of a fitted estimator.
 
-    Each split shows the rule that sends a row to the left, the "yes" side. Each leaf shows what is
-    predicted there and its number of training rows: for classification a bar of predictive class
-    probabilities and the most probable class, for regression the mean and the 90 % interval of the
-    predictive distribution, on a scale that all leaves share.
+    Each split shows a condition; rows that meet it go to the "yes" side, which is the left one
+    except where the condition is a level of a category. Each leaf shows what is predicted there and
+    its number of training rows: for classification a bar of predictive class probabilities and the
+    most probable class, for regression the mean and the 90 % interval of the predictive
+    distribution, on a scale that all leaves share.
 
     Parameters
     ----------
@@ -151,16 +153,38 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
             if tree.feature[slot] < 0:
                 leaf_text[slot] = f"{leaves.text(slot)}\nn = {num_rows[slot]:.0f}"
             else:
-                rules[slot] = tree.condition(
-                    slot,
-                    True,
-                    design.names,
-                    is_indicator=design.is_indicator,
-                    show_missing=design.has_missing,
-                )
-        probability = float(ranked.probability[rank])
-        drawings.append(TreeDrawing(tree, probability, rules, leaf_text, leaves))
+                rules[slot] = _rule(design, tree, slot)
+        drawings.append(
+            TreeDrawing(
+                tree,
+                float(ranked.probability[rank]),
+                rules,
+                _yes_is_left(design, tree),
+                leaf_text,
+                leaves,
+            )
+        )
     return drawings
+
+
+def _yes_is_left(design: Design, tree: Tree) -> np.ndarray:
+    """Where rows that meet the printed rule go left, bool [k]: not at a level of a category."""
+    return (tree.feature < 0) | ~design.is_indicator[tree.feature]
+
+
+def _rule(design: Design, tree: Tree, slot: int) -> str:
+    """Say what sends a row to the "yes" side of a split."""
+    is_left = bool(_yes_is_left(design, tree)[slot])
+    rule = tree.condition(
+        slot,
+        is_left,
+        design.names,
+        is_indicator=design.is_indicator,
+        show_missing=design.has_missing,
+    )
+    if design.has_missing[tree.feature[slot]] and bool(tree.missing_left[slot]) != is_left:
+        rule += " and not missing"
+    return rule
 
 
 def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassLeaves]:
