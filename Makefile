@@ -11,7 +11,7 @@ PYTHON = $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 TOO_OLD = bdtppl needs Python 3.11 or later, and python3 here is \
 	$(or $(shell python3 --version 2>/dev/null),missing): install one, or name it with `make PYTHON=...`
 
-DEMO_OUT := demo
+DEMO_OUT := bdtppl-demo
 WORKERS := 2
 PYTEST_FLAGS :=
 BENCHMARKS := exact greedy_modal metropolis particle
@@ -21,7 +21,7 @@ BENCHMARKS := exact greedy_modal metropolis particle
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/installed  ## the exact posterior of real data, printed, drawn and saved in ./demo
+demo: $(VENV)/installed  ## the exact posterior of real data, printed, drawn and saved in ./bdtppl-demo
 	$(VENV)/bin/bdtppl demo --out $(DEMO_OUT)
 
 test: $(VENV)/installed  ## the fast tests
@@ -52,7 +52,7 @@ notebooks: $(VENV)/installed-dev  ## execute the notebooks in place
 	$(RUN) tests/execute_notebooks.py
 
 clean:  ## remove the environment and whatever was built
-	rm -rf $(VENV) build dist *.egg-info demo
+	rm -rf $(VENV) build dist *.egg-info bdtppl-demo
 
 $(RUN):
 	$(or $(PYTHON),$(error $(TOO_OLD))) -m venv $(VENV)

@@ -16,6 +16,7 @@ import numpyro.distributions as dist
 from scipy.sparse import csr_array
 from scipy.special import gammaln, stdtr
 
+from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.leaves import Leaf
@@ -69,7 +70,7 @@ class LeafMixture:
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
         """Draw new targets, [num_draws, m]."""
         key_leaf, key_target = jax.random.split(rng_key)
-        uniform = np.asarray(jax.random.uniform(key_leaf, (num_draws, len(self.kind))))
+        uniform = draw_uniforms(key_leaf, (num_draws, len(self.kind)))
         # One running sum over the weights of all kinds: those of kind i lie between i and i + 1.
         running = np.cumsum(self.weights.data)
         ends = self.weights.indptr[1:] - 1
@@ -78,7 +79,7 @@ class LeafMixture:
         chosen = np.searchsorted(running, start + uniform * (stop - start), side="right")
         chosen = np.clip(chosen, self.weights.indptr[:-1][self.kind], ends[self.kind])
         statistics = self.statistics[self.weights.indices[chosen]]
-        return np.asarray(self.leaf.sample(key_target, statistics))
+        return draw_targets(key_target, self.leaf, statistics)
 
     @in_float64
     def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:

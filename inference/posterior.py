@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_array
 
+from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
@@ -186,8 +187,7 @@ class Posterior:
 
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
         """Draw one new target per draw and row, [chain, draw, m]."""
-        with jax.enable_x64(True):
-            return np.asarray(self.leaf.sample(rng_key, self.leaf_statistics(matrix)))
+        return draw_targets(rng_key, self.leaf, self.leaf_statistics(matrix))
 
     def log_likelihood(self) -> np.ndarray:
         """Pointwise log likelihood of the training rows, float64 [chain, draw, n].

@@ -84,7 +84,8 @@ class Constraints:
     max_depth
         Most levels of splits, the root's split being the first; None for no limit.
     features
-        Indices or names of the features that rules may use; None for all.
+        Indices or names of the features that rules may use; None for all. Estimators take the name
+        of a categorical column for all its 0/1 features (`Schema.features_of`).
     keep_together
         Boxes that no split may cut, `KeepTogether` each.
     features_at_depth
@@ -121,6 +122,8 @@ class Constraints:
             raise ValueError(
                 f"max_depth must be None or an integer of at least 0; got {self.max_depth!r}."
             )
+        if isinstance(self.features, str):
+            raise TypeError(f"features must be a list of names; got the text {self.features!r}.")
         if self.features is not None:
             object.__setattr__(self, "features", _features(self.features, "features"))
         boxes = self.keep_together

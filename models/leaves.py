@@ -102,7 +102,7 @@ class DirichletCategorical:
     Attributes
     ----------
     concentration
-        Dirichlet concentration of each class, [c], positive.
+        Dirichlet concentration of each class, [c], positive; a list is made an array.
 
     Examples
     --------
@@ -119,6 +119,8 @@ class DirichletCategorical:
     }
 
     def __post_init__(self):
+        if isinstance(self.concentration, list | tuple):
+            object.__setattr__(self, "concentration", np.asarray(self.concentration, float))
         require(
             lambda a: (np.ndim(a) == 1) & np.all(np.asarray(a) > 0),
             "concentration must be positive, one number per class; got {}.",

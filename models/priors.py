@@ -256,6 +256,9 @@ class LeafPenalty(_Defaults):
     ----------
     log_phi
         Log of phi; the paper uses 2.
+    rules
+        "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
+        the design between the node's least and largest value.
     """
 
     log_phi: Number = 2.0
@@ -292,6 +295,9 @@ class DescriptionLength(_Defaults):
     beta
         Cost of a split in nats; None means log 4 + log d + log t for d features and t cuts (the
         most cuts that a feature has). The paper's Table 5 has log 4 + log d.
+    rules
+        "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
+        the design between the node's least and largest value.
     """
 
     beta: Any = None
@@ -337,6 +343,9 @@ class DepthDecay(_NormalisedRules):
         Decay with depth, at least 0.
     cut_weights, feature_weights, over, choice
         Law of the rule (see `bdtppl.models.rule_laws.RuleLaw`).
+    rules
+        "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
+        the design between the node's least and largest value.
 
     Examples
     --------
@@ -488,6 +497,9 @@ class GreedyPartition(_Defaults):
         Probability that the root splits, in (0, 1); the paper uses 0.99.
     num_features
         d; None is filled in from the data.
+    rules
+        "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
+        the design between the node's least and largest value.
     """
 
     p: Number = 0.99

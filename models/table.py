@@ -7,14 +7,16 @@ two levels). The schema remembers how, so that new rows are read the same way, a
 cannot be read is refused with the column and row at fault.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csc_array, issparse
 
-__all__ = ["Column", "Schema"]
+__all__ = ["Column", "Schema", "require_distinct"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,20 @@ class Schema:
             dtype=bool,
         )
 
+    def features_of(self, names: Iterable[int | str]) -> tuple[int | str, ...]:
+        """Replace the names of categorical columns by those of their features, keep all else.
+
+        Examples
+        --------
+        >>> schema = Schema((Column("size"), Column("hue", ("blue", "red"), ("red",))))
+        >>> schema.features_of(["size", "hue", 1])
+        ('size', 'hue=red', 1)
+        """
+        columns = {column.name: column.features for column in self.columns}
+        # A feature's own name comes first, should a column be called as it is.
+        found = (columns.get(n, (n,)) if n not in self.features else (n,) for n in names)
+        return tuple(name for each in found for name in each)
+
     @classmethod
     def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", Any]:
         """Learn the schema of a table and read the table with it.
@@ -97,6 +113,13 @@ class Schema:
         ValueError
             If the table has no rows or no columns, two columns of one name or columns of unequal
             lengths, an infinite value, or a column that is neither numbers nor categories.
+        TypeError
+            If a cell is a list, a dictionary or another collection.
+
+        Warns
+        -----
+        UserWarning
+            If a column of text holds nothing but numbers: it is read as a category.
         """
         if issparse(table):
             names = _positional_names(table.shape[1])
@@ -104,9 +127,7 @@ class Schema:
         names, series = _columns(table)
         if not names:
             raise ValueError("X has no columns; at least one feature is needed.")
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated:
-            raise ValueError(f"Column names must be distinct; {sorted(repeated)[0]!r} is repeated.")
+        require_distinct(names)
         columns = []
         for name, values in zip(names, series, strict=True):
             levels = _declared_levels(values)
@@ -115,6 +136,7 @@ class Schema:
                 continue
             first = 1 if drop_first or len(levels) == 2 else 0
             columns.append(Column(name, levels, levels[first:]))
+        _warn_of_numbers_as_text(columns, series)
         schema = cls(tuple(columns))
         return schema, schema._matrix(series)
 
@@ -171,6 +193,31 @@ class Schema:
         )
 
 
+def require_distinct(names: Iterable) -> None:
+    """Raise ValueError unless all names of columns differ as text."""
+    for name, count in Counter(map(str, names)).items():
+        if count > 1:
+            raise ValueError(f"Column names must be distinct; {name!r} is repeated.")
+
+
+def _warn_of_numbers_as_text(columns: list[Column], series: list[np.ndarray]) -> None:
+    """Warn of categories that were not declared and whose levels all read as numbers."""
+    suspects = [
+        repr(column.name)
+        for column, values in zip(columns, series, strict=True)
+        if column.levels and getattr(values, "levels", None) is None
+        if all(map(_is_number, column.levels))
+    ]
+    if suspects:
+        warnings.warn(
+            f"Numbers given as text are read as categories, here those of {', '.join(suspects)}: "
+            f"convert them to float if they are quantities, or declare a category (pandas: "
+            f"astype('category')) if they are labels.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
 def _has_names(table: Any) -> bool:
     if isinstance(table, Mapping):
         return True
@@ -189,7 +236,11 @@ def _columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     array = np.asarray(table)
     if array.ndim != 2:
         raise ValueError(f"X must be a table with two axes (rows, features); it has {array.ndim}.")
-    return _positional_names(array.shape[1]), list(array.T)
+    names = _positional_names(array.shape[1])
+    if array.dtype.kind == "O":
+        for name, values in zip(names, array.T, strict=True):
+            _require_scalars(name, values)
+    return names, list(array.T)
 
 
 def _positional_names(num_columns: int) -> list[str]:
@@ -213,6 +264,8 @@ def _sparse_numbers(names: list[str], table: Any) -> Any:
 def _from_mapping(table: Mapping) -> tuple[list[str], list[np.ndarray]]:
     names, series = [str(name) for name in table], [np.asarray(values) for values in table.values()]
     for name, values in zip(names, series, strict=True):
+        if values.dtype.kind == "O":
+            _require_scalars(name, values)
         if values.ndim != 1:
             raise ValueError(f"Column {name!r} must have one axis; it has {values.ndim}.")
         if len(values) != len(series[0]):
@@ -229,7 +282,19 @@ class _Categories(np.ndarray):
     levels: tuple[str, ...] | None = None
 
 
-def _categories(values: list, levels: tuple[str, ...] | None = None) -> _Categories:
+def _require_scalars(name: str, values: Iterable) -> None:
+    """Refuse cells that are collections."""
+    for row, value in enumerate(values):
+        if isinstance(value, Collection) and not isinstance(value, str | bytes):
+            raise TypeError(
+                f"Column {name!r}, row {row}: {value!r} is a {type(value).__name__}, but the "
+                f"argument must be a string or a number."
+            )
+
+
+def _categories(series: Any, levels: tuple[str, ...] | None = None) -> _Categories:
+    values = series.to_list()
+    _require_scalars(str(series.name), values)
     array = np.array([None if _is_missing(v) else str(v) for v in values], dtype=object)
     array = array.view(_Categories)
     array.levels = levels
@@ -243,16 +308,16 @@ def _is_missing(value: Any) -> bool:
 def _from_pandas(series: Any) -> np.ndarray:
     kind = series.dtype.kind if isinstance(series.dtype, np.dtype) else None
     if hasattr(series, "cat"):
-        return _categories(series.tolist(), tuple(str(v) for v in series.cat.categories))
+        return _categories(series, tuple(str(v) for v in series.cat.categories))
     if kind in "iuf" if kind else False:
         return series.to_numpy(dtype=float)
     if kind == "b" or str(series.dtype) in {"boolean", "bool"}:
-        return _categories(series.tolist(), ("False", "True"))
+        return _categories(series, ("False", "True"))
     if getattr(series.dtype, "_is_numeric", False):
         return series.to_numpy(dtype=float, na_value=np.nan)
     if kind in ("M", "m"):
         return series.to_numpy()
-    return _categories(series.tolist())
+    return _categories(series)
 
 
 def _from_polars(series: Any) -> np.ndarray:
@@ -262,11 +327,13 @@ def _from_polars(series: Any) -> np.ndarray:
     if series.dtype.is_numeric():
         return series.cast(float).to_numpy()
     if name == "Boolean":
-        return _categories(series.to_list(), ("False", "True"))
+        return _categories(series, ("False", "True"))
     if name == "Enum":
-        return _categories(series.to_list(), tuple(series.cat.get_categories().to_list()))
-    if name in ("String", "Utf8", "Categorical", "Object"):
-        return _categories(series.to_list())
+        return _categories(series, tuple(series.cat.get_categories().to_list()))
+    if name == "Categorical":
+        return _categories(series, tuple(sorted(series.drop_nulls().unique().to_list())))
+    if name in ("String", "Utf8", "Object"):
+        return _categories(series)
     return np.array(series.to_list(), dtype="datetime64[us]" if name.startswith("Date") else object)
 
 

@@ -119,6 +119,9 @@ def test_frames_categories_and_missing_values():
         assert list(model.feature_names_in_) == ["size", "colour", "old"]
         np.testing.assert_allclose(model.predict_proba(frame), models[0].predict_proba(frame))
         assert "old=True" in model.rules()
+    limits = Constraints(features=["colour"])
+    limited = ExactTreeClassifier(constraints=limits, bins=None).fit(pd.DataFrame(data), y)
+    assert limited.constraints_.features == ("colour=blue", "colour=green", "colour=red")
 
 
 def test_refitting_reuses_the_grammar():
@@ -175,6 +178,8 @@ def _with(value, row=3, column=1):
         ({"max_depth": -1}, X0, Y0, None, r"max_depth must be"),
         ({"min_leaf": 0}, X0, Y0, None, r"min_leaf must be"),
         ({"draws": 0}, X0, Y0, None, r"draws must be"),
+        ({"drop_first": "maybe"}, X0, Y0, None, r"drop_first must be True or False; got 'maybe'"),
+        ({}, pd.DataFrame(X0, columns=["a", "a"]), Y0, None, r"distinct; 'a' is repeated"),
         ({"constraints": Constraints(features=("size",))}, X0, Y0, None, r"names 'size'"),
         (
             {"bins": None, "max_subproblems": 50},

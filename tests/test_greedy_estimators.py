@@ -3,6 +3,7 @@
 import re
 from itertools import product
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -97,7 +98,7 @@ def test_columns_of_any_kind_and_a_class_that_is_absent():
         "word": np.where(x > 70, "high", "low"),
     }
     y = np.where(x > 50, "b", "a")
-    model = GreedyModalTreeClassifier(classes=["a", "b", "c"]).fit(table, y)
+    model = GreedyModalTreeClassifier(classes=["a", "b", "c"], bins="auto").fit(table, y)
     assert model.score(table, y) == 1
     assert model.predict_proba(table).shape == (80, 3)
     assert model.map_tree_.feature[0] == 3  # its one cut has all of its feature's weight
@@ -264,12 +265,26 @@ def test_partitions_are_drawn_by_feature():
     axes = plot_partitions(model)
     drawn = sum(len(ax.lines[1].get_xdata()) for ax in axes)
     assert drawn == len(found.log_rule)
+    assert repr(found).startswith(f"PartitionPosterior({drawn} rules, the best of 0.")
+    ring = axes[int(model.map_tree_.feature[0] != 3)].lines[2]  # x3 has the first panel
+    assert (ring.get_xdata(), ring.get_ydata()) == (found.threshold[:1], found.log_rule[:1])
     assert axes[0].lines[0].get_ydata()[0] == found.log_stop
     assert np.isclose(axes[0].lines[1].get_ydata().max(), found.log_rule[0])
     constant = GreedyModalTreeRegressor(max_depth=0).fit(*steps())
     assert len(plot_partitions(constant)) == 1
     with pytest.raises(TypeError, match="greedy modal tree"):
         plot_partitions(ExactTreeClassifier())
+
+
+def test_the_rule_that_looking_ahead_took_has_a_panel():
+    model = GreedyModalTreeClassifier(lookahead=2, prior=LeafPenalty(2.0))
+    X = np.random.default_rng(0).integers(0, 2, (60, 5)).astype(float)
+    model.fit(X, X[:, 1] != X[:, 4])
+    axes = plot_partitions(model, axes=plt.subplots(1, 2)[1])
+    taken = int(model.map_tree_.feature[0])
+    assert model.partition_log_probabilities().feature[0] != taken
+    assert axes[1].get_title().startswith(f"x{taken}:")
+    assert len(axes[1].lines) == 3
 
 
 def test_smoothed_leaves_name_the_rows_that_are_there():

@@ -339,7 +339,8 @@ def test_columns_that_make_no_hyperplane_are_left_out():
         "copy": X[:, 1],
     }
     table["word"][::3] = "no"
-    model = classifier().fit(table, labels)
+    with pytest.warns(UserWarning, match=r"leave out .*missing values \(NaN\), here 'gap', "):
+        model = classifier().fit(table, labels)
     names = np.array(model.design_.names[: model.directions_.shape[1]])
     used = names[(model.directions_ != 0).any(axis=0)]
     assert set(used) <= {"length", "width", "copy"}

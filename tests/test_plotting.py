@@ -205,9 +205,11 @@ def test_rules_name_levels_and_the_side_of_missing_values():
         is_indicator=np.array([True, False]),
     )
     shown = texts(plot_tree(model))
-    assert shown["split-0"] == "not colour=red"
+    assert shown["split-0"] == "colour=red"
+    assert (shown["answer-1"], shown["answer-2"]) == ("no", "yes")
     assert shown["split-1"] == "size < 2 or missing"
-    assert shown["split-2"] == "size < 3"
+    assert (shown["answer-3"], shown["answer-4"]) == ("yes", "no")
+    assert shown["split-2"].split() == ["size", "<", "3", "and", "not", "missing"]
 
 
 def test_leaves_stand_evenly_and_parents_above_the_middle_of_their_children():
@@ -360,6 +362,10 @@ def test_names_are_no_markup():
 
 
 def test_title_gives_rank_and_probability(stump):
+    stump.probability_name = "probability among the trees found"
+    title, figure = plot_tree(stump).title, plt.gcf()
+    assert figure.bbox.x0 <= title.get_window_extent().x0
+    assert title.get_window_extent().x1 <= figure.bbox.x1
     model = GivenTrees(
         [split(0, 0.5), {}], STUMP_X, [0] * 3 + [1] * 5, classes=[0, 1], probability=[0.6, 0.03]
     )

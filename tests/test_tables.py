@@ -1,10 +1,12 @@
 """Files become columns, each read by what its cells are, and what cannot be read is named."""
 
 import numpy as np
+import pandas as pd
 import polars
 import pytest
 
 from bdtppl import ExactTreeClassifier
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.table import Column, Schema
 from bdtppl.tables import read_table
 
@@ -134,3 +136,25 @@ def test_estimators_fit_mappings_and_find_their_columns_by_name():
         model.predict({"size": [1.0, 2.0], "hue": ["u"]})
     with pytest.raises(ValueError, match="Column 'size' must have one axis; it has 2"):
         model.predict({"size": [[1.0]], "hue": ["u"]})
+
+
+def test_numbers_as_text_are_warned_of_where_no_category_is_declared():
+    text = ["1", "2.5", "1"]
+    for table in (np.array([text]).T, {"x0": np.array(text)}, pd.DataFrame({"x0": text})):
+        with pytest.warns(UserWarning, match="read as categories, here those of 'x0': convert"):
+            Schema.read(table)
+    for category in (pd.Categorical(text), polars.Series(text, dtype=polars.Categorical)):
+        frame = pd.DataFrame if isinstance(category, pd.Categorical) else polars.DataFrame
+        assert Schema.read(frame({"x0": category}))[0].features == ("x0=2.5",)
+
+
+def test_collections_are_no_values():
+    cells = np.array([1.0, [1, 2]], object)
+    for table in (cells[:, None], {"x0": cells}, pd.DataFrame({"x0": cells})):
+        with pytest.raises(TypeError, match=r"Column 'x0', row 1: \[1, 2\] is a list"):
+            Schema.read(table)
+
+
+def test_constraints_list_features():
+    with pytest.raises(TypeError, match="features must be a list of names; got the text 'age'"):
+        Constraints(features="age")

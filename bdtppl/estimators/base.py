@@ -25,17 +25,25 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
 from bdtppl.models.priors import TreePrior
-from bdtppl.models.table import Schema
+from bdtppl.models.table import Schema, require_distinct
 from bdtppl.models.tree import Tree, route
 
 __all__ = [
+    "WIDE_LEAVES",
     "ClassTargets",
     "RealTargets",
     "TreeEstimator",
     "describe_kind",
     "describe_model",
+    "require_boolean",
     "require_positive_integer",
 ]
+
+
+WIDE_LEAVES = """\
+    The default leaf expects the variance of all y inside each leaf. Where the splits explain most
+    of it, leaves of few rows have wide predictive bands. To narrow them, give the variance that
+    you expect around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0, variance)``."""
 
 
 class TreeEstimator(BaseEstimator):
@@ -81,12 +89,14 @@ class TreeEstimator(BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        require_boolean("drop_first", self.drop_first)
         if issparse(X):
             X = X.tocsc()  # a table by keys (dok) is a mapping too
         if isinstance(X, Mapping):
             self.feature_names_in_ = np.array([str(name) for name in X], object)
             self.n_features_in_ = len(X)
         elif _is_frame(X):
+            require_distinct(X.columns)
             _check_feature_names(self, X, reset=True)
             self.n_features_in_ = X.shape[1]
         else:
@@ -119,6 +129,7 @@ class TreeEstimator(BaseEstimator):
         if isinstance(X, Mapping):
             pass  # the schema finds and checks columns by name
         elif _is_frame(X):
+            require_distinct(X.columns)
             _check_feature_names(self, X, reset=False)
         else:
             accepted = "csc" if self.reads_sparse else False
@@ -156,8 +167,8 @@ class TreeEstimator(BaseEstimator):
                 f"X has {num_columns} columns, but the model was fitted with {self.n_features_in_}."
             )
 
-    def _limits(self) -> Constraints:
-        """Join max_depth and min_leaf with the further constraints."""
+    def _limits(self, schema: Schema) -> Constraints:
+        """Join max_depth and min_leaf with the further constraints, on features that exist."""
         given = Constraints() if self.constraints is None else self.constraints
         if not isinstance(given, Constraints):
             raise TypeError(
@@ -167,11 +178,14 @@ class TreeEstimator(BaseEstimator):
         depths = [d for d in (self.max_depth, given.max_depth) if d is not None]
         for depth in depths:
             Constraints(max_depth=depth)  # refuses what is not a depth
-        return replace(
+        limits = replace(
             given,
             min_leaf=max(Constraints(min_leaf=self.min_leaf).min_leaf, given.min_leaf),
             max_depth=min(depths, default=None),
+            features=None if given.features is None else schema.features_of(given.features),
         )
+        limits.allows(schema.features)
+        return limits
 
     def _read_prior(self, default: Any) -> TreePrior:
         prior = default if self.prior is None else self.prior
@@ -214,7 +228,8 @@ class TreeEstimator(BaseEstimator):
         X
             Rows [m].
         rank
-            0 for the most probable tree.
+            0 for the most probable tree. Every tree before it is found first, so that a rank of
+            many thousands takes long.
 
         Returns
         -------
@@ -477,6 +492,12 @@ def describe_model(model: Any) -> str:
 
 def _joined(numbers: list[str]) -> str:
     return f"[{', '.join(numbers)}]"
+
+
+def require_boolean(name: str, value: Any) -> None:
+    """Raise ValueError unless a parameter is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}.")
 
 
 def require_positive_integer(name: str, value: Any) -> None:

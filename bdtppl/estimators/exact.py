@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import (
+    WIDE_LEAVES,
     ClassTargets,
     RealTargets,
     TreeEstimator,
@@ -89,7 +90,7 @@ _PARAMETERS = """
     bins_
         Buckets per feature that were used.{fitted}
     n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.{notes}
 """
 
 
@@ -154,8 +155,7 @@ class _ExactTree(TreeEstimator):
             require_positive_integer(name, getattr(self, name))
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
-        constraints = self._limits()
-        constraints.allows(schema.features)
+        constraints = self._limits(schema)
         require_rules_apart(prior, constraints)
 
         def make_design(bins: int | None) -> Design:
@@ -456,7 +456,11 @@ ExactTreeClassifier.__doc__ = f"{ExactTreeClassifier.__doc__}{_PARAMETERS}".form
     fitted="""
     classes_ : numpy.ndarray
         Labels, sorted.""",
+    notes="",
 )
 ExactTreeRegressor.__doc__ = f"{ExactTreeRegressor.__doc__}{_PARAMETERS}".format(
-    leaf="``NormalInverseGamma.from_targets``", classes="", fitted=""
+    leaf="``NormalInverseGamma.from_targets``",
+    classes="",
+    fitted="",
+    notes=f"\n\n    Notes\n    -----\n{WIDE_LEAVES}",
 )

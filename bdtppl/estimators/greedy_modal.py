@@ -1,8 +1,9 @@
 """Greedy modal trees (GMT), for classification and regression."""
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -11,10 +12,12 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import (
+    WIDE_LEAVES,
     ClassTargets,
     RealTargets,
     TreeEstimator,
     describe_model,
+    require_boolean,
     require_positive_integer,
 )
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
@@ -49,7 +52,8 @@ _PARAMETERS = """
     leaf
         Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
     bins
-        Most buckets per feature; None keeps a cut between any two neighbouring distinct values.
+        Most buckets per feature; None and "auto" keep a cut between any two neighbouring distinct
+        values.
     binning
         "quantile" or "uniform" (equal width) buckets.
     grid
@@ -81,18 +85,20 @@ _PARAMETERS = """
         Neighbouring values no further apart than this are not separated, in units of the feature.
     stop_pure
         Whether nodes whose rows have one distinct target are never split (the authors' program;
-        the paper searches them).
+        the paper searches them). The default prior gives the trivial partition of the root the
+        probability 1 - 0.99 alone, so that without this even a constant y is split.
     prune
         Whether sibling leaves that predict the same class (the same mean) are merged afterwards.
         The tree is then no longer the greedy one, and less probable.
     hyperplanes
         Random starts, in each node, of a search for a hyperplane: a cut of a linear combination of
-        numeric columns without missing values, such as ``0.6 length - 0.8 width < 1.2``. 0 for
-        cuts of single columns alone, 8 is a fair choice. A few further starts lie at the best cut
-        of one column and at least-squares directions. A hyperplane is weighed as a cut of one
-        column is, N being the cuts of the combination in the node, and taken where it is strictly
-        more probable than the best of these; ``bins`` and ``grid`` do not limit it. Needs
-        ``lookahead=1``, no ``split_precision`` and a prior with ``rules="gaps"``.
+        numeric columns, such as ``0.6 length - 0.8 width < 1.2``. 0 for cuts of single columns
+        alone, 8 is a fair choice. Columns with missing values are left out, with a warning. A few
+        further starts lie at the best cut of one column and at least-squares directions. A
+        hyperplane is weighed as a cut of one column is, N being the cuts of the combination in the
+        node, and taken where it is strictly more probable than the best of these; ``bins`` and
+        ``grid`` do not limit it. Needs ``lookahead=1``, no ``split_precision`` and a prior with
+        ``rules="gaps"``.
     random_state
         Seed of predictive draws and of the starts for hyperplanes (scikit-learn's meaning); nothing
         else is random.
@@ -130,8 +136,9 @@ _PARAMETERS = """
     A greedy search does not know the evidence, so there is no ``log_evidence_``.
 
     On a sparse table the tree and its scores are those of the dense one, and memory is linear in
-    stored entries, rows, columns, and rows times the columns that the tree splits on. ``bins``,
-    ``grid``, ``num_roots``, ``lookahead`` and priors with ``cut_weights="gap"`` need a dense table.
+    stored entries, rows, columns, and rows times the columns that the tree splits on. These need a
+    dense table: ``bins``, ``grid``, ``num_roots``, ``lookahead``, ``hyperplanes`` and priors with
+    ``cut_weights="gap"``.{notes}
 
     References
     ----------
@@ -153,7 +160,7 @@ class _GreedyModalTree(TreeEstimator):
     reads_sparse = True
 
     prior: TreePrior | None
-    bins: int | None
+    bins: int | Literal["auto"] | None
     binning: Binning
     grid: int | None
     num_roots: int
@@ -174,8 +181,7 @@ class _GreedyModalTree(TreeEstimator):
         if self.root_levels > 2:
             raise ValueError(f"root_levels must be 1 or 2; got {self.root_levels}.")
         for name in ("stop_pure", "prune"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+            require_boolean(name, getattr(self, name))
         for name in ("smoothing", "split_precision"):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
@@ -189,9 +195,9 @@ class _GreedyModalTree(TreeEstimator):
             leaf = self._default_leaf(y, weights)
             if not issparse(matrix):
                 ahead.submit(compile_ahead, prior, leaf, matrix, y)
-            constraints = self._limits()
-            constraints.allows(schema.features)
+            constraints = self._limits(schema)
             design = self._design(schema, matrix, weights)
+        self._warn_of_missing(design, constraints)
         seed = self._draw_seed()
         search = {"num_starts": int(self.hyperplanes), "seed": seed}
         problem = self._pose(design, y, prior, leaf, constraints, **search)
@@ -217,13 +223,18 @@ class _GreedyModalTree(TreeEstimator):
         self.posterior_ = as_posterior(problem, grown, y)
         return self
 
+    @property
+    def _num_bins(self) -> int | None:
+        """Buckets per feature: no table is too large for a cut between any two values."""
+        return None if isinstance(self.bins, str) and self.bins == "auto" else self.bins
+
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
         if issparse(matrix):
             return SparseDesign.from_matrix(matrix, weights=weights, names=schema.features)
         return Design.from_matrix(
             matrix,
             weights=weights,
-            bins=self.bins,
+            bins=self._num_bins,
             binning=self.binning,
             grid=self.grid,
             names=schema.features,
@@ -232,7 +243,9 @@ class _GreedyModalTree(TreeEstimator):
 
     def _why_dense(self) -> str | None:
         """Say which parameter needs a dense table, if one does."""
-        wanted = {"bins": None, "grid": None, "num_roots": 1, "lookahead": 1, "hyperplanes": 0}
+        if self._num_bins is not None:
+            return f"bins must be None for a sparse X; got {self.bins!r}"
+        wanted = {"grid": None, "num_roots": 1, "lookahead": 1, "hyperplanes": 0}
         for name, value in wanted.items():
             if getattr(self, name) != value:
                 return f"{name} must be {value} for a sparse X; got {getattr(self, name)!r}"
@@ -264,6 +277,20 @@ class _GreedyModalTree(TreeEstimator):
             raise ValueError(
                 f"hyperplanes cut gaps between rows, so the prior needs rules='gaps'; got a "
                 f"{type(prior).__name__} with rules={prior.rules!r}."
+            )
+
+    def _warn_of_missing(self, design: Any, constraints: Constraints) -> None:
+        """Name the columns that hyperplanes leave out because values are missing."""
+        if not self.hyperplanes:
+            return
+        left_out = constraints.allows(design.names) & design.has_missing & ~design.is_indicator
+        if left_out.any():
+            names = ", ".join(repr(design.names[f]) for f in np.flatnonzero(left_out))
+            warnings.warn(
+                f"Hyperplanes leave out columns with missing values (NaN), here {names}, which are "
+                f"cut alone: fill the values in, or drop the rows, if they matter.",
+                UserWarning,
+                stacklevel=4,
             )
 
     def _pose(
@@ -401,7 +428,7 @@ class _GreedyModalTree(TreeEstimator):
             "leaf": describe_model(self.leaf_),
             "rows": int(self.design_.weights.sum()),
             "features": len(self.feature_importances_),
-            "bins": self.bins,
+            "bins": self._num_bins,
             "trees": len(self.posterior_.trees.num_nodes[0]),
             "log_evidence_lower_bound": getattr(self, "log_evidence_lower_bound_", None),
             "map_log_joint": self.map_log_joint_,
@@ -437,7 +464,7 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         *,
         prior: TreePrior | None = None,
         leaf: Leaf | None = None,
-        bins: int | None = None,
+        bins: int | None | Literal["auto"] = None,
         binning: Binning = "quantile",
         grid: int | None = None,
         drop_first: bool = False,
@@ -509,7 +536,7 @@ class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
         *,
         prior: TreePrior | None = None,
         leaf: Leaf | None = None,
-        bins: int | None = None,
+        bins: int | None | Literal["auto"] = None,
         binning: Binning = "quantile",
         grid: int | None = None,
         drop_first: bool = False,
@@ -579,6 +606,7 @@ GreedyModalTreeClassifier.__doc__ = f"{GreedyModalTreeClassifier.__doc__}{_PARAM
     fitted="""
     classes_ : numpy.ndarray
         Labels, sorted.""",
+    notes="",
     name="GreedyModalTreeClassifier",
     targets='["a", "a", "b", "b"]',
     predictions="['a', 'b']",
@@ -587,6 +615,7 @@ GreedyModalTreeRegressor.__doc__ = f"{GreedyModalTreeRegressor.__doc__}{_PARAMET
     leaf="``NormalInverseGamma.from_targets``",
     classes="",
     fitted="",
+    notes=f"\n\n{WIDE_LEAVES}",
     name="GreedyModalTreeRegressor",
     targets="[0.0, 0.0, 9.0, 9.0]",
     predictions="[0.75, 8.25]",

@@ -160,8 +160,7 @@ class _MetropolisTree(TreeEstimator):
         kernel = as_kernel(self.proposal)
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
-        constraints = self._limits()
-        constraints.allows(schema.features)
+        constraints = self._limits(schema)
         design = Design.from_matrix(
             matrix,
             weights=weights,

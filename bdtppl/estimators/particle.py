@@ -131,7 +131,7 @@ class _ParticleTree(TreeEstimator):
         prior = self._read_prior(DepthDecay(0.95, 0.5))
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
-        constraints = self._limits()
+        constraints = self._limits(schema)
         design = Design.from_matrix(
             matrix,
             weights=weights,

@@ -38,7 +38,9 @@ class TreeDrawing:
     probability
         Its posterior probability.
     rules
-        Condition for going left in each slot that is a split, [k].
+        Condition in each slot that is a split, [k].
+    yes_is_left
+        bool [k]; whether rows that meet it go left.
     leaf_text
         What to print below each slot that is a leaf, [k].
     leaves
@@ -48,6 +50,7 @@ class TreeDrawing:
     tree: Tree
     probability: float
     rules: Sequence[str]
+    yes_is_left: np.ndarray
     leaf_text: Sequence[str]
     leaves: ClassLeaves | RealLeaves
 
@@ -87,7 +90,7 @@ class TreeDrawing:
         y = top - layout.depth * level_height
         y[layout.leaves] = bottom + leaf_height
 
-        _draw_branches(ax, layout, y, font_size)
+        _draw_branches(ax, layout, y, font_size, self.yes_is_left)
         _draw_splits(ax, layout, y, font_size)
         half_width = min(_LEAF_WIDTH, _WIDEST_LEAF / pitch) / 2
         x = layout.x[layout.leaves]
@@ -123,12 +126,16 @@ class TreeDrawing:
         return best, best_size
 
 
-def _draw_branches(ax: "Axes", layout: Layout, y: np.ndarray, font_size: float) -> None:
+def _draw_branches(
+    ax: "Axes", layout: Layout, y: np.ndarray, font_size: float, yes_is_left: np.ndarray
+) -> None:
     """Draw the lines from each split to its children, and say which one is for whom."""
     tree, line = layout.tree, LINE_SPACING * font_size
     for slot in layout.splits:
         turn = y[slot] - (layout.num_lines(slot) / 2 + 0.9) * line
-        for child, answer in ((int(tree.left[slot]), "yes"), (int(tree.right[slot]), "no")):
+        answers = ("yes", "no") if yes_is_left[slot] else ("no", "yes")
+        children = int(tree.left[slot]), int(tree.right[slot])
+        for child, answer in zip(children, answers, strict=True):
             ax.plot(
                 [layout.x[slot], layout.x[slot], layout.x[child], layout.x[child]],
                 [y[slot], turn, turn, y[child]],

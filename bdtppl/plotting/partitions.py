@@ -14,6 +14,7 @@ __all__ = ["plot_partitions"]
 
 _MOST_PANELS = 4
 _PANEL = (2.6, 3.0)  # inches
+_RING = {"color": INK, "marker": "o", "markersize": 8, "fillstyle": "none", "linestyle": "none"}
 
 
 def plot_partitions(
@@ -22,7 +23,9 @@ def plot_partitions(
     """Draw the log probabilities of all partitions of a node, feature by feature.
 
     Each panel is a feature, the most probable ones first: a point for every rule, at its threshold,
-    and the dashed line for the trivial partition, which makes the node a leaf. The title gives the
+    and the dashed line for the trivial partition, which makes the node a leaf. A ring marks the
+    rule that the tree takes, which is not the highest point where it looked ahead; where the tree
+    takes a hyperplane the legend says so. The title gives the
     probability of all rules of the feature together (Nuti et al. 2021, section 3 and Figure 2(a)).
 
     Parameters
@@ -33,7 +36,8 @@ def plot_partitions(
         Slot of the node in ``map_tree_``; 0 is the root.
     axes
         Axes to draw on, one for each feature to show. Default: those of a new figure, for the four
-        most probable features.
+        most probable features. The last one shows the feature that the tree takes, if no other
+        does.
 
     Returns
     -------
@@ -64,6 +68,13 @@ def plot_partitions(
     found = model.partition_log_probabilities(node)
     order = np.argsort(-found.log_feature, kind="stable")
     order = order[np.isfinite(found.log_feature[order])]
+    num_axes = _MOST_PANELS if axes is None else np.size(axes)
+    tree = model.map_tree_
+    taken, threshold, missing_left = (
+        each[node] for each in (tree.feature, tree.threshold, tree.missing_left)
+    )
+    if taken in order[num_axes:]:
+        order[num_axes - 1] = taken
     if axes is None:
         import matplotlib.pyplot as plt
 
@@ -98,9 +109,16 @@ def plot_partitions(
             linewidth=0.6,
             label="split",
         )
+        if feature == taken:
+            at = own & (found.threshold == threshold) & (found.missing_left == missing_left)
+            ax.plot(found.threshold[at], found.log_rule[at], **_RING)
         share = np.exp(found.log_feature[feature])
         ax.set_title(f"{names[feature]}: probability {share:.3g}", fontsize="medium", color=INK)
         ax.set_xlabel("threshold")
     drawn[0].set_ylabel("log probability")
+    if taken >= len(found.log_feature):
+        drawn[0].plot([], [], linestyle="none", label="the tree takes a hyperplane")
+    elif taken >= 0:
+        drawn[0].plot([], [], label="the tree's rule", **_RING)
     drawn[0].legend(frameon=False, fontsize="small", labelcolor=INK)
     return drawn

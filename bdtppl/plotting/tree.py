@@ -9,10 +9,11 @@ from scipy.sparse import csr_array, eye_array
 
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees
-from bdtppl.models.tree import route
+from bdtppl.models.data import Design
+from bdtppl.models.tree import Tree, route
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
-from bdtppl.plotting.layout import FONT_SIZE
+from bdtppl.plotting.layout import FONT_SIZE, text_width
 from bdtppl.plotting.leaves import ClassLeaves, RealLeaves
 
 if TYPE_CHECKING:
@@ -23,17 +24,19 @@ __all__ = ["plot_structures", "plot_tree"]
 _LEVEL = 0.9  # of the predictive intervals at the leaves of a regression tree
 _WIDEST_ROW = 20 * 72.0  # points
 _TITLE_HEIGHT = 30.0  # points above the axes
-_TITLE_STYLE = {"fontsize": FONT_SIZE + 2, "color": INK}
+_TITLE_SIZE = FONT_SIZE + 2
+_TITLE_STYLE = {"fontsize": _TITLE_SIZE, "color": INK}
 _POINTS = 72.0  # an inch
 
 
 def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     """Draw one of the most probable trees of a fitted estimator.
 
-    Each split shows the rule that sends a row to the left, the "yes" side. Each leaf shows what is
-    predicted there and its number of training rows: for classification a bar of predictive class
-    probabilities and the most probable class, for regression the mean and the 90 % interval of the
-    predictive distribution, on a scale that all leaves share.
+    Each split shows a condition; rows that meet it go to the "yes" side, which is the left one
+    except where the condition is a level of a category. Each leaf shows what is predicted there and
+    its number of training rows: for classification a bar of predictive class probabilities and the
+    most probable class, for regression the mean and the 90 % interval of the predictive
+    distribution, on a scale that all leaves share.
 
     Parameters
     ----------
@@ -72,10 +75,11 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
             f"rank must be less than the number of trees, which is {num_trees}; got {rank}."
         )
     (drawing,) = _drawings(model, _only(ranked, slice(rank, None)))
-    drawn = _new_axes([drawing])[0] if ax is None else ax
-    drawing.draw(drawn, has_legend=True)
     name = "Most probable tree" if rank == 0 else f"Tree no. {rank + 1}"
-    drawn.set_title(f"{name}, {model.probability_name} {drawing.probability:.3g}", **_TITLE_STYLE)
+    title = f"{name}, {model.probability_name} {drawing.probability:.3g}"
+    drawn = _new_axes([drawing], [title])[0] if ax is None else ax
+    drawing.draw(drawn, has_legend=True)
+    drawn.set_title(title, **_TITLE_STYLE)
     return drawn
 
 
@@ -118,10 +122,11 @@ def plot_structures(
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
     drawings = _drawings(model, model.k_best(k))
-    drawn = _new_axes(drawings) if given is None else given[: len(drawings)]
-    for index, (drawing, ax) in enumerate(zip(drawings, drawn, strict=True)):
+    titles = [f"no. {i}, probability {each.probability:.3g}" for i, each in enumerate(drawings, 1)]
+    drawn = _new_axes(drawings, titles) if given is None else given[: len(drawings)]
+    for index, (drawing, title, ax) in enumerate(zip(drawings, titles, drawn, strict=True)):
         drawing.draw(ax, has_legend=index == 0)
-        ax.set_title(f"no. {index + 1}, probability {drawing.probability:.3g}", **_TITLE_STYLE)
+        ax.set_title(title, **_TITLE_STYLE)
     return drawn
 
 
@@ -148,16 +153,38 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
             if tree.feature[slot] < 0:
                 leaf_text[slot] = f"{leaves.text(slot)}\nn = {num_rows[slot]:.0f}"
             else:
-                rules[slot] = tree.condition(
-                    slot,
-                    True,
-                    design.names,
-                    is_indicator=design.is_indicator,
-                    show_missing=design.has_missing,
-                )
-        probability = float(ranked.probability[rank])
-        drawings.append(TreeDrawing(tree, probability, rules, leaf_text, leaves))
+                rules[slot] = _rule(design, tree, slot)
+        drawings.append(
+            TreeDrawing(
+                tree,
+                float(ranked.probability[rank]),
+                rules,
+                _yes_is_left(design, tree),
+                leaf_text,
+                leaves,
+            )
+        )
     return drawings
+
+
+def _yes_is_left(design: Design, tree: Tree) -> np.ndarray:
+    """Where rows that meet the printed rule go left, bool [k]: not at a level of a category."""
+    return (tree.feature < 0) | ~design.is_indicator[tree.feature]
+
+
+def _rule(design: Design, tree: Tree, slot: int) -> str:
+    """Say what sends a row to the "yes" side of a split."""
+    is_left = bool(_yes_is_left(design, tree)[slot])
+    rule = tree.condition(
+        slot,
+        is_left,
+        design.names,
+        is_indicator=design.is_indicator,
+        show_missing=design.has_missing,
+    )
+    if design.has_missing[tree.feature[slot]] and bool(tree.missing_left[slot]) != is_left:
+        rule += " and not missing"
+    return rule
 
 
 def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassLeaves]:
@@ -183,11 +210,13 @@ def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealLeaves]:
     ]
 
 
-def _new_axes(drawings: Sequence[TreeDrawing]) -> np.ndarray:
-    """Axes of a new figure in which each tree has the room that it needs."""
+def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndarray:
+    """Axes of a new figure in which each tree and its title have the room that they need."""
     import matplotlib.pyplot as plt
 
     sizes = np.array([drawing.size() for drawing in drawings])
+    titles_width = [text_width(title, _TITLE_SIZE) for title in titles]
+    sizes[:, 0] = np.maximum(sizes[:, 0], titles_width)
     # The fewest columns for each number of rows leave no row much shorter than another.
     balanced = dict.fromkeys(-(-len(drawings) // rows) for rows in range(1, len(drawings) + 1))
     for num_columns in balanced:

@@ -15,7 +15,7 @@ from bdtppl.models.tree import Tree
 __all__ = ["PartitionPosterior", "partition_posterior"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PartitionPosterior:
     """Log probabilities of a node's partitions, r rules, the most probable rule first.
 
@@ -44,6 +44,11 @@ class PartitionPosterior:
     missing_left: np.ndarray
     log_rule: np.ndarray
     log_feature: np.ndarray
+
+    def __repr__(self) -> str:
+        best = f", the best of {np.exp(self.log_rule[0]):.3g}" if len(self.log_rule) else ""
+        stop = f"probability {np.exp(self.log_stop):.3g} of no split"
+        return f"PartitionPosterior({len(self.log_rule)} rules{best}, {stop})"
 
 
 def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPosterior:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.leaf_scores import leaf_scorer
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.padding import padded
@@ -443,7 +444,7 @@ class ExactPosterior:
         node = sample_paths(
             self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
         )
-        return np.asarray(self.leaf.sample(key_target, self.statistics[np.asarray(node)]))
+        return draw_targets(key_target, self.leaf, self.statistics[np.asarray(node)])
 
 
 def _key_of(pytree: Any) -> tuple:
