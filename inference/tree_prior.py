@@ -30,6 +30,7 @@ from bdtppl.inference.shapes import LEAF, Shape, roots
 from bdtppl.inference.written_trees import as_shape, root_rows, write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
@@ -96,6 +97,7 @@ class PriorTrees:
     def __init__(self, design: Design, prior: TreePrior, constraints: Constraints | None = None):
         if not isinstance(prior, TreePrior):
             raise TypeError(f"prior must be a node-wise tree prior; got {type(prior).__name__}.")
+        require_node_wise(prior, "PriorTrees")
         self.design = design
         self.prior = prior
         self.constraints = constraints

@@ -276,5 +276,5 @@ def require_node_wise(prior: Any, inference: str) -> None:
     if isinstance(prior, LeafCountPrior):
         raise ValueError(
             f"{inference} takes priors that weigh nodes one by one; {type(prior).__name__} weighs "
-            "the number of leaves. The exact posterior and Metropolis-Hastings take it."
+            "the number of leaves. ExactTree and MetropolisTree estimators take it."
         )

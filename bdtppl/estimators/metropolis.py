@@ -25,9 +25,12 @@ from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample
 from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
+from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
 from bdtppl.models.tree import Tree
@@ -41,7 +44,9 @@ _PARAMETERS = """
     Parameters
     ----------
     prior
-        Tree prior (`bdtppl.models.priors`); default ``DepthDecay(0.95, 1.0)``.
+        Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`); default
+        ``DepthDecay(0.95, 1.0)``. The trees of a `LeafCount` are counted on the exact chart, which
+        must fit.
     leaf
         Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
     bins
@@ -170,6 +175,9 @@ class _MetropolisTree(TreeEstimator):
             names=schema.features,
             is_indicator=schema.is_indicator,
         )
+        if isinstance(prior, LeafCount):
+            grammar = compile_grammar(design, rules=prior.rules, constraints=constraints)
+            prior = with_num_trees(prior, grammar)
         seed = self._draw_seed()
         with counting("steps", shown=self.progress) as report:
             drawn = sample(

@@ -15,6 +15,7 @@ from bdtppl.inference.written_trees import write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 
@@ -120,6 +121,7 @@ def sample(
     >>> abs(found.posterior.log_evidence + 3.9) < 0.1
     True
     """
+    require_node_wise(prior, "The particle filter")
     _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
     model = pose(design, y, prior, leaf, constraints)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
