@@ -261,7 +261,9 @@ def _compile(
     cell_keys = rng.integers(1, 2**64, num_cells, dtype=np.uint64)
     expand = _Expander(cuts, cell_keys, cell_weights, constraints.min_leaf)
     path = constraints.path_memory(design.names)
-    memory_key = rng.integers(0, 2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    memory_key = np.uint64(1)
+    if path is not None:  # odd, so that memories of one set of cells have distinct products
+        memory_key += rng.integers(0, 2**63, dtype=np.uint64) * np.uint64(2)
     below_words = pack(cuts.at_or_below)
     # Complete features have no missing cells: -1 finds the empty set at the end.
     missing_words = pack(np.concatenate([cuts.is_missing, np.zeros((1, num_cells), bool)]))
