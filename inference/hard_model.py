@@ -619,7 +619,7 @@ def code_above(model: Model, rows: jax.Array, rule: jax.Array) -> jax.Array:
 
 def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.Array) -> jax.Array:
     """Count rules that part a node's rows like one of its rules, float64 [m]."""
-    left = rows[:, : len(model.left_rows)] & model.left_words[place]
+    left = rows & model.left_words[place]
 
     def compare(w, same):
         word, own = rows[:, w, None], left[:, w, None]
@@ -628,12 +628,6 @@ def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.
 
     start = jnp.ones(found.is_rule.shape, bool)
     same_side, other_side = lax.fori_loop(0, len(model.left_rows), compare, (start, start))
-    if model.path is not None:  # sets of rows with other memories are other subproblems
-        threshold = _thresholds(model, found.is_present)
-        sides = model.path.children(rows[:, -1:], model.feature[None], threshold)
-        own_sides = [jnp.take_along_axis(side, place[:, None], axis=1) for side in sides]
-        for own, side, other in zip(own_sides, sides, sides[::-1], strict=True):
-            same_side, other_side = same_side & (side == own), other_side & (other == own)
     return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
 
 

@@ -95,7 +95,7 @@ def restructured(model: Model, state: State, uniform: jax.Array) -> Proposal:
             rows = rows.at[chain, place].set(side, mode="drop")
 
         back = jnp.where(state.shape.is_split[:, slot], back, 1)
-        log_ratio += jnp.where(splits, jnp.log(count), 0.0) - jnp.log(back)
+        log_ratio += jnp.where(splits, jnp.log(count.astype(float)), 0.0) - jnp.log(back)
         return shape, rows, jnp.where(is_stuck, -jnp.inf, log_ratio)
 
     start = (

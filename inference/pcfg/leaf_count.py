@@ -79,8 +79,9 @@ class Weights(NamedTuple):
 
 @jax.jit
 def _tabulate(chart: Chart, prior: LeafCountPrior, feature_weight: jax.Array):
-    rule = rule_at(chart, jnp.arange(len(chart.parent)))
-    node = node_at(chart, chart.parent, jnp.int32(0))
+    root = jnp.int32(0)  # weights do not depend on depth
+    rule = rule_at(chart, jnp.arange(len(chart.parent)), root)
+    node = node_at(chart, chart.parent, root)
     added = take(feature_weight, chart.feature)
     leaves = 1 + jnp.arange(prior.max_leaves)
     divisions = prior.log_division(leaves[:, None], leaves[None])
