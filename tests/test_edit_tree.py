@@ -226,27 +226,24 @@ def test_probabilities_of_trees_are_sums_over_sequences(model, family):
 
 @pytree_dataclass
 class Twisted(RegrowEdits):
-    """A kernel with a mistake: R to another power, the likelihood ratio clipped before R."""
+    """A kernel with a mistake: R to another power."""
 
     power_of_r: Any = 1.0
-    clipped: Any = 0.0
 
     def propose(self, rng_keys, number, model, state):
         proposal = super().propose(rng_keys, number, model, state)
-        new = proposal.state
-        log_r = jnp.log(state.num_edits + 1) - jnp.log(new.num_edits + 1)
-        gain = jnp.maximum(new.log_likelihood - state.log_likelihood, 0.0)
-        change = (self.power_of_r - 1) * log_r - self.clipped * gain
+        log_r = jnp.log(state.num_edits + 1) - jnp.log(proposal.state.num_edits + 1)
+        change = (self.power_of_r - 1) * log_r
         return proposal._replace(log_ratio=proposal.log_ratio + change)
 
 
-def check_invariance(model, family, num_steps, mistake=(1.0, 0.0)):
+def check_invariance(model, family, num_steps, power_of_r=1.0):
     case = small_case(model, family)
     start = tree_at_the_start(case)
     with jax.enable_x64(True):
         tabled = posed(case)
         kernel, state = begun(case, tabled, start)
-        kernel = Twisted(kernel.start, kernel.edit_probability, *mistake)
+        kernel = Twisted(kernel.start, kernel.edit_probability, power_of_r)
         exact = posterior_draws(prior_draws(tabled, state))
         num_chains = len(exact.num_edits)
         keys = jax.random.split(ep.key(5), num_chains)
@@ -266,10 +263,10 @@ def test_exact_draws_stay_exact(model, family, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", [(-1.0, 0.0), (0.0, 0.0), (1.0, 1.0)], ids=str)
-def test_a_wrong_ratio_is_noticed(mistake):
+@pytest.mark.parametrize("power_of_r", [-1.0, 0.0])
+def test_a_wrong_ratio_is_noticed(power_of_r):
     with pytest.raises(AssertionError):
-        check_invariance("depth decay, cuts", "classes", 5, mistake)
+        check_invariance("depth decay, cuts", "classes", 5, power_of_r)
 
 
 # ------------------------------------------------------------------------------------- surfaces
