@@ -453,7 +453,8 @@ class _GreedyModalTree(TreeEstimator):
         return np.column_stack([matrix, *projections])
 
     def _mixture(self, X: Any) -> LeafMixture:
-        return self.posterior_.predictive(self._matrix(X))
+        matrix = self._matrix(X)  # says where there has been no fit
+        return self.posterior_.predictive(matrix)
 
 
 class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree):

@@ -276,7 +276,8 @@ class _ParticleTree(TreeEstimator):
         }
 
     def _mixture(self, X: Any) -> LeafMixture:
-        return self.posterior_.predictive(self._matrix(X))
+        matrix = self._matrix(X)  # says where there has been no fit
+        return self.posterior_.predictive(matrix)
 
 
 class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):
