@@ -97,8 +97,8 @@ def edited_trees(
 def _nested(rule: np.ndarray, left: np.ndarray, slot: int) -> Nested:
     if left[slot] == 0:
         return None
-    below = (_nested(rule, left, left[slot] + side) for side in (0, 1))
-    return int(rule[slot]), *below
+    on_left, on_right = (_nested(rule, left, left[slot] + side) for side in (0, 1))
+    return int(rule[slot]), on_left, on_right
 
 
 def _is_possible(choices: NodeChoices, tree: Nested, rows: np.ndarray, depth: int) -> bool:

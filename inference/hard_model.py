@@ -279,10 +279,10 @@ def children(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array,
     if model.path is None:
         return rows & side, rows & ~side
     own, memory = rows[:, :-1], rows[:, -1]
-    memories = model.path.children(memory, model.feature[rule], thresholds(model, rows, rule))
-    return tuple(
-        jnp.concatenate([words, memory[:, None]], axis=1)
-        for words, memory in zip((own & side, own & ~side), memories, strict=True)
+    left, right = model.path.children(memory, model.feature[rule], thresholds(model, rows, rule))
+    return (
+        jnp.concatenate([own & side, left[:, None]], axis=1),
+        jnp.concatenate([own & ~side, right[:, None]], axis=1),
     )
 
 
@@ -343,7 +343,8 @@ def available_rules(model: Model, rows: jax.Array, depth: jax.Array) -> Availabl
     total = lax.population_count(own).astype(jnp.int32).sum(axis=1, keepdims=True)
     least = jnp.maximum(model.min_leaf, 1)
     is_rule = model.can_cut[None] & (num_left >= least) & (total - num_left >= least)
-    if model.rows_above is not None:  # rows without a value part nothing by themselves
+    # Rows without a value part nothing by themselves.
+    if model.rows_above is not None and model.rows_below is not None:
         is_rule &= _meet(rows, model.rows_above) & _meet(rows, model.rows_below)
     if model.prior.rules == "gaps":  # the rule of a gap is the cut next to the code below it
         is_rule &= is_present

@@ -240,7 +240,8 @@ class NodeChoices:
             found = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
             log_rules = np.asarray(found.log_rules[0])
             rules = np.flatnonzero(log_rules > -np.inf)
-            sides = children(self.model, np.repeat(rows[None], len(rules), axis=0), rules)
+            repeated = jnp.repeat(rows[None], len(rules), axis=0)
+            sides = children(self.model, repeated, jnp.asarray(rules))
             entries = zip(log_rules[rules].tolist(), *map(np.asarray, sides), strict=True)
             self._known[key] = Choices(
                 float(found.log_stop[0]), dict(zip(rules.tolist(), entries, strict=True))

@@ -7,6 +7,7 @@ Regression Trees, section 3 (EDITTREE).
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from bdtppl.models.priors import DepthDecay, TreePrior
 from bdtppl.models.tree import Tree
@@ -14,7 +15,7 @@ from bdtppl.models.tree import Tree
 __all__ = ["EditTree"]
 
 
-def _grow_tree() -> TreePrior:
+def _grow_tree() -> Any:
     return DepthDecay(rules="cuts")
 
 

@@ -234,7 +234,7 @@ def _log_share_of_cut(cut_weights: CutWeights, rule: Rule) -> Any:
     return rule.log_num_cuts - rule.log_num_feature_cuts
 
 
-def _check_cut_weights(cut_weights: str) -> None:
+def _check_cut_weights(cut_weights: Any) -> None:
     if cut_weights not in ("uniform", "gap"):
         raise ValueError(f"cut_weights must be 'uniform' or 'gap'; got {cut_weights!r}.")
 

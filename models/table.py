@@ -83,7 +83,7 @@ class Schema:
         >>> schema.features_of(["size", "hue", 1])
         ('size', 'hue=red', 1)
         """
-        columns = {column.name: column.features for column in self.columns}
+        columns: dict[Any, Any] = {column.name: column.features for column in self.columns}
         # A feature's own name comes first, should a column be called as it is.
         found = (columns.get(n, (n,)) if n not in self.features else (n,) for n in names)
         return tuple(name for each in found for name in each)

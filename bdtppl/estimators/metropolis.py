@@ -161,7 +161,7 @@ class _MetropolisTree(TreeEstimator):
     _default_leaf: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
-        prior = self._read_prior(DepthDecay(0.95, 1.0))
+        prior: Any = self._read_prior(DepthDecay(0.95, 1.0))
         kernel = as_kernel(self.proposal)
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)

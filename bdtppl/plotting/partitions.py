@@ -68,7 +68,7 @@ def plot_partitions(
     found = model.partition_log_probabilities(node)
     order = np.argsort(-found.log_feature, kind="stable")
     order = order[np.isfinite(found.log_feature[order])]
-    num_axes = _MOST_PANELS if axes is None else np.size(axes)
+    num_axes = _MOST_PANELS if axes is None else np.array(axes, object).size
     tree = model.map_tree_
     taken, threshold, missing_left = (
         each[node] for each in (tree.feature, tree.threshold, tree.missing_left)

@@ -219,7 +219,8 @@ def walk(
 
     def draw(carry, number):
         start = first_step + number * thin
-        state, tally = steps(rng_keys, start, start + thin, *carry, model, kernel, power)
+        state, tally = carry
+        state, tally = steps(rng_keys, start, start + thin, state, tally, model, kernel, power)
         return (state, tally), Walk(state.shape, state.log_prior, state.log_likelihood)
 
     start = state, Tally.zero(len(rng_keys), len(kernel.names))

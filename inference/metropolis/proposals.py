@@ -9,7 +9,7 @@ from bdtppl.inference.metropolis.regrow import Regrow
 
 __all__ = ["PROPOSALS", "as_kernel"]
 
-PROPOSALS: Mapping[str, Callable[[], Kernel]] = {
+PROPOSALS: Mapping[str, Callable[[], Any]] = {
     "chipman": lambda: LocalMoves.of(CHIPMAN),
     "denison": lambda: LocalMoves.of(DENISON),
     "regrow": Regrow,
@@ -43,7 +43,7 @@ def as_kernel(proposal: Any) -> Kernel:
             raise ValueError(f"proposal must be one of {', '.join(PROPOSALS)}; got {proposal!r}.")
         return PROPOSALS[proposal]()
     if isinstance(proposal, Mapping):
-        return LocalMoves.of(proposal)
+        return as_kernel(LocalMoves.of(proposal))
     if isinstance(proposal, type) or not hasattr(proposal, "propose"):
         raise TypeError(
             f"proposal must be a name, a mapping from moves to probabilities or a kernel; got "

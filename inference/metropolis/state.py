@@ -125,23 +125,22 @@ def summed(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array) -> St
             shape.is_leaf, shape.is_split, shape.left, shape.left + 1
         )
     if model.directions is not None:
-        log_prior = jnp.where(_keeps_order(model, shape, rows), log_prior, -jnp.inf)
+        keeps_order = _keeps_order(model, shape, rows, model.directions)
+        log_prior = jnp.where(keeps_order, log_prior, -jnp.inf)
     return state._replace(
         log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
 
 
-def _keeps_order(model: Model, shape: Shape, rows: jax.Array) -> jax.Array:
-    """Whether trees are monotone where they must be, bool [b]."""
+def _keeps_order(model: Model, shape: Shape, rows: jax.Array, directions: jax.Array) -> jax.Array:
+    """Whether trees are monotone in these directions, int [d]; bool [b]."""
     flat, rule = rows.reshape(-1, rows.shape[-1]), jnp.maximum(shape.rule, 0)
     threshold = thresholds(model, flat, rule.ravel()).reshape(rule.shape)
     mean = expected_target(model.leaf, leaf_statistics(model, flat)).reshape(rule.shape)
     feature = jnp.where(shape.is_split, model.feature[rule], -1)
     of_each = jax.vmap(is_monotone, (None, 0, 0, 0, 0, 0, 0))
-    return of_each(
-        model.directions, feature, threshold, shape.left, shape.left + 1, shape.is_leaf, mean
-    )
+    return of_each(directions, feature, threshold, shape.left, shape.left + 1, shape.is_leaf, mean)
 
 
 def split_leaf(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> State:

@@ -164,7 +164,8 @@ def climb(
     power = jnp.tile(powers, num_ladders)
     num_rounds = jnp.maximum(thin // _STEPS, 1) if num_powers > 1 else jnp.int32(1)
 
-    def play(start, state, tally, exchanges, number):
+    def play(start, walked, number):
+        state, tally, exchanges = walked
         first, stop = start + number * thin // num_rounds, start + (number + 1) * thin // num_rounds
         state, tally = steps(walk_keys, first, stop, state, tally, model, kernel, power)
         if num_powers > 1:
@@ -181,11 +182,11 @@ def climb(
         return Ladders(jax.tree.map(coldest, state.shape), coldest(state.log_prior), log_likelihood)
 
     def draw(number, carry):
-        *carry, kept = carry
+        *walked, kept = carry
         start = first_step + number * thin
-        carry = lax.fori_loop(0, num_rounds, lambda r, c: play(start, *c, r), tuple(carry))
-        kept = jax.tree.map(lambda a, new: a.at[number].set(new), kept, record(carry[0]))
-        return *carry, kept
+        walked = lax.fori_loop(0, num_rounds, lambda r, c: play(start, c, r), tuple(walked))
+        kept = jax.tree.map(lambda a, new: a.at[number].set(new), kept, record(walked[0]))
+        return *walked, kept
 
     kept = jax.tree.map(lambda a: jnp.zeros((room, *a.shape), a.dtype), record(state))
     none = jnp.zeros((num_ladders, num_powers - 1), jnp.int32)

@@ -12,6 +12,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -113,10 +114,7 @@ class _Expansion:
     def take(self, productions: np.ndarray) -> "_Expansion":
         """Keep some productions, in some order."""
         arrays = {name: array for name, array in vars(self).items() if array is not None}
-        return _Expansion(
-            **{"missing_left": None}
-            | {name: array[..., productions] for name, array in arrays.items()}
-        )
+        return replace(self, **{name: array[..., productions] for name, array in arrays.items()})
 
     def each_cut(self, low: np.ndarray) -> "_Expansion":
         """Make a production of every cut between the codes of a gap, ``low`` [v] by column."""
@@ -375,7 +373,7 @@ def _threshold(design: Design, rules: Rules, cuts: _Cuts, found: _Expansion) -> 
 
 def _is_remembered(grammar: Grammar, path: PathMemory) -> bool:
     """Whether the children of every production have the memories that it leaves them."""
-    memory = grammar.memory
+    memory: Any = grammar.memory
     left, right = path.children(
         memory.take(grammar.parent), grammar.feature, grammar.threshold_in_gap
     )

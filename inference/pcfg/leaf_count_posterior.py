@@ -5,7 +5,7 @@
 best tree of each number.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -47,7 +47,7 @@ def exact_posterior(
     observed: np.ndarray | None = None,
 ) -> ExactPosterior:
     """Make the exact posterior of the kind that a prior needs; see `ExactPosterior`."""
-    kind = LeafCountPosterior if isinstance(prior, LeafCountPrior) else ExactPosterior
+    kind: Any = LeafCountPosterior if isinstance(prior, LeafCountPrior) else ExactPosterior
     return kind(grammar, prior, leaf, y, observed)
 
 
@@ -78,7 +78,7 @@ def with_num_trees(prior: LeafCount, grammar: Grammar) -> LeafCount:
     [1.0, 3.0, 6.0, 5.0, 0.0]
     """
     _check_size(grammar, prior)
-    chart = chart_for(grammar, prior)
+    chart = chart_for(grammar, cast(Any, prior))
     weights, _ = Weights.of(chart, as_float64(prior), np.zeros(grammar.design.num_features))
     log_q = inside(without_facts(chart), weights, np.zeros(len(chart.has_rule)))
     counts = np.array(log_q[grammar.root, 0])
@@ -146,7 +146,7 @@ class LeafCountPosterior(ExactPosterior):
         y: np.ndarray,
         observed: np.ndarray | None = None,
     ):
-        super().__init__(grammar, prior, leaf, y, observed)
+        super().__init__(grammar, cast(Any, prior), leaf, y, observed)
         _check_size(grammar, prior)
         if isinstance(prior, LeafCount) and prior.log_num_trees is None:
             self.prior = with_num_trees(prior, grammar)
