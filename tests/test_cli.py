@@ -239,7 +239,7 @@ def test_fits_by_particle_filters(flowers, tmp_path):
     options = ["--model", "particle", "--particles", 20, "--runs", 3, "--out", out]
     printed = run("fit", flowers, "--target", "species", *options).stdout
     assert "3 runs of 20, effectively" in printed
-    assert "standard error" in printed
+    assert " +- " in printed
     model = bdtppl.load(out)
     assert isinstance(model, bdtppl.ParticleTreeClassifier)
     assert model.bins is None
