@@ -166,7 +166,7 @@ class _Fit:
 
 @in_float64
 def _inside(exact: ExactPosterior) -> None:
-    jax.block_until_ready(inside(exact.chart, *exact._terms))
+    jax.block_until_ready(inside(exact.chart, *exact._terms, "sum"))
 
 
 @in_float64

@@ -132,7 +132,7 @@ def without_stops(chart, prior, leaf_scores, feature_weight):
 
 
 def _forward(chart, prior, leaf_scores, feature_weight):
-    log_q = inside(chart, prior, leaf_scores, feature_weight)
+    log_q = inside(chart, prior, leaf_scores, feature_weight, "sum")
     usage = outside(chart, prior, leaf_scores, feature_weight, log_q)
     # What a child is visited with, less the chance that it stops: stops are forgotten.
     kept = usage.visits.sum(1) - usage.stops

@@ -327,7 +327,7 @@ class BestOfSums(ExactPosterior):
 
     @property
     def _log_best(self):
-        return inside(self.chart, *self._terms)
+        return inside(self.chart, *self._terms, "sum")
 
 
 @pytest.mark.parametrize(

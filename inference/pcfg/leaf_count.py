@@ -163,9 +163,7 @@ def _finite(log_values: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="semiring")
-def inside(
-    chart: Chart, weights: Weights, leaf_scores: jax.Array, semiring: Semiring = "sum"
-) -> jax.Array:
+def inside(chart: Chart, weights: Weights, leaf_scores: jax.Array, semiring: Semiring) -> jax.Array:
     """Score every subproblem with every number of leaves, from the smallest up.
 
     Parameters

@@ -80,7 +80,7 @@ def with_num_trees(prior: LeafCount, grammar: Grammar) -> LeafCount:
     _check_size(grammar, prior)
     chart = chart_for(grammar, cast(Any, prior))
     weights, _ = Weights.of(chart, as_float64(prior), np.zeros(grammar.design.num_features))
-    log_q = inside(without_facts(chart), weights, np.zeros(len(chart.has_rule)))
+    log_q = inside(without_facts(chart), weights, np.zeros(len(chart.has_rule)), "sum")
     counts = np.array(log_q[grammar.root, 0])
     return LeafCount(prior.rate, counts, max_leaves=prior.max_leaves, rules=prior.rules)
 

@@ -229,7 +229,7 @@ def _outer_precision(array: jax.Array) -> jax.Array:
 @jax.jit
 def _prior_choices(chart: Chart, prior, no_weight) -> Choices:
     no_score = jnp.zeros(len(chart.has_rule))
-    log_q = inside(chart, prior, no_score, no_weight)
+    log_q = inside(chart, prior, no_score, no_weight, "sum")
     return choice_probabilities(chart, prior, no_score, no_weight, log_q)
 
 

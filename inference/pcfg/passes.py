@@ -97,9 +97,12 @@ def inside(
     prior: TreePrior,
     leaf_scores: jax.Array,
     feature_weight: jax.Array,
-    semiring: Semiring = "sum",
+    semiring: Semiring,
 ) -> jax.Array:
     """Score every subproblem from the smallest up.
+
+    The semiring has no default: XLA would compile a sum that is asked for and one that is not
+    asked for as two functions.
 
     Parameters
     ----------
@@ -216,7 +219,7 @@ def log_partition(
     chart: Chart, prior: TreePrior, leaf_scores: jax.Array, feature_weight: jax.Array
 ) -> jax.Array:
     """Log Q(root), differentiable by the prior, the leaf scores and the feature weights."""
-    return _at_root(chart, inside(chart, prior, leaf_scores, feature_weight))
+    return _at_root(chart, inside(chart, prior, leaf_scores, feature_weight, "sum"))
 
 
 # Compiled, because eager operations are compiled one by one at the first call.
@@ -233,7 +236,7 @@ def _scaled(gradients, cotangent):
 
 
 def _log_partition_forward(chart, prior, leaf_scores, feature_weight):
-    log_q = inside(chart, prior, leaf_scores, feature_weight)
+    log_q = inside(chart, prior, leaf_scores, feature_weight, "sum")
     usage = outside(chart, prior, leaf_scores, feature_weight, log_q)
     return _at_root(chart, log_q), (usage.prior, usage.stops, usage.feature_weight)
 
