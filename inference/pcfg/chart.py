@@ -54,8 +54,8 @@ class Chart(NamedTuple):
         float64; logs of counts from 0 (whose entry is 0, and never used) up.
     node_range, production_range
         int32 [B, 2]; start and stop of each block.
-    num_blocks, root, depth_limit, search_steps
-        int32 scalars; the last one is the steps of a binary search among the productions of a node.
+    num_blocks, root, depth_limit
+        int32 scalars.
     levels
         int32 [D]; the depths 0 to D - 1, or one 0 where depth does not matter.
     block_productions
@@ -76,7 +76,6 @@ class Chart(NamedTuple):
     num_blocks: jax.Array
     root: jax.Array
     depth_limit: jax.Array
-    search_steps: jax.Array
     levels: jax.Array
     block_productions: jax.Array
 
@@ -124,7 +123,6 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         num_blocks=jnp.int32(len(node_range)),
         root=jnp.int32(grammar.root),
         depth_limit=jnp.int32(grammar.depth_limit),
-        search_steps=jnp.int32(widest.bit_length()),
         levels=jnp.asarray(np.arange(num_levels, dtype=np.int32)),
         block_productions=jnp.asarray(np.zeros(block_productions, np.int8)),
     )

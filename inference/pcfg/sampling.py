@@ -126,16 +126,18 @@ def choose(chart: Chart, choices: Choices, node, depth, uniform):
     target = uniform - take(choices.stop, (node, level))
     first = take(chart.first_production, node)
     last = take(chart.first_production, node + 1) - 1
-    # Skip as many productions as end at or before the target, in steps of falling powers of two.
+    # Skip as many productions as end at or before the target, in steps of falling powers of two;
+    # deep in the trees, where most draws are, nodes have few.
+    num_steps = 32 - lax.clz(jnp.maximum((last - first).max(), 0))
 
     def skip(i, used):
-        skipped = used + (1 << (chart.search_steps - 1 - i))
+        skipped = used + (1 << (num_steps - 1 - i))
         ends_before = (
             take(choices.cumulative, (jnp.minimum(skipped, last + 1) - 1, level)) <= target
         )
         return jnp.where((skipped <= last) & ends_before, skipped, used)
 
-    used = lax.fori_loop(0, chart.search_steps, skip, first)
+    used = lax.fori_loop(0, num_steps, skip, first)
     return (target < 0) | (last < first), used
 
 
