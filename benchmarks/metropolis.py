@@ -1,15 +1,18 @@
 """Benchmark of Metropolis-Hastings on hard trees: ``python -m benchmarks.metropolis``.
 
-Steps a second of the moves of Chipman et al. 1998, and apart from them of proposals that regrow a
-tree from a uniform point, summed over chains that run in two threads, on kyphosis and on the
-complete rows of the Wisconsin breast cancer set, with at least 5 rows a leaf; what the first call
-takes beyond a warm one; acceptance and effective sample size of the log joint.
+``speed``: steps a second of the moves of Chipman et al. 1998, and apart from them of proposals that
+regrow a tree from a uniform point, summed over chains that run in two threads, on kyphosis and on
+the complete rows of the Wisconsin breast cancer set, with at least 5 rows a leaf; what the first
+call takes beyond a warm one; acceptance and effective sample size of the log joint.
+``temper``: whether chains of 200,000 steps agree, with parallel tempering and without.
 The environment variable ``BDTPPL_DATA`` names the folder of data sets.
 """
 
 import argparse
+import itertools
 import statistics
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -18,7 +21,9 @@ import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
+from bdtppl import MetropolisTreeClassifier
 from bdtppl.datasets import load
 from bdtppl.inference.hard_model import pose
 from bdtppl.inference.metropolis.kernel import Kernel, walk
@@ -36,6 +41,8 @@ __all__ = ["Speed", "main", "measure"]
 
 _FILES = {"kyphosis": "kyphosis", "BCW": "breast_cancer_original"}
 _LEAST = {"kyphosis": 250_000, "BCW": 100_000}  # steps a second: the project's bounds
+_MOST_R_HAT = 1.05  # of the log joint of tempered chains: the project's bound
+_LADDERS = (1, 12)  # powers of the likelihood
 _THREADS = 2
 _THIN = 100
 _CAPACITY = 63
@@ -105,8 +112,11 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark."""
+    """Run the benchmarks that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.metropolis", description=__doc__)
+    parser.add_argument("part", nargs="?", choices=("speed", "temper"), help="default: both")
+    parser.add_argument("--steps", type=int, default=200_000, help="of each tempered chain")
+    parser.add_argument("--seeds", type=int, default=1, help="how many runs are tempered or not")
     parser.add_argument("--sets", nargs="+", choices=tuple(_FILES), default=tuple(_FILES))
     parser.add_argument("--chains", type=int, default=128)
     parser.add_argument("--draws", type=int, default=20, help="draws a walk, 100 steps each")
@@ -115,25 +125,94 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = {}
     for name in options.sets:
         try:
-            matrix, labels, _, _ = load(_FILES[name])
+            tables[name] = _read(name)
         except FileNotFoundError as missing:
             print(f"{name} is left out: {missing}\n")
-            continue
-        matrix = np.asarray(matrix, np.float64)
-        complete = ~np.isnan(matrix).any(axis=1)
-        y = np.unique(labels, return_inverse=True)[1][complete]
-        tables[name] = matrix[complete], y
-    counts = options.chains, options.draws, options.repeats
+    if not tables:
+        return
+    if options.part != "temper":
+        _report_speed(tables, options.chains, options.draws, options.repeats)
+    if options.part != "speed":
+        _report_agreement(tables, options.steps, options.seeds)
+
+
+def _read(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read complete rows and classes from 0 up."""
+    matrix, labels, _, _ = load(_FILES[name])
+    matrix = np.asarray(matrix, np.float64)
+    complete = ~np.isnan(matrix).any(axis=1)
+    return matrix[complete], np.unique(labels, return_inverse=True)[1][complete]
+
+
+def _report_speed(tables: dict, chains: int, draws: int, repeats: int) -> None:
     for proposals, kernel, least in (
         ("Moves of Chipman et al.", LocalMoves.of(CHIPMAN), _LEAST),
         ("Regrowing from a uniform point", Regrow(), {}),
     ):
         rows = [
-            _row(name, matrix, measure(matrix, y, kernel, *counts), least.get(name))
+            _row(name, matrix, measure(matrix, y, kernel, chains, draws, repeats), least.get(name))
             for name, (matrix, y) in tables.items()
         ]
-        title = f"{proposals}, {options.chains} chains in {_THREADS} threads"
-        print_table(title, _HEADINGS, rows)
+        print_table(f"{proposals}, {chains} chains in {_THREADS} threads", _HEADINGS, rows)
+
+
+def _report_agreement(tables: dict, steps: int, seeds: int) -> None:
+    """Half of the steps are warm-up."""
+    rows = []
+    for name, (matrix, y) in tables.items():
+        for seed, temperatures in itertools.product(range(seeds), _LADDERS):
+            rows.append([name, f"{seed}", *_agreement(matrix, y, steps, seed, temperatures)])
+    print_table(
+        f"Four chains of {steps:,} steps of Chipman et al.'s moves from the tree of one leaf, "
+        f"with and without tempering: rank R-hat of the log joint in the second half (bound for "
+        f"tempered chains: below {_MOST_R_HAT})",
+        [
+            "set",
+            "seed",
+            "powers",
+            "R-hat",
+            "ESS",
+            "mean log joint of each chain",
+            "best",
+            "log evidence",
+            "exchanged",
+            "s",
+        ],
+        rows,
+    )
+
+
+def _agreement(matrix, y, steps: int, seed: int, temperatures) -> list[str]:
+    start = time.perf_counter()
+    model = MetropolisTreeClassifier(
+        prior=DepthDecay(0.95, 1.0),
+        min_leaf=5,
+        warmup=steps // 2,
+        draws=steps // 2 // _THIN,
+        thin=_THIN,
+        temperatures=temperatures,
+        capacity=_CAPACITY,
+        random_state=seed,
+    )
+    with warnings.catch_warnings():  # that chains disagree is what the table shows
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(matrix, y)
+    log_joint = model.posterior_.sample_stats["log_joint"]
+    found = model.diagnostics_["log_joint"]
+    evidence, exchanged = "none", "none"
+    if model.powers_[0] == 0:
+        evidence = f"{model.log_evidence_:.2f} +- {model.log_evidence_se_:.2f}"
+        exchanged = f"{model.swap_rate_.min():.2f} to {model.swap_rate_.max():.2f}"
+    return [
+        f"{len(model.powers_)}",
+        f"{found['r_hat']:.3f}",
+        f"{found['ess']:,.0f}",
+        ", ".join(f"{mean:.1f}" for mean in log_joint.mean(axis=1)),
+        f"{log_joint.max():.1f}",
+        evidence,
+        exchanged,
+        f"{time.perf_counter() - start:.0f}",
+    ]
 
 
 _HEADINGS = [

@@ -94,7 +94,7 @@ def test_weights_of_all_rules_are_those_of_each(model, family):
 @functools.partial(jax.jit, static_argnames=("proposing",))
 def proposed(tabled, state, log_probability, uniform, proposing):
     kinds = [
-        proposing(tabled, state, jnp.int32(move), log_probability, uniform)
+        proposing(tabled, state, jnp.full(len(uniform), move), log_probability, uniform)
         for move in range(len(moves.MOVES))
     ]
     return jax.tree.map(lambda *a: jnp.concatenate(a), *kinds)

@@ -122,6 +122,18 @@ def test_exact_draws_of_every_power_stay_exact(model, family, num_rounds):
     check_marginals(case, held.reshape(places.shape))
 
 
+def test_powers_are_moved_until_neighbours_reject_alike():
+    """Where rejections add up as the square root of the power."""
+    powers = tempering.as_powers(8)
+    for _ in range(5):
+        tried = np.full(7, 10**6)
+        accepted = tried * (1 - np.diff(np.sqrt(powers)))
+        powers = tempering.evened(powers, tried, accepted)
+    np.testing.assert_allclose(powers, np.linspace(0, 1, 8) ** 2, atol=0.01)
+    everything = tempering.evened(np.array([0.0, 0.1, 1.0]), np.array([9, 9]), np.array([9, 9]))
+    np.testing.assert_allclose(everything, [0, 0.1, 1])
+
+
 def test_powers_are_read_and_checked():
     np.testing.assert_array_equal(tempering.as_powers(1), [1.0])
     powers = tempering.as_powers(7)
@@ -229,7 +241,7 @@ def test_the_reported_error_of_the_evidence_covers_it():
 def test_rounds_of_any_number_give_the_same_draws(monkeypatch):
     case = ep.random_case("depth decay, cuts", "classes", 5)
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
-    options = {"chains": 3, "warmup": 25, "draws": 9, "thin": 20, "temperatures": 3}
+    options = {"chains": 3, "warmup": 325, "draws": 9, "thin": 20, "temperatures": 3}
     one = sample(ep.key(0), *arguments, **options).posterior
     monkeypatch.setattr("bdtppl.inference.metropolis.sample._ROUNDS", 2)
     other = sample(ep.key(0), *arguments, **options).posterior

@@ -76,7 +76,8 @@ _PARAMETERS = """
         these.
     temperatures
         Parallel tempering: how many powers of the likelihood each chain walks under, or the powers
-        themselves, rising to 1. They exchange their trees. 1 for no tempering.
+        themselves, rising to 1. They exchange their trees. 1 for no tempering. Where only their
+        number is given, the powers are tuned in warm-up, so that neighbours exchange equally often.
     start
         Where chains start: "root" for the tree of one leaf, "greedy" for the greedy modal tree, a
         `Tree`, or a batch [chains] of trees.

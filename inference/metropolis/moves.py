@@ -15,7 +15,7 @@ from jax import lax
 
 from bdtppl.inference.hard_model import Available, Model, available_rules
 from bdtppl.inference.metropolis.kernel import Proposal
-from bdtppl.inference.metropolis.state import State, merge_leaves, scored, split_leaf
+from bdtppl.inference.metropolis.state import State, resized, scored
 from bdtppl.inference.shapes import Shape, places, running_count, with_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
@@ -69,12 +69,16 @@ class LocalMoves:
     ) -> Proposal:
         """Propose one move in each chain (see `Kernel`).
 
-        The kind of the move is drawn for all chains together, so that only its work is done.
+        All chains either resize their trees, change, shift or swap, so that only this work is done.
+        Whether to grow or to prune each chain decides for itself: each of these alone does not
+        leave the posterior as it is, and chains that all grow at a time would not be independent.
         """
-        uniform = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(rng_keys)
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(rng_keys)
         ends = jnp.cumsum(jnp.exp(self.log_probability))
         move = jnp.minimum((uniform[0, 0] >= ends).sum(), len(MOVES) - 1)
-        return propose(model, state, move, self.log_probability, uniform[:, 1:])
+        own = jnp.where(uniform[:, 1] * ends[_PRUNE] < ends[_GROW], _GROW, _PRUNE)
+        move = jnp.where(move <= _PRUNE, own, move)
+        return propose(model, state, move, self.log_probability, uniform[:, 2:])
 
 
 def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -119,50 +123,43 @@ def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     return with_rules(shape, is_own | is_above, jnp.where(is_above, own, above)), parent
 
 
-def _grow(model: Model, state: State, log_probability, uniform) -> Proposal:
-    shape, growable = state.shape, state.is_growable
-    slot, count = _pick(growable, uniform[:, 0])
+def _resize(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+    shape, grows = state.shape, move == _GROW
+    places = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
+    slot, count = _pick(places, uniform[:, 0])
     found = _rules_at(model, state, slot)
-    rule = _draw_rule(model, found, uniform[:, 1])
-    new = split_leaf(model, state, slot, rule)
-    overflows = (count > 0) & (shape.size + 2 > shape.capacity)
+    rule = jnp.where(grows, _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot))
+    new = resized(model, state, grows, slot, rule)
+    ways_back = jnp.where(grows[:, None], new.shape.has_leaves, new.is_growable).sum(axis=1)
+    # Of growing; that of pruning, which takes it back, is its inverse.
     log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, found, rule)
-    log_ratio += jnp.log(count / jnp.maximum(new.shape.has_leaves.sum(axis=1), 1))
-    return _proposal(new, log_ratio, (count > 0) & ~overflows, _GROW, overflows)
+    log_ratio = jnp.where(grows, log_ratio, -log_ratio) + jnp.log(count / jnp.maximum(ways_back, 1))
+    overflows = grows & (count > 0) & (shape.size + 2 > shape.capacity)
+    return _proposal(new, log_ratio, (count > 0) & ~overflows, move, overflows)
 
 
-def _prune(model: Model, state: State, log_probability, uniform) -> Proposal:
-    slot, count = _pick(state.shape.has_leaves, uniform[:, 0])
-    old = _rule_of(state, slot)
-    new = merge_leaves(model, state, slot)
-    log_ratio = log_probability[_GROW] - log_probability[_PRUNE]
-    log_ratio += _log_law(model, _rules_at(model, state, slot), old)
-    log_ratio += jnp.log(count / jnp.maximum(new.is_growable.sum(axis=1), 1))
-    return _proposal(new, log_ratio, count > 0, _PRUNE)
-
-
-def _change(model: Model, state: State, log_probability, uniform) -> Proposal:
+def _change(model: Model, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
     found = _rules_at(model, state, slot)
     rule, old = _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot)
     log_ratio = _log_law(model, found, old) - _log_law(model, found, rule)
-    return _proposal(_with_rule(model, state, slot, rule), log_ratio, count > 0, _CHANGE)
+    return _proposal(_with_rule(model, state, slot, rule), log_ratio, count > 0, move)
 
 
-def _shift(model: Model, state: State, log_probability, uniform) -> Proposal:
+def _shift(model: Model, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
     found, old = _rules_at(model, state, slot), _rule_of(state, slot)
     rule = _draw_cut(model, found, uniform[:, 1], model.feature[old])
     new = _with_rule(model, state, slot, rule)
-    return _proposal(new, jnp.zeros(len(slot)), count > 0, _SHIFT)
+    return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
-def _swap(model: Model, state: State, log_probability, uniform) -> Proposal:
+def _swap(model: Model, state: State, move, log_probability, uniform) -> Proposal:
     shape, place = state.shape, places(state.shape)
     slot, count = _pick(shape.is_split & (place > 0), uniform[:, 0])
     swapped, parent = _swapped(shape, slot)
     new = scored(model, swapped, state.rows, state.scores, place == parent[:, None])
-    return _proposal(new, jnp.zeros(len(slot)), count > 0, _SWAP)
+    return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
 def _rules_at(model: Model, state: State, slot: jax.Array) -> Available:
@@ -181,22 +178,22 @@ def _with_rule(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> 
     return scored(model, shape, state.rows, state.scores, changed)
 
 
-def _proposal(state: State, log_ratio, is_possible, move: int, overflows=None) -> Proposal:
+def _proposal(state: State, log_ratio, is_possible, move, overflows=None) -> Proposal:
     return Proposal(
         state,
         jnp.where(is_possible, log_ratio, -jnp.inf),
-        jnp.full(len(is_possible), move, jnp.int32),
+        move.astype(jnp.int32),
         jnp.zeros(len(is_possible), bool) if overflows is None else overflows,
     )
 
 
-_PROPOSERS = (_grow, _prune, _change, _shift, _swap)
+_PROPOSERS = (_resize, _change, _shift, _swap)
 
 
 def propose(
     model: Model, state: State, move: jax.Array, log_probability: jax.Array, uniform: jax.Array
 ) -> Proposal:
-    """Propose the same kind of move in every chain.
+    """Propose to resize every chain's tree, or else the same move in every chain.
 
     Parameters
     ----------
@@ -205,10 +202,11 @@ def propose(
     state
         Where the chains are.
     move
-        int32 scalar; place in `MOVES`.
+        int [b]; places in `MOVES`: all those of grow and prune, or all the same.
     log_probability
         float64 [moves]; log probability of each of `MOVES`.
     uniform
         float64 [b, 2]; random numbers.
     """
-    return lax.switch(move, _PROPOSERS, model, state, log_probability, uniform)
+    which = jnp.maximum(move[0] - _PRUNE, 0)
+    return lax.switch(which, _PROPOSERS, model, state, move, log_probability, uniform)

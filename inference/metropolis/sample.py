@@ -4,6 +4,7 @@ Chains are split into groups that run side by side; how they are split depends o
 alone, so the same key gives the same draws on any machine.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
-from bdtppl.inference.metropolis.tempering import as_powers, climb
+from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.written_trees import as_shape, write_out
@@ -34,6 +35,8 @@ __all__ = ["Sampled", "sample"]
 _GROUPS = 4  # at most
 _LEAST_WALKS = 32  # of a group: fewer are hardly faster
 _ROUNDS = 20  # parts of a run, after each of which progress is told
+
+_Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
 
 
 class Sampled(NamedTuple):
@@ -101,7 +104,8 @@ def sample(
     kernel
         How trees are proposed; default the moves of Chipman et al.
     temperatures
-        Powers of the likelihood in each chain, or their number; see `as_powers`.
+        Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
+        number, they are tuned in warm-up, so that all neighbours exchange equally often.
     capacity
         Most nodes of a tree. What does not fit is rejected, and counted.
     start
@@ -138,8 +142,8 @@ def sample(
         own = slice(group.start * len(powers), group.stop * len(powers))
         parts.append((keys[group], jax.tree.map(lambda a, own=own: a[own], ladders)))
 
-    rounds = _schedule(warmup, draws, thin)
-    room = max(num_draws for num_draws, _, _ in rounds)
+    stages = _stages(warmup, draws, thin)
+    room = max(num_draws for stage in stages for num_draws, _ in stage)
 
     @in_float64
     def advance(part, first: int, num_draws: int, thinned: int):
@@ -158,9 +162,12 @@ def sample(
         kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
         return (own_keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
 
-    steps, results, trajectory = [0], [], [begin[None]]
-    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as workers:
-        for num_draws, thinned, is_kept in rounds:
+    steps, trajectory = [0], [begin[None]]
+
+    def walk(stage: _Stage, workers: ThreadPoolExecutor) -> list:
+        nonlocal parts
+        results = []
+        for num_draws, thinned in stage:
             advanced = workers.map(
                 lambda part: advance(part, steps[-1], num_draws, thinned),  # noqa: B023
                 parts,
@@ -171,9 +178,17 @@ def sample(
             kept = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *(kept for kept, _ in made))
             counts = jax.tree.map(lambda *a: np.concatenate(a), *(counts for _, counts in made))
             trajectory.append(kept.log_likelihood[..., -1])
-            if is_kept:
-                results.append((kept, counts))
+            results.append((kept, counts))
             tell(int(steps[-1]))
+        return results
+
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as workers:
+        *warming, keeping = stages
+        for stage in warming:
+            results = walk(stage, workers)
+            if np.ndim(temperatures) == 0:
+                powers = _tuned(powers, [exchanges for _, (_, exchanges) in results])
+        results = walk(keeping, workers)
 
     walked = jax.tree.map(lambda *a: np.concatenate(a), *(kept for kept, _ in results))
     tally, exchanges = jax.tree.map(lambda *a: sum(a), *(counts for _, counts in results))
@@ -236,11 +251,23 @@ def _group_size(chains: int, num_powers: int) -> int:
     return chains // max(number for number in range(1, most + 1) if chains % number == 0)
 
 
-def _schedule(warmup: int, draws: int, thin: int) -> list[tuple[int, int, bool]]:
-    """Cut a run into rounds: (draws, steps to each, whether they are kept)."""
-    piece = -(-(warmup // thin + draws) // _ROUNDS)
-    rounds = [(1, warmup % thin, False)] if warmup % thin else []
-    for number, is_kept in ((warmup // thin, False), (draws, True)):
-        sizes = [piece] * (number // piece) + [number % piece] * bool(number % piece)
-        rounds += [(size, thin, is_kept) for size in sizes]
-    return rounds
+def _stages(warmup: int, draws: int, thin: int) -> list[_Stage]:
+    """Cut a run into stages, those of warm-up ever longer; only draws of the last one are kept."""
+    thinned = warmup // thin
+    piece = -(-(thinned + draws) // _ROUNDS)
+    ends = [0, thinned // 8, thinned // 4, thinned // 2, thinned, thinned + draws]
+    stages = [
+        [(min(piece, end - first), thin) for first in range(start, end, piece)]
+        for start, end in itertools.pairwise(ends)
+    ]
+    if warmup % thin:
+        stages[0].insert(0, (1, warmup % thin))
+    return stages
+
+
+def _tuned(powers: np.ndarray, exchanges: Sequence[Exchanges]) -> np.ndarray:
+    """Even powers out by the exchanges of a stage [chain, t - 1], if all were tried."""
+    if len(powers) < 3 or not exchanges:
+        return powers
+    tried, accepted = (sum(a.sum(axis=0) for a in made) for made in zip(*exchanges, strict=True))
+    return evened(powers, tried, accepted) if np.min(tried) > 0 else powers

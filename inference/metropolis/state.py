@@ -20,7 +20,7 @@ from bdtppl.inference.hard_model import (
     node_terms,
     thresholds,
 )
-from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count
+from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count, select
 from bdtppl.inference.written_trees import hand_down, root_rows
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 from bdtppl.models.monotone import expected_target, is_monotone
@@ -29,9 +29,8 @@ __all__ = [
     "State",
     "at_nodes",
     "initial",
-    "merge_leaves",
+    "resized",
     "scored",
-    "split_leaf",
     "state_of",
     "summed",
 ]
@@ -143,8 +142,30 @@ def _keeps_order(model: Model, shape: Shape, rows: jax.Array, directions: jax.Ar
     return of_each(directions, feature, threshold, shape.left, shape.left + 1, shape.is_leaf, mean)
 
 
-def split_leaf(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> State:
-    """Split a leaf of each tree by a rule, int32 [b]; only the three nodes are scored."""
+def resized(
+    model: Model, state: State, grows: jax.Array, slot: jax.Array, rule: jax.Array
+) -> State:
+    """Split a leaf of some trees, and merge the two leaves below a split of the others.
+
+    Only nodes that are new are scored.
+
+    Parameters
+    ----------
+    model, state
+        The model, and trees.
+    grows
+        bool [b]; which trees to split.
+    slot
+        int32 [b]; the leaf or the split.
+    rule
+        int32 [b]; for a leaf.
+    """
+    larger, smaller = _split(model, state, slot, rule), _merged(state, slot)
+    return summed(model, *select(grows, larger, smaller))
+
+
+def _split(model: Model, state: State, slot, rule) -> tuple[Shape, jax.Array, jax.Array]:
+    """Trees with one more split, and rows and scores of their nodes."""
     shape, chain = state.shape, jnp.arange(len(slot))
     own, depth = state.rows[chain, slot], shape.depth[chain, slot]
     left, right = children(model, own, rule)
@@ -162,16 +183,16 @@ def split_leaf(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> 
     ):
         rows = rows.at[chain, place].set(new_rows, mode="drop")
         scores = scores.at[chain, place].set(new_scores, mode="drop")
-    return summed(model, grown(shape, slot, rule), rows, scores)
+    return grown(shape, slot, rule), rows, scores
 
 
-def merge_leaves(model: Model, state: State, slot: jax.Array) -> State:
-    """Merge the two leaves below a split of each tree; nothing is scored anew."""
+def _merged(state: State, slot: jax.Array) -> tuple[Shape, jax.Array, jax.Array]:
+    """Trees with one split less, and rows and scores of their nodes."""
     shape, source = pruned(state.shape, slot)
     rows, scores = (
         jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
     )
-    return summed(model, shape, rows, scores)
+    return shape, rows, scores
 
 
 def _stacked(terms: NodeTerms) -> jax.Array:

@@ -3,7 +3,8 @@
 A ladder has one walk for each power from the smallest, where the prior rules and trees change
 freely, to 1, the posterior. Neighbours exchange trees with the probability that leaves the product
 of all tempered posteriors invariant (Geyer 1991). Even and odd pairs take turns, which carries
-trees up and down faster than pairs at random (Syed et al. 2022).
+trees up and down faster than pairs at random, and all the faster the more alike the neighbours'
+rates of exchange are, which is how powers are tuned (Syed et al. 2022).
 
 References
 ----------
@@ -26,10 +27,11 @@ from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
 from bdtppl.inference.metropolis.state import State
 from bdtppl.inference.shapes import Shape
 
-__all__ = ["Exchanges", "Ladders", "as_powers", "climb", "exchange"]
+__all__ = ["Exchanges", "Ladders", "as_powers", "climb", "evened", "exchange"]
 
 _STEPS = 10  # steps of the walks between two exchanges
 _CROWDING = 4  # powers lie the closer to 0 the higher this is
+_LEAST_REJECTED = 0.01  # keeps powers apart between which all was accepted
 
 
 def as_powers(temperatures: int | Sequence[float]) -> np.ndarray:
@@ -77,6 +79,30 @@ class Exchanges(NamedTuple):
 
     tried: jax.Array
     accepted: jax.Array
+
+
+def evened(powers: np.ndarray, tried: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+    """Move powers so that all neighbours would reject equally many exchanges.
+
+    The rejections between neighbours add up along the ladder, nearly whatever the powers between;
+    new powers part that sum evenly, by linear interpolation (Syed et al. 2022, section 5.2).
+
+    Parameters
+    ----------
+    powers
+        float64 [t]; ascending. The first and the last one stay.
+    tried, accepted
+        int [t - 1]; exchanges with the next higher power, at least one tried.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> evened(np.array([0.0, 0.5, 1.0]), np.array([10, 10]), np.array([2, 8])).tolist()
+    [0.0, 0.3125, 1.0]
+    """
+    rejected = np.maximum(1 - accepted / tried, _LEAST_REJECTED)
+    barrier = np.concatenate([[0.0], np.cumsum(rejected)])
+    return np.interp(np.linspace(0.0, barrier[-1], len(powers)), barrier, powers)
 
 
 class Ladders(NamedTuple):
