@@ -63,8 +63,10 @@ def edited_trees(
     Raises
     ------
     ValueError
-        If the tree to edit does not fit, or there are more trees.
+        If the tree to edit does not fit, there are more trees or features are monotone.
     """
+    if constraints is not None:
+        constraints.require_free_leaves("A law without targets")
     no_targets = np.zeros(design.num_rows, int)
     model = pose(design, no_targets, prior.base, NO_LIKELIHOOD, constraints)
     choices = NodeChoices(model)

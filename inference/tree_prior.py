@@ -83,6 +83,8 @@ class PriorTrees:
     ------
     TypeError
         If the prior is not node-wise.
+    ValueError
+        If features are monotone: that depends on the targets.
 
     Examples
     --------
@@ -98,6 +100,8 @@ class PriorTrees:
         if not isinstance(prior, TreePrior):
             raise TypeError(f"prior must be a node-wise tree prior; got {type(prior).__name__}.")
         require_node_wise(prior, "PriorTrees")
+        if constraints is not None:
+            constraints.require_free_leaves("A law without targets")
         self.design = design
         self.prior = prior
         self.constraints = constraints

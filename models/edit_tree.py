@@ -33,7 +33,8 @@ class EditTree:
     kind's places, and the rule has the base prior's law at the node: its weights of the node's
     rules, over their sum. A change must leave every rule below it available; rules that do not are
     left out, and the weights of the others are renormalised. So all trees on the way obey the
-    limits of the model, the leaf size among them. Where no edit has a place, none follows.
+    limits of the model, the leaf size among them; monotone features bind the last tree alone.
+    Where no edit has a place, none follows.
 
     This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
     is a sum without end: `bdtppl.inference.edit_law` has it on small tables.

@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 from test_path_constraints import by_rows, by_tables
 
+from bdtppl.inference.edit_law import edited_trees
 from bdtppl.inference.greedy_modal import problem as greedy
+from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.particle.sample import sample as filtered
 from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.priors import DepthDecay
+from bdtppl.models.tree import Tree
 
 DIRECTIONS = {0: 1, 2: -1}
 
@@ -85,6 +92,23 @@ def test_chains_stay_monotone():
     assert np.isfinite(drawn.posterior.sample_stats["log_joint"]).all()
 
 
+@pytest.mark.slow
+def test_edited_trees_stay_monotone():
+    case = ep.case_of_law("all rules alike", "gaps", "values", 5)
+    limits = replace(case.constraints, monotone=DIRECTIONS)
+    arguments = case.design, case.y, EditTree(Tree.from_nested({}), 0.8, DepthDecay()), case.leaf
+    options = {"chains": 16, "warmup": 50, "draws": 50, "thin": 5}
+
+    def keep_order(constraints):
+        drawn = sample_edits(ep.key(0), *arguments, constraints, **options)
+        trees = set(ep.rule_trees(case, drawn.posterior.trees.reshape(-1)))
+        assert len(trees) > 5
+        return all(keeps_order(case, tree) for tree in trees)
+
+    assert keep_order(limits)
+    assert not keep_order(case.constraints)
+
+
 def test_what_cannot_keep_to_them_says_so():
     case = ep.random_case("depth decay, gaps", "classes", 0)
     limits = Constraints(monotone={0: 1})
@@ -92,6 +116,12 @@ def test_what_cannot_keep_to_them_says_so():
         compile_grammar(case.design, constraints=limits)
     with pytest.raises(ValueError, match="Greedy modal trees cannot keep to monotone features"):
         greedy.pose(case.design, case.y, case.prior, case.leaf, limits)
+    with pytest.raises(ValueError, match="The particle filter cannot keep to monotone features"):
+        filtered(ep.key(0), case.design, case.y, case.prior, case.leaf, limits)
+    with pytest.raises(ValueError, match="A law without targets cannot keep to monotone features"):
+        PriorTrees(case.design, case.prior, limits)
+    with pytest.raises(ValueError, match="A law without targets cannot keep to monotone features"):
+        edited_trees(case.design, EditTree(Tree.from_nested({})), limits)
     with pytest.raises(ValueError, match="must give features 1 or -1"):
         Constraints(monotone={0: 2})
     with pytest.raises(ValueError, match="monotone names 'dose', which is not one of"):

@@ -104,7 +104,7 @@ def sample(
     Raises
     ------
     ValueError
-        If a number is out of range or a name is not known.
+        If a number is out of range, a name is not known or features are monotone.
 
     Examples
     --------
@@ -123,6 +123,8 @@ def sample(
     """
     require_node_wise(prior, "The particle filter")
     _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
+    if constraints is not None:
+        constraints.require_free_leaves("The particle filter")
     model = pose(design, y, prior, leaf, constraints)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
     grown, stages = grow(
