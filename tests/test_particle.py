@@ -12,7 +12,7 @@ import pytest
 
 from bdtppl.inference import hard_model
 from bdtppl.inference.particle import filter as particle_filter
-from bdtppl.inference.particle.filter import draw_noise, grow, initial, settle
+from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed, settle
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.particle.sample import log_mean, sample
 from bdtppl.inference.shapes import Shape
@@ -296,6 +296,14 @@ def test_a_run_depends_on_its_own_number_alone():
     np.testing.assert_array_equal(
         *(jax.random.key_data(noise.rng_keys[:, :2]) for noise in (few, many))
     )
+
+
+def test_resampled_runs_draw_numbers_that_no_particle_has_used():
+    with jax.enable_x64(True):
+        old = draw_noise(ep.key(0), runs=3, size=4, capacity=5).uniform
+        new = renewed(jax.random.split(ep.key(1), 3), old, jnp.array([True, False, True]))
+    np.testing.assert_array_equal(new[:, 1], old[:, 1])
+    assert not np.isin(new[:, ::2], old).any()
 
 
 @pytest.mark.slow

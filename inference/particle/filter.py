@@ -38,6 +38,7 @@ __all__ = [
     "draw_noise",
     "grow",
     "initial",
+    "renewed",
     "resample",
     "settle",
 ]
@@ -218,7 +219,7 @@ class Noise(NamedTuple):
     Attributes
     ----------
     uniform
-        float64 [k, runs, N]; what each particle settles each slot by.
+        float64 [k, runs, N]; what each particle settles each slot by, until `renewed`.
     rng_keys
         Keys [k, runs] of the resampling before each stage.
     """
@@ -238,6 +239,27 @@ def draw_noise(rng_key: jax.Array, *, runs: int, size: int, capacity: int) -> No
     uniform = jax.random.uniform(key_settle, (runs, capacity, size))
     rng_keys = jax.random.split(key_resample, (runs, capacity))
     return Noise(uniform.swapaxes(0, 1), rng_keys.T)
+
+
+def renewed(rng_keys: jax.Array, uniform: jax.Array, is_wanted: jax.Array) -> jax.Array:
+    """Draw the numbers of some runs anew, float64 [k, runs, N].
+
+    Particles whose layers differ in size stand at different slots. One that takes the place of
+    another may settle a slot that the other has settled before; by the same number it would repeat
+    what the resampling already knows, and the estimate would not be unbiased.
+
+    Parameters
+    ----------
+    rng_keys
+        Keys [runs].
+    uniform
+        float64 [k, runs, N].
+    is_wanted
+        bool [runs].
+    """
+    capacity, _, size = uniform.shape
+    drawn = jax.vmap(lambda key: jax.random.uniform(key, (capacity, size)))(rng_keys)
+    return jnp.where(is_wanted[None, :, None], drawn.swapaxes(0, 1), uniform)
 
 
 @partial(jax.jit, static_argnames=("proposal", "resampling"))
@@ -274,7 +296,6 @@ def grow(
         With particles [runs * N], run by run.
     """
     capacity, num_runs, size = noise.uniform.shape
-    uniform = noise.uniform.reshape(capacity, num_runs * size)
     every = jnp.arange(num_runs * size)
 
     def is_unsettled(particles):
@@ -284,22 +305,31 @@ def grow(
         return jnp.exp(jax.vmap(log_ess)(particles.log_weight.reshape(num_runs, size)))
 
     def stage(carry):
-        particles, stages = carry
+        particles, uniform, stages = carry
         number = stages.num_stages
         goes_on = is_unsettled(particles).reshape(num_runs, size).any(axis=1)
         is_wanted = goes_on & (effective_size(particles) < ess_threshold * size)
+        keys = jax.vmap(jax.random.split)(noise.rng_keys[number])
         particles = lax.cond(
             is_wanted.any(),
-            lambda some: resample(noise.rng_keys[number], some, is_wanted, resampling),
+            lambda some: resample(keys[:, 0], some, is_wanted, resampling),
             lambda some: some,
             particles,
+        )
+        # Node by node all particles stand at the same slot.
+        uniform = lax.cond(
+            is_wanted.any() & by_layer,
+            lambda old: renewed(keys[:, 1], old, is_wanted),
+            lambda old: old,
+            uniform,
         )
         whole = particles.shape.size
         end = jnp.where(by_layer, whole, jnp.minimum(particles.next + 1, whole))
 
         def one(carry):
             particles, num_overflows = carry
-            drawn = uniform[jnp.minimum(particles.next, capacity - 1), every]
+            at = jnp.minimum(particles.next, capacity - 1)
+            drawn = uniform[at, every // size, every % size]
             particles, overflows = settle(model, proposal, particles, end, drawn)
             return particles, num_overflows + overflows.reshape(num_runs, size).sum(axis=1)
 
@@ -314,7 +344,7 @@ def grow(
             num_overflows,
             number + 1,
         )
-        return particles, stages
+        return particles, uniform, stages
 
     nothing = Stages(
         jnp.full((capacity, num_runs), jnp.nan),
@@ -322,5 +352,6 @@ def grow(
         jnp.zeros(num_runs, int),
         jnp.int32(0),
     )
-    start = initial(model, num_runs * size, capacity), nothing
-    return Run(*lax.while_loop(lambda carry: is_unsettled(carry[0]).any(), stage, start))
+    start = initial(model, num_runs * size, capacity), noise.uniform, nothing
+    carry = lax.while_loop(lambda carry: is_unsettled(carry[0]).any(), stage, start)
+    return Run(carry[0], carry[2])
