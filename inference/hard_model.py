@@ -33,6 +33,7 @@ __all__ = [
     "code_above",
     "leaf_scores",
     "leaf_statistics",
+    "log_rule",
     "node_terms",
     "node_weights",
     "pose",
@@ -382,22 +383,46 @@ class NodeTerms(NamedTuple):
     has_rule: jax.Array
 
 
-def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array) -> NodeTerms:
-    """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m]."""
-    prior = model.prior
+def node_terms(
+    model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array | None = None
+) -> NodeTerms:
+    """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m].
+
+    For leaves, which have no rule, its weight is -inf.
+    """
     found = available_rules(model, rows, depth)
     node = _node_facts(model, found, depth)
+    return NodeTerms(
+        jnp.broadcast_to(model.prior.log_stop(node), depth.shape),
+        jnp.full(depth.shape, -jnp.inf)
+        if rule is None
+        else _log_rule(model, rows, found, node, rule),
+        leaf_scores(model, rows),
+        node.has_rule,
+    )
+
+
+def log_rule(
+    model: Model, rows: jax.Array, depth: jax.Array, found: Available, rule: jax.Array
+) -> jax.Array:
+    """Weigh one rule of each node (see `NodeTerms`) whose available rules are known."""
+    return _log_rule(model, rows, found, _node_facts(model, found, depth), rule)
+
+
+def _log_rule(
+    model: Model, rows: jax.Array, found: Available, node: Node, rule: jax.Array
+) -> jax.Array:
     place = jnp.maximum(rule, 0)
     every = jnp.arange(len(place))
     feature = model.feature[place]
     shared_by = 1.0
-    law = rule_law(prior)
+    law = rule_law(model.prior)
     if law is not None:
         shares = _log_shares(model, law, found, node)
         facts = Rule(feature, log_share=shares[every, place])
     else:
         cuts_of_gap, width, total_width = _gap(model, found, place)
-        if prior.counts_partitions:
+        if model.prior.counts_partitions:
             shared_by = _num_equivalent(model, found, rows, place)
         facts = Rule(
             feature,
@@ -406,14 +431,8 @@ def node_terms(model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array)
             jnp.log(width / total_width),
             jnp.log(shared_by),
         )
-    log_rule = prior.log_rule(node, facts) - jnp.log(shared_by)
-    is_available = found.is_rule[every, place]
-    return NodeTerms(
-        jnp.broadcast_to(prior.log_stop(node), place.shape),
-        jnp.where(is_available, log_rule, -jnp.inf),
-        leaf_scores(model, rows),
-        node.has_rule,
-    )
+    log_weight = model.prior.log_rule(node, facts) - jnp.log(shared_by)
+    return jnp.where(found.is_rule[every, place], log_weight, -jnp.inf)
 
 
 def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:

@@ -158,6 +158,45 @@ def test_every_move_is_in_balance_with_the_posterior(model, family):
     check_balance(small_case(model, family, 0))
 
 
+def check_that_chains_resize_by_themselves(kernel):
+    """Of chains side by side one third grows where the others prune, within 5 standard errors.
+
+    Growth alone leaves no posterior as it is: chains that grow together do not stay independent,
+    and then exchanges between powers are biased. A false alarm is one in 10^5 (20 batches).
+    """
+    case = small_case("depth decay, gaps", "classes", 0)
+    with jax.enable_x64(True):
+        tabled = posed(case)
+        state = initial(tabled, 900, CAPACITY)
+        keys = jax.random.split(ep.key(0), (20, 900))
+        made = np.array([moved(own, tabled, state, kernel=kernel) for own in keys])
+    counts = (made[:, :, None] == np.arange(len(moves.MOVES))).sum(axis=1)
+    together = counts[counts[:, :2].any(axis=1)]
+    assert 0 < len(together) < len(counts)
+    assert (together[:, :2].sum(axis=1) == 900).all()
+    assert (np.abs(together[:, 0] / 900 - 1 / 3) < 5 * np.sqrt(2 / 9 / 900)).all()
+
+
+@jax.jit
+def moved(rng_keys, tabled, state, kernel):
+    return kernel.propose(rng_keys, jnp.int32(0), tabled, state).move
+
+
+def test_chains_resize_by_themselves():
+    check_that_chains_resize_by_themselves(LOCAL)
+
+
+def test_chains_that_grow_together_are_noticed():
+    @pytree_dataclass
+    class Together(moves.LocalMoves):
+        def propose(self, rng_keys, number, model, state):
+            proposal = super().propose(rng_keys, number, model, state)
+            return proposal._replace(move=jnp.full_like(proposal.move, proposal.move[0]))
+
+    with pytest.raises(AssertionError):
+        check_that_chains_resize_by_themselves(Together(LOCAL.log_probability))
+
+
 # ------------------------------------------------------------------------- from exact draws
 
 

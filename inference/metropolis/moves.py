@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Available, Model, available_rules
+from bdtppl.inference.hard_model import Available, Model, available_rules, log_rule
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, resized, scored
 from bdtppl.inference.shapes import Shape, places, running_count, with_rules
@@ -129,7 +129,8 @@ def _resize(model: Model, state: State, move, log_probability, uniform) -> Propo
     slot, count = _pick(places, uniform[:, 0])
     found = _rules_at(model, state, slot)
     rule = jnp.where(grows, _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot))
-    new = resized(model, state, grows, slot, rule)
+    log_weight = log_rule(model, *_at(state, slot), found, rule)
+    new = resized(model, state, grows, slot, rule, log_weight)
     ways_back = jnp.where(grows[:, None], new.shape.has_leaves, new.is_growable).sum(axis=1)
     # Of growing; that of pruning, which takes it back, is its inverse.
     log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, found, rule)
@@ -162,9 +163,14 @@ def _swap(model: Model, state: State, move, log_probability, uniform) -> Proposa
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
-def _rules_at(model: Model, state: State, slot: jax.Array) -> Available:
+def _at(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rows and depth of a node of each tree."""
     chain = jnp.arange(len(slot))
-    return available_rules(model, state.rows[chain, slot], state.shape.depth[chain, slot])
+    return state.rows[chain, slot], state.shape.depth[chain, slot]
+
+
+def _rules_at(model: Model, state: State, slot: jax.Array) -> Available:
+    return available_rules(model, *_at(state, slot))
 
 
 def _rule_of(state: State, slot: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ from bdtppl.inference.hard_model import (
     node_terms,
     thresholds,
 )
-from bdtppl.inference.shapes import LEAF, Shape, grown, pruned, roots, running_count, select
+from bdtppl.inference.shapes import Shape, grown, pruned, roots, running_count, select
 from bdtppl.inference.written_trees import hand_down, root_rows
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 from bdtppl.models.monotone import expected_target, is_monotone
@@ -143,11 +143,16 @@ def _keeps_order(model: Model, shape: Shape, rows: jax.Array, directions: jax.Ar
 
 
 def resized(
-    model: Model, state: State, grows: jax.Array, slot: jax.Array, rule: jax.Array
+    model: Model,
+    state: State,
+    grows: jax.Array,
+    slot: jax.Array,
+    rule: jax.Array,
+    log_rule: jax.Array,
 ) -> State:
     """Split a leaf of some trees, and merge the two leaves below a split of the others.
 
-    Only nodes that are new are scored.
+    Only the new leaves are scored.
 
     Parameters
     ----------
@@ -157,36 +162,31 @@ def resized(
         bool [b]; which trees to split.
     slot
         int32 [b]; the leaf or the split.
-    rule
-        int32 [b]; for a leaf.
+    rule, log_rule
+        int32 and float64 [b]; a rule for the leaf, and its weight.
     """
-    larger, smaller = _split(model, state, slot, rule), _merged(state, slot)
+    larger, smaller = _split(model, state, slot, rule, log_rule), _merged(state, slot)
     return summed(model, *select(grows, larger, smaller))
 
 
-def _split(model: Model, state: State, slot, rule) -> tuple[Shape, jax.Array, jax.Array]:
+def _split(model: Model, state: State, slot, rule, log_rule) -> tuple:
     """Trees with one more split, and rows and scores of their nodes."""
     shape, chain = state.shape, jnp.arange(len(slot))
     own, depth = state.rows[chain, slot], shape.depth[chain, slot]
     left, right = children(model, own, rule)
-    leaf = jnp.full_like(rule, LEAF)
-    terms = node_terms(
-        model,
-        jnp.concatenate([own, left, right]),
-        jnp.concatenate([depth, depth + 1, depth + 1]),
-        jnp.concatenate([rule, leaf, leaf]),
-    )
-    found = jnp.split(_stacked(terms), 3)
-    rows, scores = state.rows, state.scores
+    leaves = node_terms(model, jnp.concatenate([left, right]), jnp.tile(depth + 1, 2))
+    found = jnp.split(_stacked(leaves), 2)
+    rows = state.rows
+    scores = state.scores.at[chain, slot, NodeTerms._fields.index("log_rule")].set(log_rule)
     for place, new_rows, new_scores in zip(
-        (slot, shape.size, shape.size + 1), (own, left, right), found, strict=True
+        (shape.size, shape.size + 1), (left, right), found, strict=True
     ):
         rows = rows.at[chain, place].set(new_rows, mode="drop")
         scores = scores.at[chain, place].set(new_scores, mode="drop")
     return grown(shape, slot, rule), rows, scores
 
 
-def _merged(state: State, slot: jax.Array) -> tuple[Shape, jax.Array, jax.Array]:
+def _merged(state: State, slot: jax.Array) -> tuple:
     """Trees with one split less, and rows and scores of their nodes."""
     shape, source = pruned(state.shape, slot)
     rows, scores = (
