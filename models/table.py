@@ -170,10 +170,10 @@ class Schema:
         parts = []
         for column, values in zip(self.columns, series, strict=True):
             if column.levels is None:
-                parts.append(_numbers(column.name, values)[:, None])
+                parts.append(_numbers(column.name, values)[None])
             else:
-                parts.append(_indicators(column, values))
-        return np.concatenate(parts, axis=1)
+                parts.append(_indicators(column, values).T)
+        return np.concatenate(parts).T  # columns lie together, as what reads them does
 
     def to_json(self) -> list[dict]:
         """Describe the schema with JSON types alone."""

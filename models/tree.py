@@ -75,10 +75,14 @@ class Tree:
         """Splits above each slot, int32 [..., k]; 0 in unused slots."""
         flat = self.reshape(-1)
         depth = np.zeros(flat.feature.shape, np.int32)
-        for slot in range(self.capacity):
-            splits = np.flatnonzero(flat.feature[:, slot] >= 0)
-            for child in (flat.left, flat.right):
-                depth[splits, child[splits, slot]] = depth[splits, slot] + 1
+        tree = np.arange(len(depth))
+        slot, level = np.zeros_like(tree), 0
+        while len(slot):  # a level at a time
+            depth[tree, slot] = level
+            splits = flat.feature[tree, slot] >= 0
+            tree, slot = tree[splits], slot[splits]
+            slot = np.concatenate([flat.left[tree, slot], flat.right[tree, slot]])
+            tree, level = np.tile(tree, 2), level + 1
         return depth.reshape(self.feature.shape)
 
     @property

@@ -346,7 +346,9 @@ class ClassTargets:
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """Class indices of the rows that are kept; sets ``classes_``."""
-        missing = np.flatnonzero(np.array([v is None or v != v for v in y.tolist()], dtype=bool))
+        missing = np.flatnonzero(y != y)  # NaN; of objects, each is compared
+        if y.dtype.kind == "O":
+            missing = np.flatnonzero([v is None or v != v for v in y.tolist()])
         if missing.size:
             raise ValueError(f"y, row {missing[0]}: the label is missing (NaN or None).")
         if y.dtype.kind == "f" and np.isinf(y).any():

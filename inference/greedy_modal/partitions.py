@@ -242,18 +242,27 @@ def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ..
 class _SumsOfCounts:
     """Leaf scores of both sides of all rules by look-up, for counts of rows without weights.
 
-    What depends on the number of rows on a side is the same for all features.
+    What depends on the number of rows on a side is the same for all features. So is what a count of
+    a class on the left adds for both sides, of which each node has a table, at its offset.
     """
 
     def __init__(self, problem: Problem, level: Level, table: CountTable):
-        self.problem, self.level, self.table = problem, level, table
+        self.problem, self.level = problem, level
         size = np.diff(level.start)
         self.size, self.before = size, level.start[:-1]
-        self.num_left = np.arange(1, level.start[-1] + 1) - np.repeat(level.start[:-1], size)
-        rest = np.repeat(size, size) - self.num_left
-        self.shared = table.total[self.num_left] + table.total[rest]
+        num_left = np.arange(1, level.start[-1] + 1) - np.repeat(level.start[:-1], size)
+        rest = np.repeat(size, size) - num_left
+        self.shared = table.total[num_left] + table.total[rest]
         self.shared[level.is_last] = -np.inf
-        self.totals = [np.repeat(total, size) for total in level.statistics.T]
+        self.both, self.offset = zip(
+            *(
+                _of_both_sides(each, totals)
+                for each, totals in zip(table.each, level.statistics.T, strict=True)
+            ),
+            strict=True,
+        )
+        # Entries of all classes in their tables add up to this.
+        self.entries = num_left + np.repeat(sum(self.offset), size)
 
     @classmethod
     def of(cls, problem: Problem, level: Level) -> "_SumsOfCounts | None":
@@ -272,18 +281,17 @@ class _SumsOfCounts:
         columns, level = self.problem.columns, self.level
         rows = level.rows[f]
         sums = self.shared.copy()
-        last = self.num_left
-        for values, total, table in zip(
-            columns.statistics[:-1], self.totals[:-1], self.table.each[:-1], strict=True
+        last = self.entries
+        for values, both, offset in zip(
+            columns.statistics[:-1], self.both[:-1], self.offset[:-1], strict=True
         ):
-            running = np.cumsum(values.take(rows), dtype=np.int32)
-            if level.num_segments > 1:
-                before = np.append(0, running[level.start[1:-1] - 1])
-                running -= np.repeat(before, self.size).astype(np.int32)
-            count = running.astype(np.intp)
-            last = last - count
-            self._add(sums, table, count, total)
-        self._add(sums, self.table.each[-1], last, self.totals[-1])
+            running = np.cumsum(values.take(rows), dtype=np.intp)
+            before = np.append(0, running[level.start[1:-1] - 1])
+            running += np.repeat(offset - before, self.size)
+            last = last - running
+            # No index is out of range: "clip" keeps NumPy from copying to look.
+            sums += both.take(running, mode="clip")
+        sums += self.both[-1].take(last, mode="clip")
         num_rules = self.size - 1
         if not columns.is_distinct[f] or self.problem.prior.rules == "cuts":
             codes = columns.codes[f].take(rows)
@@ -298,8 +306,13 @@ class _SumsOfCounts:
         low, high = (columns.codes[f].take(rows.take(at)) for at in (place, after))
         return num_rules, best, np.zeros(len(best)), low, high, missing_left
 
-    def _add(self, sums: np.ndarray, table: np.ndarray, count: np.ndarray, total: np.ndarray):
-        """Look up a count on the left and on the right."""
-        # No index is out of range: "clip" keeps NumPy from copying to look.
-        sums += table.take(count, mode="clip")
-        sums += table.take(total - count, mode="clip")
+
+def _of_both_sides(table: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tabulate what counts 0 to t on the left add for both sides, for a node of each total t.
+
+    Returns the nodes' tables one after the other, and where each begins.
+    """
+    size = totals + 1
+    offset = np.cumsum(size) - size
+    left = np.arange(size.sum()) - np.repeat(offset, size)
+    return table.take(left) + table.take(np.repeat(totals, size) - left), offset
