@@ -21,6 +21,8 @@ from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
 
+FAR = Tree.from_nested({"feature": 9, "threshold": 0.5, "left": {}, "right": {}})
+
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
@@ -169,6 +171,8 @@ def test_the_chain_that_dissents_is_named():
     still[1] = 1
     assert diagnose({"one": still})["one"].r_hat == np.inf
     assert dissenting_chains(still, 1.05) == [1]
+    in_step = np.repeat([[0.0, 1.0]], 100, axis=1).repeat(2, axis=0)
+    assert diagnose({"one": in_step})["one"].r_hat == np.inf
     assert np.isnan(diagnose({"one": values[:1]})["one"].r_hat)
 
 
@@ -182,6 +186,7 @@ def test_the_chain_that_dissents_is_named():
         ({"chains": 0}, ValueError, "chains must be an integer of at least 1"),
         ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
         ({"start": "leaf"}, ValueError, "start must be 'root', 'greedy' or a Tree"),
+        ({"start": FAR}, ValueError, "start: A tree splits on feature 9, and the last one is 1"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
     ],
 )
