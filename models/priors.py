@@ -23,7 +23,7 @@ from numpyro.distributions.constraints import Constraint
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
-from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+from bdtppl.models.pytrees import Number, describe_kind, pytree_dataclass, require, setting
 from bdtppl.models.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Rules",
     "TreePrior",
     "require_rules_apart",
+    "require_tree_prior",
     "rule_law",
     "weighs_each_cut",
 ]
@@ -126,6 +127,20 @@ class TreePrior(Protocol):
         One rule of the entry; where rules share a partition's weight, the whole weight.
         """
         ...
+
+
+def require_tree_prior(name: str, prior: Any) -> None:
+    """Refuse what is no node-wise tree prior, a class given in place of an object among them.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
+        raise TypeError(
+            f"{name} must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
+        )
 
 
 def rule_law(prior: Any) -> RuleLaw | None:
