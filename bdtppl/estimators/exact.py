@@ -14,7 +14,6 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_model,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -296,10 +295,7 @@ class _ExactTree(TreeEstimator):
         check_is_fitted(self)
         exact, names = self.exact_, self.design_.names
         return {
-            "model": type(self).__name__,
-            "prior": describe_model(self.prior_),
-            "leaf": describe_model(self.leaf_),
-            "rows": int(self.design_.weights.sum()),
+            **self._describe(),
             "features": len(names),
             "bins": self.bins_,
             "subproblems": exact.grammar.num_subproblems,

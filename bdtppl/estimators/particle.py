@@ -1,17 +1,18 @@
 """Decision trees by particle filters, for classification and regression."""
 
+import warnings
 from typing import Any
 
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_model,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -112,7 +113,7 @@ _PARAMETERS = """
 class _ParticleTree(TreeEstimator):
     """What classification and regression share."""
 
-    probability_name = "posterior probability, estimated"
+    probability_name = "estimated posterior probability"
 
     bins: int | None
     binning: Binning
@@ -176,6 +177,14 @@ class _ParticleTree(TreeEstimator):
         self.num_resampled_ = found.num_resampled
         self.num_overflows_ = found.num_overflows
         self._restore(found.posterior, {"seed": seed})
+        if self.num_overflows_.any():
+            warnings.warn(
+                f"{self.num_overflows_.sum()} nodes that could have split stopped because their "
+                f"trees had {self.capacity} nodes: the posterior is that of trees within the "
+                f"capacity; raise capacity.",
+                ConvergenceWarning,
+                stacklevel=3,  # the caller of `fit`
+            )
         return self
 
     def _saved_state(self) -> dict:
@@ -253,10 +262,7 @@ class _ParticleTree(TreeEstimator):
         uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
         error = getattr(self, "log_evidence_se_", np.nan)
         return {
-            "model": type(self).__name__,
-            "prior": describe_model(self.prior_),
-            "leaf": describe_model(self.leaf_),
-            "rows": int(self.design_.weights.sum()),
+            **self._describe(),
             "features": len(names),
             "bins": self.bins,
             "particles": int(self.particles),
@@ -348,6 +354,11 @@ class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):
         ------
         ValueError
             If the data or a parameter cannot be used.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If trees outgrew the capacity.
         """
         return self._fit(X, y, sample_weight)
 
@@ -418,6 +429,11 @@ class ParticleTreeRegressor(RealTargets, RegressorMixin, _ParticleTree):
         ------
         ValueError
             If the data or a parameter cannot be used.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If trees outgrew the capacity.
         """
         return self._fit(X, y, sample_weight)
 

@@ -122,7 +122,10 @@ def plot_structures(
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
     drawings = _drawings(model, model.k_best(k))
-    titles = [f"no. {i}, probability {each.probability:.3g}" for i, each in enumerate(drawings, 1)]
+    titles = [
+        f"no. {i}, {model.probability_name} {each.probability:.3g}"
+        for i, each in enumerate(drawings, 1)
+    ]
     drawn = _new_axes(drawings, titles) if given is None else given[: len(drawings)]
     for index, (drawing, title, ax) in enumerate(zip(drawings, titles, drawn, strict=True)):
         drawing.draw(ax, has_legend=index == 0)
