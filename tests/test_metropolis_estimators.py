@@ -171,8 +171,8 @@ def test_the_chain_that_dissents_is_named():
     still[1] = 1
     assert diagnose({"one": still})["one"].r_hat == np.inf
     assert dissenting_chains(still, 1.05) == [1]
-    in_step = np.repeat([[0.0, 1.0]], 100, axis=1).repeat(2, axis=0)
-    assert diagnose({"one": in_step})["one"].r_hat == np.inf
+    in_step = np.tile(np.arange(50) >= 25, (2, 1)).astype(float)
+    assert diagnose({"one": in_step})["one"].r_hat > 1e9
     assert np.isnan(diagnose({"one": values[:1]})["one"].r_hat)
 
 
