@@ -90,8 +90,8 @@ def fit(
     prior_file: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]] instead "
-            "of --prior; the README has one.",
+            help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]] "
+            "instead of --prior; the README has one.",
             show_default=False,
             rich_help_panel="Model",
         ),

@@ -38,6 +38,7 @@ __all__ = [
     "describe_constraints",
     "describe_model",
     "require_boolean",
+    "require_finite",
     "require_positive_integer",
 ]
 
@@ -530,6 +531,15 @@ def describe_constraints(constraints: Constraints) -> str | None:
     default = Constraints()
     parts = [f"{name}={v!r}" for name, v in chosen.items() if v != getattr(default, name)]
     return ", ".join(parts) or None
+
+
+def require_finite(what: str, value: Any) -> None:
+    """Raise ValueError unless a score that a fit has come to is finite."""
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "
+            f"large or too small for float64 (rescale them), or a split_probability leaves [0, 1]."
+        )
 
 
 def require_boolean(name: str, value: Any) -> None:

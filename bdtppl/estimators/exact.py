@@ -14,6 +14,7 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
+    require_finite,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -195,11 +196,7 @@ class _ExactTree(TreeEstimator):
         with waiting("scoring the chart", shown=self.progress):
             log_partition, log_evidence = fit.exact.log_partition, fit.exact.log_evidence
         fit.prior = fit.exact.prior  # with what is counted on the chart
-        if not np.isfinite(log_evidence):
-            raise ValueError(
-                f"The log evidence is not finite ({log_evidence}): the targets or the parameters "
-                f"of the leaf or the prior are too large or too small for float64; rescale them."
-            )
+        require_finite("The log evidence", log_evidence)
         self._set_fitted(schema, fit, bins)
         self.log_partition_, self.log_evidence_ = log_partition, log_evidence
         return self

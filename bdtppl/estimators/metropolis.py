@@ -15,6 +15,7 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
+    require_finite,
     require_positive_integer,
 )
 from bdtppl.inference.greedy_modal.problem import pose
@@ -197,11 +198,7 @@ class _MetropolisTree(TreeEstimator):
                 start=self._first_trees(design, y, prior, leaf, constraints),
                 tell=report or (lambda steps: None),
             )
-        if not np.isfinite(drawn.posterior.sample_stats["log_joint"]).all():
-            raise ValueError(
-                "The log joint of a tree is not finite: the targets or the parameters of the leaf "
-                "or the prior are too large or too small for float64; rescale them."
-            )
+        require_finite("The log joint of a tree", drawn.posterior.sample_stats["log_joint"])
         self.schema_ = schema
         self.design_ = design
         self.prior_ = drawn.posterior.prior

@@ -13,6 +13,7 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
+    require_finite,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -159,12 +160,7 @@ class _ParticleTree(TreeEstimator):
                 ess_threshold=self.ess_threshold,
                 capacity=self.capacity,
             )
-        if not np.isfinite(found.log_partition):
-            raise ValueError(
-                f"The log evidence is not finite ({found.log_partition}): the targets or the "
-                f"parameters of the leaf or the prior are too large or too small for float64; "
-                f"rescale them."
-            )
+        require_finite("The log evidence", found.log_partition)
         self.schema_ = schema
         self.design_ = design
         self.prior_ = found.posterior.prior
