@@ -107,6 +107,12 @@ class Tree:
         order = np.argsort(np.where(flat.is_used, rank, self.capacity), axis=1, kind="stable")
         return order.reshape(self.feature.shape)
 
+    def __repr__(self) -> str:
+        if self.batch_shape:
+            return f"Tree(batch_shape={self.batch_shape}, capacity={self.capacity})"
+        names = [f"x{feature}" for feature in range(self.feature.max() + 1)]
+        return f"Tree(num_leaves={self.num_leaves})\n{self.rules(names)}"
+
     def __getitem__(self, index) -> "Tree":
         """Index the batch axes."""
         if not self.batch_shape:

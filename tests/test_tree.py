@@ -193,6 +193,13 @@ def test_nested_nodes_without_sense_are_refused(nested, message):
 # ----------------------------------------------------------------------------------------- rules
 
 
+def test_a_tree_is_shown_by_its_rules():
+    assert repr(Tree.from_nested(STUMP)).splitlines()[0] == "Tree(num_leaves=2)"
+    assert repr(Tree.from_nested(STUMP)).endswith(Tree.from_nested(STUMP).rules(["x0", "x1"]))
+    assert repr(Tree.from_nested({})) == "Tree(num_leaves=1)\nalways"
+    assert repr(Tree.from_nested(DEEP).reshape(1)) == "Tree(batch_shape=(1,), capacity=9)"
+
+
 def test_rules_in_words():
     names = ["age", "smoker"]
     tree = Tree.from_nested(DEEP)
