@@ -19,6 +19,7 @@ from bdtppl.inference.edit_law import edited_trees
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.written_trees import as_shape
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import DirichletCategorical
@@ -316,6 +317,9 @@ def test_a_tree_that_the_model_rules_out_is_refused():
         sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(9.0)), leaf, capacity=3)
     with pytest.raises(ValueError, match="max_edits must be an integer of at least 1"):
         sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)), leaf, max_edits=0)
+    limits = Constraints(monotone={0: 1})
+    with pytest.raises(ValueError, match="An EditTree prior cannot keep to monotone features"):
+        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)), leaf, limits)
     with pytest.raises(TypeError, match="prior must be an EditTree; got DepthDecay"):
         sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)).base, leaf)
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):

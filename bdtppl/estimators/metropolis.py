@@ -215,7 +215,11 @@ class _MetropolisTree(TreeEstimator):
         if self.start == "root":
             return None
         if self.start == "greedy":
-            return tree_space(pose(design, y, prior, leaf, constraints))[0].tree
+            try:
+                problem = pose(design, y, prior, leaf, constraints)
+            except ValueError as error:
+                raise ValueError(f"start='greedy': {error}") from None
+            return tree_space(problem)[0].tree
         raise ValueError(f"start must be 'root', 'greedy' or a Tree; got {self.start!r}.")
 
     def _keep(self, drawn: Sampled) -> None:

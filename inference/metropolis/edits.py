@@ -264,7 +264,8 @@ def sample_edits(
     TypeError
         If the prior is no `EditTree`.
     ValueError
-        If a number is out of range, or the tree to edit does not fit the model.
+        If a number is out of range, the tree to edit does not fit the model, or a feature is
+        monotone.
     """
     for name, value, least in (
         ("chains", chains, 1),
@@ -278,6 +279,8 @@ def sample_edits(
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     if not isinstance(prior, EditTree):
         raise TypeError(f"prior must be an EditTree; got {describe_kind(prior)}.")
+    constraints = Constraints() if constraints is None else constraints
+    constraints.require_free_leaves("An EditTree prior")
     model = pose(design, y, prior.base, leaf, constraints)
     start = as_shape(model, design, prior.tree.reshape(1), capacity)
     state: Any = initial_edits(model, start, chains, max_edits)
