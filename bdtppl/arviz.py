@@ -38,6 +38,8 @@ def to_arviz(
     Rows with a weight are repeated rows and appear as often along ``obs``, so that sums over it
     (`arviz.loo`) count every repetition; ``constant_data.row`` names the row behind each. ArviZ
     takes all draws for equally weighted: weighted trees are resampled, to 4 chains of 250 draws.
+    The attribute ``effective_size`` is then that of the weights, 1 over the sum of their squares,
+    of which ArviZ's own effective sizes and R-hat know nothing.
 
     Parameters
     ----------
@@ -104,7 +106,9 @@ def to_arviz(
     [-1.0986, -1.0986]
     """
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    weighted = {}
     if posterior.log_weights is not None:
+        weighted["effective_size"] = float(1 / (posterior.weights**2).sum())
         posterior = posterior.resampled(seed)
     row = np.repeat(np.arange(posterior.design.num_rows), posterior.design.weights)
     matrix, y = posterior.matrix[row], posterior.y[row]
@@ -138,6 +142,7 @@ def to_arviz(
         "leaf": repr(posterior.leaf),
         "log_evidence": float(posterior.log_evidence),
         "log_evidence_se": float(posterior.log_evidence_se),
+        **weighted,
     }
     groups["/"] = xr.Dataset(attrs=attributes)
     groups["posterior"].attrs = attributes

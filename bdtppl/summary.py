@@ -55,8 +55,10 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     facts = {
         "prior": summary["prior"],
         "leaf family": summary["leaf"],
-        "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
     }
+    if summary.get("constraints") is not None:
+        facts["constraints"] = summary["constraints"]
+    facts["rows"] = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"
     if "subproblems" in summary:
         facts["chart"] = (
             f"{_counted(summary['subproblems'], 'subproblem')}, "
@@ -68,9 +70,10 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}, "
             f"{_counted(summary['distinct_trees'], 'distinct tree')}"
         )
+        r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
         facts["agreement"] = (
-            f"R-hat at most {summary['largest_r_hat']:.2f}, "
-            f"effective draws at least {summary['least_ess']:.0f}"
+            f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
+            f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
         )
     if "particles" in summary:
         facts["particles"] = (

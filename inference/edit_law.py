@@ -63,11 +63,11 @@ def edited_trees(
     Raises
     ------
     ValueError
-        If the tree to edit does not fit, there are more trees or features are monotone.
+        If the tree to edit does not fit, a feature is monotone, or there are more trees.
     """
-    if constraints is not None:
-        constraints.require_free_leaves("A law without targets")
     no_targets = np.zeros(design.num_rows, int)
+    constraints = Constraints() if constraints is None else constraints
+    constraints.require_free_leaves("A law without targets")
     model = pose(design, no_targets, prior.base, NO_LIKELIHOOD, constraints)
     choices = NodeChoices(model)
     shape = as_shape(model, design, prior.tree.reshape(1), prior.tree.capacity)

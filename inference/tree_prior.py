@@ -32,7 +32,8 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.priors import TreePrior, require_tree_prior
+from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.tree import Tree
 
 __all__ = [
@@ -82,9 +83,9 @@ class PriorTrees:
     Raises
     ------
     TypeError
-        If the prior is not node-wise.
+        If an argument is of another type.
     ValueError
-        If features are monotone: that depends on the targets.
+        If the prior is not node-wise, or a feature is monotone.
 
     Examples
     --------
@@ -97,11 +98,16 @@ class PriorTrees:
     """
 
     def __init__(self, design: Design, prior: TreePrior, constraints: Constraints | None = None):
-        if not isinstance(prior, TreePrior):
-            raise TypeError(f"prior must be a node-wise tree prior; got {type(prior).__name__}.")
+        constraints = Constraints() if constraints is None else constraints
+        for name, value, kind in (
+            ("design", design, Design),
+            ("constraints", constraints, Constraints),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must be a {kind.__name__}; got {describe_kind(value)}.")
+        require_tree_prior("prior", prior)
         require_node_wise(prior, "PriorTrees")
-        if constraints is not None:
-            constraints.require_free_leaves("A law without targets")
+        constraints.require_free_leaves("A law without targets")
         self.design = design
         self.prior = prior
         self.constraints = constraints
@@ -113,9 +119,7 @@ class PriorTrees:
 
     @cached_property
     def _exact(self) -> ExactPosterior:
-        grammar = compile_grammar(
-            self.design, rules=self.prior.rules, constraints=self.constraints or Constraints()
-        )
+        grammar = compile_grammar(self.design, rules=self.prior.rules, constraints=self.constraints)
         nothing = np.zeros(self.design.num_rows, int)
         return ExactPosterior(grammar, self.prior, NO_LIKELIHOOD, nothing)
 

@@ -117,11 +117,16 @@ def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
     Raises
     ------
     ValueError
-        If a tree needs more slots than the capacity.
+        If a tree needs more slots than the capacity, or splits on a feature that does not exist.
     """
     if capacity < int(trees.num_nodes.max()):
         raise ValueError(
             f"A tree has {int(trees.num_nodes.max())} nodes, and the capacity is {capacity}."
+        )
+    if trees.feature.max() >= design.num_features:
+        raise ValueError(
+            f"A tree splits on feature {trees.feature.max()}, and the last one is "
+            f"{design.num_features - 1}."
         )
     # Of two rules with one code the later one has rows below its cut.
     lows, sides = np.asarray(model.low).tolist(), np.asarray(model.missing_left).tolist()

@@ -11,6 +11,7 @@ Regression Trees, section 2 and Figure 1.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,16 @@ class Constraints:
         pairs = tuple(_features(pair, "before") for pair in _features(self.before, "before"))
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
+        _require_order(pairs)
         object.__setattr__(self, "before", pairs)
         directions = self.monotone
         directions = directions.items() if isinstance(directions, Mapping) else directions
-        directions = tuple((feature, direction) for feature, direction in directions)
+        try:
+            directions = tuple((feature, direction) for feature, direction in directions)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"monotone must map features to 1 or -1, as {{'dose': 1}}; got {self.monotone!r}."
+            ) from None
         if any(isinstance(d, bool) or d not in (-1, 1) for _, d in directions):
             raise ValueError(f"monotone must give features 1 or -1; got {self.monotone!r}.")
         object.__setattr__(self, "monotone", directions)
@@ -243,6 +250,18 @@ def _features(given: Any, what: str) -> tuple[Feature, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray | set | frozenset):
         raise ValueError(f"{what} must list features; got {given!r}.")
     return tuple(given)
+
+
+def _require_order(pairs: Sequence[Sequence[Feature]]) -> None:
+    """Refuse pairs by which a feature would have to stand below itself."""
+    order = TopologicalSorter()
+    for first, then in pairs:
+        order.add(then, first)
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = " before ".join(repr(feature) for feature in error.args[1])
+        raise ValueError(f"before must not run in a circle; got {circle}.") from None
 
 
 def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:

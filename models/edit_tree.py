@@ -9,7 +9,9 @@ Regression Trees, section 3 (EDITTREE).
 from dataclasses import dataclass, field
 from typing import Any
 
-from bdtppl.models.priors import DepthDecay, TreePrior
+import numpy as np
+
+from bdtppl.models.priors import DepthDecay, TreePrior, require_tree_prior
 from bdtppl.models.tree import Tree
 
 __all__ = ["EditTree"]
@@ -37,7 +39,8 @@ class EditTree:
     Where no edit has a place, none follows.
 
     This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
-    is a sum without end: `bdtppl.inference.edit_law` has it on small tables.
+    is a sum without end: `bdtppl.inference.edit_law` has it on small tables. Estimators do not take
+    it as their prior: `bdtppl.inference.metropolis.edits.sample_edits` draws from its posterior.
 
     Attributes
     ----------
@@ -69,5 +72,7 @@ class EditTree:
             raise ValueError(
                 f"tree must be a single tree; got a batch of shape {self.tree.batch_shape}."
             )
-        if not 0 <= self.edit_probability < 1:
+        require_tree_prior("base", self.base)
+        probability = self.edit_probability
+        if not isinstance(probability, int | float | np.number) or not 0 <= probability < 1:
             raise ValueError(f"edit_probability must lie in [0, 1); got {self.edit_probability!r}.")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
@@ -23,7 +24,7 @@ from numpyro.distributions.constraints import Constraint
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
-from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+from bdtppl.models.pytrees import Number, describe_kind, pytree_dataclass, require, setting
 from bdtppl.models.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Rules",
     "TreePrior",
     "require_rules_apart",
+    "require_tree_prior",
     "rule_law",
     "weighs_each_cut",
 ]
@@ -126,6 +128,20 @@ class TreePrior(Protocol):
         One rule of the entry; where rules share a partition's weight, the whole weight.
         """
         ...
+
+
+def require_tree_prior(name: str, prior: Any) -> None:
+    """Refuse what is no node-wise tree prior, a class given in place of an object among them.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
+        raise TypeError(
+            f"{name} must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
+        )
 
 
 def rule_law(prior: Any) -> RuleLaw | None:
@@ -415,7 +431,7 @@ class Program(_NormalisedRules):
     Attributes
     ----------
     split_probability
-        Function of the node; a probability.
+        Function of the node; a probability, in [0, 1] at every node.
     cut_weights, feature_weights, over, choice
         Law of the rule (see `bdtppl.models.rule_laws.RuleLaw`).
     num_features
@@ -447,7 +463,9 @@ class Program(_NormalisedRules):
 
     def _split_reads(self) -> frozenset[str]:
         """Facts that the probability of splitting reads; what it reads of rows needs d."""
-        return facts_read(self.split_probability, self.num_features or 1, None)[0]
+        return facts_read(
+            self.split_probability, self.num_features or 1, None, "split_probability"
+        )[0]
 
     @property
     def depends_on_depth(self) -> bool:
@@ -467,19 +485,50 @@ class Program(_NormalisedRules):
         return self._facts_of_law()[1]
 
     def resolve(self, design: Design) -> "Program":
-        """Fill in the number of features, and give every feature its weight."""
+        """Fill in the number of features, and give every feature its weight.
+
+        Raises
+        ------
+        ValueError
+            If the root would split with what is no probability.
+        """
         weights = self.law.resolve(design).feature_weights
-        return replace(self, feature_weights=weights, num_features=design.num_features)
+        resolved = replace(self, feature_weights=weights, num_features=design.num_features)
+        resolved._check_root(design)
+        return resolved
+
+    def _check_root(self, design: Design) -> None:
+        """Refuse a split probability that is none at the root, the one node that is known here."""
+        if "log_num_features" in self._split_reads():  # constraints decide how many can be split on
+            return
+        first, last = design.offset[:-1], design.offset[1:] - 1
+        root = Node(
+            depth=np.float64(0),
+            has_rule=np.True_,
+            num_rows=np.float64(design.weights.sum()),
+            least=design.low_edge[first],
+            greatest=design.high_edge[last],
+        )
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+            probability = self.split_probability(root)
+        is_known = not isinstance(probability, jax.core.Tracer)
+        if is_known and not 0 <= probability <= 1:
+            raise ValueError(
+                f"split_probability must lie in [0, 1]; got {float(probability):.6g} at the root."
+            )
 
     def log_stop(self, node: Node) -> Any:
         """log(1 - p), or 0 where no rule is available."""
-        log_stop = jnp.log1p(-jnp.asarray(self.split_probability(node), float))
-        return jnp.where(node.has_rule, log_stop, 0.0)
+        return jnp.where(node.has_rule, jnp.log1p(-self._probability(node)), 0.0)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of splitting, of the feature and of the cut."""
-        log_p = jnp.log(jnp.asarray(self.split_probability(node), float))
-        return log_p + self._log_rule_share(node, rule)
+        return jnp.log(self._probability(node)) + self._log_rule_share(node, rule)
+
+    def _probability(self, node: Node) -> Any:
+        """Probability of splitting; NaN where it is none, so that no sum over trees is finite."""
+        probability = jnp.asarray(self.split_probability(node), float)
+        return jnp.where((probability >= 0) & (probability <= 1), probability, jnp.nan)
 
 
 @pytree_dataclass

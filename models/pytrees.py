@@ -6,7 +6,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
-__all__ = ["Array", "Number", "pytree_dataclass", "require", "setting"]
+__all__ = ["Array", "Number", "describe_kind", "pytree_dataclass", "require", "setting"]
 
 T = TypeVar("T")
 
@@ -50,3 +50,8 @@ def require(condition, message: str, *values) -> None:
     if all(isinstance(value, int | float | np.number | np.ndarray) for value in values):
         if not np.all(condition(*values)):
             raise ValueError(message.format(*values))
+
+
+def describe_kind(value: Any) -> str:
+    """Name the type of a value, or the class that was given in place of an object."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -100,6 +100,11 @@ CutWeights = Literal["uniform", "gap"] | Weight
 
 NODE_FACTS = ("depth", "num_rows", "log_num_features", "least", "greatest")
 RULE_FACTS = ("feature", "threshold", "width", "num_left", "num_right")
+_UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 class RuleTable(Protocol):
@@ -286,9 +291,10 @@ class RuleLaw:
         """Names of the facts of nodes and of rules that the weights read."""
         node, rule = set(), set()
         if callable(self.feature_weights):
-            node |= facts_read(self.feature_weights, num_features, ("feature",))[0]
+            own = facts_read(self.feature_weights, num_features, ("feature",), "feature_weights")
+            node |= own[0]
         if callable(self.cut_weights):
-            reads = facts_read(self.cut_weights, num_features)
+            reads = facts_read(self.cut_weights, num_features, RULE_FACTS, "cut_weights")
             node, rule = node | reads[0], rule | reads[1]
         elif self.cut_weights == "gap":
             rule.add("width")
@@ -386,7 +392,10 @@ class _Noted:
 
 @lru_cache(maxsize=256)
 def facts_read(
-    function: Callable[..., Any], num_features: int, rule_facts: tuple[str, ...] | None = RULE_FACTS
+    function: Callable[..., Any],
+    num_features: int,
+    rule_facts: tuple[str, ...] | None = RULE_FACTS,
+    name: str = "function",
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Find out which facts a function reads, by tracing it.
 
@@ -398,6 +407,8 @@ def facts_read(
         d.
     rule_facts
         Facts of the rule that it may read.
+    name
+        What errors call it.
 
     Returns
     -------
@@ -406,8 +417,10 @@ def facts_read(
 
     Raises
     ------
-    AttributeError
+    ValueError
         If it reads what is no fact.
+    TypeError
+        If it cannot be traced, or its value is no number.
 
     Examples
     --------
@@ -425,8 +438,19 @@ def facts_read(
         noted.append(_Noted("node", node))
         if rule_facts is not None:
             noted.append(_Noted("rule", rule))
-        return function(*noted)
+        value = function(*noted)
+        if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | jax.Array):
+            raise TypeError(f"{name} must give a number at every node; got {value!r}.")
+        return value
 
-    jax.eval_shape(traced, node, rule)
+    try:
+        jax.eval_shape(traced, node, rule)
+    except AttributeError as error:
+        raise ValueError(f"{name}: {error}") from error
+    except _UNTRACEABLE as error:
+        raise TypeError(
+            f"{name} must be written in jax.numpy, since it is traced: jnp.where in place of if, "
+            f"and no functions of NumPy or math."
+        ) from error
     reads = [frozenset(each._read) - {"has_rule"} for each in noted]
     return reads[0], reads[1] if rule_facts is not None else frozenset()

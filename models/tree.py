@@ -6,7 +6,7 @@ than its parent. A row goes left where its value is below the threshold; where t
 it goes to the side that the rule names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +17,7 @@ from jax import lax
 
 __all__ = ["Tree", "route"]
 
+_SPLIT = ("feature", "threshold", "left", "right")  # keys that a split must have
 _ROUTE_ENTRIES = 1 << 22  # tree-by-row entries routed at once
 
 
@@ -110,6 +111,12 @@ class Tree:
         order = np.argsort(np.where(flat.is_used, rank, self.capacity), axis=1, kind="stable")
         return order.reshape(self.feature.shape)
 
+    def __repr__(self) -> str:
+        if self.batch_shape:
+            return f"Tree(batch_shape={self.batch_shape}, capacity={self.capacity})"
+        names = [f"x{feature}" for feature in range(self.feature.max() + 1)]
+        return f"Tree(num_leaves={self.num_leaves})\n{self.rules(names)}"
+
     def __getitem__(self, index) -> "Tree":
         """Index the batch axes."""
         if not self.batch_shape:
@@ -164,7 +171,12 @@ class Tree:
         """Build one tree from nested dictionaries.
 
         A split is ``{"feature": int, "threshold": float, "left": ..., "right": ...}`` and, where it
-        matters, ``"missing_left": bool``; anything without "feature" is a leaf.
+        matters, ``"missing_left": bool``; ``{}`` is a leaf.
+
+        Raises
+        ------
+        ValueError
+            If a node is neither, or there are more nodes than the capacity.
 
         Examples
         --------
@@ -175,7 +187,8 @@ class Tree:
         queue = [nested]
         rows = []
         for node in queue:
-            if "feature" in node:
+            _require_node(node)
+            if node:
                 children = (len(queue), len(queue) + 1)
                 queue += [node["left"], node["right"]]
                 rows.append(
@@ -319,6 +332,29 @@ class Tree:
     def _require_single(self) -> None:
         if self.batch_shape:
             raise ValueError(f"One tree is needed; this is a batch of shape {self.batch_shape}.")
+
+
+def _require_node(node: Any) -> None:
+    """Refuse what is neither a split nor a leaf as `Tree.from_nested` reads them."""
+    if not isinstance(node, Mapping):
+        raise ValueError(f"A node must be a dictionary, a leaf's being {{}}; got {node!r}.")
+    if not node:
+        return
+    for key in node:
+        if key not in (*_SPLIT, "missing_left"):
+            raise ValueError(f"A split has {', '.join(_SPLIT)} and missing_left; got {key!r}.")
+    for key in _SPLIT:
+        if key not in node:
+            raise ValueError(f"A split needs {key!r}; got only {', '.join(node)}.")
+    feature, threshold = node["feature"], node["threshold"]
+    if not _is_a(int | np.integer, feature) or feature < 0:
+        raise ValueError(f"feature must be an integer of at least 0; got {feature!r}.")
+    if not _is_a(int | float | np.number, threshold) or np.isnan(threshold):
+        raise ValueError(f"threshold must be a number; got {threshold!r}.")
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import bdtppl
 from bdtppl.cli import app, results
-from bdtppl.cli.console import notes_after
+from bdtppl.cli.console import notes_after, to_json
 from bdtppl.cli.specification import make_leaf, parse_prior
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -130,6 +130,11 @@ def test_fit_writes_what_it_says(classifier):
     assert summary["log_evidence"] == bdtppl.load(out).log_evidence_
     for path in out.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_that_are_not_finite_become_null():
+    said = to_json({"ess": np.nan, "r_hat": [np.float64(np.inf), 1.5], "draws": 3})
+    assert json.loads(said) == {"ess": None, "r_hat": [None, 1.5], "draws": 3}
 
 
 def test_fit_prints_json_and_nothing_else(regressor):

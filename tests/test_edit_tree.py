@@ -302,6 +302,7 @@ def test_chains_edit_a_given_tree():
     [
         ({"tree": stump(0.5).reshape(1)}, "single tree; got a batch of shape"),
         ({"tree": stump(0.5), "edit_probability": 1.0}, r"must lie in \[0, 1\); got 1.0"),
+        ({"tree": stump(0.5), "edit_probability": "often"}, r"must lie in \[0, 1\); got 'often'"),
     ],
 )
 def test_priors_without_sense_are_refused(options, message):
@@ -315,8 +316,12 @@ def test_a_tree_that_the_model_rules_out_is_refused():
         sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(9.0)), leaf, capacity=3)
     with pytest.raises(ValueError, match="max_edits must be an integer of at least 1"):
         sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)), leaf, max_edits=0)
+    with pytest.raises(TypeError, match="prior must be an EditTree; got DepthDecay"):
+        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)).base, leaf)
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})
+    with pytest.raises(TypeError, match=r"base must be a tree prior of .*; got float"):
+        EditTree(stump(0.5), base=0.5)
 
 
 @pytest.mark.parametrize("estimator", [DecisionTreeClassifier, DecisionTreeRegressor])

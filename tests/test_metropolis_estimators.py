@@ -18,8 +18,12 @@ from bdtppl import (
 from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
+
+MONOTONE = Constraints(monotone={0: 1})
+FAR = Tree.from_nested({"feature": 9, "threshold": 0.5, "left": {}, "right": {}})
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -169,6 +173,8 @@ def test_the_chain_that_dissents_is_named():
     still[1] = 1
     assert diagnose({"one": still})["one"].r_hat == np.inf
     assert dissenting_chains(still, 1.05) == [1]
+    in_step = np.tile(np.arange(50) >= 25, (2, 1)).astype(float)
+    assert diagnose({"one": in_step})["one"].r_hat > 1e9
     assert np.isnan(diagnose({"one": values[:1]})["one"].r_hat)
 
 
@@ -182,6 +188,8 @@ def test_the_chain_that_dissents_is_named():
         ({"chains": 0}, ValueError, "chains must be an integer of at least 1"),
         ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
         ({"start": "leaf"}, ValueError, "start must be 'root', 'greedy' or a Tree"),
+        ({"start": "greedy", "constraints": MONOTONE}, ValueError, "start='greedy': Greedy modal"),
+        ({"start": FAR}, ValueError, "start: A tree splits on feature 9, and the last one is 1"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
     ],
 )

@@ -2,13 +2,18 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bdtppl
 from bdtppl import ExactTreeRegressor, ParticleTreeClassifier, ParticleTreeRegressor
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.priors import DepthDecay, LeafPenalty
+from bdtppl.models.tree import Tree
 from bdtppl.summary import summary_view
 
+STUMP = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})
 FEW = {"particles": 20, "runs": 4, "capacity": 31}
 
 
@@ -73,6 +78,16 @@ def test_saved_models_predict_the_same(fitted, tmp_path):
 def test_arviz_gets_equally_weighted_trees(fitted):
     data = fitted[0].to_arviz()
     assert data["posterior"]["num_leaves"].shape == (4, 250)
+    effective_size = fitted[0].summary()["effective_size"]
+    assert data["posterior"].attrs["effective_size"] == pytest.approx(effective_size)
+
+
+@pytest.mark.slow
+def test_trees_that_outgrow_the_capacity_are_warned_of():
+    X, y = small()
+    with pytest.warns(ConvergenceWarning, match="had 3 nodes: .*; raise capacity") as caught:
+        ParticleTreeRegressor(**FEW | {"capacity": 3}).fit(X, y)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.slow
@@ -105,7 +120,11 @@ def test_classes_categories_and_missing_values():
     [
         ({"particles": 0}, ValueError, "particles must be an integer of at least 1"),
         ({"growth": "leaf"}, ValueError, "growth must be one of node, layer"),
+        ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
         ({"prior": DepthDecay}, TypeError, "prior must be a tree prior"),
+        ({"prior": EditTree(STUMP)}, TypeError, "metropolis.edits.sample_edits"),
+        ({"random_state": "a"}, ValueError, "random_state must be None, a seed or"),
+        ({"constraints": Constraints(monotone={0: 1})}, ValueError, "cannot keep to monotone"),
     ],
 )
 def test_bad_parameters_get_one_sentence(options, error, message):

@@ -379,11 +379,20 @@ def test_title_gives_rank_and_probability(stump):
         plot_tree(model, -1)
 
 
+@pytest.mark.parametrize("plot", [plot_tree, plot_structures])
+def test_a_tree_without_its_model_is_refused(plot):
+    with pytest.raises(TypeError, match="model must be a fitted estimator"):
+        plot(Tree.from_nested({}))
+
+
 def test_structures_are_ranked_with_one_legend_and_one_scale():
     y = np.array([1.0, 1.5, 2.0, 5.0, 5.5, 7.0, 6.0, 5.0])
     model = GivenTrees([split(0, 0.5), {}], STUMP_X, y, probability=[0.6, 0.03])
     axes = plot_structures(model, k=4)
-    assert [ax.get_title() for ax in axes] == ["no. 1, probability 0.6", "no. 2, probability 0.03"]
+    assert [ax.get_title() for ax in axes] == [
+        "no. 1, posterior probability 0.6",
+        "no. 2, posterior probability 0.03",
+    ]
     assert [len(by_gid(ax.child_axes[0], Patch)) for ax in axes] == [2, 1]
     assert [ax.get_legend() is not None for ax in axes] == [True, False]
     assert axes[0].child_axes[0].get_ylim() == axes[1].child_axes[0].get_ylim()

@@ -81,6 +81,11 @@ def test_every_error_names_its_line(tmp_path, old, new, said):
         read_prior_file(path)
 
 
+def test_help_names_the_tables():
+    said = run("fit", "--help").stdout
+    assert all(table in said for table in ("[prior]", "[constraints]", "[[keep_together]]"))
+
+
 def test_errors_of_a_fit_are_located(tmp_path):
     file = read_prior_file(written(tmp_path, WHOLE))
     said = "keep_together names 'age', which is not one of x0."
@@ -108,6 +113,7 @@ def test_the_command_line_takes_a_file(table, tmp_path):
     [
         ("start = [4", "stat = [4", [], "line 19: keep_together names 'stat'"),
         ('"DepthDecay"', '"None"', [], "line 3: kind must be one of"),
+        ("= 5", "= 0", [], "line 9: min_leaf must be an integer"),
         ("", "", ["--prior", "leaf-penalty"], "exclude each other"),
     ],
 )

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bdtppl.models.priors import DepthDecay
+from bdtppl.prior_files import read_prior_file
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -17,3 +20,11 @@ def test_the_example_prints_what_is_shown(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == shown
+
+
+def test_the_file_of_a_prior_is_one(tmp_path):
+    path = tmp_path / "prior.toml"
+    path.write_text(re.search(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)[1])
+    file = read_prior_file(path)
+    assert file.prior == DepthDecay(0.9, feature_weights={"age": 3.0})
+    assert file.constraints.looks_at_path

@@ -200,8 +200,24 @@ def test_facts_that_are_read_are_found():
     prior = Program(lambda node: 0.5 + 0 * node.num_rows)
     assert not prior.depends_on_depth
     assert "num_rows" in prior.node_facts
-    with pytest.raises(AttributeError, match="A node has no 'rows' here; it has depth, "):
-        facts_read(lambda node, rule: node.rows, 2)
+
+
+@pytest.mark.parametrize(
+    ("split_probability", "error", "message"),
+    [
+        (lambda node: node.rows, ValueError, "split_probability: A node has no 'rows' here; it"),
+        (lambda node: 0.9 if node.depth < 2 else 0.5, TypeError, "jnp.where in place of if"),
+        (lambda node: np.exp(-node.depth), TypeError, "must be written in jax.numpy"),
+        (lambda node: None, TypeError, "must give a number at every node; got None"),
+        (lambda node: "half", TypeError, "must give a number at every node; got 'half'"),
+        (lambda node: -0.5, ValueError, r"must lie in \[0, 1\]; got -0.5 at the root"),
+        (lambda node: node.num_rows / 2, ValueError, r"must lie in \[0, 1\]; got 1.5 at the root"),
+        (lambda node: node.least[..., 1] + np.nan, ValueError, r"must lie in \[0, 1\]; got nan"),
+    ],
+)
+def test_programs_without_sense_are_refused(split_probability, error, message):
+    with pytest.raises(error, match=message):
+        Program(split_probability).resolve(Design.from_matrix(np.eye(3)))
 
 
 def test_weights_that_are_not_positive_are_refused():

@@ -3,6 +3,9 @@
 import pytest
 from rich.console import Console
 
+from bdtppl.estimators.base import describe_constraints, describe_model
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.priors import DepthDecay, Program
 from bdtppl.summary import summary_view
 
 SUMMARY = {
@@ -75,3 +78,32 @@ def test_long_lists_are_cut_and_counted():
 def test_long_names_wrap():
     lines = lines_of(split_inclusion={"a long name " * 12: 0.25}, map_rules="y " * 100 + ": 0")
     assert sum("a long name" in line for line in lines) > 1
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [
+        (DepthDecay(), "DepthDecay(alpha=0.95, beta=1)"),
+        (
+            DepthDecay(rules="cuts", feature_weights=(1.0, 2.5)),
+            "DepthDecay(alpha=0.95, beta=1, rules='cuts', feature_weights=[1, 2.5])",
+        ),
+        (Program(lambda node: 0.5), "Program(split_probability=<lambda>)"),
+    ],
+)
+def test_priors_are_told_with_what_was_chosen(prior, said):
+    assert describe_model(prior) == said
+
+
+def test_constraints_are_told():
+    assert describe_constraints(Constraints()) is None
+    said = describe_constraints(Constraints(min_leaf=5, before=[("age", "start")]))
+    assert said == "min_leaf=5, before=(('age', 'start'),)"
+    assert f"  constraints      {said}" in lines_of(constraints=said)
+    assert not any("constraints" in line for line in lines_of(constraints=None))
+
+
+def test_chains_that_are_too_short_have_an_unknown_agreement():
+    chains = {"chains": 2, "draws": 3, "distinct_trees": 6}
+    lines = lines_of(**chains, largest_r_hat=None, least_ess=None)
+    assert "  agreement        R-hat unknown, effective draws unknown" in lines

@@ -172,7 +172,32 @@ def test_batch_axes():
         Tree.from_nested(STUMP, capacity=2)
 
 
+@pytest.mark.parametrize(
+    ("nested", "message"),
+    [
+        ([0, 1], "A node must be a dictionary, a leaf's being {}; got"),
+        (STUMP | {"left": None}, "A node must be a dictionary, a leaf's being {}; got None"),
+        (STUMP | {"cut": 0.5}, "threshold, left, right and missing_left; got 'cut'"),
+        ({"value": 0.5}, "A split has feature, .*; got 'value'"),
+        ({"feature": 0, "threshold": 0.5, "left": {}}, "A split needs 'right'; got only feature,"),
+        (STUMP | {"feature": 0.5}, "feature must be an integer of at least 0; got 0.5"),
+        (STUMP | {"feature": -1}, "feature must be an integer of at least 0; got -1"),
+        (STUMP | {"threshold": "low"}, "threshold must be a number; got 'low'"),
+    ],
+)
+def test_nested_nodes_without_sense_are_refused(nested, message):
+    with pytest.raises(ValueError, match=message):
+        Tree.from_nested(nested)
+
+
 # ----------------------------------------------------------------------------------------- rules
+
+
+def test_a_tree_is_shown_by_its_rules():
+    assert repr(Tree.from_nested(STUMP)).splitlines()[0] == "Tree(num_leaves=2)"
+    assert repr(Tree.from_nested(STUMP)).endswith(Tree.from_nested(STUMP).rules(["x0", "x1"]))
+    assert repr(Tree.from_nested({})) == "Tree(num_leaves=1)\nalways"
+    assert repr(Tree.from_nested(DEEP).reshape(1)) == "Tree(batch_shape=(1,), capacity=9)"
 
 
 def test_rules_in_words():

@@ -79,7 +79,13 @@ def test_what_cannot_be_answered_is_refused():
     law = PriorTrees(Design.from_matrix(np.arange(6.0)[:, None]), DescriptionLength())
     with pytest.raises(ValueError, match="more than limit=5 trees"):
         law.enumerate(5)
-    with pytest.raises(TypeError, match="node-wise tree prior; got str"):
+    with pytest.raises(TypeError, match=r"prior must be a tree prior of .*; got str"):
         PriorTrees(law.design, "GROWTREE")
+    with pytest.raises(TypeError, match="design must be a Design; got ndarray"):
+        PriorTrees(law.design.matrix, law.prior)
+    with pytest.raises(TypeError, match="constraints must be a Constraints; got dict"):
+        PriorTrees(law.design, law.prior, {"min_leaf": 2})
+    with pytest.raises(ValueError, match="A law without targets cannot keep to monotone features"):
+        PriorTrees(law.design, law.prior, Constraints(monotone={0: 1}))
     with pytest.raises(ValueError, match="num_draws must be an integer of at least 1; got 0"):
         law.sample(ep.key(0), 0)

@@ -6,6 +6,7 @@ user can put right is one sentence and exit status 2, an unexpected failure one 
 
 import json
 import logging
+import math
 import os
 import re
 import traceback
@@ -101,8 +102,17 @@ def say(*contents: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """Write JSON that people can read too."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    """Write JSON that people can read too; numbers that are not finite become null."""
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Put None for numbers that JSON does not have, NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say_json(value: Any) -> None:

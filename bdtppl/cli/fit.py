@@ -90,8 +90,8 @@ def fit(
     prior_file: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with tables [prior], [constraints] and [[keep_together]] instead of "
-            "--prior.",
+            help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]] "
+            "instead of --prior; the README has one.",
             show_default=False,
             rich_help_panel="Model",
         ),
@@ -251,7 +251,6 @@ def fit(
     from bdtppl.cli.results import Problem, report_fit, require_writable
     from bdtppl.cli.specification import make_leaf, parse_prior
     from bdtppl.cli.target import read_target
-    from bdtppl.prior_files import read_prior_file
     from bdtppl.tables import read_table
 
     with refusing(ValueError, OSError):
@@ -279,7 +278,7 @@ def fit(
                 Model.particle: {"particles": particles, "runs": runs},
             },
         )
-        file = None if prior_file is None else read_prior_file(prior_file)
+        file = None if prior_file is None else _read(prior_file)
         if prior is not None and file is not None and file.prior is not None:
             raise ValueError(f"--prior {prior} and the [prior] of {prior_file} exclude each other.")
         settings = {
@@ -316,6 +315,16 @@ def fit(
             out=out,
             as_json=as_json,
         )
+
+
+def _read(prior_file: Path) -> "PriorFile":
+    """Read a prior's file; its errors speak of its keys, not of options."""
+    from bdtppl.prior_files import read_prior_file
+
+    try:
+        return read_prior_file(prior_file)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 @contextmanager

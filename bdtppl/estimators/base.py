@@ -23,8 +23,10 @@ from sklearn.utils.validation import (
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.priors import TreePrior, require_tree_prior
+from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.table import Schema, require_distinct
 from bdtppl.models.tree import Tree, route
 
@@ -33,12 +35,15 @@ __all__ = [
     "ClassTargets",
     "RealTargets",
     "TreeEstimator",
-    "describe_kind",
+    "describe_constraints",
     "describe_model",
     "require_boolean",
+    "require_finite",
     "require_positive_integer",
 ]
 
+
+_SHOWN_NUMBERS = 12  # of a prior or a leaf family
 
 WIDE_LEAVES = """\
     The default leaf expects the variance of all y inside each leaf. Where the splits explain most
@@ -71,6 +76,9 @@ class TreeEstimator(BaseEstimator):
     random_state: Any
     schema_: Schema
     design_: Design
+    prior_: Any
+    leaf_: Any
+    constraints_: Constraints
     n_features_in_: int
     _seed: int
     posterior_: Any
@@ -189,14 +197,23 @@ class TreeEstimator(BaseEstimator):
 
     def _read_prior(self, default: Any) -> TreePrior:
         prior = default if self.prior is None else self.prior
-        if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
+        if isinstance(prior, EditTree):
             raise TypeError(
-                f"prior must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
+                "prior must be a tree prior that weighs nodes one by one; draw from the posterior "
+                "of an EditTree with bdtppl.inference.metropolis.edits.sample_edits."
             )
+        require_tree_prior("prior", prior)
         return prior
 
     def _draw_seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            generator = check_random_state(self.random_state)
+        except ValueError as error:
+            raise ValueError(
+                f"random_state must be None, a seed or a numpy.random.RandomState; "
+                f"got {self.random_state!r}."
+            ) from error
+        return int(generator.randint(2**31 - 1))
 
     def rules(self, rank: int = 0) -> str:
         """Write the rank-th most probable tree as rules, with what its leaves predict.
@@ -276,8 +293,22 @@ class TreeEstimator(BaseEstimator):
             raise ValueError(f"There are only {len(ranked.log_joint)} trees; rank {rank} is none.")
         return ranked.trees[rank], ranked.statistics[rank]
 
+    def _describe(self) -> dict[str, Any]:
+        """Begin a summary: the model in words."""
+        return {
+            "model": type(self).__name__,
+            "prior": describe_model(self.prior_),
+            "leaf": describe_model(self.leaf_),
+            "constraints": describe_constraints(self.constraints_),
+            "rows": int(self.design_.weights.sum()),
+        }
+
     def to_arviz(self):
         """Hand the posterior to ArviZ.
+
+        ArviZ takes all draws for equally weighted. Weighted trees, those of particles or of several
+        roots, are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is that of
+        their weights.
 
         Returns
         -------
@@ -474,11 +505,6 @@ def _rows(count: float) -> str:
     return "1 row" if count == 1 else f"{count:.0f} rows"
 
 
-def describe_kind(value: Any) -> str:
-    """Name the type of a value, or the class that was given in place of an object."""
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-
-
 def describe_model(model: Any) -> str:
     """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
     parts = []
@@ -489,11 +515,33 @@ def describe_model(model: Any) -> str:
             parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
         elif isinstance(value, str) and value != f.default:
             parts.append(f"{f.name}={value!r}")
+        elif isinstance(value, tuple):
+            parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
+        elif callable(value):
+            parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
     return f"{type(model).__name__}({', '.join(parts)})"
 
 
 def _joined(numbers: list[str]) -> str:
-    return f"[{', '.join(numbers)}]"
+    more = ["..."] if len(numbers) > _SHOWN_NUMBERS else []
+    return f"[{', '.join(numbers[:_SHOWN_NUMBERS] + more)}]"
+
+
+def describe_constraints(constraints: Constraints) -> str | None:
+    """Name the constraints that were chosen; None where none was."""
+    chosen = {f.name: getattr(constraints, f.name) for f in fields(constraints)}
+    default = Constraints()
+    parts = [f"{name}={v!r}" for name, v in chosen.items() if v != getattr(default, name)]
+    return ", ".join(parts) or None
+
+
+def require_finite(what: str, value: Any) -> None:
+    """Raise ValueError unless a score that a fit has come to is finite."""
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "
+            f"large or too small for float64 (rescale them), or a split_probability leaves [0, 1]."
+        )
 
 
 def require_boolean(name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_model,
+    require_finite,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -196,11 +196,7 @@ class _ExactTree(TreeEstimator):
         with waiting("scoring the chart", shown=self.progress):
             log_partition, log_evidence = fit.exact.log_partition, fit.exact.log_evidence
         fit.prior = fit.exact.prior  # with what is counted on the chart
-        if not np.isfinite(log_evidence):
-            raise ValueError(
-                f"The log evidence is not finite ({log_evidence}): the targets or the parameters "
-                f"of the leaf or the prior are too large or too small for float64; rescale them."
-            )
+        require_finite("The log evidence", log_evidence)
         self._set_fitted(schema, fit, bins)
         self.log_partition_, self.log_evidence_ = log_partition, log_evidence
         return self
@@ -296,10 +292,7 @@ class _ExactTree(TreeEstimator):
         check_is_fitted(self)
         exact, names = self.exact_, self.design_.names
         return {
-            "model": type(self).__name__,
-            "prior": describe_model(self.prior_),
-            "leaf": describe_model(self.leaf_),
-            "rows": int(self.design_.weights.sum()),
+            **self._describe(),
             "features": len(names),
             "bins": self.bins_,
             "subproblems": exact.grammar.num_subproblems,

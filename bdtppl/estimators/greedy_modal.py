@@ -16,7 +16,6 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_model,
     require_boolean,
     require_positive_integer,
 )
@@ -423,10 +422,7 @@ class _GreedyModalTree(TreeEstimator):
         names, tree = self.design_.names[: self._num_features], self.map_tree_
         own = slice(None) if self.columns_ is None else self.columns_
         return {
-            "model": type(self).__name__,
-            "prior": describe_model(self.prior_),
-            "leaf": describe_model(self.leaf_),
-            "rows": int(self.design_.weights.sum()),
+            **self._describe(),
             "features": len(self.feature_importances_),
             "bins": self._num_bins,
             "trees": len(self.posterior_.trees.num_nodes[0]),

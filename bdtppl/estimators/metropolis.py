@@ -15,7 +15,7 @@ from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_model,
+    require_finite,
     require_positive_integer,
 )
 from bdtppl.inference.greedy_modal.problem import pose
@@ -198,11 +198,7 @@ class _MetropolisTree(TreeEstimator):
                 start=self._first_trees(design, y, prior, leaf, constraints),
                 tell=report or (lambda steps: None),
             )
-        if not np.isfinite(drawn.posterior.sample_stats["log_joint"]).all():
-            raise ValueError(
-                "The log joint of a tree is not finite: the targets or the parameters of the leaf "
-                "or the prior are too large or too small for float64; rescale them."
-            )
+        require_finite("The log joint of a tree", drawn.posterior.sample_stats["log_joint"])
         self.schema_ = schema
         self.design_ = design
         self.prior_ = drawn.posterior.prior
@@ -219,7 +215,11 @@ class _MetropolisTree(TreeEstimator):
         if self.start == "root":
             return None
         if self.start == "greedy":
-            return tree_space(pose(design, y, prior, leaf, constraints))[0].tree
+            try:
+                problem = pose(design, y, prior, leaf, constraints)
+            except ValueError as error:
+                raise ValueError(f"start='greedy': {error}") from None
+            return tree_space(problem)[0].tree
         raise ValueError(f"start must be 'root', 'greedy' or a Tree; got {self.start!r}.")
 
     def _keep(self, drawn: Sampled) -> None:
@@ -347,19 +347,15 @@ class _MetropolisTree(TreeEstimator):
         check_is_fitted(self)
         trees, names = self.posterior_.trees.reshape(-1), self.design_.names
         inclusion = [float((trees.feature == j).any(axis=1).mean()) for j in range(len(names))]
-        r_hat = max(_or_one(each["r_hat"]) for each in self.diagnostics_.values())
         summary = {
-            "model": type(self).__name__,
-            "prior": describe_model(self.prior_),
-            "leaf": describe_model(self.leaf_),
-            "rows": int(self.design_.weights.sum()),
+            **self._describe(),
             "features": len(names),
             "bins": self.bins,
             "chains": int(self.chains),
             "draws": int(self.draws),
             "distinct_trees": len(self.posterior_.ranked),
-            "largest_r_hat": r_hat,
-            "least_ess": min(each["ess"] for each in self.diagnostics_.values()),
+            "largest_r_hat": max(self._known("r_hat"), default=None),
+            "least_ess": min(self._known("ess"), default=None),
             "expected_leaves": float(trees.num_leaves.mean()),
             "map_probability": float(self.posterior_.ranked.probability[0]),
             "map_log_joint": self.map_log_joint_,
@@ -371,6 +367,11 @@ class _MetropolisTree(TreeEstimator):
             summary["log_evidence"] = self.log_evidence_
             summary["log_evidence_se"] = self.log_evidence_se_
         return summary
+
+    def _known(self, name: str) -> list[float]:
+        """Values of a diagnostic for the quantities that have one."""
+        values = [each[name] for each in self.diagnostics_.values()]
+        return [value for value in values if not math.isnan(value)]
 
 
 def _or_one(r_hat: float) -> float:

@@ -1,17 +1,19 @@
 """Decision trees by particle filters, for classification and regression."""
 
+import warnings
 from typing import Any
 
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import (
     ClassTargets,
     RealTargets,
     TreeEstimator,
-    describe_model,
+    require_finite,
     require_positive_integer,
 )
 from bdtppl.inference.mixture import LeafMixture
@@ -112,7 +114,7 @@ _PARAMETERS = """
 class _ParticleTree(TreeEstimator):
     """What classification and regression share."""
 
-    probability_name = "posterior probability, estimated"
+    probability_name = "estimated posterior probability"
 
     bins: int | None
     binning: Binning
@@ -158,12 +160,7 @@ class _ParticleTree(TreeEstimator):
                 ess_threshold=self.ess_threshold,
                 capacity=self.capacity,
             )
-        if not np.isfinite(found.log_partition):
-            raise ValueError(
-                f"The log evidence is not finite ({found.log_partition}): the targets or the "
-                f"parameters of the leaf or the prior are too large or too small for float64; "
-                f"rescale them."
-            )
+        require_finite("The log evidence", found.log_partition)
         self.schema_ = schema
         self.design_ = design
         self.prior_ = found.posterior.prior
@@ -176,6 +173,14 @@ class _ParticleTree(TreeEstimator):
         self.num_resampled_ = found.num_resampled
         self.num_overflows_ = found.num_overflows
         self._restore(found.posterior, {"seed": seed})
+        if self.num_overflows_.any():
+            warnings.warn(
+                f"{self.num_overflows_.sum()} nodes that could have split stopped because their "
+                f"trees had {self.capacity} nodes: the posterior is that of trees within the "
+                f"capacity; raise capacity.",
+                ConvergenceWarning,
+                stacklevel=3,  # the caller of `fit`
+            )
         return self
 
     def _saved_state(self) -> dict:
@@ -253,10 +258,7 @@ class _ParticleTree(TreeEstimator):
         uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
         error = getattr(self, "log_evidence_se_", np.nan)
         return {
-            "model": type(self).__name__,
-            "prior": describe_model(self.prior_),
-            "leaf": describe_model(self.leaf_),
-            "rows": int(self.design_.weights.sum()),
+            **self._describe(),
             "features": len(names),
             "bins": self.bins,
             "particles": int(self.particles),
@@ -348,6 +350,11 @@ class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):
         ------
         ValueError
             If the data or a parameter cannot be used.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If trees outgrew the capacity.
         """
         return self._fit(X, y, sample_weight)
 
@@ -418,6 +425,11 @@ class ParticleTreeRegressor(RealTargets, RegressorMixin, _ParticleTree):
         ------
         ValueError
             If the data or a parameter cannot be used.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If trees outgrew the capacity.
         """
         return self._fit(X, y, sample_weight)
 

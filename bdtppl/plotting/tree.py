@@ -55,6 +55,8 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
 
     Raises
     ------
+    TypeError
+        If a tree is given in place of an estimator.
     ValueError
         If rank is negative or there are not that many trees.
 
@@ -67,6 +69,7 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['0', '1', '2']
     """
+    _require_estimator(model)
     _check_count("rank", rank, least=0)
     ranked = model.k_best(rank + 1)
     num_trees = len(ranked.probability)
@@ -105,6 +108,8 @@ def plot_structures(
 
     Raises
     ------
+    TypeError
+        If a tree is given in place of an estimator.
     ValueError
         If k is less than 1 or the number of axes is not k.
 
@@ -117,12 +122,16 @@ def plot_structures(
     >>> len(axes)
     2
     """
+    _require_estimator(model)
     _check_count("k", k, least=1)
     given = None if axes is None else np.array(axes, object).ravel()
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
     drawings = _drawings(model, model.k_best(k))
-    titles = [f"no. {i}, probability {each.probability:.3g}" for i, each in enumerate(drawings, 1)]
+    titles = [
+        f"no. {i}, {model.probability_name} {each.probability:.3g}"
+        for i, each in enumerate(drawings, 1)
+    ]
     drawn = _new_axes(drawings, titles) if given is None else given[: len(drawings)]
     for index, (drawing, title, ax) in enumerate(zip(drawings, titles, drawn, strict=True)):
         drawing.draw(ax, has_legend=index == 0)
@@ -243,6 +252,14 @@ def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndar
             )
         )
     return axes
+
+
+def _require_estimator(model: Any) -> None:
+    if isinstance(model, Tree):
+        raise TypeError(
+            "model must be a fitted estimator, which knows what the leaves predict; got a Tree, "
+            "which print(tree.rules(names)) shows."
+        )
 
 
 def _check_count(name: str, value: int, *, least: int) -> None:

@@ -86,4 +86,5 @@ def _r_hat(values: np.ndarray) -> float:
 def _number(function, values: np.ndarray) -> float:
     if values.shape[1] < _FEWEST_DRAWS:
         return float("nan")
-    return float(np.asarray(function(values)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # constant draws have no variance
+        return float(np.asarray(function(values)))

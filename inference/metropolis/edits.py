@@ -30,7 +30,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.pytrees import pytree_dataclass
+from bdtppl.models.pytrees import describe_kind, pytree_dataclass
 
 __all__ = ["EditState", "RegrowEdits", "initial_edits", "sample_edits"]
 
@@ -263,6 +263,8 @@ def sample_edits(
 
     Raises
     ------
+    TypeError
+        If the prior is no `EditTree`.
     ValueError
         If a number is out of range, or the tree to edit does not fit the model.
     """
@@ -276,6 +278,8 @@ def sample_edits(
     ):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+    if not isinstance(prior, EditTree):
+        raise TypeError(f"prior must be an EditTree; got {describe_kind(prior)}.")
     model = pose(design, y, prior.base, leaf, constraints)
     start = as_shape(model, design, prior.tree.reshape(1), capacity)
     state: Any = initial_edits(model, start, chains, max_edits)

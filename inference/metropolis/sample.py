@@ -238,10 +238,16 @@ def _start(model: Model, design: Design, chains: int, capacity: int, start: Tree
         return initial(model, chains, capacity)
     trees = start if start.batch_shape else Tree.concatenate([start.reshape(1)] * chains)
     if trees.batch_shape != (chains,):
-        raise ValueError(f"start must be one tree or one a chain, {chains}.")
-    states = state_of(model, as_shape(model, design, trees, capacity))
+        raise ValueError(
+            f"start must be one tree or one a chain, {chains}; got {trees.batch_shape}."
+        )
+    try:
+        shape = as_shape(model, design, trees, capacity)
+    except ValueError as error:
+        raise ValueError(f"start: {error}") from None
+    states = state_of(model, shape)
     if not np.isfinite(np.asarray(states.log_prior)).all():
-        raise ValueError("A tree to start from has a leaf or a rule that the model rules out.")
+        raise ValueError("start: a tree has a leaf or a rule that the model rules out.")
     return states
 
 

@@ -104,7 +104,7 @@ def sample(
     Raises
     ------
     ValueError
-        If a number is out of range, a name is not known or features are monotone.
+        If a number is out of range, a name is not known, or a feature is monotone.
 
     Examples
     --------
@@ -122,9 +122,9 @@ def sample(
     True
     """
     require_node_wise(prior, "The particle filter")
+    constraints = Constraints() if constraints is None else constraints
+    constraints.require_free_leaves("The particle filter")
     _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
-    if constraints is not None:
-        constraints.require_free_leaves("The particle filter")
     model = pose(design, y, prior, leaf, constraints)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
     grown, stages = grow(
@@ -190,9 +190,13 @@ def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
 
 
 def _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity) -> None:
-    for name, value in (("particles", particles), ("runs", runs), ("capacity", capacity)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
+    for name, value, least in (
+        ("particles", particles, 1),
+        ("runs", runs, 1),
+        ("capacity", capacity, 3),
+    ):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     for name, value, known in (
         ("proposal", proposal, tuple(PROPOSALS)),
         ("growth", growth, ("node", "layer")),
