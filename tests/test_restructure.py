@@ -129,13 +129,8 @@ def check_balance(reference, before, after, proposal):
         assert abs(steps[old, new] - steps[new, old]) < 1e-10
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(model, marks=() if model == "pinball" else pytest.mark.slow)
-        for model in [*CASES, *lp.PRIORS]
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [*CASES, *lp.PRIORS])
 def test_proposals_are_those_of_the_reference(model):
     case = the_case(model)
     with jax.enable_x64(True):
