@@ -136,10 +136,21 @@ def inside(
         else:
             log_split = rule_weights(prior, feature_weight, block)
             terms = log_terms(chart, block, log_q, log_split)
-            best = jnp.maximum(old, segment(jax.ops.segment_max, terms, block.slot))
-            scaled = jnp.exp(terms - take(best, block.slot))
-            total = jnp.exp(old - best) + segment(jax.ops.segment_sum, scaled, block.slot)
-            new = best + jnp.log(total)
+
+            def added_up(scale):
+                scaled = jnp.exp(terms - take(scale, block.slot))
+                total = jnp.exp(old - scale) + segment(jax.ops.segment_sum, scaled, block.slot)
+                return scale + jnp.log(total)
+
+            def added_up_by_the_largest():
+                largest = segment(jax.ops.segment_max, terms, block.slot)
+                return added_up(jnp.maximum(old, largest))
+
+            # What stopping weighs is a scale that is known already, and overflows only where
+            # splitting weighs e^700 times as much.
+            new = added_up(old)
+            fits = (jnp.isfinite(new) | ~block.is_node[:, None]).all()
+            new = lax.cond(fits, lambda: new, added_up_by_the_largest)
         new = jnp.where(block.is_node[:, None], new, old)
         return lax.dynamic_update_slice_in_dim(log_q, new, block.nodes[0], 0)
 
