@@ -1,0 +1,268 @@
+"""Soft trees as NumPyro models: rows go down both sides of every split, with probabilities.
+
+A split j has a direction Delta_j on the simplex over the d inputs (HMC-DFI) or one chosen input
+(HMC-DF), and a threshold tau_j. Inputs are scaled to [0, 1]. A row x goes left with probability
+
+    psi_j(x) = logistic((tau_j - x Delta_j) / h),
+
+so that left is x < tau as in hard trees; equation 4 of the paper is the mirror image. It reaches a
+leaf with the product of the probabilities along the path (equation 5). The sharpness h is given.
+
+Shapes of arrays depend on the number of splits n alone: the topology enters as the matrix of paths
+(`Topology.paths`), so code that is compiled once serves all topologies of a size.
+
+References
+----------
+Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling, section
+2.3; Linero and Yang 2018, Bayesian regression tree ensembles that adapt to smoothness and sparsity.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln
+
+from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+
+__all__ = ["SoftClassification", "SoftModel", "SoftRegression", "leaf_probabilities"]
+
+
+def leaf_probabilities(
+    paths: Any, x: jax.Array, direction: jax.Array, threshold: jax.Array, sharpness: Any
+) -> jax.Array:
+    """Probability that each row reaches each leaf.
+
+    Parameters
+    ----------
+    paths
+        int [n + 1, n]; see `bdtppl.models.topology.Topology.paths`.
+    x
+        float [N, d]; rows of inputs.
+    direction
+        float [n, d] on the simplex; or int [n], the inputs that splits look at.
+    threshold
+        float [n].
+    sharpness
+        h, above 0: the smaller, the harder the splits.
+
+    Returns
+    -------
+    jax.Array
+        float [n + 1, N]; columns add up to 1.
+    """
+    if jnp.issubdtype(direction.dtype, jnp.integer):
+        looked_at = x.T[direction]
+    else:
+        looked_at = direction @ x.T
+    distance = (threshold[:, None] - looked_at) / sharpness
+    left, right = jax.nn.sigmoid(distance), jax.nn.sigmoid(-distance)
+    reached = jnp.ones((len(paths), len(x)), distance.dtype)
+    for j in range(paths.shape[1]):  # products of few factors: no logarithm is needed
+        way = paths[:, j, None]
+        reached *= jnp.where(way > 0, left[j][None], jnp.where(way < 0, right[j][None], 1.0))
+    return reached
+
+
+@pytree_dataclass
+class _Splits:
+    """What regression and classification share: priors of the splits.
+
+    The prior of a direction is Dirichlet(``input_concentration``) over the inputs, that of a
+    threshold Beta(``threshold_shapes``).
+    """
+
+    input_concentration: Number = 1.0
+    threshold_shapes: Any = (1.0, 1.0)
+
+    def _check_splits(self) -> None:
+        message = "input_concentration must be positive; got {}."
+        require(lambda a: a > 0, message, self.input_concentration)
+        if np.ndim(self.threshold_shapes) != 1 or len(self.threshold_shapes) != 2:
+            raise ValueError(f"threshold_shapes must be two numbers; got {self.threshold_shapes}.")
+        for shape in self.threshold_shapes:
+            require(lambda a: a > 0, "threshold_shapes must be positive; got {}.", shape)
+
+    def _reached(self, paths, x, sharpness, inputs) -> jax.Array:
+        """Sample the splits and send the rows down, [n + 1, N]."""
+        num_splits, num_inputs = paths.shape[1], x.shape[1]
+        if num_splits == 0:
+            return jnp.ones((1, len(x)))
+        if inputs is None:
+            concentration = self.input_concentration * jnp.ones(num_inputs)
+            prior = dist.Dirichlet(concentration).expand([num_splits]).to_event(1)
+            # A simplex of one corner has no coordinates to sample.
+            inputs = (
+                jnp.ones((num_splits, 1)) if num_inputs == 1 else numpyro.sample("direction", prior)
+            )
+        shapes = (jnp.asarray(shape) for shape in self.threshold_shapes)
+        prior = dist.Beta(*shapes).expand([num_splits]).to_event(1)
+        threshold = numpyro.sample("threshold", prior)
+        return leaf_probabilities(paths, x, inputs, threshold, sharpness)
+
+
+@pytree_dataclass
+class SoftRegression(_Splits):
+    """Normal targets around a mean that leaves share by their probabilities (equation 9).
+
+    Attributes
+    ----------
+    mean_loc, mean_scale
+        Normal prior of each leaf's mean mu.
+    noise_shape, noise_scale
+        Inverse-gamma prior of the noise.
+    noise_on
+        Whether that prior is of the variance sigma^2 or of the standard deviation sigma. The
+        paper's text has the first, its program the second.
+    by_leaf
+        One variance per leaf; the variance of a row is the leaves' mean by their probabilities.
+        Otherwise one for all leaves, as in the paper.
+    degrees_of_freedom
+        Of Student-t noise, whose scale is then sigma; None for normal noise.
+    """
+
+    mean_loc: Number = 0.0
+    mean_scale: Number = 1.0
+    noise_shape: Number = 1.5
+    noise_scale: Number = 1.5
+    noise_on: Literal["variance", "sd"] = setting(default="variance")
+    by_leaf: bool = setting(default=False)
+    degrees_of_freedom: Number | None = None
+
+    def __post_init__(self):
+        self._check_splits()
+        require(lambda s: s > 0, "mean_scale must be positive; got {}.", self.mean_scale)
+        require(lambda s: s > 0, "noise_shape must be positive; got {}.", self.noise_shape)
+        require(lambda s: s > 0, "noise_scale must be positive; got {}.", self.noise_scale)
+        if self.noise_on not in ("variance", "sd"):
+            raise ValueError(f"noise_on must be 'variance' or 'sd'; got {self.noise_on!r}.")
+        if self.degrees_of_freedom is not None:
+            message = "degrees_of_freedom must be positive; got {}."
+            require(lambda v: v > 0, message, self.degrees_of_freedom)
+
+    @classmethod
+    def scaled_to(cls, y: np.ndarray, **options: Any) -> "SoftRegression":
+        """Default priors on the scale of the targets.
+
+        Means of leaves spread like the targets, N(mean, sd), and the mean of the inverse of the
+        noise variance is that of noise of half the targets' standard deviation.
+        """
+        y = np.asarray(y, np.float64)
+        spread = float(y.std()) or 1.0
+        shape = options.get("noise_shape", 1.5)
+        scale = spread / 2 if options.get("noise_on") == "sd" else spread**2 / 4
+        defaults = {"mean_loc": float(y.mean()), "mean_scale": spread, "noise_scale": shape * scale}
+        return cls(**(defaults | options))
+
+    def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0) -> None:
+        """Run the model in NumPyro's sense.
+
+        Sites are "direction" [n, d] (unless inputs are given or there is but one), "threshold" [n],
+        "mean" [n + 1] and "noise" [] or [n + 1].
+
+        Parameters
+        ----------
+        paths, x, sharpness
+            See `leaf_probabilities`.
+        y
+            float [N].
+        inputs
+            int [n]; inputs that splits look at, for hard choices of inputs (HMC-DF).
+        power
+            Power of the likelihood.
+        """
+        reached = self._reached(paths, x, sharpness, inputs)
+        leaves = [len(paths)]
+        means = dist.Normal(self.mean_loc, self.mean_scale).expand(leaves).to_event(1)
+        noises = dist.InverseGamma(self.noise_shape, self.noise_scale)
+        noises = noises.expand(leaves).to_event(1) if self.by_leaf else noises
+        mean, noise = numpyro.sample("mean", means), numpyro.sample("noise", noises)
+        target = self.target(reached, mean, noise)
+        with numpyro.handlers.scale(scale=power):
+            numpyro.sample("y", target, obs=y)
+
+    def target(self, reached: jax.Array, mean: jax.Array, noise: jax.Array) -> dist.Distribution:
+        """Law of the targets [N] given probabilities of leaves [n + 1, N], means and noise."""
+        variance = noise if self.noise_on == "variance" else noise**2
+        variance = variance @ reached if self.by_leaf else variance
+        if self.degrees_of_freedom is None:
+            return dist.Normal(mean @ reached, jnp.sqrt(variance))
+        return dist.StudentT(self.degrees_of_freedom, mean @ reached, jnp.sqrt(variance))
+
+
+@pytree_dataclass
+class SoftClassification(_Splits):
+    """Classes by leaf: a Dirichlet-multinomial of fractional counts, or a mixture over leaves.
+
+    Attributes
+    ----------
+    concentration
+        float [C]; Dirichlet prior of the class probabilities in each leaf.
+    likelihood
+        "compound": probabilities integrated out of each leaf by equation 8, with its normaliser
+        Gamma(A) / prod Gamma(alpha_c); counts are sums of probabilities of leaves. These do not
+        add up to 1 over all labels, so their evidence cannot be compared with that of other models.
+        "mixture": probabilities theta [n + 1, C] are sampled, and a row's class has probability
+        sum_k phi_k theta_k: a law of the labels.
+    """
+
+    concentration: Any = (1.0, 1.0)
+    likelihood: Literal["compound", "mixture"] = setting(default="compound")
+
+    def __post_init__(self):
+        self._check_splits()
+        if np.ndim(self.concentration) != 1 or len(self.concentration) < 2:
+            raise ValueError(
+                f"concentration must be one number for each of two classes or more; got "
+                f"{self.concentration!r}."
+            )
+        for each in self.concentration:
+            require(lambda a: a > 0, "concentration must be positive; got {}.", each)
+        if self.likelihood not in ("compound", "mixture"):
+            raise ValueError(
+                f"likelihood must be 'compound' or 'mixture'; got {self.likelihood!r}."
+            )
+
+    def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0) -> None:
+        """Run the model in NumPyro's sense; y are class indices [N].
+
+        Sites are "direction" and "threshold" as in `SoftRegression`, and for the mixture "classes"
+        [n + 1, C].
+        """
+        reached = self._reached(paths, x, sharpness, inputs)
+        concentration = jnp.asarray(self.concentration)
+        if self.likelihood == "compound":
+            with numpyro.handlers.scale(scale=power):
+                numpyro.factor("y", self.log_compound(reached, y))
+            return
+        classes = dist.Dirichlet(concentration).expand([len(paths)]).to_event(1)
+        probability = reached.T @ numpyro.sample("classes", classes)
+        with numpyro.handlers.scale(scale=power):
+            numpyro.sample("y", dist.Categorical(probs=probability), obs=y)
+
+    def counts(self, reached: jax.Array, y: jax.Array) -> jax.Array:
+        """Sum probabilities of leaves by class, float [n + 1, C]."""
+        return reached @ jax.nn.one_hot(y, len(self.concentration), dtype=reached.dtype)
+
+    def log_compound(self, reached: jax.Array, y: jax.Array) -> jax.Array:
+        """Log of equation 8."""
+        alpha, counts = jnp.asarray(self.concentration), self.counts(reached, y)
+        of_classes = (gammaln(counts + alpha[None]) - gammaln(alpha)[None]).sum(axis=1)
+        of_leaf = gammaln(alpha.sum()) - gammaln(counts.sum(axis=1) + alpha.sum())
+        return (of_leaf + of_classes).sum()
+
+    def class_probabilities(self, reached: jax.Array, counts: jax.Array) -> jax.Array:
+        """Posterior mean probabilities of classes given the counts of training rows [n + 1, C].
+
+        A row in leaf k has class c with probability (phi_ck + alpha_c) / (Phi_k + A); [N, C].
+        """
+        alpha = jnp.asarray(self.concentration)
+        of_leaf = (counts + alpha[None]) / (counts + alpha[None]).sum(axis=1, keepdims=True)
+        return reached.T @ of_leaf
+
+
+SoftModel = SoftRegression | SoftClassification | Callable[..., None]

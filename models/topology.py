@@ -1,0 +1,280 @@
+"""Shapes of soft trees: full binary trees whose splits have neither feature nor threshold yet.
+
+A topology is written as the codes of its nodes in preorder (a node, its left subtree, its right
+subtree), 1 for a split and 0 for a leaf: ``"10100"`` splits the root and its right child. No two
+topologies have one code, and no code is the beginning of another. Splits and leaves are numbered in
+this order.
+
+References
+----------
+Chipman, George and McCulloch 1998 (the prior); Cochrane, Wills and Johnson 2024, Divide, Conquer,
+Combine Bayesian Decision Tree Sampling, sections 2.3 and 3.2.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bdtppl.models.pytrees import require
+
+__all__ = ["MOVES", "Topology", "TopologyPrior", "neighbours", "topologies"]
+
+# Relative probabilities of the moves that Cochrane et al.'s program makes.
+MOVES: Mapping[str, float] = {"grow": 0.6, "prune": 0.3, "stay": 0.1}
+
+
+@dataclass(frozen=True, order=True)
+class Topology:
+    """A full binary shape; n splits, n + 1 leaves.
+
+    Attributes
+    ----------
+    code
+        Preorder code, the shape's one name.
+
+    Raises
+    ------
+    ValueError
+        If the code is not that of one tree.
+
+    Examples
+    --------
+    >>> chain = Topology("11000")
+    >>> chain.num_splits, chain.mirrored.code, chain.depth
+    (2, '10100', 2)
+    >>> chain.paths.tolist()
+    [[1, 1], [1, -1], [-1, 0]]
+    """
+
+    code: str = "0"
+
+    def __post_init__(self):
+        if not isinstance(self.code, str) or set(self.code) - {"0", "1"}:
+            raise ValueError(f"code must be a string of 0 and 1; got {self.code!r}.")
+        waiting = 1  # nodes that are still to come
+        for place, node in enumerate(self.code):
+            if not waiting:
+                raise ValueError(f"code {self.code!r} goes on after the tree's end, at {place}.")
+            waiting += 1 if node == "1" else -1
+        if waiting:
+            raise ValueError(f"code {self.code!r} ends before the tree does.")
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits n."""
+        return len(self.code) // 2
+
+    @property
+    def num_leaves(self) -> int:
+        """Number of leaves n + 1."""
+        return self.num_splits + 1
+
+    @cached_property
+    def _spans(self) -> tuple[tuple[int, int], ...]:
+        """Where the subtree of each node ends, and its depth, in preorder."""
+        ends, depths = [0] * len(self.code), [0] * len(self.code)
+        for start in reversed(range(len(self.code))):
+            is_split = self.code[start] == "1"
+            ends[start] = ends[ends[start + 1]] if is_split else start + 1
+        for start, node in enumerate(self.code):
+            if node == "1":
+                depths[start + 1] = depths[ends[start + 1]] = depths[start] + 1
+        return tuple(zip(ends, depths, strict=True))
+
+    @property
+    def children(self) -> tuple["Topology", "Topology"]:
+        """Subtrees left and right of the root, which must be a split."""
+        middle = self._spans[1][0]
+        return Topology(self.code[1:middle]), Topology(self.code[middle:])
+
+    @property
+    def depth(self) -> int:
+        """Levels of splits."""
+        return max(depth for _, depth in self._spans)
+
+    @cached_property
+    def split_depths(self) -> np.ndarray:
+        """Splits above each split, int32 [n]."""
+        return self._depths("1")
+
+    @cached_property
+    def leaf_depths(self) -> np.ndarray:
+        """Splits above each leaf, int32 [n + 1]."""
+        return self._depths("0")
+
+    def _depths(self, kind: str) -> np.ndarray:
+        pairs = zip(self.code, self._spans, strict=True)
+        return np.array([depth for node, (_, depth) in pairs if node == kind], np.int32)
+
+    @cached_property
+    def paths(self) -> np.ndarray:
+        """Where each leaf lies of each split, int8 [n + 1, n]: 1 left, -1 right, 0 elsewhere."""
+        paths = np.zeros((self.num_leaves, self.num_splits), np.int8)
+        before = np.cumsum([0, *(node == "0" for node in self.code)])  # leaves before each node
+        splits = [place for place, node in enumerate(self.code) if node == "1"]
+        for split, place in enumerate(splits):
+            middle, end = self._spans[place + 1][0], self._spans[place][0]
+            paths[before[place] : before[middle], split] = 1
+            paths[before[middle] : before[end], split] = -1
+        return paths
+
+    @property
+    def mirrored(self) -> "Topology":
+        """The shape with left and right exchanged at every split."""
+        if self.code == "0":
+            return self
+        left, right = self.children
+        return Topology("1" + right.mirrored.code + left.mirrored.code)
+
+    @cached_property
+    def unordered_code(self) -> str:
+        """The greatest code among all shapes that differ by exchanges of left and right alone.
+
+        These shapes are models of their own (directions of soft splits lie on the simplex, so they
+        cannot be turned round), whose partitions of the inputs by hard splits are the same.
+        """
+        if self.code == "0":
+            return self.code
+        return "1" + "".join(sorted((c.unordered_code for c in self.children), reverse=True))
+
+    def is_mirror_image_of(self, other: "Topology") -> bool:
+        """Whether exchanges of left and right turn one shape into the other."""
+        return self.unordered_code == other.unordered_code
+
+    def grown(self) -> Iterator["Topology"]:
+        """Yield the shapes with one leaf split, in the order of the leaves."""
+        for place, node in enumerate(self.code):
+            if node == "0":
+                yield Topology(self.code[:place] + "100" + self.code[place + 1 :])
+
+    def pruned(self) -> Iterator["Topology"]:
+        """Yield the shapes with one split of two leaves made a leaf, in the splits' order."""
+        place = self.code.find("100")
+        while place >= 0:
+            yield Topology(self.code[:place] + "0" + self.code[place + 3 :])
+            place = self.code.find("100", place + 1)
+
+
+def neighbours(
+    topology: Topology, *, moves: Mapping[str, float] = MOVES, max_splits: int | None = None
+) -> dict[Topology, float]:
+    """List where a step of the random walk over topologies leads, with probabilities.
+
+    A step grows a uniform leaf, prunes a uniform split of two leaves, or stays. Moves that cannot
+    be made (the leaf alone has nothing to prune) are left out, and the others renormalised.
+
+    Parameters
+    ----------
+    topology
+        Where the walk is.
+    moves
+        Relative probabilities of "grow", "prune" and "stay".
+    max_splits
+        Most splits; None for no limit.
+
+    Raises
+    ------
+    ValueError
+        If a move is unknown, a probability is negative, or none can be made.
+
+    Examples
+    --------
+    >>> found = neighbours(Topology("100"), moves={"grow": 1, "prune": 1})
+    >>> for shape, probability in found.items():
+    ...     print(shape.code, probability)
+    11000 0.25
+    10100 0.25
+    0 0.5
+    """
+    for name, weight in moves.items():
+        if name not in MOVES:
+            raise ValueError(f"moves names {name!r}; there are {', '.join(MOVES)}.")
+        if not weight >= 0:
+            raise ValueError(f"moves must have probabilities of at least 0; got {dict(moves)!r}.")
+    may_grow = max_splits is None or topology.num_splits < max_splits
+    ways = {
+        "grow": list(topology.grown()) if may_grow else [],
+        "prune": list(topology.pruned()),
+        "stay": [topology],
+    }
+    total = sum(moves.get(name, 0) for name, found in ways.items() if found)
+    if not total > 0:
+        raise ValueError(f"No move of {dict(moves)!r} can be made from {topology.code!r}.")
+    found: dict[Topology, float] = {}
+    for name, shapes in ways.items():
+        for shape in shapes:  # two splits of two leaves may leave the same shape
+            share = moves.get(name, 0) / total / len(shapes)
+            found[shape] = found.get(shape, 0) + share
+    return {shape: share for shape, share in found.items() if share > 0}
+
+
+def topologies(num_splits: int) -> list[Topology]:
+    """List all shapes with so many splits, in the order of their codes.
+
+    Examples
+    --------
+    >>> [len(topologies(n)) for n in range(6)]  # Catalan numbers
+    [1, 1, 2, 5, 14, 42]
+    """
+    if num_splits == 0:
+        return [Topology()]
+    return sorted(
+        Topology("1" + left.code + right.code)
+        for on_left in range(num_splits)
+        for left in topologies(on_left)
+        for right in topologies(num_splits - 1 - on_left)
+    )
+
+
+@dataclass(frozen=True)
+class TopologyPrior:
+    """A node splits with probability alpha (1 + depth)^(-beta) (equation 6).
+
+    Unlike `bdtppl.models.priors.DepthDecay` it knows neither features nor cuts, and no data: it is
+    a law of shapes alone, whose probabilities add up to 1.
+
+    Attributes
+    ----------
+    alpha
+        Probability that the root splits, in (0, 1).
+    beta
+        Decay with depth, at least 0.
+
+    Examples
+    --------
+    >>> prior = TopologyPrior(0.95, 1.0)
+    >>> round(prior.log_prob(Topology("100")), 6)  # log(.95 x .525^2)
+    -1.340007
+    """
+
+    alpha: float = 0.95
+    beta: float = 1.0
+
+    def __post_init__(self):
+        require(lambda a: (a > 0) & (a < 1), "alpha must lie in (0, 1); got {}.", self.alpha)
+        require(lambda b: b >= 0, "beta must be at least 0; got {}.", self.beta)
+
+    def split_probability(self, depth: np.ndarray | int) -> np.ndarray:
+        """Probability that a node splits, float64 of the depth's shape."""
+        return np.asarray(self.alpha * (1.0 + np.asarray(depth)) ** -self.beta)
+
+    def log_prob(self, topology: Topology) -> float:
+        """Log probability of a shape."""
+        splits = self.split_probability(topology.split_depths)
+        leaves = self.split_probability(topology.leaf_depths)
+        return float(np.log(splits).sum() + np.log1p(-leaves).sum())
+
+    def sample(self, rng: np.random.Generator, *, max_splits: int | None = None) -> Topology:
+        """Draw a shape; one with more than ``max_splits`` splits is drawn anew."""
+        while True:
+            code, waiting, splits = "", [0], 0
+            while waiting and (max_splits is None or splits <= max_splits):
+                depth = waiting.pop()
+                is_split = bool(rng.random() < self.split_probability(depth))
+                code += "1" if is_split else "0"
+                splits += is_split
+                waiting += [depth + 1] * (2 * is_split)
+            if not waiting and (max_splits is None or splits <= max_splits):
+                return Topology(code)
