@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
@@ -511,7 +512,7 @@ class Program(_NormalisedRules):
         )
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             probability = self.split_probability(root)
-        is_known = not isinstance(probability, jax.core.Tracer)
+        is_known = not isinstance(probability, Tracer)
         if is_known and not 0 <= probability <= 1:
             raise ValueError(
                 f"split_probability must lie in [0, 1]; got {float(probability):.6g} at the root."

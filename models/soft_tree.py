@@ -102,7 +102,7 @@ class _Splits:
         shapes = (jnp.asarray(shape) for shape in self.threshold_shapes)
         prior = dist.Beta(*shapes).expand([num_splits]).to_event(1)
         threshold = numpyro.sample("threshold", prior)
-        return leaf_probabilities(paths, x, inputs, threshold, sharpness)
+        return leaf_probabilities(paths, x, jnp.asarray(inputs), jnp.asarray(threshold), sharpness)
 
 
 @pytree_dataclass
@@ -181,7 +181,7 @@ class SoftRegression(_Splits):
         noises = dist.InverseGamma(self.noise_shape, self.noise_scale)
         noises = noises.expand(leaves).to_event(1) if self.by_leaf else noises
         mean, noise = numpyro.sample("mean", means), numpyro.sample("noise", noises)
-        target = self.target(reached, mean, noise)
+        target = self.target(reached, jnp.asarray(mean), jnp.asarray(noise))
         with numpyro.handlers.scale(scale=power):
             numpyro.sample("y", target, obs=y)
 
@@ -241,8 +241,9 @@ class SoftClassification(_Splits):
             return
         classes = dist.Dirichlet(concentration).expand([len(paths)]).to_event(1)
         probability = reached.T @ numpyro.sample("classes", classes)
+        of_class: Any = dist.Categorical(probs=probability)
         with numpyro.handlers.scale(scale=power):
-            numpyro.sample("y", dist.Categorical(probs=probability), obs=y)
+            numpyro.sample("y", of_class, obs=y)
 
     def counts(self, reached: jax.Array, y: jax.Array) -> jax.Array:
         """Sum probabilities of leaves by class, float [n + 1, C]."""

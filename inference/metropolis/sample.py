@@ -275,5 +275,7 @@ def _tuned(powers: np.ndarray, exchanges: Sequence[Exchanges]) -> np.ndarray:
     """Even powers out by the exchanges of a stage [chain, t - 1], if all were tried."""
     if len(powers) < 3 or not exchanges:
         return powers
-    tried, accepted = (sum(a.sum(axis=0) for a in made) for made in zip(*exchanges, strict=True))
-    return evened(powers, tried, accepted) if np.min(tried) > 0 else powers
+    tried, accepted = (
+        np.sum([each.sum(axis=0) for each in made], axis=0) for made in zip(*exchanges, strict=True)
+    )
+    return evened(powers, tried, accepted) if tried.min() > 0 else powers
