@@ -17,7 +17,6 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 2.3; Linero and Yang 2018, Bayesian regression tree ensembles that adapt to smoothness and sparsity.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -29,7 +28,7 @@ from jax.scipy.special import gammaln
 
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 
-__all__ = ["SoftClassification", "SoftModel", "SoftRegression", "leaf_probabilities"]
+__all__ = ["SoftClassification", "SoftRegression", "leaf_probabilities"]
 
 
 def leaf_probabilities(
@@ -255,15 +254,3 @@ class SoftClassification(_Splits):
         of_classes = (gammaln(counts + alpha[None]) - gammaln(alpha)[None]).sum(axis=1)
         of_leaf = gammaln(alpha.sum()) - gammaln(counts.sum(axis=1) + alpha.sum())
         return (of_leaf + of_classes).sum()
-
-    def class_probabilities(self, reached: jax.Array, counts: jax.Array) -> jax.Array:
-        """Posterior mean probabilities of classes given the counts of training rows [n + 1, C].
-
-        A row in leaf k has class c with probability (phi_ck + alpha_c) / (Phi_k + A); [N, C].
-        """
-        alpha = jnp.asarray(self.concentration)
-        of_leaf = (counts + alpha[None]) / (counts + alpha[None]).sum(axis=1, keepdims=True)
-        return reached.T @ of_leaf
-
-
-SoftModel = SoftRegression | SoftClassification | Callable[..., None]

@@ -125,8 +125,8 @@ def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
 
 def _resize(model: Model, state: State, move, log_probability, uniform) -> Proposal:
     shape, grows = state.shape, move == _GROW
-    places = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
-    slot, count = _pick(places, uniform[:, 0])
+    can_change = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
+    slot, count = _pick(can_change, uniform[:, 0])
     found = _rules_at(model, state, slot)
     rule = jnp.where(grows, _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot))
     log_weight = log_rule(model, *_at(state, slot), found, rule)
