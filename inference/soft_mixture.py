@@ -1,0 +1,120 @@
+"""Posterior predictives of rows as mixtures over draws, each of which gives a row its own law.
+
+Soft trees send every row down all paths, so rows share no leaves as in `bdtppl.inference.mixture`.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from scipy.special import gammaln, logsumexp, ndtr, stdtr
+
+from bdtppl.inference.precision import in_float64
+
+__all__ = ["ClassMixture", "NoiseMixture"]
+
+_MOST_STEPS = 100
+_PRECISION = 1e-12  # of the probability at a quantile
+_REACH = 40.0  # scales beyond the outermost centres, where brackets of quantiles begin
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMixture:
+    """Equal shares of s categorical laws for each of m rows, over c classes.
+
+    Attributes
+    ----------
+    probability
+        float64 [s, m, c].
+    """
+
+    probability: np.ndarray
+
+    def mean(self) -> np.ndarray:
+        """Class probabilities, float64 [m, c]."""
+        return self.probability.mean(axis=0)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log probability of one class index per row, float64 [m]."""
+        return np.log(self.mean()[np.arange(len(y)), y])
+
+    @in_float64
+    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
+        """Draw class indices, [num_draws, m]."""
+        running = np.cumsum(self.mean(), axis=1)[:, :-1]
+        uniform = np.asarray(jax.random.uniform(rng_key, (num_draws, len(running), 1)))
+        return (uniform >= running).sum(axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseMixture:
+    """Equal shares of s normal or Student-t laws for each of m rows.
+
+    Attributes
+    ----------
+    loc, scale
+        float64 [s, m].
+    degrees_of_freedom
+        Of Student-t laws; None for normal ones.
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    degrees_of_freedom: float | None = None
+
+    def mean(self) -> np.ndarray:
+        """Predictive mean, float64 [m]."""
+        return self.loc.mean(axis=0)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log density of one target per row, float64 [m]."""
+        return logsumexp(self.each_log_density(np.asarray(y)), axis=0) - np.log(len(self.loc))
+
+    def each_log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log density under each draw's law, float64 [s, m]."""
+        z, df = (y - self.loc) / self.scale, self.degrees_of_freedom
+        if df is None:
+            return -0.5 * z * z - 0.5 * np.log(2 * np.pi) - np.log(self.scale)
+        constant = gammaln((df + 1) / 2) - gammaln(df / 2) - 0.5 * np.log(df * np.pi)
+        return constant - (df + 1) / 2 * np.log1p(z * z / df) - np.log(self.scale)
+
+    @in_float64
+    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
+        """Draw targets, [num_draws, m]."""
+        key_draw, key_noise = jax.random.split(rng_key)
+        shape = num_draws, self.loc.shape[1]
+        chosen = np.asarray(jax.random.randint(key_draw, shape, 0, len(self.loc)))
+        noise = np.asarray(
+            jax.random.normal(key_noise, shape)
+            if self.degrees_of_freedom is None
+            else jax.random.t(key_noise, self.degrees_of_freedom, shape)
+        )
+        rows = np.arange(shape[1])
+        return self.loc[chosen, rows] + self.scale[chosen, rows] * noise
+
+    def quantiles(self, probabilities) -> np.ndarray:
+        """Quantiles, float64 [m, probabilities], by Newton's method inside a bracket."""
+        return np.stack([self._quantile(p) for p in probabilities], axis=1)
+
+    def _quantile(self, probability: float) -> np.ndarray:
+        low = (self.loc - _REACH * self.scale).min(axis=0)
+        high = (self.loc + _REACH * self.scale).max(axis=0)
+        while (outside := self._cdf(low) > probability).any():  # Student-t laws have long tails
+            low = np.where(outside, low - 2 * (high - low), low)
+        while (outside := self._cdf(high) < probability).any():
+            high = np.where(outside, high + 2 * (high - low), high)
+        value = self.mean()
+        for _ in range(_MOST_STEPS):
+            error = self._cdf(value) - probability
+            if (np.abs(error) < _PRECISION).all():
+                break
+            low, high = np.where(error < 0, value, low), np.where(error < 0, high, value)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                newton = value - error / np.exp(self.each_log_density(value)).mean(axis=0)
+            value = np.where((low < newton) & (newton < high), newton, (low + high) / 2)
+        return value
+
+    def _cdf(self, y: np.ndarray) -> np.ndarray:
+        z = (y - self.loc) / self.scale
+        df = self.degrees_of_freedom
+        return (ndtr(z) if df is None else stdtr(df, z)).mean(axis=0)

@@ -1,0 +1,309 @@
+"""A posterior over soft trees of many topologies, as equally weighted draws.
+
+Whatever draws soft trees gives draws of each topology with weights. They are resampled to equal
+ones, so that every tool for chains reads them; the topologies keep their own probabilities and
+evidence.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.padding import padded, padded_size
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.soft_trees import SoftTrees
+from bdtppl.models.topology import Topology
+
+__all__ = ["SoftPosterior", "TopologyDraws", "Votes", "resample"]
+
+Votes = Literal["probability", "balanced"]
+
+_BATCH = 64  # draws that predict at once
+_HARD = 1e-12  # sharpness of splits that are hard as far as float64 can tell
+
+
+class TopologyDraws(NamedTuple):
+    """Weighted draws of the trees of one topology.
+
+    Attributes
+    ----------
+    topology
+        The topology.
+    probability
+        Of the topology given the data.
+    log_evidence, log_evidence_se
+        Log Z_m, without the topology's prior, and its standard error; NaN where unknown.
+    position
+        float [s, size]; coordinates of `bdtppl.inference.soft_density.SoftDensity`.
+    inputs
+        int [s, n]; inputs of splits, None where they look along directions.
+    weight
+        float64 [s]; adds up to 1.
+    """
+
+    topology: Topology
+    probability: float
+    log_evidence: float
+    log_evidence_se: float
+    position: np.ndarray
+    inputs: np.ndarray | None
+    weight: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class SoftPosterior:
+    """Equally weighted draws of soft trees on d inputs; N training rows.
+
+    Attributes
+    ----------
+    model
+        The model of leaves and splits, with its priors.
+    sharpness
+        h of the splits.
+    x, y
+        Training rows, float64 [N, d] scaled to [0, 1], and targets [N]; class indices for
+        classification.
+    names
+        Names of the inputs, [d].
+    topologies
+        Distinct topologies, the most probable first.
+    probability
+        float64 [topology]; their posterior probabilities.
+    log_evidences, log_evidence_ses
+        float64 [topology]; log Z_m, without the topology's prior, and standard errors; NaN where
+        unknown.
+    trees
+        Batch [chain, draw].
+    topology
+        int [chain, draw]; place of each draw's topology in ``topologies``.
+    log_evidence, log_evidence_se
+        Over all topologies, with their prior; NaN where unknown.
+    """
+
+    model: SoftRegression | SoftClassification
+    sharpness: float
+    x: np.ndarray
+    y: np.ndarray
+    names: tuple[str, ...]
+    topologies: tuple[Topology, ...]
+    probability: np.ndarray
+    log_evidences: np.ndarray
+    log_evidence_ses: np.ndarray
+    trees: SoftTrees
+    topology: np.ndarray
+    log_evidence: float = np.nan
+    log_evidence_se: float = np.nan
+
+    @property
+    def num_leaves(self) -> np.ndarray:
+        """Leaves of each draw, int [chain, draw]."""
+        return np.array([shape.num_leaves for shape in self.topologies])[self.topology]
+
+    @property
+    def depth(self) -> np.ndarray:
+        """Levels of splits of each draw, int [chain, draw]."""
+        return np.array([shape.depth for shape in self.topologies])[self.topology]
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are real numbers."""
+        return isinstance(self.model, SoftRegression)
+
+    @property
+    def has_pointwise_likelihood(self) -> bool:
+        """Whether each row has a likelihood of its own; in equation 8 it has none."""
+        return self.is_regression or self.model.likelihood == "mixture"
+
+    def predictive(
+        self, x: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
+    ) -> ClassMixture | NoiseMixture:
+        """Mix the predictives of the draws.
+
+        Parameters
+        ----------
+        x
+            Rows [m, d], scaled as the training rows are.
+        sharpness
+            h of the splits; default that of the draws, 0 for hard splits.
+        votes
+            "probability" for the leaves' probabilities of classes; "balanced" for the score of the
+            authors' program: a leaf votes for a class with the share of the class's training rows
+            that it has, and votes are scaled to add up to 1.
+        """
+        laws = self._laws(x, sharpness, votes)
+        flat = [law.reshape(-1, *law.shape[2:]) for law in laws]
+        if self.is_regression:
+            return NoiseMixture(*flat, self.model.degrees_of_freedom)
+        return ClassMixture(*flat)
+
+    def means(self, x: np.ndarray, *, sharpness: float | None = None) -> np.ndarray:
+        """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
+
+        Parameters
+        ----------
+        x, sharpness
+            See `predictive`.
+        """
+        return self._laws(x, sharpness)[0]
+
+    def sample_predictive(self, rng_key: jax.Array, x: np.ndarray) -> np.ndarray:
+        """Draw one new target per draw and row, [chain, draw, m]."""
+        size, shape = self.topology.size, self.topology.shape
+        laws = self._laws(x)
+        # Each draw is a mixture of one law, all its rows side by side.
+        flat = [law.reshape(1, size * len(x), *law.shape[3:]) for law in laws]
+        if self.is_regression:
+            each = NoiseMixture(*flat, self.model.degrees_of_freedom)
+        else:
+            each = ClassMixture(*flat)
+        return each.sample(rng_key, 1).reshape(*shape, len(x))
+
+    def log_likelihood(self) -> np.ndarray:
+        """Pointwise log likelihood of the training rows, float64 [chain, draw, N].
+
+        Raises
+        ------
+        ValueError
+            If rows have none of their own.
+        """
+        if not self.has_pointwise_likelihood:
+            raise ValueError(
+                "The compound likelihood (equation 8) is no law of labels that rows make up one by "
+                "one; fit with likelihood='mixture'."
+            )
+        laws = self._laws(self.x)
+        if self.is_regression:
+            return NoiseMixture(*laws, self.model.degrees_of_freedom).each_log_density(self.y)
+        of_rows = np.take_along_axis(laws[0], self.y[None, None, :, None], axis=-1)
+        return np.log(of_rows[..., 0])
+
+    @in_float64
+    def _laws(
+        self, x: np.ndarray, sharpness: float | None = None, votes: Votes = "probability"
+    ) -> list[np.ndarray]:
+        """Centre and scale, [chain, draw, m] each; or class probabilities [chain, draw, m, c]."""
+        h = self.sharpness if sharpness is None else max(sharpness, _HARD)
+        rows = padded(np.asarray(x, np.float64), padded_size(len(x)))
+        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), self.trees)
+        laws = _laws(self.model, flat, rows, np.float64(h), self.x, self.y, votes)
+        shape = self.topology.shape
+        return [
+            np.asarray(law)[:, : len(x)].reshape(*shape, len(x), *law.shape[2:]) for law in laws
+        ]
+
+
+@partial(jax.jit, static_argnames="votes")
+def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Array, ...]:
+    """Laws of a new target at rows [m] given each tree [s]; arrays [s, m, ...]."""
+
+    def of_tree(tree: SoftTrees) -> tuple[jax.Array, ...]:
+        reached = tree.reached(rows, sharpness)
+        if isinstance(model, SoftRegression):
+            law: Any = model.target(reached, tree.leaves["mean"], tree.leaves["noise"])
+            return jnp.broadcast_to(law.loc, len(rows)), jnp.broadcast_to(law.scale, len(rows))
+        if votes == "balanced":
+            counts = model.counts(tree.reached(x, sharpness), y)
+            scores = reached.T @ (counts / counts.sum(axis=0)[None])
+            return (scores / scores.sum(axis=1, keepdims=True),)
+        if "classes" in tree.leaves:
+            return (reached.T @ tree.leaves["classes"],)
+        weights = model.counts(tree.reached(x, sharpness), y) + jnp.asarray(model.concentration)
+        return (reached.T @ (weights / weights.sum(axis=1, keepdims=True)),)
+
+    with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
+        return lax.map(of_tree, trees, batch_size=_BATCH)
+
+
+@in_float64
+def resample(
+    found: Iterable[TopologyDraws],
+    density: Callable[[int], SoftDensity],
+    *,
+    sharpness: float,
+    names: tuple[str, ...],
+    seed: int,
+    chains: int = 4,
+    draws: int = 1000,
+    log_evidence: float = np.nan,
+    log_evidence_se: float = np.nan,
+) -> SoftPosterior:
+    """Draw equally weighted trees from weighted ones, by systematic resampling.
+
+    Parameters
+    ----------
+    found
+        Draws of each topology, whose probabilities add up to 1.
+    density
+        The density by number of splits.
+    sharpness, names, log_evidence, log_evidence_se
+        See `SoftPosterior`.
+    seed
+        Seed of the resampling.
+    chains, draws
+        How the draws are laid out; their order is random.
+    """
+    found = sorted(found, key=lambda each: -each.probability)
+    rng, size = np.random.default_rng(seed), chains * draws
+    ends = np.cumsum([len(each.weight) for each in found])
+    running = np.cumsum(np.concatenate([each.probability * each.weight for each in found]))
+    places = (np.arange(size) + rng.random()) / size * running[-1]
+    chosen = np.searchsorted(running[:-1], places, side="right")
+    topology = np.searchsorted(ends, chosen, side="right")
+    first = ends - [len(each.weight) for each in found]
+    trees = SoftTrees.joined(
+        [
+            _trees(
+                density(found[m].topology.num_splits), found[m], chosen[topology == m] - first[m]
+            )
+            for m in np.unique(topology)
+        ]
+    )
+    order = rng.permutation(size).reshape(chains, draws)
+    any_density = density(0)
+    return SoftPosterior(
+        model=any_density.model,
+        sharpness=sharpness,
+        x=np.asarray(any_density.x, np.float64),
+        y=np.asarray(any_density.y),
+        names=names,
+        topologies=tuple(each.topology for each in found),
+        probability=np.array([each.probability for each in found]),
+        log_evidences=np.array([each.log_evidence for each in found]),
+        log_evidence_ses=np.array([each.log_evidence_se for each in found]),
+        trees=trees[order],
+        topology=topology[order],
+        log_evidence=log_evidence,
+        log_evidence_se=log_evidence_se,
+    )
+
+
+def _trees(density: SoftDensity, found: TopologyDraws, chosen: np.ndarray) -> SoftTrees:
+    """Make trees of chosen draws."""
+    positions, places = np.unique(chosen, return_inverse=True)
+    batch = padded(found.position[positions].astype(np.float64), padded_size(len(positions)))
+    sites = {
+        name: np.asarray(values)[: len(positions)][places]
+        for name, values in _parameters(density, batch).items()
+    }
+    num_splits, num_inputs = found.topology.num_splits, density.x.shape[1]
+    if found.inputs is not None:
+        direction = np.eye(num_inputs)[found.inputs[chosen]]
+    else:
+        one_input = np.ones((len(chosen), num_splits, num_inputs))  # no direction, if there is one
+        direction = sites.pop("direction", one_input)
+    threshold = sites.pop("threshold", np.zeros((len(chosen), num_splits)))
+    return SoftTrees.of_topology(found.topology, direction, threshold, sites)
+
+
+@jax.jit
+def _parameters(density: SoftDensity, positions: jax.Array) -> dict[str, jax.Array]:
+    return jax.vmap(density.parameters)(positions)
