@@ -19,6 +19,7 @@ from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
 
@@ -146,6 +147,8 @@ def test_chains_start_where_they_are_told():
         for name, start in {"root": "root", "greedy": "greedy", "stump": stump}.items()
     }
     assert first["root"] < first["stump"] <= first["greedy"]
+    drawn = MetropolisTreeClassifier(start="prior", chains=20, **options).fit(X, y)
+    assert len(np.unique(drawn.trajectory_[:, 0])) > 5
 
 
 @pytest.mark.slow
@@ -181,14 +184,16 @@ def test_the_chain_that_dissents_is_named():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"proposal": "gibbs"}, ValueError, "proposal must be one of chipman, denison"),
+        ({"proposal": "gibbs"}, ValueError, "proposal must be one of rotating, chipman, denison"),
         ({"proposal": 3}, TypeError, "proposal must be a name"),
         ({"proposal": LocalMoves}, TypeError, "proposal must be a name"),
         ({"proposal": {"jump": 1}}, ValueError, "moves names 'jump'"),
         ({"chains": 0}, ValueError, "chains must be an integer of at least 1"),
         ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
-        ({"start": "leaf"}, ValueError, "start must be 'root', 'greedy' or a Tree"),
+        ({"start": "leaf"}, ValueError, "start must be 'root', 'prior', 'greedy' or a Tree"),
         ({"start": "greedy", "constraints": MONOTONE}, ValueError, "start='greedy': Greedy modal"),
+        ({"start": "prior", "constraints": MONOTONE}, ValueError, "start='prior' cannot keep to"),
+        ({"start": "prior", "prior": Pinball()}, ValueError, "start='prior' takes priors that"),
         ({"start": FAR}, ValueError, "start: A tree splits on feature 9, and the last one is 1"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
     ],

@@ -23,7 +23,7 @@ from test_exact_posterior import (
 )
 from test_path_constraints import by_rows, by_tables, check_draws, check_predictive, check_scores
 
-from bdtppl.inference import hard_model
+from bdtppl.inference import hard_model, node_scores
 from bdtppl.inference.greedy_modal import problem as greedy
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
@@ -78,9 +78,9 @@ def test_weights_of_all_rules_are_those_of_each(law, rules):
     with jax.enable_x64(True):
         tabled = hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
         rows, depth = tabled.every_row[None], jnp.zeros(1, jnp.int32)
-        weights = hard_model.node_weights(tabled, rows, depth)
+        weights = node_scores.node_weights(tabled, rows, depth)
         for place in range(len(tabled.feature)):
-            terms = hard_model.node_terms(tabled, rows, depth, jnp.full(1, place))
+            terms = node_scores.node_terms(tabled, rows, depth, jnp.full(1, place))
             np.testing.assert_allclose(weights.log_rules[:, place], terms.log_rule, rtol=1e-12)
             np.testing.assert_allclose(weights.log_stop, terms.log_stop, rtol=1e-12)
         total = np.logaddexp(weights.log_stop, np.logaddexp.reduce(weights.log_rules, axis=1))

@@ -173,6 +173,8 @@ class _ParticleTree(TreeEstimator):
         self.num_resampled_ = found.num_resampled
         self.num_overflows_ = found.num_overflows
         self._restore(found.posterior, {"seed": seed})
+        if self.posterior_.trees.num_nodes.max() == 1:
+            self._warn_of_no_rule()
         if self.num_overflows_.any():
             warnings.warn(
                 f"{self.num_overflows_.sum()} nodes that could have split stopped because their "

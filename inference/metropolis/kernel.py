@@ -8,13 +8,30 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard_model import Model
 from bdtppl.inference.metropolis.state import State
 from bdtppl.inference.shapes import Shape, select
 
-__all__ = ["Info", "Kernel", "Proposal", "Tally", "Walk", "step", "steps", "walk"]
+__all__ = [
+    "UNDEFINED_WEIGHT",
+    "Info",
+    "Kernel",
+    "Proposal",
+    "Tally",
+    "Walk",
+    "require_defined",
+    "step",
+    "steps",
+    "walk",
+]
+
+UNDEFINED_WEIGHT = (
+    "The prior's weight of a tree is not a number: split_probability must lie in [0, 1], and "
+    "weights of features and cuts must be positive and finite, at every node."
+)
 
 
 class Proposal(NamedTuple):
@@ -71,11 +88,14 @@ class Info(NamedTuple):
         bool [b].
     overflows
         bool [b]; whether the tree would have needed more slots than there are, and was rejected.
+    is_undefined
+        bool [b]; whether the prior's weight of the tree was not a number, and it was rejected.
     """
 
     move: jax.Array
     is_accepted: jax.Array
     overflows: jax.Array
+    is_undefined: jax.Array
 
 
 def step(
@@ -114,7 +134,8 @@ def step(
         + proposal.log_ratio
     )
     is_accepted = jnp.log(uniform) < log_acceptance
-    info = Info(proposal.move, is_accepted, proposal.overflows)
+    is_undefined = jnp.isnan(new.log_prior) & ~jnp.isneginf(proposal.log_ratio)
+    info = Info(proposal.move, is_accepted, proposal.overflows, is_undefined)
     return select(is_accepted, new, state), info
 
 
@@ -125,19 +146,21 @@ class Tally(NamedTuple):
     ----------
     proposed, accepted
         int32 [b, moves].
-    overflows
+    overflows, undefined
         int32 [b].
     """
 
     proposed: jax.Array
     accepted: jax.Array
     overflows: jax.Array
+    undefined: jax.Array
 
     @classmethod
     def zero(cls, num_chains: int, num_moves: int) -> "Tally":
         """Count nothing yet."""
         moves = jnp.zeros((num_chains, num_moves), jnp.int32)
-        return cls(moves, moves, jnp.zeros(num_chains, jnp.int32))
+        none = jnp.zeros(num_chains, jnp.int32)
+        return cls(moves, moves, none, none)
 
     def plus(self, info: Info) -> "Tally":
         """Count one step."""
@@ -146,7 +169,20 @@ class Tally(NamedTuple):
             self.proposed + made,
             self.accepted + (made & info.is_accepted[:, None]),
             self.overflows + info.overflows,
+            self.undefined + info.is_undefined,
         )
+
+
+def require_defined(tally: Tally) -> None:
+    """Refuse a prior that gave a tree a weight that is no number.
+
+    Raises
+    ------
+    ValueError
+        If it did so at any step.
+    """
+    if np.asarray(tally.undefined).any():
+        raise ValueError(UNDEFINED_WEIGHT)
 
 
 def steps(
