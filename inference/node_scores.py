@@ -4,10 +4,11 @@ The facts of a node that a prior asks for follow from how many of its rows lie o
 rule (`bdtppl.inference.hard_model.Available`). What a prior does not read is not computed.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard_model import (
@@ -29,6 +30,7 @@ __all__ = [
     "log_rule",
     "node_terms",
     "node_weights",
+    "require_defined",
     "split_scores",
 ]
 
@@ -198,6 +200,21 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
         jnp.where(found.is_rule, log_rules, -jnp.inf),
         node.has_rule,
     )
+
+
+def require_defined(is_undefined: Any) -> None:
+    """Refuse a prior that has given a node a weight which is not a number.
+
+    Raises
+    ------
+    ValueError
+        If any of the flags is set.
+    """
+    if np.any(is_undefined):
+        raise ValueError(
+            "The prior's weight of a tree is not a number: split_probability must lie in [0, 1], "
+            "and weights of features and cuts must be positive and finite, at every node."
+        )
 
 
 def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:

@@ -21,9 +21,8 @@ import numpy as np
 
 from bdtppl.inference.hard_model import Model, children, pose
 from bdtppl.inference.metropolis.growth import grown_trees
-from bdtppl.inference.metropolis.kernel import UNDEFINED_WEIGHT
 from bdtppl.inference.metropolis.state import state_of
-from bdtppl.inference.node_scores import node_weights
+from bdtppl.inference.node_scores import node_weights, require_defined
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -141,9 +140,9 @@ class PriorTrees:
         """
         if not isinstance(num_draws, int | np.integer) or num_draws < 1:
             raise ValueError(f"num_draws must be an integer of at least 1; got {num_draws!r}.")
-        if not self.prior.is_normalised:
-            return self._exact.sample_trees(rng_key, num_draws)
-        return self._grown(rng_key, num_draws)
+        if self.prior.is_normalised:
+            return self._grown(rng_key, num_draws)
+        return self._exact.sample_trees(rng_key, num_draws)
 
     @in_float64
     def _grown(self, rng_key: jax.Array, num_draws: int) -> Tree:
@@ -162,6 +161,7 @@ class PriorTrees:
         flat = trees.reshape(-1)
         shape = as_shape(self._model, self.design, flat, trees.capacity)
         log_prior = np.asarray(state_of(self._model, shape).log_prior)
+        require_defined(np.isnan(log_prior))
         return log_prior.reshape(trees.batch_shape) - self.log_mass
 
     @in_float64
@@ -195,6 +195,7 @@ def _grow(rng_keys: jax.Array, model: Model) -> Shape:
     capacity = _CAPACITY
     while True:
         growth = grown_trees(rng_keys, model, capacity=capacity)
+        require_defined(np.isnan(growth.log_normaliser))
         if not np.asarray(growth.overflows).any():
             return growth.state.shape
         capacity = 2 * capacity + 1
@@ -252,8 +253,7 @@ class NodeChoices:
         if key not in self._known:
             found = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
             log_rules = np.asarray(found.log_rules[0])
-            if np.isnan(log_rules).any() or np.isnan(found.log_stop).any():
-                raise ValueError(UNDEFINED_WEIGHT)
+            require_defined(np.isnan(np.append(log_rules, found.log_stop)))
             rules = np.flatnonzero(log_rules > -np.inf)
             repeated = jnp.repeat(rows[None], len(rules), axis=0)
             sides = children(self.model, repeated, jnp.asarray(rules))

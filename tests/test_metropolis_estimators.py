@@ -1,16 +1,22 @@
 """The Metropolis-Hastings estimators: what they say, keep and refuse."""
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tiers import slow_but
 
 from bdtppl import (
     ExactTreeClassifier,
     ExactTreeRegressor,
+    GreedyModalTreeClassifier,
     MetropolisTreeClassifier,
     MetropolisTreeRegressor,
+    ParticleTreeClassifier,
     load,
     plot_structures,
     plot_trajectories,
@@ -18,7 +24,7 @@ from bdtppl import (
 from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
@@ -201,6 +207,32 @@ def test_the_chain_that_dissents_is_named():
 def test_bad_parameters_get_one_sentence(options, error, message):
     with pytest.raises(error, match=message):
         MetropolisTreeClassifier(**options).fit(*steps())
+
+
+def estimators_of_stumps():
+    yield MetropolisTreeClassifier(warmup=10, draws=5)
+    yield ExactTreeClassifier(bins=None)
+    yield ParticleTreeClassifier(particles=5, runs=2)
+    yield GreedyModalTreeClassifier()
+
+
+@pytest.mark.parametrize(
+    "estimator", slow_but([], estimators_of_stumps()), ids=lambda each: type(each).__name__
+)
+def test_constraints_that_leave_the_root_no_rule_are_said(estimator):
+    X, y = steps()
+    together = Constraints(keep_together=KeepTogether({0: (None, None)}))
+    options = {"prior": DepthDecay(), "random_state": 0}
+    for limits in ({"min_leaf": 40}, {"constraints": together}):
+        if isinstance(estimator, GreedyModalTreeClassifier) and "constraints" in limits:
+            continue  # it does not look at paths
+        with pytest.warns(UserWarning, match="leave the root no rule to split by"):
+            clone(estimator).set_params(**options, **limits).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clone(estimator).set_params(**options, max_depth=0).fit(X, y)  # it says so itself
+        clone(estimator).set_params(**options).fit(np.zeros((10, 1)), y[:10])
 
 
 def test_a_kernel_is_taken_as_it_is():

@@ -19,10 +19,10 @@ from jax import lax
 
 from bdtppl.inference.hard_model import Model, pose
 from bdtppl.inference.metropolis.growth import draw
-from bdtppl.inference.metropolis.kernel import Proposal, require_defined, walk
+from bdtppl.inference.metropolis.kernel import Proposal, walk
 from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
-from bdtppl.inference.node_scores import node_weights
+from bdtppl.inference.node_scores import node_weights, require_defined
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
@@ -294,12 +294,12 @@ def sample_edits(
         state, early, tally = walk(
             keys, jnp.int32(0), state, model, kernel, power, num_draws=warmup // piece, thin=piece
         )
-        require_defined(tally)
+        require_defined(tally.undefined)
         first.append(np.asarray(early.log_likelihood))
     _, walked, tally = walk(
         keys, jnp.int32(warmup), state, model, kernel, power, num_draws=draws, thin=thin
     )
-    require_defined(tally)
+    require_defined(tally.undefined)
     trajectory = np.concatenate([*first, np.asarray(walked.log_likelihood)]).T
     shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
     shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)

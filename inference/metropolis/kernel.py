@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard_model import Model
@@ -16,22 +15,15 @@ from bdtppl.inference.metropolis.state import State
 from bdtppl.inference.shapes import Shape, select
 
 __all__ = [
-    "UNDEFINED_WEIGHT",
     "Info",
     "Kernel",
     "Proposal",
     "Tally",
     "Walk",
-    "require_defined",
     "step",
     "steps",
     "walk",
 ]
-
-UNDEFINED_WEIGHT = (
-    "The prior's weight of a tree is not a number: split_probability must lie in [0, 1], and "
-    "weights of features and cuts must be positive and finite, at every node."
-)
 
 
 class Proposal(NamedTuple):
@@ -134,7 +126,8 @@ def step(
         + proposal.log_ratio
     )
     is_accepted = jnp.log(uniform) < log_acceptance
-    is_undefined = jnp.isnan(new.log_prior) & ~jnp.isneginf(proposal.log_ratio)
+    is_undefined = jnp.isnan(new.log_prior + proposal.log_ratio)
+    is_undefined &= ~jnp.isneginf(proposal.log_ratio)
     info = Info(proposal.move, is_accepted, proposal.overflows, is_undefined)
     return select(is_accepted, new, state), info
 
@@ -171,18 +164,6 @@ class Tally(NamedTuple):
             self.overflows + info.overflows,
             self.undefined + info.is_undefined,
         )
-
-
-def require_defined(tally: Tally) -> None:
-    """Refuse a prior that gave a tree a weight that is no number.
-
-    Raises
-    ------
-    ValueError
-        If it did so at any step.
-    """
-    if np.asarray(tally.undefined).any():
-        raise ValueError(UNDEFINED_WEIGHT)
 
 
 def steps(

@@ -17,10 +17,11 @@ import numpy as np
 from bdtppl.inference.hard_model import Model, pose
 from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.growth import grown_trees
-from bdtppl.inference.metropolis.kernel import UNDEFINED_WEIGHT, Kernel, require_defined
+from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
+from bdtppl.inference.node_scores import require_defined
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.written_trees import as_shape, write_out
@@ -182,7 +183,7 @@ def sample(
             # Arrays [draw, chain, ...] and [chain, ...].
             kept = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *(kept for kept, _ in made))
             counts = jax.tree.map(lambda *a: np.concatenate(a), *(counts for _, counts in made))
-            require_defined(counts[0])
+            require_defined(counts[0].undefined)
             trajectory.append(kept.log_likelihood[..., -1])
             results.append((kept, counts))
             tell(int(steps[-1]))
@@ -252,8 +253,7 @@ def _start(rng_key, model, design, constraints, chains: int, capacity: int, star
         states = grown_trees(keys, model, capacity=capacity).state
     else:
         raise ValueError(f"start must be 'prior', trees or None; got {start!r}.")
-    if np.isnan(np.asarray(states.log_prior)).any():
-        raise ValueError(UNDEFINED_WEIGHT)
+    require_defined(np.isnan(states.log_prior))
     return states
 
 
