@@ -222,8 +222,8 @@ class _ParticleTree(TreeEstimator):
         check_is_fitted(self)
         if not self.prior_.is_normalised:
             raise AttributeError(
-                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay, Program); with a "
-                f"{type(self.prior_).__name__} there is log_partition_ alone."
+                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay or Program); "
+                f"with a {type(self.prior_).__name__} there is log_partition_ alone."
             )
         return getattr(self.posterior_, name)
 
