@@ -16,17 +16,14 @@ folder of data sets.
 """
 
 import argparse
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.tree import DecisionTreeClassifier
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier
-from bdtppl.datasets import load
 from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
@@ -35,11 +32,11 @@ from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 from bdtppl.models.tree import Tree
+from benchmarks.markov_chains import complete_rows, fit_chains
 from benchmarks.text_table import print_table
 
 __all__ = ["known_tree_data", "main"]
 
-_FILES = {"kyphosis": "kyphosis", "BCW": "breast_cancer_original", "Pima": "pima"}
 _MIN_LEAF = 5
 _THIN = 10
 _CAPACITY = 127
@@ -49,14 +46,6 @@ _LEAF = DirichletCategorical.symmetric(2)
 _PUBLISHED = {"kyphosis": ("-39 (5)", "-36 (3)"), "BCW": ("-97 (7)", "-86 (5)"), "Pima": ("", "")}
 
 
-def _read(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read complete rows and classes 0 and 1."""
-    matrix, labels, _, _ = load(_FILES[name])
-    matrix = np.asarray(matrix, np.float64)
-    complete = ~np.isnan(matrix).any(axis=1)
-    return matrix[complete], np.unique(labels, return_inverse=True)[1][complete]
-
-
 def _grow_tree(beta: float) -> DepthDecay:
     return DepthDecay(0.95, beta, rules="cuts")
 
@@ -64,7 +53,9 @@ def _grow_tree(beta: float) -> DepthDecay:
 def _chains(X, y, steps: int, *, beta: float = 1.0, seed: int = 0, **options: Any):
     """Walk without warm-up: the paper's figures begin at the first tree."""
     given = {"proposal": "regrow", "chains": 2, "warmup": 0, "draws": steps // _THIN} | options
-    model = MetropolisTreeClassifier(
+    return fit_chains(
+        X,
+        y,
         prior=_grow_tree(beta),
         min_leaf=_MIN_LEAF,
         thin=_THIN,
@@ -72,9 +63,6 @@ def _chains(X, y, steps: int, *, beta: float = 1.0, seed: int = 0, **options: An
         random_state=seed,
         **given,
     )
-    with warnings.catch_warnings():  # that chains disagree is what the tables show
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return model.fit(X, y)
 
 
 def _best(model: MetropolisTreeClassifier) -> tuple[float, Tree]:
@@ -100,7 +88,7 @@ def _shown(score: float, tree: Tree) -> str:
 def _report_best(steps: int) -> None:
     rows = []
     for name, (cart, best) in _PUBLISHED.items():
-        X, y = _read(name)
+        X, y = complete_rows(name)
         found = max(
             (
                 _best(_chains(X, y, steps, proposal=proposal, chains=8))
@@ -118,7 +106,7 @@ def _report_best(steps: int) -> None:
 
 
 def _report_seeds(steps: int) -> None:
-    X, y = _read("Pima")
+    X, y = complete_rows("Pima")
     order = np.random.default_rng(0).permutation(len(y))
     train, held_out = order[: len(y) * 2 // 3], order[len(y) * 2 // 3 :]
     model = _chains(X[train], y[train], steps, beta=0.8)
@@ -153,7 +141,7 @@ def _report_seeds(steps: int) -> None:
 def _report_jumps(steps: int) -> None:
     from bdtppl.inference.metropolis.regrow import Regrow
 
-    X, y = _read("BCW")
+    X, y = complete_rows("BCW")
     kernels = {
         "q_0 (independent)": Regrow("root"),
         "q_0-7 (cyclic)": Regrow("cycle"),
@@ -200,7 +188,7 @@ def _walked(trajectory: np.ndarray, accepted: float) -> list[str]:
 
 
 def _report_pull(steps: int) -> None:
-    X, y = _read("Pima")
+    X, y = complete_rows("Pima")
     score, tree = _best(_chains(X, y, steps, beta=0.3, proposal="chipman", chains=8))
     rows = []
     for beta in (0.8, 1.0):
@@ -254,7 +242,7 @@ def _report_boxes(steps: int) -> None:
 
 
 def _report_bound(_steps: int) -> None:
-    X, y = _read("kyphosis")
+    X, y = complete_rows("kyphosis")
     options = {"bins": None, "min_leaf": _MIN_LEAF}
     exact = ExactTreeClassifier(prior=_grow_tree(1.0), **options).fit(X, y)
     # Where every tree has the same prior weight, the best one has the greatest likelihood.

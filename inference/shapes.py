@@ -20,6 +20,7 @@ __all__ = [
     "places",
     "pruned",
     "roots",
+    "rotated",
     "running_count",
     "select",
     "subtree_sums",
@@ -175,6 +176,50 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     nodes = jnp.take_along_axis(nodes, source[..., None], axis=1)
     smaller = _cleared(Shape(nodes, shape.size - 2))
     return _put(smaller, slot, LEAF, 0, old[:, _PARENT], old[:, _DEPTH]), source
+
+
+def rotated(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
+    """Lift a split of each tree, int32 [b], over its parent, which becomes one of its children.
+
+    The three subtrees below the two keep their order from left to right, and the slots are numbered
+    anew, breadth first.
+
+    Returns
+    -------
+    shape
+        The trees.
+    source
+        int32 [b, k]; the slot that each one was.
+    """
+    chain, is_right = jnp.arange(len(slot)), slot % 2 == 0
+    parent, lifted = shape.parent[chain, slot], shape.nodes[chain, slot]
+    first, own = shape.left[chain, parent], lifted[:, _LEFT]
+    rule = shape.rule.at[chain, slot].set(shape.rule[chain, parent])
+    rule = rule.at[chain, parent].set(lifted[:, _RULE])
+    above = jnp.where(is_right[:, None], jnp.stack([slot, own + 1], 1), jnp.stack([own, slot], 1))
+    inner = jnp.where(is_right, first, own + 1)
+    below = jnp.stack([inner, jnp.where(is_right, own, first + 1)], 1)
+    children = jnp.stack([shape.left, shape.left + 1], axis=2)
+    children = children.at[chain, parent].set(above).at[chain, slot].set(below)
+
+    def lay_out(place, carry):
+        nodes, source, end = carry
+        old = source[:, place]
+        own_rule, depth = rule[chain, old], nodes[:, place, _DEPTH]
+        is_split = (place < end) & (own_rule != LEAF)
+        nodes = nodes.at[:, place, _RULE].set(jnp.where(is_split, own_rule, LEAF))
+        nodes = nodes.at[:, place, _LEFT].set(jnp.where(is_split, end, 0))
+        for side in range(2):
+            new = jnp.where(is_split, end + side, shape.capacity)
+            source = source.at[chain, new].set(children[chain, old, side], mode="drop")
+            nodes = nodes.at[chain, new, _PARENT].set(place, mode="drop")
+            nodes = nodes.at[chain, new, _DEPTH].set(depth + 1, mode="drop")
+        return nodes, source, end + 2 * is_split
+
+    start = roots(len(slot), shape.capacity)
+    carry = start.nodes, jnp.zeros_like(shape.rule), start.size
+    nodes, source, size = lax.fori_loop(0, shape.size.max(), lay_out, carry)
+    return Shape(nodes, size), source
 
 
 def select(condition: jax.Array, one, other):

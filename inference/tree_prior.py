@@ -11,7 +11,7 @@ Regression Trees, section 2.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import Model, children, node_weights, pose
-from bdtppl.inference.metropolis.growth import ANY, Growth, grow
-from bdtppl.inference.metropolis.state import State, state_of
+from bdtppl.inference.hard_model import Model, children, pose
+from bdtppl.inference.metropolis.growth import grown_trees
+from bdtppl.inference.metropolis.state import state_of
+from bdtppl.inference.node_scores import node_weights, require_defined
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -32,7 +33,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import TreePrior, require_tree_prior
+from bdtppl.models.priors import DepthDecay, Rules, TreePrior, require_tree_prior
 from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.tree import Tree
 
@@ -42,6 +43,7 @@ __all__ = [
     "EnumeratedTrees",
     "NodeChoices",
     "PriorTrees",
+    "has_root_rule",
     "laid_out",
 ]
 
@@ -138,9 +140,9 @@ class PriorTrees:
         """
         if not isinstance(num_draws, int | np.integer) or num_draws < 1:
             raise ValueError(f"num_draws must be an integer of at least 1; got {num_draws!r}.")
-        if not self.prior.is_normalised:
-            return self._exact.sample_trees(rng_key, num_draws)
-        return self._grown(rng_key, num_draws)
+        if self.prior.is_normalised:
+            return self._grown(rng_key, num_draws)
+        return self._exact.sample_trees(rng_key, num_draws)
 
     @in_float64
     def _grown(self, rng_key: jax.Array, num_draws: int) -> Tree:
@@ -159,6 +161,7 @@ class PriorTrees:
         flat = trees.reshape(-1)
         shape = as_shape(self._model, self.design, flat, trees.capacity)
         log_prior = np.asarray(state_of(self._model, shape).log_prior)
+        require_defined(np.isnan(log_prior))
         return log_prior.reshape(trees.batch_shape) - self.log_mass
 
     @in_float64
@@ -191,26 +194,29 @@ def _grow(rng_keys: jax.Array, model: Model) -> Shape:
     """Grow a tree for each key; the capacity is doubled until all have room."""
     capacity = _CAPACITY
     while True:
-        # What a slot does depends on its key and number alone, so more room changes no tree.
-        growth = _grow_within(rng_keys, model, capacity=capacity)
+        growth = grown_trees(rng_keys, model, capacity=capacity)
+        require_defined(np.isnan(growth.log_normaliser))
         if not np.asarray(growth.overflows).any():
             return growth.state.shape
         capacity = 2 * capacity + 1
 
 
-@partial(jax.jit, static_argnames="capacity")
-def _grow_within(rng_keys: jax.Array, model: Model, *, capacity: int) -> Growth:
-    num_trees = len(rng_keys)
-    shape = roots(num_trees, capacity)
-    scores, sums = jnp.zeros((num_trees, capacity, 4)), jnp.zeros(num_trees)
-    start = State(shape, root_rows(model, shape), scores, sums, sums)
-    anything = jnp.full((num_trees, capacity), ANY, jnp.int32)
-    uniform = jax.vmap(_uniform_of_slots, (0, None))(rng_keys, jnp.arange(capacity))
-    return grow(model, start, shape.is_used, anything, uniform)
+@in_float64
+def has_root_rule(design: Design, rules: Rules, constraints: Constraints | None = None) -> bool:
+    """Say whether the root of a tree over all rows has an available rule.
 
-
-def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:
-    return jax.vmap(lambda slot: jax.random.uniform(jax.random.fold_in(rng_key, slot)))(slots)
+    Parameters
+    ----------
+    design
+        Rows.
+    rules
+        "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
+    constraints
+        Limits on the trees.
+    """
+    prior, nothing = DepthDecay(rules=rules), np.zeros(design.num_rows, int)
+    choices = NodeChoices(pose(design, nothing, prior, NO_LIKELIHOOD, constraints))
+    return bool(choices(choices.root_rows, 0).rules)
 
 
 Nested = tuple[int, Any, Any] | None  # a rule and two subtrees, or a leaf
@@ -247,6 +253,7 @@ class NodeChoices:
         if key not in self._known:
             found = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
             log_rules = np.asarray(found.log_rules[0])
+            require_defined(np.isnan(np.append(log_rules, found.log_stop)))
             rules = np.flatnonzero(log_rules > -np.inf)
             repeated = jnp.repeat(rows[None], len(rules), axis=0)
             sides = children(self.model, repeated, jnp.asarray(rules))

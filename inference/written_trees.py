@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, children, code_above, leaf_statistics
+from bdtppl.inference.hard_model import Model, children, code_above
+from bdtppl.inference.node_scores import leaf_statistics
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.shapes import LEAF, Shape
@@ -60,11 +61,16 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
 
 @jax.jit
 def _settle(model: Model, shape: Shape) -> tuple[jax.Array, jax.Array]:
-    """Code above each split's cut and statistics of each slot, [m, k] and [m, k, s]."""
+    """Code above each split's gap and statistics of each slot, [m, k] and [m, k, s].
+
+    The codes are zero where cuts and not gaps are rules.
+    """
     size = shape.rule.shape
     rows, _ = hand_down(model, shape, root_rows(model, shape), shape.is_used)
     flat = rows.reshape(-1, rows.shape[-1])
-    high = code_above(model, flat, jnp.maximum(shape.rule.ravel(), 0))
+    high = jnp.zeros(len(flat), jnp.int32)
+    if model.prior.rules == "gaps":
+        high = code_above(model, flat, jnp.maximum(shape.rule.ravel(), 0))
     statistics = jnp.where(shape.is_used.reshape(-1, 1), leaf_statistics(model, flat), 0.0)
     return high.reshape(size), statistics.reshape(*size, -1)
 

@@ -454,6 +454,7 @@ class Program(_NormalisedRules):
     num_features: int | None = setting(default=None)
 
     sums_to_at_most_one: ClassVar[bool] = True
+    is_normalised: ClassVar[bool] = True
 
     def __post_init__(self):
         if not callable(self.split_probability):

@@ -333,7 +333,8 @@ class RuleLaw:
         Returns
         -------
         array
-            float64, of the rules' shape; of no meaning where a rule is not available.
+            float64, of the rules' shape; of no meaning where a rule is not available. NaN in nodes
+            where any weight of an available rule or its feature is not positive and finite.
         """
         xp = rules.xp
         num_rules = rules.per_feature(available)
@@ -348,9 +349,9 @@ class RuleLaw:
                 xp, rules.before, available, rules.item, spread(num_items), spread(num_rules)
             )
             return spread(of_feature) + of_cut
-        weight = xp.where(available, cut_weight, 0.0)
+        weight = xp.where(available, _or_nan(xp, cut_weight), 0.0)
         total = rules.per_feature(weight)
-        feature_weight = xp.where(has_rule, feature_weight, 0.0)
+        feature_weight = xp.where(has_rule, _or_nan(xp, feature_weight), 0.0)
         whole = (feature_weight if self.over == "features" else feature_weight * total).sum(
             axis=-1, keepdims=True
         )
@@ -359,6 +360,11 @@ class RuleLaw:
             share = share / xp.maximum(total, 1e-300)
         tiny = 1e-300  # of rules that are not there
         return xp.log(xp.maximum(weight, tiny)) + rules.spread(xp.log(xp.maximum(share, tiny)))
+
+
+def _or_nan(xp: Any, weight: Any) -> Any:
+    """Take NaN in place of what is no weight, which makes a node's sums NaN."""
+    return xp.where((weight > 0) & (weight < xp.inf), weight, xp.nan)
 
 
 def _running(values: Any) -> Any:

@@ -18,6 +18,7 @@ import bdtppl
 from bdtppl.cli import app, results
 from bdtppl.cli.console import notes_after, to_json
 from bdtppl.cli.specification import make_leaf, parse_prior
+from bdtppl.inference.metropolis.proposals import PROPOSALS
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -581,3 +582,8 @@ def test_the_console_script_answers_at_once(tmp_path):
     assert wrong.returncode == 2
     assert wrong.stdout == ""
     assert wrong.stderr == "Error: The table missing.csv does not exist.\n"
+
+
+def test_every_proposal_of_a_chain_is_offered():
+    offered = sys.modules["bdtppl.cli.fit"].Proposal
+    assert [each.value for each in offered] == list(PROPOSALS)

@@ -4,15 +4,19 @@ import functools
 import itertools
 from collections import Counter, defaultdict
 
+import enumeration as en
 import exact_problems as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference import hard_model
+from bdtppl.inference import hard_model, node_scores
 from bdtppl.inference.metropolis import moves
+from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.regrow import Regrow
+from bdtppl.inference.metropolis.restructure import Restructure
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.inference.written_trees import as_shape, write_out
@@ -24,8 +28,14 @@ from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.tree import Tree, route
 
 CAPACITY = 31
-MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2}
+NUM_CHAINS = 20_000
+MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2, "rotate": 2}
 LOCAL = moves.LocalMoves.of(MOVES)
+KERNELS = {
+    "local": LOCAL,
+    "regrow": Regrow(),
+    "restructure": Alternate(LOCAL, Restructure(), period=5),
+}
 
 # Compiling is what takes time, so most models are left to the slow run.
 CASES = [(model, ep.FAMILIES[i % 2]) for i, model in enumerate(ep.SOME_MODELS)]
@@ -80,8 +90,8 @@ def test_weights_of_all_rules_are_those_of_each(model, family):
         state = state_of(tabled, as_shape(tabled, case.design, trees, 31))
         used = np.flatnonzero(state.shape.is_used)
         rows, depth = state.rows.reshape(-1, 1)[used], state.shape.depth.ravel()[used]
-        weights = jax.jit(hard_model.node_weights)(tabled, rows, depth)
-        score = jax.jit(hard_model.node_terms)
+        weights = jax.jit(node_scores.node_weights)(tabled, rows, depth)
+        score = jax.jit(node_scores.node_terms)
         for place in range(len(tabled.feature)):
             terms = score(tabled, rows, depth, jnp.full(len(used), place))
             np.testing.assert_allclose(weights.log_rules[:, place], terms.log_rule, rtol=1e-12)
@@ -200,7 +210,7 @@ def test_chains_that_grow_together_are_noticed():
 # ------------------------------------------------------------------------- from exact draws
 
 
-def walked(case, trees, num_steps, kernel=LOCAL):
+def walked(case, trees, num_steps, kernel=LOCAL, power=1.0):
     with jax.enable_x64(True):
         tabled = posed(case)
         state = state_of(tabled, as_shape(tabled, case.design, trees, CAPACITY))
@@ -211,7 +221,7 @@ def walked(case, trees, num_steps, kernel=LOCAL):
             state,
             tabled,
             kernel,
-            jnp.ones(num_chains),
+            jnp.full(num_chains, power),
             num_draws=1,
             thin=num_steps,
         )
@@ -227,14 +237,28 @@ def check_invariance(case, num_chains, num_steps, kernel=LOCAL):
 
 @pytest.mark.slow
 def test_exact_draws_stay_exact():
-    check_invariance(ep.random_case("depth decay, gaps", "classes", 7), 20_000, 5)
+    check_invariance(ep.random_case("depth decay, gaps", "classes", 7), NUM_CHAINS, 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [1, 5, 50])
 @pytest.mark.parametrize(("model", "family"), CASES)
 def test_exact_draws_stay_exact_under_every_prior(model, family, num_steps):
-    check_invariance(ep.random_case(model, family, 8), 20_000, num_steps)
+    check_invariance(ep.random_case(model, family, 8), NUM_CHAINS, num_steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["depth decay, gaps", "leaf penalty, gaps"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_data_chains_draw_from_the_prior(kernel, model):
+    """Chains from the tree of one leaf; 400 steps are many times what they need to forget it."""
+    case = ep.random_case(model, "classes", 8)
+    log_total = en.log_prior_normaliser(case.scored)
+    expected = {s.tree: np.exp(s.log_prior - log_total) for s in case.scored}
+    root = Tree.from_nested({})
+    trees = Tree.concatenate([root.reshape(1)] * NUM_CHAINS)
+    after = Counter(walked(case, trees, 400, KERNELS[kernel], power=0.0))
+    assert ep.g_test(after, expected) > ep.FALSE_ALARM
 
 
 # ----------------------------------------------------------------------------- mutation twins
@@ -254,6 +278,7 @@ BROKEN = {
         p.move == moves.MOVES.index("change"), 0.0, p.log_ratio
     ),
     "grows too often": lambda p: p.log_ratio + 0.01 * (p.move == moves.MOVES.index("grow")),
+    "rotates too often": lambda p: p.log_ratio + 0.01 * (p.move == moves.MOVES.index("rotate")),
 }
 
 
@@ -270,6 +295,24 @@ def test_a_move_out_of_balance_is_noticed(change):
         check_balance(case, with_ratio(change))
 
 
+@pytree_dataclass
+class Climbing(moves.LocalMoves):
+    """Rotates only where the sum of depths falls."""
+
+    def propose(self, rng_keys, number, model, state):
+        proposal = super().propose(rng_keys, number, model, state)
+        falls = proposal.state.shape.depth.sum(axis=1) < state.shape.depth.sum(axis=1)
+        is_refused = (proposal.move == moves.MOVES.index("rotate")) & ~falls
+        return proposal._replace(log_ratio=jnp.where(is_refused, -jnp.inf, proposal.log_ratio))
+
+
+@pytest.mark.slow
+def test_rotations_in_one_direction_are_noticed():
+    case = ep.random_case("depth decay, gaps", "classes", 7)
+    with pytest.raises(AssertionError):
+        check_invariance(case, NUM_CHAINS, 50, Climbing(LOCAL.log_probability))
+
+
 @pytest.mark.slow
 def test_a_kernel_that_forgets_the_prior_is_noticed():
     @pytree_dataclass
@@ -281,15 +324,17 @@ def test_a_kernel_that_forgets_the_prior_is_noticed():
 
     case = ep.random_case("depth decay, gaps", "classes", 7)
     with pytest.raises(AssertionError):
-        check_invariance(case, 20_000, 50, Forgetful(LOCAL.log_probability))
+        check_invariance(case, NUM_CHAINS, 50, Forgetful(LOCAL.log_probability))
 
 
 # ------------------------------------------------------------------------------ whole chains
 
 
 @pytest.mark.slow
-def test_a_long_run_finds_the_posterior():
-    case = ep.random_case("description length, cuts", "classes", 2)
+@pytest.mark.parametrize("family", ep.FAMILIES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_long_run_finds_the_posterior(kernel, family):
+    case = ep.random_case("description length, cuts", family, 2)
     drawn = sample(
         ep.key(3),
         case.design,
@@ -301,6 +346,7 @@ def test_a_long_run_finds_the_posterior():
         warmup=500,
         draws=2_000,
         thin=10,
+        kernel=KERNELS[kernel],
         capacity=CAPACITY,
     )
     stats = drawn.posterior.sample_stats
@@ -316,7 +362,8 @@ def test_a_long_run_finds_the_posterior():
     )
     np.testing.assert_allclose(stats["log_joint"], expected.log_joint, atol=1e-9)
     assert drawn.num_overflows.shape == (8,)
-    assert ((drawn.acceptance["grow"] > 0) & (drawn.acceptance["grow"] <= 1)).all()
+    for share in drawn.acceptance.values():
+        assert ((share > 0) & (share <= 1)).all()
 
 
 def az_ess(values):

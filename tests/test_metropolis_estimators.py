@@ -1,16 +1,22 @@
 """The Metropolis-Hastings estimators: what they say, keep and refuse."""
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tiers import slow_but
 
 from bdtppl import (
     ExactTreeClassifier,
     ExactTreeRegressor,
+    GreedyModalTreeClassifier,
     MetropolisTreeClassifier,
     MetropolisTreeRegressor,
+    ParticleTreeClassifier,
     load,
     plot_structures,
     plot_trajectories,
@@ -18,7 +24,8 @@ from bdtppl import (
 from bdtppl.inference.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
 
@@ -146,6 +153,8 @@ def test_chains_start_where_they_are_told():
         for name, start in {"root": "root", "greedy": "greedy", "stump": stump}.items()
     }
     assert first["root"] < first["stump"] <= first["greedy"]
+    drawn = MetropolisTreeClassifier(start="prior", chains=20, **options).fit(X, y)
+    assert len(np.unique(drawn.trajectory_[:, 0])) > 5
 
 
 @pytest.mark.slow
@@ -181,14 +190,16 @@ def test_the_chain_that_dissents_is_named():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"proposal": "gibbs"}, ValueError, "proposal must be one of chipman, denison"),
+        ({"proposal": "gibbs"}, ValueError, "proposal must be one of rotating, chipman, denison"),
         ({"proposal": 3}, TypeError, "proposal must be a name"),
         ({"proposal": LocalMoves}, TypeError, "proposal must be a name"),
         ({"proposal": {"jump": 1}}, ValueError, "moves names 'jump'"),
         ({"chains": 0}, ValueError, "chains must be an integer of at least 1"),
         ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
-        ({"start": "leaf"}, ValueError, "start must be 'root', 'greedy' or a Tree"),
+        ({"start": "leaf"}, ValueError, "start must be 'root', 'prior', 'greedy' or a Tree"),
         ({"start": "greedy", "constraints": MONOTONE}, ValueError, "start='greedy': Greedy modal"),
+        ({"start": "prior", "constraints": MONOTONE}, ValueError, "start='prior' cannot keep to"),
+        ({"start": "prior", "prior": Pinball()}, ValueError, "start='prior' takes priors that"),
         ({"start": FAR}, ValueError, "start: A tree splits on feature 9, and the last one is 1"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
     ],
@@ -196,6 +207,32 @@ def test_the_chain_that_dissents_is_named():
 def test_bad_parameters_get_one_sentence(options, error, message):
     with pytest.raises(error, match=message):
         MetropolisTreeClassifier(**options).fit(*steps())
+
+
+def estimators_of_stumps():
+    yield MetropolisTreeClassifier(warmup=10, draws=5)
+    yield ExactTreeClassifier(bins=None)
+    yield ParticleTreeClassifier(particles=5, runs=2)
+    yield GreedyModalTreeClassifier()
+
+
+@pytest.mark.parametrize(
+    "estimator", slow_but([], estimators_of_stumps()), ids=lambda each: type(each).__name__
+)
+def test_constraints_that_leave_the_root_no_rule_are_said(estimator):
+    X, y = steps()
+    together = Constraints(keep_together=KeepTogether({0: (None, None)}))
+    options = {"prior": DepthDecay(), "random_state": 0}
+    for limits in ({"min_leaf": 40}, {"constraints": together}):
+        if isinstance(estimator, GreedyModalTreeClassifier) and "constraints" in limits:
+            continue  # it does not look at paths
+        with pytest.warns(UserWarning, match="leave the root no rule to split by"):
+            clone(estimator).set_params(**options, **limits).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clone(estimator).set_params(**options, max_depth=0).fit(X, y)  # it says so itself
+        clone(estimator).set_params(**options).fit(np.zeros((10, 1)), y[:10])
 
 
 def test_a_kernel_is_taken_as_it_is():

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference import hard_model
+from bdtppl.inference import hard_model, node_scores
 from bdtppl.inference.particle import filter as particle_filter
 from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed, settle
 from bdtppl.inference.particle.proposals import PROPOSALS
@@ -55,7 +55,7 @@ def probabilities(model, proposal, particles):
     """Probabilities [m, R + 1] of proposing each choice at the particles' next nodes."""
     every = jnp.arange(len(particles.next))
     rows = particles.rows[every, particles.next]
-    weights = hard_model.node_weights(model, rows, particles.shape.depth[every, particles.next])
+    weights = node_scores.node_weights(model, rows, particles.shape.depth[every, particles.next])
     joined = jnp.concatenate([weights.log_rules, weights.log_stop[:, None]], axis=1)
     return jax.nn.softmax(proposal(model, rows, joined), axis=1)
 

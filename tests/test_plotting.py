@@ -379,10 +379,26 @@ def test_title_gives_rank_and_probability(stump):
         plot_tree(model, -1)
 
 
-@pytest.mark.parametrize("plot", [plot_tree, plot_structures])
-def test_a_tree_without_its_model_is_refused(plot):
-    with pytest.raises(TypeError, match="model must be a fitted estimator"):
-        plot(Tree.from_nested({}))
+def test_a_bare_tree_shows_its_rules_and_slots():
+    tree = Tree.from_nested(split(0, 0.5, {}, split(1, 1.5, missing_left=True)))
+    ax = plot_tree(tree, names=("age", "start"))
+    texts = {text.get_gid(): text.get_text() for text in ax.texts}
+    assert texts["split-0"] == "age < 0.5"
+    assert texts["split-2"].replace("\n", " ") == "start < 1.5 or missing"
+    assert [texts[f"leaf-{slot}-line-0"] for slot in (1, 3, 4)] == ["leaf 1", "leaf 3", "leaf 4"]
+    assert ax.get_legend() is None
+    root = plot_tree(Tree.from_nested({}))
+    assert {"leaf-0"} == {patch.get_gid() for patch in root.patches}
+    with pytest.raises(ValueError, match="names has 1 names for 2 features"):
+        plot_tree(tree, names=("age",))
+    with pytest.raises(ValueError, match="rank must be 0 for a bare tree; got 1"):
+        plot_tree(tree, 1)
+    with pytest.raises(ValueError, match="A bare tree must be one"):
+        plot_tree(tree.reshape(1))
+    with pytest.raises(ValueError, match="names are for a bare tree"):
+        plot_tree(GivenTrees([{}], STUMP_X, [0] * 4 + [1] * 4, classes=[0, 1]), names=("a",))
+    with pytest.raises(TypeError, match="got a Tree, which plot_tree draws"):
+        plot_structures(tree)
 
 
 def test_structures_are_ranked_with_one_legend_and_one_scale():

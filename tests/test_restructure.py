@@ -165,7 +165,7 @@ def check_invariance(case, restructure, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [2, 10])
+@pytest.mark.parametrize("num_steps", [2, 10, 50])
 @pytest.mark.parametrize("model", [*CASES, *lp.PRIORS])
 def test_exact_draws_stay_exact(model, num_steps):
     check_invariance(the_case(model), Restructure(), num_steps)

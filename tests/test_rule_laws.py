@@ -4,6 +4,7 @@ Everything but the test of draws is deterministic; the checks of the posterior a
 `test_exact_posterior`, each of which has its mutation twin there. Those of the laws are here.
 """
 
+import itertools
 import math
 
 import enumeration as en
@@ -22,18 +23,24 @@ from test_exact_posterior import (
     check_sizes,
 )
 from test_path_constraints import by_rows, by_tables, check_draws, check_predictive, check_scores
+from tiers import slow_but
 
-from bdtppl.inference import hard_model
+from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeClassifier
+from bdtppl.inference import hard_model, node_scores
 from bdtppl.inference.greedy_modal import problem as greedy
+from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.shares import log_shares
+from bdtppl.inference.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, Program
 from bdtppl.models.rule_laws import RuleLaw, facts_read
+from bdtppl.models.tree import Tree
 
 CHECKS = (
     check_normalised,
@@ -78,9 +85,9 @@ def test_weights_of_all_rules_are_those_of_each(law, rules):
     with jax.enable_x64(True):
         tabled = hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
         rows, depth = tabled.every_row[None], jnp.zeros(1, jnp.int32)
-        weights = hard_model.node_weights(tabled, rows, depth)
+        weights = node_scores.node_weights(tabled, rows, depth)
         for place in range(len(tabled.feature)):
-            terms = hard_model.node_terms(tabled, rows, depth, jnp.full(1, place))
+            terms = node_scores.node_terms(tabled, rows, depth, jnp.full(1, place))
             np.testing.assert_allclose(weights.log_rules[:, place], terms.log_rule, rtol=1e-12)
             np.testing.assert_allclose(weights.log_stop, terms.log_stop, rtol=1e-12)
         total = np.logaddexp(weights.log_stop, np.logaddexp.reduce(weights.log_rules, axis=1))
@@ -226,6 +233,45 @@ def test_weights_that_are_not_positive_are_refused():
     exact = ExactPosterior(compile_grammar(design), prior, DirichletCategorical.symmetric(2), y)
     with pytest.raises(ValueError, match="cut_weights must be positive and finite"):
         chart_for(exact.grammar, exact.prior)
+
+
+# Both make sense at the root and not below it.
+SENSELESS = {
+    "probability": Program(lambda node: 0.6 + node.depth, rules="cuts"),
+    "weight": DepthDecay(
+        0.9, 0.1, rules="cuts", feature_weights=lambda node, rule: 1.0 - node.depth
+    ),
+}
+WALK = {"warmup": 0, "draws": 50, "thin": 4, "random_state": 0}
+STUMP = Tree.from_nested({"feature": 0, "threshold": 3.5, "left": {}, "right": {}})
+INFERENCES = {
+    "exact": lambda prior, X, y: ExactTreeClassifier(prior=prior, bins=None).fit(X, y),
+    "local moves": lambda prior, X, y: MetropolisTreeClassifier(prior=prior, **WALK).fit(X, y),
+    "regrow": lambda prior, X, y: MetropolisTreeClassifier(
+        prior=prior, proposal="regrow", **WALK
+    ).fit(X, y),
+    "particles": lambda prior, X, y: ParticleTreeClassifier(prior=prior).fit(X, y),
+    "edits": lambda prior, X, y: sample_edits(
+        ep.key(0),
+        Design.from_matrix(X),
+        y,
+        EditTree(STUMP, base=prior),
+        DirichletCategorical.symmetric(2),
+        draws=50,
+    ),
+    "enumeration": lambda prior, X, y: PriorTrees(Design.from_matrix(X), prior).enumerate(),
+    "draws": lambda prior, X, y: PriorTrees(Design.from_matrix(X), prior).sample(ep.key(0), 50),
+}
+
+
+@pytest.mark.parametrize(
+    ("inference", "prior"),
+    slow_but([("local moves", "probability")], itertools.product(INFERENCES, SENSELESS)),
+)
+def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, prior):
+    X, y = np.arange(8.0)[:, None], np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"split_probability|feature_weights must be positive"):
+        INFERENCES[inference](SENSELESS[prior], X, y)
 
 
 @pytest.mark.parametrize(

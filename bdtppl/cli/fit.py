@@ -27,10 +27,14 @@ class Model(StrEnum):
 
 
 class Proposal(StrEnum):
-    """Moves of Markov chains by name."""
+    """Kernels of Markov chains by name."""
 
+    rotating = "rotating"
     chipman = "chipman"
     denison = "denison"
+    regrow = "regrow"
+    cyclic = "cyclic"
+    independence = "independence"
 
 
 class Task(StrEnum):
@@ -192,8 +196,9 @@ def fit(
     proposal: Annotated[
         Proposal | None,
         typer.Option(
-            help="Whose moves.",
-            show_default="chipman",
+            help="How trees are proposed: by local moves, those of a paper or with rotations, or "
+            "by regrowing parts of them from the prior.",
+            show_default="rotating",
             rich_help_panel="Inference: metropolis",
         ),
     ] = None,

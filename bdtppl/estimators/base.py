@@ -4,6 +4,7 @@ An estimator class names its kind of targets and its inference: `ClassTargets` a
 turn a posterior predictive mixture, which every inference gives, into what scikit-learn expects.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar
@@ -194,6 +195,21 @@ class TreeEstimator(BaseEstimator):
         )
         limits.allows(schema.features)
         return limits
+
+    def _warn_of_no_rule(self) -> None:
+        """Say where the constraints, and not the table alone, keep the root from splitting."""
+        from bdtppl.inference.tree_prior import has_root_rule  # which few fits need
+
+        design, limits, rules = self.design_, self.constraints_, self.prior_.rules
+        if limits.max_depth == 0 or has_root_rule(design, rules, limits):
+            return
+        if has_root_rule(design, rules):
+            warnings.warn(
+                f"The constraints ({describe_constraints(limits)}) leave the root no rule to split "
+                f"by, so every tree is a single leaf: loosen them.",
+                UserWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
 
     def _read_prior(self, default: Any) -> TreePrior:
         prior = default if self.prior is None else self.prior
@@ -540,7 +556,8 @@ def require_finite(what: str, value: Any) -> None:
     if not np.isfinite(value).all():
         raise ValueError(
             f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "
-            f"large or too small for float64 (rescale them), or a split_probability leaves [0, 1]."
+            f"large or too small for float64 (rescale them), or a split_probability or a weight of "
+            f"the prior is none."
         )
 
 

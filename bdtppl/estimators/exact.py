@@ -199,6 +199,8 @@ class _ExactTree(TreeEstimator):
         require_finite("The log evidence", log_evidence)
         self._set_fitted(schema, fit, bins)
         self.log_partition_, self.log_evidence_ = log_partition, log_evidence
+        if not grammar.num_productions:
+            self._warn_of_no_rule()
         return self
 
     def _set_fitted(self, schema: Schema, fit: _Fit, bins: int | None) -> None:

@@ -220,6 +220,8 @@ class _GreedyModalTree(TreeEstimator):
         self._random_seed = seed
         self.map_log_joint_ = grown[0].log_joint
         self.posterior_ = as_posterior(problem, grown, y)
+        if self.columns_ is None and grown[0].tree.num_nodes == 1:
+            self._warn_of_no_rule()
         return self
 
     @property

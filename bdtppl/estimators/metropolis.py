@@ -65,10 +65,11 @@ _PARAMETERS = """
     constraints
         Further `bdtppl.models.constraints.Constraints`.{classes}
     proposal
-        How trees are proposed: "chipman" or "denison" for the moves of these papers; "regrow",
-        "cyclic" or "independence" to prune a tree at a uniform, at each of the first eight or at
-        the first point, and regrow it from the prior (Angelopoulos and Cussens); a mapping from
-        names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities; or a kernel
+        How trees are proposed: "chipman" or "denison" for the moves of these papers; "rotating" for
+        Chipman's and rotations (`bdtppl.inference.metropolis.moves`); "regrow", "cyclic" or
+        "independence" to prune a tree at a uniform, at each of the first eight or at the first
+        point, and regrow it from the prior (Angelopoulos and Cussens); a mapping from names of
+        moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities; or a kernel
         (`bdtppl.inference.metropolis.kernel.Kernel`).
     chains
         Independent chains.
@@ -80,8 +81,8 @@ _PARAMETERS = """
         themselves, rising to 1. They exchange their trees. 1 for no tempering. Where only their
         number is given, the powers are tuned in warm-up, so that neighbours exchange equally often.
     start
-        Where chains start: "root" for the tree of one leaf, "greedy" for the greedy modal tree, a
-        `Tree`, or a batch [chains] of trees.
+        Where chains start: "root" for the tree of one leaf, "prior" for trees grown from the prior,
+        "greedy" for the greedy modal tree, a `Tree`, or a batch [chains] of trees.
     capacity
         Most nodes of a tree; what would be larger is not proposed, and counted.
     random_state
@@ -208,10 +209,12 @@ class _MetropolisTree(TreeEstimator):
         self._random_seed = seed
         self._keep(drawn)
         self._warn()
+        if drawn.posterior.trees.num_nodes.max() == 1:
+            self._warn_of_no_rule()
         return self
 
-    def _first_trees(self, design, y, prior, leaf, constraints) -> Tree | None:
-        if isinstance(self.start, Tree):
+    def _first_trees(self, design, y, prior, leaf, constraints) -> Tree | Literal["prior"] | None:
+        if isinstance(self.start, Tree) or self.start == "prior":
             return self.start
         if self.start == "root":
             return None
@@ -221,7 +224,7 @@ class _MetropolisTree(TreeEstimator):
             except ValueError as error:
                 raise ValueError(f"start='greedy': {error}") from None
             return tree_space(problem)[0].tree
-        raise ValueError(f"start must be 'root', 'greedy' or a Tree; got {self.start!r}.")
+        raise ValueError(f"start must be 'root', 'prior', 'greedy' or a Tree; got {self.start!r}.")
 
     def _keep(self, drawn: Sampled) -> None:
         self.acceptance_ = drawn.acceptance
@@ -407,13 +410,13 @@ class MetropolisTreeClassifier(ClassTargets, ClassifierMixin, _MetropolisTree):
         min_leaf: int = 1,
         constraints: Constraints | None = None,
         classes: Any = None,
-        proposal: str | Mapping[str, float] | Kernel = "chipman",
+        proposal: str | Mapping[str, float] | Kernel = "rotating",
         chains: int = 4,
         warmup: int = 2_000,
         draws: int = 250,
         thin: int = 20,
         temperatures: int | Sequence[float] = 1,
-        start: Literal["root", "greedy"] | Tree = "root",
+        start: Literal["root", "prior", "greedy"] | Tree = "root",
         capacity: int = 63,
         random_state: Any = None,
         progress: bool = False,
@@ -485,13 +488,13 @@ class MetropolisTreeRegressor(RealTargets, RegressorMixin, _MetropolisTree):
         max_depth: int | None = None,
         min_leaf: int = 1,
         constraints: Constraints | None = None,
-        proposal: str | Mapping[str, float] | Kernel = "chipman",
+        proposal: str | Mapping[str, float] | Kernel = "rotating",
         chains: int = 4,
         warmup: int = 2_000,
         draws: int = 250,
         thin: int = 20,
         temperatures: int | Sequence[float] = 1,
-        start: Literal["root", "greedy"] | Tree = "root",
+        start: Literal["root", "prior", "greedy"] | Tree = "root",
         capacity: int = 63,
         random_state: Any = None,
         progress: bool = False,

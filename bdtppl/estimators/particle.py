@@ -75,8 +75,8 @@ _PARAMETERS = """
         The particles with their weights, runs as chains.
     log_evidence_ : float
         Estimate of the log marginal likelihood, with its standard error ``log_evidence_se_`` from
-        the spread of the runs (NaN for one run). Absent where the prior is not normalised, as all
-        but ``DepthDecay`` are.
+        the spread of the runs (NaN for one run). Absent where the prior is not normalised: only
+        ``DepthDecay`` and ``Program`` are.
     log_partition_, log_partition_se_ : float
         Estimate of the log of the sum over trees of prior weight times likelihood; unbiased before
         the log is taken.
@@ -173,6 +173,8 @@ class _ParticleTree(TreeEstimator):
         self.num_resampled_ = found.num_resampled
         self.num_overflows_ = found.num_overflows
         self._restore(found.posterior, {"seed": seed})
+        if self.posterior_.trees.num_nodes.max() == 1:
+            self._warn_of_no_rule()
         if self.num_overflows_.any():
             warnings.warn(
                 f"{self.num_overflows_.sum()} nodes that could have split stopped because their "
@@ -220,8 +222,8 @@ class _ParticleTree(TreeEstimator):
         check_is_fitted(self)
         if not self.prior_.is_normalised:
             raise AttributeError(
-                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay); with a "
-                f"{type(self.prior_).__name__} there is log_partition_ alone."
+                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay or Program); "
+                f"with a {type(self.prior_).__name__} there is log_partition_ alone."
             )
         return getattr(self.posterior_, name)
 

@@ -9,7 +9,7 @@ import numpy as np
 from bdtppl.models.tree import Tree
 from bdtppl.plotting.colours import INK, LINE
 from bdtppl.plotting.layout import FONT_SIZE, LINE_SPACING, Layout
-from bdtppl.plotting.leaves import ClassLeaves, RealLeaves
+from bdtppl.plotting.leaves import ClassLeaves, PlainLeaves, RealLeaves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +35,6 @@ class TreeDrawing:
     ----------
     tree
         The tree, without batch axes.
-    probability
-        Its posterior probability.
     rules
         Condition in each slot that is a split, [k].
     yes_is_left
@@ -48,11 +46,10 @@ class TreeDrawing:
     """
 
     tree: Tree
-    probability: float
     rules: Sequence[str]
     yes_is_left: np.ndarray
     leaf_text: Sequence[str]
-    leaves: ClassLeaves | RealLeaves
+    leaves: ClassLeaves | PlainLeaves | RealLeaves
 
     def size(self) -> tuple[float, float]:
         """Width and height in points at which text has its usual size."""

@@ -13,7 +13,42 @@ import numpy as np
 from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE, class_style
 from bdtppl.plotting.layout import text_width
 
-__all__ = ["ClassLeaves", "RealLeaves"]
+__all__ = ["ClassLeaves", "PlainLeaves", "RealLeaves"]
+
+
+@dataclass(frozen=True)
+class PlainLeaves:
+    """Leaves of which nothing is known: empty boxes, without a legend."""
+
+    margin = 0.0  # points that are needed left of the leaves
+    usual_height = 12.0  # points that the row of leaves takes where there is room
+
+    def height(self, font_size: float) -> float:
+        """Points that the row of leaves needs."""
+        return 1.2 * font_size
+
+    def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
+        """Draw a box for each leaf."""
+        from matplotlib.patches import Rectangle
+
+        for slot, centre in zip(slots, x, strict=True):
+            box = Rectangle(
+                (centre - half_width, bottom),
+                2 * half_width,
+                height,
+                facecolor=FAINT,
+                edgecolor=INK,
+                linewidth=0.08 * font_size,
+                gid=f"leaf-{slot}",
+            )
+            ax.add_patch(box)
+
+    def legend_height(self, width: float, font_size: float) -> float:
+        """Return 0."""
+        return 0.0
+
+    def legend(self, ax, width: float, font_size: float) -> None:
+        """Draw nothing."""
 
 
 @dataclass(frozen=True, eq=False)

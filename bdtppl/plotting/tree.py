@@ -14,7 +14,7 @@ from bdtppl.models.tree import Tree, route
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
 from bdtppl.plotting.layout import FONT_SIZE, text_width
-from bdtppl.plotting.leaves import ClassLeaves, RealLeaves
+from bdtppl.plotting.leaves import ClassLeaves, PlainLeaves, RealLeaves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +29,14 @@ _TITLE_STYLE = {"fontsize": _TITLE_SIZE, "color": INK}
 _POINTS = 72.0  # an inch
 
 
-def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw one of the most probable trees of a fitted estimator.
+def plot_tree(
+    model: Any,
+    rank: int = 0,
+    *,
+    names: Sequence[str] | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw one of the most probable trees of a fitted estimator, or a bare tree.
 
     Each split shows a condition; rows that meet it go to the "yes" side, which is the left one
     except where the condition is a level of a category. Each leaf shows what is predicted there and
@@ -41,9 +47,12 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     Parameters
     ----------
     model
-        A fitted classifier or regressor of bdtppl.
+        A fitted classifier or regressor of bdtppl; or a `Tree`, which does not know what its leaves
+        predict: they show their slots (see `bdtppl.models.tree.route`).
     rank
         Which tree: 0 is the most probable one.
+    names
+        Names of a bare tree's features; default x0, x1, ...
     ax
         Axes to draw on; text shrinks until it fits. Default: those of a new figure that is as large
         as the tree needs.
@@ -55,10 +64,9 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
 
     Raises
     ------
-    TypeError
-        If a tree is given in place of an estimator.
     ValueError
-        If rank is negative or there are not that many trees.
+        If rank is negative or there are not that many trees, or names are given for an estimator or
+        are too few for a tree.
 
     Examples
     --------
@@ -69,7 +77,10 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['0', '1', '2']
     """
-    _require_estimator(model)
+    if isinstance(model, Tree):
+        return _plot_bare(model, rank, names, ax)
+    if names is not None:
+        raise ValueError("names are for a bare tree; an estimator knows those of its features.")
     _check_count("rank", rank, least=0)
     ranked = model.k_best(rank + 1)
     num_trees = len(ranked.probability)
@@ -79,7 +90,7 @@ def plot_tree(model: Any, rank: int = 0, *, ax: "Axes | None" = None) -> "Axes":
         )
     (drawing,) = _drawings(model, _only(ranked, slice(rank, None)))
     name = "Most probable tree" if rank == 0 else f"Tree no. {rank + 1}"
-    title = f"{name}, {model.probability_name} {drawing.probability:.3g}"
+    title = f"{name}, {model.probability_name} {ranked.probability[rank]:.3g}"
     drawn = _new_axes([drawing], [title])[0] if ax is None else ax
     drawing.draw(drawn, has_legend=True)
     drawn.set_title(title, **_TITLE_STYLE)
@@ -127,15 +138,41 @@ def plot_structures(
     given = None if axes is None else np.array(axes, object).ravel()
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
-    drawings = _drawings(model, model.k_best(k))
+    ranked = model.k_best(k)
+    drawings = _drawings(model, ranked)
     titles = [
-        f"no. {i}, {model.probability_name} {each.probability:.3g}"
-        for i, each in enumerate(drawings, 1)
+        f"no. {i}, {model.probability_name} {probability:.3g}"
+        for i, probability in enumerate(ranked.probability, 1)
     ]
     drawn = _new_axes(drawings, titles) if given is None else given[: len(drawings)]
     for index, (drawing, title, ax) in enumerate(zip(drawings, titles, drawn, strict=True)):
         drawing.draw(ax, has_legend=index == 0)
         ax.set_title(title, **_TITLE_STYLE)
+    return drawn
+
+
+def _plot_bare(tree: Tree, rank: int, names: Sequence[str] | None, ax: "Axes | None") -> "Axes":
+    """Draw a tree of which nothing but its rules is known."""
+    if tree.batch_shape:
+        raise ValueError(f"A bare tree must be one; got a batch of shape {tree.batch_shape}.")
+    if rank != 0:
+        raise ValueError(f"rank must be 0 for a bare tree; got {rank}.")
+    num_features = int(tree.feature.max()) + 1
+    names = [f"x{feature}" for feature in range(num_features)] if names is None else list(names)
+    if len(names) < num_features:
+        raise ValueError(f"names has {len(names)} names for {num_features} features.")
+    is_split = tree.feature >= 0
+    show_missing = np.isin(np.arange(len(names)), tree.feature[tree.missing_left & is_split])
+    rules, leaf_text = [""] * tree.capacity, [""] * tree.capacity
+    for slot in range(int(tree.num_nodes)):
+        if is_split[slot]:
+            rules[slot] = tree.condition(slot, True, names, show_missing=show_missing)
+        else:
+            leaf_text[slot] = f"leaf {slot}"
+    everywhere = np.ones(tree.capacity, bool)
+    drawing = TreeDrawing(tree, rules, everywhere, leaf_text, PlainLeaves())
+    drawn = _new_axes([drawing], [""])[0] if ax is None else ax
+    drawing.draw(drawn, has_legend=False)
     return drawn
 
 
@@ -166,7 +203,6 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
         drawings.append(
             TreeDrawing(
                 tree,
-                float(ranked.probability[rank]),
                 rules,
                 _yes_is_left(design, tree),
                 leaf_text,
@@ -257,8 +293,8 @@ def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndar
 def _require_estimator(model: Any) -> None:
     if isinstance(model, Tree):
         raise TypeError(
-            "model must be a fitted estimator, which knows what the leaves predict; got a Tree, "
-            "which print(tree.rules(names)) shows."
+            "model must be a fitted estimator, which has trees to compare; got a Tree, which "
+            "plot_tree draws."
         )
 
 

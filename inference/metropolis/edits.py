@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, node_weights, pose
+from bdtppl.inference.hard_model import Model, pose
 from bdtppl.inference.metropolis.growth import draw
 from bdtppl.inference.metropolis.kernel import Proposal, walk
 from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
+from bdtppl.inference.node_scores import node_weights, require_defined
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
@@ -63,8 +64,8 @@ class EditState(NamedTuple):
 
     @property
     def log_prior(self) -> jax.Array:
-        """Zeros [b]: the prior cancels from the acceptance probability."""
-        return jnp.zeros_like(self.tree.log_prior)
+        """Zeros [b], since the prior cancels from the acceptance probability; NaN as the tree's."""
+        return jnp.where(jnp.isnan(self.tree.log_prior), jnp.nan, 0.0)
 
     @property
     def log_likelihood(self) -> jax.Array:
@@ -290,13 +291,15 @@ def sample_edits(
     first = [np.asarray(state.log_likelihood)[None]]
     if warmup:
         piece = min(thin, warmup)
-        state, early, _ = walk(
+        state, early, tally = walk(
             keys, jnp.int32(0), state, model, kernel, power, num_draws=warmup // piece, thin=piece
         )
+        require_defined(tally.undefined)
         first.append(np.asarray(early.log_likelihood))
     _, walked, tally = walk(
         keys, jnp.int32(warmup), state, model, kernel, power, num_draws=draws, thin=thin
     )
+    require_defined(tally.undefined)
     trajectory = np.concatenate([*first, np.asarray(walked.log_likelihood)]).T
     shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
     shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)

@@ -5,6 +5,7 @@ what it does. Where these sums are not one, a tree's prior weight is its probabi
 times the sums of all its nodes.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,11 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard_model import Model, children, leaf_scores, node_weights
+from bdtppl.inference.hard_model import Model, children
 from bdtppl.inference.metropolis.state import State, at_nodes, summed
-from bdtppl.inference.shapes import LEAF, Shape, branched, places
+from bdtppl.inference.node_scores import leaf_scores, node_weights
+from bdtppl.inference.shapes import LEAF, Shape, branched, places, roots
+from bdtppl.inference.written_trees import root_rows
 
-__all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "log_normalisers"]
+__all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "grown_trees", "log_normalisers"]
 
 ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
 
@@ -92,6 +95,25 @@ def grow(model: Model, start: State, is_open, wanted, uniform) -> Growth:
     carry = lax.while_loop(lambda carry: carry[5].any(), layer, carry)
     shape, rows, scores, log_normaliser, _, _, overflows = carry
     return Growth(summed(model, shape, rows, scores), log_normaliser, overflows)
+
+
+@partial(jax.jit, static_argnames="capacity")
+def grown_trees(rng_keys: jax.Array, model: Model, *, capacity: int) -> Growth:
+    """Grow whole trees from the prior, one for each key [b].
+
+    What a slot does depends on its key and number alone, so more room changes no tree that had it.
+    """
+    num_trees = len(rng_keys)
+    shape = roots(num_trees, capacity)
+    scores, sums = jnp.zeros((num_trees, capacity, 4)), jnp.zeros(num_trees)
+    start = State(shape, root_rows(model, shape), scores, sums, sums)
+    anything = jnp.full((num_trees, capacity), ANY, jnp.int32)
+    uniform = jax.vmap(_uniform_of_slots, (0, None))(rng_keys, jnp.arange(capacity))
+    return grow(model, start, shape.is_used, anything, uniform)
+
+
+def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:
+    return jax.vmap(lambda slot: jax.random.uniform(jax.random.fold_in(rng_key, slot)))(slots)
 
 
 def log_normalisers(model: Model, state: State, flags: jax.Array) -> jax.Array:

@@ -14,7 +14,16 @@ from bdtppl.inference.hard_model import Model
 from bdtppl.inference.metropolis.state import State
 from bdtppl.inference.shapes import Shape, select
 
-__all__ = ["Info", "Kernel", "Proposal", "Tally", "Walk", "step", "steps", "walk"]
+__all__ = [
+    "Info",
+    "Kernel",
+    "Proposal",
+    "Tally",
+    "Walk",
+    "step",
+    "steps",
+    "walk",
+]
 
 
 class Proposal(NamedTuple):
@@ -71,11 +80,14 @@ class Info(NamedTuple):
         bool [b].
     overflows
         bool [b]; whether the tree would have needed more slots than there are, and was rejected.
+    is_undefined
+        bool [b]; whether the prior's weight of the tree was not a number, and it was rejected.
     """
 
     move: jax.Array
     is_accepted: jax.Array
     overflows: jax.Array
+    is_undefined: jax.Array
 
 
 def step(
@@ -114,7 +126,9 @@ def step(
         + proposal.log_ratio
     )
     is_accepted = jnp.log(uniform) < log_acceptance
-    info = Info(proposal.move, is_accepted, proposal.overflows)
+    is_undefined = jnp.isnan(new.log_prior + proposal.log_ratio)
+    is_undefined &= ~jnp.isneginf(proposal.log_ratio)
+    info = Info(proposal.move, is_accepted, proposal.overflows, is_undefined)
     return select(is_accepted, new, state), info
 
 
@@ -125,19 +139,21 @@ class Tally(NamedTuple):
     ----------
     proposed, accepted
         int32 [b, moves].
-    overflows
+    overflows, undefined
         int32 [b].
     """
 
     proposed: jax.Array
     accepted: jax.Array
     overflows: jax.Array
+    undefined: jax.Array
 
     @classmethod
     def zero(cls, num_chains: int, num_moves: int) -> "Tally":
         """Count nothing yet."""
         moves = jnp.zeros((num_chains, num_moves), jnp.int32)
-        return cls(moves, moves, jnp.zeros(num_chains, jnp.int32))
+        none = jnp.zeros(num_chains, jnp.int32)
+        return cls(moves, moves, none, none)
 
     def plus(self, info: Info) -> "Tally":
         """Count one step."""
@@ -146,6 +162,7 @@ class Tally(NamedTuple):
             self.proposed + made,
             self.accepted + (made & info.is_accepted[:, None]),
             self.overflows + info.overflows,
+            self.undefined + info.is_undefined,
         )
 
 

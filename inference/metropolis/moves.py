@@ -1,8 +1,15 @@
-"""Local moves: grow, prune, change, shift and swap.
+"""Local moves: grow, prune, change, shift, swap and rotate.
 
 Chipman, George and McCulloch 1998 propose the first two, change and swap; Denison, Mallick and
 Smith 1998 also change a split's cut alone (here: shift). A new rule is drawn feature first,
 uniformly among those with an available rule, then uniformly among the feature's rules.
+
+A rotation lifts a split over its parent, as in a binary search tree (Gramacy and Lee 2008, Bayesian
+treed Gaussian process models with an application to computer modeling; here of any two features).
+Where both split on one feature the leaves keep their rows: so a chain comes from "x < 1.5" above
+"x < 2.5" to the reverse, from where it may prune. The split is any below the root with equal
+probability; lifting its former parent takes the move back, and the number of splits stays, so the
+ratio of the proposals is one.
 """
 
 from collections.abc import Mapping
@@ -13,20 +20,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Available, Model, available_rules, log_rule
+from bdtppl.inference.hard_model import Available, Model, available_rules
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, resized, scored
-from bdtppl.inference.shapes import Shape, places, running_count, with_rules
+from bdtppl.inference.node_scores import log_rule
+from bdtppl.inference.shapes import Shape, places, rotated, running_count, with_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["CHIPMAN", "DENISON", "MOVES", "LocalMoves", "propose"]
+__all__ = ["CHIPMAN", "DENISON", "MOVES", "ROTATING", "LocalMoves", "propose"]
 
-MOVES = ("grow", "prune", "change", "shift", "swap")
-_GROW, _PRUNE, _CHANGE, _SHIFT, _SWAP = range(len(MOVES))
+MOVES = ("grow", "prune", "change", "shift", "swap", "rotate")
+_GROW, _PRUNE, *_ = range(len(MOVES))
 
 # Probabilities as in Chipman, George and McCulloch 2010 (BART); the papers of 1998 print none.
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
 DENISON: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.25, "shift": 0.25}
+# Chipman's, some of the swaps and changes given to rotations.
+ROTATING: Mapping[str, float] = {
+    "grow": 0.25,
+    "prune": 0.25,
+    "change": 0.35,
+    "swap": 0.05,
+    "rotate": 0.1,
+}
 
 
 @pytree_dataclass
@@ -69,7 +85,7 @@ class LocalMoves:
     ) -> Proposal:
         """Propose one move in each chain (see `Kernel`).
 
-        All chains either resize their trees, change, shift or swap, so that only this work is done.
+        All chains resize their trees, or all make the same other move: only this work is done.
         Whether to grow or to prune each chain decides for itself: each of these alone does not
         leave the posterior as it is, and chains that all grow at a time would not be independent.
         """
@@ -163,6 +179,15 @@ def _swap(model: Model, state: State, move, log_probability, uniform) -> Proposa
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
+def _rotate(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+    slot, count = _pick(state.shape.is_split & (places(state.shape) > 0), uniform[:, 0])
+    shape, source = rotated(state.shape, slot)
+    scores = jnp.take_along_axis(state.scores, source[..., None], axis=1)
+    parent = state.shape.parent[jnp.arange(len(slot)), slot]
+    new = scored(model, shape, state.rows, scores, shape.is_used & (source == parent[:, None]))
+    return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
+
+
 def _at(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rows and depth of a node of each tree."""
     chain = jnp.arange(len(slot))
@@ -193,7 +218,7 @@ def _proposal(state: State, log_ratio, is_possible, move, overflows=None) -> Pro
     )
 
 
-_PROPOSERS = (_resize, _change, _shift, _swap)
+_PROPOSERS = (_resize, _change, _shift, _swap, _rotate)
 
 
 def propose(

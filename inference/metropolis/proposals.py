@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bdtppl.inference.metropolis.kernel import Kernel
-from bdtppl.inference.metropolis.moves import CHIPMAN, DENISON, LocalMoves
+from bdtppl.inference.metropolis.moves import CHIPMAN, DENISON, ROTATING, LocalMoves
 from bdtppl.inference.metropolis.regrow import Regrow
 
 __all__ = ["PROPOSALS", "as_kernel"]
 
 PROPOSALS: Mapping[str, Callable[[], Any]] = {
+    "rotating": lambda: LocalMoves.of(ROTATING),
     "chipman": lambda: LocalMoves.of(CHIPMAN),
     "denison": lambda: LocalMoves.of(DENISON),
     "regrow": Regrow,
@@ -36,7 +37,7 @@ def as_kernel(proposal: Any) -> Kernel:
     Examples
     --------
     >>> as_kernel("denison").names
-    ('grow', 'prune', 'change', 'shift', 'swap')
+    ('grow', 'prune', 'change', 'shift', 'swap', 'rotate')
     """
     if isinstance(proposal, str):
         if proposal not in PROPOSALS:

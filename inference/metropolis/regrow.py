@@ -118,7 +118,7 @@ class Regrow:
         if self.choice == "uniform":
             num_points = _proof(new.shape, self.points).num_points
             log_ratio += jnp.log(proof.num_points) - jnp.log(num_points)
-        is_possible = (point[:, 0] < proof.num_points) & ~overflows & jnp.isfinite(forth)
+        is_possible = (point[:, 0] < proof.num_points) & ~overflows & ~jnp.isneginf(forth)
         log_ratio = jnp.where(is_possible, log_ratio, -jnp.inf)
         return Proposal(new, log_ratio, jnp.zeros_like(top, jnp.int32), overflows)
 

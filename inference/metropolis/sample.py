@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,19 @@ import numpy as np
 
 from bdtppl.inference.hard_model import Model, pose
 from bdtppl.inference.metropolis.evidence import stepping_stones
+from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.kernel import Kernel
-from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
+from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
+from bdtppl.inference.node_scores import require_defined
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
@@ -87,7 +90,7 @@ def sample(
     kernel: Kernel | None = None,
     temperatures: int | Sequence[float] = 1,
     capacity: int = 63,
-    start: Tree | None = None,
+    start: Tree | Literal["prior"] | None = None,
     tell: Callable[[int], None] = lambda num_steps: None,
 ) -> Sampled:
     """Draw trees by Metropolis-Hastings.
@@ -102,14 +105,16 @@ def sample(
         Chains, the steps of each that are thrown away, and the draws that are kept of each, one
         every ``thin`` steps.
     kernel
-        How trees are proposed; default the moves of Chipman et al.
+        How trees are proposed; default the moves of Chipman et al. and rotations.
     temperatures
         Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
         number, they are tuned in warm-up, so that all neighbours exchange equally often.
     capacity
         Most nodes of a tree. What does not fit is rejected, and counted.
     start
-        Trees [chain] to start from, or one tree; default the tree of one leaf.
+        Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
+        by the weights of what it may do, over their sum; nodes that find no room are leaves);
+        default the tree of one leaf.
     tell
         Called with the number of steps that every chain has made.
 
@@ -129,9 +134,10 @@ def sample(
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     powers = as_powers(temperatures)
     model = pose(design, y, prior, leaf, constraints)
-    proposing = LocalMoves.of(CHIPMAN) if kernel is None else kernel
-    keys = jax.random.split(rng_key, chains)
-    states = _start(model, design, chains, capacity, start)
+    proposing = LocalMoves.of(ROTATING) if kernel is None else kernel
+    key_start, key_walk = jax.random.split(rng_key)
+    keys = jax.random.split(key_walk, chains)
+    states = _start(key_start, model, design, constraints, chains, capacity, start)
     begin = np.asarray(states.log_likelihood)
 
     size = _group_size(chains, len(powers))
@@ -177,6 +183,7 @@ def sample(
             # Arrays [draw, chain, ...] and [chain, ...].
             kept = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *(kept for kept, _ in made))
             counts = jax.tree.map(lambda *a: np.concatenate(a), *(counts for _, counts in made))
+            require_defined(counts[0].undefined)
             trajectory.append(kept.log_likelihood[..., -1])
             results.append((kept, counts))
             tell(int(steps[-1]))
@@ -232,10 +239,26 @@ def sample(
     )
 
 
-def _start(model: Model, design: Design, chains: int, capacity: int, start: Tree | None) -> State:
+def _start(rng_key, model, design, constraints, chains: int, capacity: int, start) -> State:
     """Put each chain at its tree."""
+    if isinstance(start, Tree):
+        return _placed(model, design, chains, capacity, start)
     if start is None:
-        return initial(model, chains, capacity)
+        states = initial(model, chains, capacity)
+    elif start == "prior":
+        require_node_wise(model.prior, "start='prior'")
+        if constraints is not None:
+            constraints.require_free_leaves("start='prior'")
+        keys = jax.random.split(rng_key, chains)
+        states = grown_trees(keys, model, capacity=capacity).state
+    else:
+        raise ValueError(f"start must be 'prior', trees or None; got {start!r}.")
+    require_defined(np.isnan(states.log_prior))
+    return states
+
+
+def _placed(model: Model, design: Design, chains: int, capacity: int, start: Tree) -> State:
+    """Put each chain at a tree that is given."""
     trees = start if start.batch_shape else Tree.concatenate([start.reshape(1)] * chains)
     if trees.batch_shape != (chains,):
         raise ValueError(

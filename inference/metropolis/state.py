@@ -12,14 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import (
-    Model,
-    NodeTerms,
-    children,
-    leaf_statistics,
-    node_terms,
-    thresholds,
-)
+from bdtppl.inference.hard_model import Model, children, thresholds
+from bdtppl.inference.node_scores import NodeTerms, leaf_statistics, node_terms
 from bdtppl.inference.shapes import Shape, grown, pruned, roots, running_count, select
 from bdtppl.inference.written_trees import hand_down, root_rows
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts

@@ -24,7 +24,8 @@ from blackjax.smc.resampling import multinomial, systematic
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard_model import Model, children, leaf_scores
+from bdtppl.inference.hard_model import Model, children
+from bdtppl.inference.node_scores import leaf_scores
 from bdtppl.inference.particle.proposals import Proposal, choose
 from bdtppl.inference.shapes import Shape, grown, roots, select
 

@@ -14,7 +14,8 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard_model import Model, leaf_scores, node_weights, split_scores
+from bdtppl.inference.hard_model import Model
+from bdtppl.inference.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.inference.shapes import select
 
 __all__ = ["PROPOSALS", "Choice", "Proposal", "choose"]

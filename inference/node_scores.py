@@ -1,0 +1,331 @@
+"""What nodes of hard trees score: the prior's weights of what they may do, and their log marginals.
+
+The facts of a node that a prior asks for follow from how many of its rows lie on the left of every
+rule (`bdtppl.inference.hard_model.Available`). What a prior does not read is not computed.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.hard_model import (
+    Available,
+    Model,
+    available_rules,
+    count_rows,
+    every_threshold,
+    next_present,
+)
+from bdtppl.models.priors import Node, Rule, rule_law
+from bdtppl.models.rule_laws import DenseRules, RuleLaw
+
+__all__ = [
+    "NodeTerms",
+    "NodeWeights",
+    "leaf_scores",
+    "leaf_statistics",
+    "log_rule",
+    "node_terms",
+    "node_weights",
+    "require_defined",
+    "split_scores",
+]
+
+
+class NodeTerms(NamedTuple):
+    """What m nodes add to a tree's score.
+
+    Attributes
+    ----------
+    log_stop, log_rule, leaf_score
+        float64 [m]; log weights of stopping and of the node's rule, and log marginal of its rows.
+        The rule's is -inf where it is not available. Rules that make the same partition, where the
+        prior counts partitions, share its weight equally.
+    has_rule
+        bool [m]; whether any rule is available.
+    """
+
+    log_stop: jax.Array
+    log_rule: jax.Array
+    leaf_score: jax.Array
+    has_rule: jax.Array
+
+
+def node_terms(
+    model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array | None = None
+) -> NodeTerms:
+    """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m].
+
+    For leaves, which have no rule, its weight is -inf.
+    """
+    found = available_rules(model, rows, depth)
+    node = _node_facts(model, found, depth)
+    return NodeTerms(
+        jnp.broadcast_to(model.prior.log_stop(node), depth.shape),
+        jnp.full(depth.shape, -jnp.inf)
+        if rule is None
+        else _log_rule(model, rows, found, node, rule),
+        leaf_scores(model, rows),
+        node.has_rule,
+    )
+
+
+def log_rule(
+    model: Model, rows: jax.Array, depth: jax.Array, found: Available, rule: jax.Array
+) -> jax.Array:
+    """Weigh one rule of each node (see `NodeTerms`) whose available rules are known."""
+    return _log_rule(model, rows, found, _node_facts(model, found, depth), rule)
+
+
+def _log_rule(
+    model: Model, rows: jax.Array, found: Available, node: Node, rule: jax.Array
+) -> jax.Array:
+    place = jnp.maximum(rule, 0)
+    every = jnp.arange(len(place))
+    feature = model.feature[place]
+    shared_by = 1.0
+    law = rule_law(model.prior)
+    if law is not None:
+        shares = _log_shares(model, law, found, node)
+        facts = Rule(feature, log_share=shares[every, place])
+    else:
+        cuts_of_gap, width, total_width = _gap(model, found, place)
+        if model.prior.counts_partitions:
+            shared_by = _num_equivalent(model, found, rows, place)
+        facts = Rule(
+            feature,
+            jnp.log(cuts_of_gap),
+            jnp.log(jnp.maximum(found.num_feature_rules[every, feature], 1)),
+            jnp.log(width / total_width),
+            jnp.log(shared_by),
+        )
+    log_weight = model.prior.log_rule(node, facts) - jnp.log(shared_by)
+    return jnp.where(found.is_rule[every, place], log_weight, -jnp.inf)
+
+
+def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
+    """Facts of m nodes; their boxes only where they are read."""
+    node = Node(
+        depth.astype(float),
+        found.num_features > 0,
+        found.num_rows.astype(float),
+        jnp.log(jnp.maximum(found.num_features, 1)),
+    )
+    num_features = model.by_feature.shape[1]
+    reads = set(model.prior.node_facts)
+    law = rule_law(model.prior)
+    if law is not None:
+        reads |= law.reads(num_features)[0]
+    if reads.isdisjoint(("least", "greatest")):
+        return node
+    is_present = found.is_present
+
+    def extreme(reduce, edge, none):
+        values = jnp.where(is_present, edge[None], none).T
+        found = reduce(values, model.feature, num_features, indices_are_sorted=True).T
+        return jnp.where(jnp.isinf(found), jnp.nan, found)
+
+    return node._replace(
+        least=extreme(jax.ops.segment_min, model.low_edge, jnp.inf),
+        greatest=extreme(jax.ops.segment_max, model.high_edge, -jnp.inf),
+    )
+
+
+def _log_shares(model: Model, law: RuleLaw, found: Available, node: Node) -> jax.Array:
+    """Log probability of every rule given that its node splits, float64 [m, R]."""
+    cuts_of_gap, width = _every_gap(model, found)
+    rule = Rule(
+        model.feature[None],
+        threshold=every_threshold(model, found.is_present),
+        width=width / cuts_of_gap,
+        num_left=found.num_left.astype(float),
+        num_right=(found.num_rows[:, None] - found.num_left).astype(float),
+    )
+    each = jax.tree.map(lambda fact: fact[:, None], node)
+    features = jnp.arange(model.by_feature.shape[1])[None]
+    table = DenseRules(model.feature, model.place, model.num_items, model.by_feature)
+    return law.log_shares(
+        table,
+        found.is_rule,
+        law.weigh_features(each, features),
+        law.weigh_cuts(each, rule),
+    )
+
+
+class NodeWeights(NamedTuple):
+    """The prior's weights of all that m nodes may do.
+
+    Attributes
+    ----------
+    log_stop
+        float64 [m]; log weight of stopping.
+    log_rules
+        float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf where it is not
+        available.
+    has_rule
+        bool [m]; whether any rule is available.
+    """
+
+    log_stop: jax.Array
+    log_rules: jax.Array
+    has_rule: jax.Array
+
+
+def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights:
+    """Weigh stopping and every rule at nodes with rows [m, W] and depths [m]."""
+    prior = model.prior
+    found = available_rules(model, rows, depth)
+    node = _node_facts(model, found, depth)
+    shared_by = _every_num_equivalent(model, found, rows) if prior.counts_partitions else 1.0
+    law = rule_law(prior)
+    if law is not None:
+        facts = Rule(model.feature[None], log_share=_log_shares(model, law, found, node))
+    else:
+        cuts_of_gap, width = _every_gap(model, found)
+        total_width = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        facts = Rule(
+            model.feature[None],
+            jnp.log(cuts_of_gap),
+            jnp.log(jnp.maximum(found.num_feature_rules @ model.by_feature.T, 1)),
+            jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_feature.T)),
+            jnp.log(shared_by),
+        )
+    each = jax.tree.map(lambda fact: fact[:, None], node)
+    log_rules = prior.log_rule(each, facts) - jnp.log(shared_by)
+    return NodeWeights(
+        jnp.broadcast_to(prior.log_stop(node), depth.shape),
+        jnp.where(found.is_rule, log_rules, -jnp.inf),
+        node.has_rule,
+    )
+
+
+def require_defined(is_undefined: Any) -> None:
+    """Refuse a prior that has given a node a weight which is not a number.
+
+    Raises
+    ------
+    ValueError
+        If any of the flags is set.
+    """
+    if np.any(is_undefined):
+        raise ValueError(
+            "The prior's weight of a tree is not a number: split_probability must lie in [0, 1], "
+            "and weights of features and cuts must be positive and finite, at every node."
+        )
+
+
+def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:
+    """Sum leaf statistics over nodes' rows [m, W], float64 [m, s]."""
+    if model.classes is not None:
+        return count_rows(rows, model.classes).astype(float)
+    row = jnp.arange(len(model.statistics))
+    is_in = (rows[:, row // 64] >> (row % 64).astype(rows.dtype)[None]) & 1
+    return is_in.astype(float) @ model.statistics
+
+
+def leaf_scores(model: Model, rows: jax.Array) -> jax.Array:
+    """Log marginals of nodes' rows [m, W], float64 [m]."""
+    return _log_marginals(model, leaf_statistics(model, rows))
+
+
+def split_scores(model: Model, rows: jax.Array) -> jax.Array:
+    """Log marginals of both sides of every rule in nodes with rows [m, W], summed; [m, R]."""
+    left = _left_statistics(model, rows)
+    right = leaf_statistics(model, rows)[:, None] - left
+    return _log_marginals(model, left) + _log_marginals(model, right)
+
+
+def _log_marginals(model: Model, statistics: jax.Array) -> jax.Array:
+    """Log marginals [...] of statistics [..., s]."""
+    if model.table is None:
+        return model.leaf.log_marginal(statistics)
+    counts = statistics.astype(jnp.int32)
+    scores = model.table.total[counts.sum(axis=-1)]
+    for place, each in enumerate(model.table.each):
+        scores += each[counts[..., place]]
+    return scores
+
+
+def _left_statistics(model: Model, rows: jax.Array) -> jax.Array:
+    """Sum leaf statistics over the left side of every rule, float64 [m, R, s]."""
+    if model.classes is not None:
+        own_rows = rows[:, : len(model.left_rows)]
+        each = [count_rows(own_rows & own[None], model.left_rows) for own in model.classes.T]
+        return jnp.stack(each, axis=-1).astype(float)
+    num_words, num_rules = model.left_rows.shape
+    bit = jnp.arange(64, dtype=rows.dtype)
+    rest = num_words * 64 - len(model.statistics)
+    statistics = jnp.pad(model.statistics, ((0, rest), (0, 0))).reshape(num_words, 64, -1)
+
+    def add(w, total):  # the rows of one word, spelt out
+        own = ((rows[:, w, None] >> bit[None]) & 1).astype(float)
+        left = ((model.left_rows[w][None] >> bit[:, None]) & 1).astype(float)
+        return total + jnp.einsum("mb,bs,br->mrs", own, statistics[w], left)
+
+    total = jnp.zeros((len(rows), num_rules, statistics.shape[-1]))
+    return lax.fori_loop(0, num_words, add, total)
+
+
+def _gap(model: Model, found: Available, place: jax.Array):
+    """Cuts in the gap of one rule of each node, its width, and that of all its feature's rules.
+
+    What the prior does not read is not computed.
+    """
+    num_left = found.num_left
+    every = jnp.arange(len(place))
+    if model.path is not None:  # which may rule out some cuts of a gap
+        cuts_of_gap, width = _every_gap(model, found)
+        total = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        own_total = jnp.maximum(total[every, model.feature[place]], 1e-300)
+        return cuts_of_gap[every, place], width[every, place], own_total
+    present = found.is_present
+    above = next_present(model, present)
+    in_gap = model.first[None] == model.first[place][:, None]
+    in_gap &= num_left == num_left[every, place][:, None]
+    below = jnp.argmax(in_gap & present, axis=1)
+    cuts_of_gap = jnp.ones(len(place))
+    if model.prior.rules == "cuts":
+        cuts_of_gap = (in_gap & found.is_rule).sum(axis=1).astype(float)
+    widths = model.low_edge[above] - model.high_edge[None]
+    width = widths[every, below]
+    total = jnp.where(found.is_rule & present, widths, 0.0) @ model.by_feature
+    feature = model.feature[place]
+    return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
+
+
+def _every_gap(model: Model, found: Available) -> tuple[jax.Array, jax.Array]:
+    """Cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
+    present = found.is_present
+    above = next_present(model, present)
+    place = jnp.arange(present.shape[1])[None]
+    below = jnp.maximum(lax.cummax(jnp.where(present, place, 0), 1), model.first[None])
+    cuts_of_gap = jnp.ones(present.shape)
+    if model.prior.rules == "cuts":
+        cuts_of_gap = jnp.maximum(model.low[above] - model.low[below], 1).astype(float)
+    return cuts_of_gap, model.low_edge[above] - model.high_edge[below]
+
+
+def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.Array) -> jax.Array:
+    """Count rules that part a node's rows like one of its rules, float64 [m]."""
+    left = rows & model.left_words[place]
+
+    def compare(w, same):
+        word, own = rows[:, w, None], left[:, w, None]
+        side = word & model.left_rows[w][None]
+        return same[0] & (side == own), same[1] & (side == (word ^ own))
+
+    start = jnp.ones(found.is_rule.shape, bool)
+    same_side, other_side = lax.fori_loop(0, len(model.left_rows), compare, (start, start))
+    return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
+
+
+def _every_num_equivalent(model: Model, found: Available, rows: jax.Array) -> jax.Array:
+    """Count rules that part a node's rows like each of its rules, float64 [m, R]."""
+
+    def count(place):
+        return _num_equivalent(model, found, rows, jnp.full(len(rows), place))
+
+    return lax.map(count, jnp.arange(found.is_rule.shape[1])).T
