@@ -97,6 +97,16 @@ class Posterior:
         """Values of the training rows, float64 [n, d]."""
         return self.design.matrix
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, [d]."""
+        return self.design.names
+
+    @property
+    def row(self) -> np.ndarray:
+        """Training row behind each observation: rows with a weight are observed so often."""
+        return np.repeat(np.arange(self.design.num_rows), self.design.weights)
+
     @cached_property
     def weights(self) -> np.ndarray:
         """Normalised weights of the draws, float64 [chain, draw]."""

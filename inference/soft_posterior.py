@@ -5,8 +5,8 @@ ones, so that every tool for chains reads them; the topologies keep their own pr
 evidence.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.soft_trees import SoftTrees
 from bdtppl.models.topology import Topology
 
-__all__ = ["SoftPosterior", "TopologyDraws", "Votes", "resample"]
+__all__ = ["SoftPosterior", "TopologyDraws", "Votes", "along_chains", "resample"]
 
 Votes = Literal["probability", "balanced"]
 
@@ -69,9 +69,10 @@ class SoftPosterior:
         The model of leaves and splits, with its priors.
     sharpness
         h of the splits.
-    x, y
-        Training rows, float64 [N, d] scaled to [0, 1], and targets [N]; class indices for
-        classification.
+    matrix, y
+        Training rows, float64 [N, d], and targets [N]; class indices for classification.
+    scaling
+        float64 [2, d]; lowest value and range of each input, by which it is scaled to [0, 1].
     names
         Names of the inputs, [d].
     topologies
@@ -87,12 +88,15 @@ class SoftPosterior:
         int [chain, draw]; place of each draw's topology in ``topologies``.
     log_evidence, log_evidence_se
         Over all topologies, with their prior; NaN where unknown.
+    sample_stats
+        Further numbers of each draw, [chain, draw], by shared names (``log_joint``).
     """
 
     model: SoftRegression | SoftClassification
     sharpness: float
-    x: np.ndarray
+    matrix: np.ndarray
     y: np.ndarray
+    scaling: np.ndarray
     names: tuple[str, ...]
     topologies: tuple[Topology, ...]
     probability: np.ndarray
@@ -102,6 +106,7 @@ class SoftPosterior:
     topology: np.ndarray
     log_evidence: float = np.nan
     log_evidence_se: float = np.nan
+    sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def num_leaves(self) -> np.ndarray:
@@ -114,6 +119,12 @@ class SoftPosterior:
         return np.array([shape.depth for shape in self.topologies])[self.topology]
 
     @property
+    def input_weights(self) -> np.ndarray:
+        """Mean direction of each draw's splits, float64 [chain, draw, d]; 0 where it has none."""
+        splits = np.maximum(self.num_leaves - 1, 1)
+        return self.trees.direction.sum(axis=-2) / splits[..., None]
+
+    @property
     def is_regression(self) -> bool:
         """Whether targets are real numbers."""
         return isinstance(self.model, SoftRegression)
@@ -123,15 +134,20 @@ class SoftPosterior:
         """Whether each row has a likelihood of its own; in equation 8 it has none."""
         return self.is_regression or self.model.likelihood == "mixture"
 
+    @property
+    def row(self) -> np.ndarray:
+        """Training row behind each observation, int [N]."""
+        return np.arange(len(self.y))
+
     def predictive(
-        self, x: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
+        self, matrix: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
     ) -> ClassMixture | NoiseMixture:
         """Mix the predictives of the draws.
 
         Parameters
         ----------
-        x
-            Rows [m, d], scaled as the training rows are.
+        matrix
+            Rows [m, d].
         sharpness
             h of the splits; default that of the draws, 0 for hard splits.
         votes
@@ -139,33 +155,33 @@ class SoftPosterior:
             authors' program: a leaf votes for a class with the share of the class's training rows
             that it has, and votes are scaled to add up to 1.
         """
-        laws = self._laws(x, sharpness, votes)
+        laws = self._laws(matrix, sharpness, votes)
         flat = [law.reshape(-1, *law.shape[2:]) for law in laws]
         if self.is_regression:
             return NoiseMixture(*flat, self.model.degrees_of_freedom)
         return ClassMixture(*flat)
 
-    def means(self, x: np.ndarray, *, sharpness: float | None = None) -> np.ndarray:
+    def means(self, matrix: np.ndarray, *, sharpness: float | None = None) -> np.ndarray:
         """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
 
         Parameters
         ----------
-        x, sharpness
+        matrix, sharpness
             See `predictive`.
         """
-        return self._laws(x, sharpness)[0]
+        return self._laws(matrix, sharpness)[0]
 
-    def sample_predictive(self, rng_key: jax.Array, x: np.ndarray) -> np.ndarray:
+    def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
         """Draw one new target per draw and row, [chain, draw, m]."""
         size, shape = self.topology.size, self.topology.shape
-        laws = self._laws(x)
+        laws = self._laws(matrix)
         # Each draw is a mixture of one law, all its rows side by side.
-        flat = [law.reshape(1, size * len(x), *law.shape[3:]) for law in laws]
+        flat = [law.reshape(1, size * len(matrix), *law.shape[3:]) for law in laws]
         if self.is_regression:
             each = NoiseMixture(*flat, self.model.degrees_of_freedom)
         else:
             each = ClassMixture(*flat)
-        return each.sample(rng_key, 1).reshape(*shape, len(x))
+        return each.sample(rng_key, 1).reshape(*shape, len(matrix))
 
     def log_likelihood(self) -> np.ndarray:
         """Pointwise log likelihood of the training rows, float64 [chain, draw, N].
@@ -180,7 +196,7 @@ class SoftPosterior:
                 "The compound likelihood (equation 8) is no law of labels that rows make up one by "
                 "one; fit with likelihood='mixture'."
             )
-        laws = self._laws(self.x)
+        laws = self._laws(self.matrix)
         if self.is_regression:
             return NoiseMixture(*laws, self.model.degrees_of_freedom).each_log_density(self.y)
         of_rows = np.take_along_axis(laws[0], self.y[None, None, :, None], axis=-1)
@@ -188,17 +204,20 @@ class SoftPosterior:
 
     @in_float64
     def _laws(
-        self, x: np.ndarray, sharpness: float | None = None, votes: Votes = "probability"
+        self, matrix: np.ndarray, sharpness: float | None = None, votes: Votes = "probability"
     ) -> list[np.ndarray]:
         """Centre and scale, [chain, draw, m] each; or class probabilities [chain, draw, m, c]."""
         h = self.sharpness if sharpness is None else max(sharpness, _HARD)
-        rows = padded(np.asarray(x, np.float64), padded_size(len(x)))
+        rows = padded(self._scaled(matrix), padded_size(len(matrix)))
         flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), self.trees)
-        laws = _laws(self.model, flat, rows, np.float64(h), self.x, self.y, votes)
-        shape = self.topology.shape
-        return [
-            np.asarray(law)[:, : len(x)].reshape(*shape, len(x), *law.shape[2:]) for law in laws
-        ]
+        x = self._scaled(self.matrix)
+        laws = _laws(self.model, flat, rows, np.float64(h), x, self.y, votes)
+        shape = *self.topology.shape, len(matrix)
+        return [np.asarray(law)[:, : len(matrix)].reshape(*shape, *law.shape[2:]) for law in laws]
+
+    def _scaled(self, matrix: np.ndarray) -> np.ndarray:
+        low, width = self.scaling
+        return (np.asarray(matrix, np.float64) - low) / width
 
 
 @partial(jax.jit, static_argnames="votes")
@@ -223,18 +242,14 @@ def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Ar
         return lax.map(of_tree, trees, batch_size=_BATCH)
 
 
-@in_float64
 def resample(
     found: Iterable[TopologyDraws],
     density: Callable[[int], SoftDensity],
     *,
-    sharpness: float,
-    names: tuple[str, ...],
     seed: int,
     chains: int = 4,
     draws: int = 1000,
-    log_evidence: float = np.nan,
-    log_evidence_se: float = np.nan,
+    **about: Any,
 ) -> SoftPosterior:
     """Draw equally weighted trees from weighted ones, by systematic resampling.
 
@@ -244,45 +259,89 @@ def resample(
         Draws of each topology, whose probabilities add up to 1.
     density
         The density by number of splits.
-    sharpness, names, log_evidence, log_evidence_se
-        See `SoftPosterior`.
     seed
         Seed of the resampling.
     chains, draws
         How the draws are laid out; their order is random.
+    about
+        ``sharpness``, ``matrix``, ``scaling``, ``names``, ``log_evidence``, ``log_evidence_se``;
+        see `SoftPosterior`.
     """
     found = sorted(found, key=lambda each: -each.probability)
     rng, size = np.random.default_rng(seed), chains * draws
-    ends = np.cumsum([len(each.weight) for each in found])
     running = np.cumsum(np.concatenate([each.probability * each.weight for each in found]))
     places = (np.arange(size) + rng.random()) / size * running[-1]
     chosen = np.searchsorted(running[:-1], places, side="right")
-    topology = np.searchsorted(ends, chosen, side="right")
-    first = ends - [len(each.weight) for each in found]
+    chosen = rng.permutation(chosen).reshape(chains, draws)
+    sizes = np.array([len(each.weight) for each in found])
+    topology = np.searchsorted(np.cumsum(sizes), chosen, side="right")
+    draw = chosen - (np.cumsum(sizes) - sizes)[topology]
+    return _assembled(found, density, topology, draw, **about)
+
+
+def along_chains(
+    topologies: Sequence[Topology],
+    topology: np.ndarray,
+    position: np.ndarray,
+    inputs: np.ndarray | None,
+    density: Callable[[int], SoftDensity],
+    **about: Any,
+) -> SoftPosterior:
+    """Take equally weighted draws as chains have made them.
+
+    Parameters
+    ----------
+    topologies
+        The topologies that chains were in.
+    topology
+        int [chain, draw]; which of these.
+    position
+        float [chain, draw, l]; coordinates, the first ones of l where a topology has fewer.
+    inputs
+        int [chain, draw, k], likewise; None where splits look along directions.
+    density, about
+        See `resample`; and ``sample_stats``.
+    """
+    share = np.bincount(topology.ravel(), minlength=len(topologies)) / topology.size
+    order = np.argsort(-share, kind="stable")
+    found, draw = [], np.zeros(topology.shape, int)
+    for m in order[share[order] > 0]:
+        shape, here = topologies[m], topology == m
+        draw[here] = np.arange(here.sum())
+        own = position[here][:, : density(shape.num_splits).size]
+        looked_at = None if inputs is None else inputs[here][:, : shape.num_splits]
+        weight = np.full(len(own), 1 / len(own))
+        found.append(TopologyDraws(shape, share[m], np.nan, np.nan, own, looked_at, weight))
+    rank = np.argsort(order)
+    return _assembled(found, density, rank[topology], draw, **about)
+
+
+@in_float64
+def _assembled(
+    found: Sequence[TopologyDraws],
+    density: Callable[[int], SoftDensity],
+    topology: np.ndarray,
+    draw: np.ndarray,
+    **about: Any,
+) -> SoftPosterior:
+    """Take the draw of a topology at each place [chain, draw]."""
+    used = np.unique(topology)
     trees = SoftTrees.joined(
-        [
-            _trees(
-                density(found[m].topology.num_splits), found[m], chosen[topology == m] - first[m]
-            )
-            for m in np.unique(topology)
-        ]
+        [_trees(density(found[m].topology.num_splits), found[m], draw[topology == m]) for m in used]
     )
-    order = rng.permutation(size).reshape(chains, draws)
+    place = np.empty(topology.size, int)  # trees lie topology by topology
+    place[np.argsort(topology, axis=None, kind="stable")] = np.arange(topology.size)
     any_density = density(0)
     return SoftPosterior(
         model=any_density.model,
-        sharpness=sharpness,
-        x=np.asarray(any_density.x, np.float64),
         y=np.asarray(any_density.y),
-        names=names,
         topologies=tuple(each.topology for each in found),
         probability=np.array([each.probability for each in found]),
         log_evidences=np.array([each.log_evidence for each in found]),
         log_evidence_ses=np.array([each.log_evidence_se for each in found]),
-        trees=trees[order],
-        topology=topology[order],
-        log_evidence=log_evidence,
-        log_evidence_se=log_evidence_se,
+        trees=trees[place.reshape(topology.shape)],
+        topology=topology,
+        **about,
     )
 
 

@@ -1,46 +1,32 @@
-"""What all estimators share: reading tables and targets, and predicting.
-
-An estimator class names its kind of targets and its inference: `ClassTargets` and `RealTargets`
-turn a posterior predictive mixture, which every inference gives, into what scikit-learn expects.
-"""
+"""What estimators of hard trees share: limits, priors, leaf families, and rules as text."""
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from scipy.sparse import issparse
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_feature_names,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.estimators.tables import TableEstimator
+from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
 from bdtppl.models.priors import TreePrior, require_tree_prior
 from bdtppl.models.pytrees import describe_kind
-from bdtppl.models.table import Schema, require_distinct
+from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree, route
 
 __all__ = [
     "WIDE_LEAVES",
-    "ClassTargets",
-    "RealTargets",
+    "ClassLeaves",
+    "RealLeaves",
     "TreeEstimator",
     "describe_constraints",
     "describe_model",
-    "require_boolean",
     "require_finite",
-    "require_positive_integer",
 ]
 
 
@@ -52,129 +38,34 @@ WIDE_LEAVES = """\
     you expect around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0, variance)``."""
 
 
-class TreeEstimator(BaseEstimator):
-    """Reads tables and limits as every tree estimator does.
+class TreeEstimator(TableEstimator):
+    """Reads limits as every estimator of hard trees does, and writes trees as rules.
 
     Attributes
     ----------
     probability_name
         What the probabilities of `k_best` are, for figures.
-    reads_sparse
-        Whether scipy sparse tables are read.
-    columns_
-        Columns of X that ``schema_`` and ``design_`` hold; None for all.
     """
 
     probability_name: ClassVar[str] = "posterior probability"
-    reads_sparse: ClassVar[bool] = False
-    columns_: np.ndarray | None = None
 
     prior: TreePrior | None
-    drop_first: bool
     max_depth: int | None
     min_leaf: int
     constraints: Constraints | None
-    random_state: Any
-    schema_: Schema
     design_: Design
     prior_: Any
     leaf_: Any
     constraints_: Constraints
-    n_features_in_: int
-    _seed: int
-    posterior_: Any
-    _read_targets: Any
-    _as_targets: Any
     _leaf_text: Any
-    _mixture: Any
     k_best: Any
 
-    def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
-        """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone.
+    @property
+    def _may_miss(self) -> np.ndarray:
+        return self.design_.has_missing
 
-        The matrix of a sparse table is sparse.
-        """
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
-        require_boolean("drop_first", self.drop_first)
-        if issparse(X):
-            X = X.tocsc()  # a table by keys (dok) is a mapping too
-        if isinstance(X, Mapping):
-            self.feature_names_in_ = np.array([str(name) for name in X], object)
-            self.n_features_in_ = len(X)
-        elif _is_frame(X):
-            require_distinct(X.columns)
-            _check_feature_names(self, X, reset=True)
-            self.n_features_in_ = X.shape[1]
-        else:
-            accepted = "csc" if self.reads_sparse else False
-            X = validate_data(self, X, accept_sparse=accepted, dtype=None, ensure_all_finite=False)
-        schema, matrix = Schema.read(X, drop_first=self.drop_first)
-        y = column_or_1d(y, warn=True)
-        if len(y) != matrix.shape[0]:
-            raise ValueError(
-                f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
-            )
-        weights = _read_weights(sample_weight, len(y))
-        kept = weights > 0
-        if not kept.any():
-            raise ValueError("sample_weight is zero in every row: no rows are left.")
-        return schema, matrix[kept], self._read_targets(y, kept), weights[kept]
-
-    def _matrix(self, X: Any) -> np.ndarray:
-        """Read new rows as the fitted schema does, float64 [m, d].
-
-        Raises
-        ------
-        ValueError
-            If columns differ from those of `fit`, or a value is missing in a feature that had no
-            missing value there.
-        """
-        check_is_fitted(self)
-        if issparse(X):
-            X = X.tocsc()
-        if isinstance(X, Mapping):
-            pass  # the schema finds and checks columns by name
-        elif _is_frame(X):
-            require_distinct(X.columns)
-            _check_feature_names(self, X, reset=False)
-        else:
-            accepted = "csc" if self.reads_sparse else False
-            checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
-            X = validate_data(self, X, accept_sparse=accepted, **checks)
-        matrix = self.schema_.transform(self._own_columns(X))
-        missing = np.isnan(matrix) & ~self.design_.has_missing[: matrix.shape[1]]
-        if missing.any():
-            row, feature = np.argwhere(missing)[0]
-            raise ValueError(
-                f"Column {self.design_.names[feature]!r}, row {row}: the value is missing (NaN), "
-                f"but no value of it was missing when the model was fitted, so no rule says where "
-                f"the row goes."
-            )
-        return matrix
-
-    def _own_columns(self, X: Any) -> Any:
-        """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""
-        columns = self.columns_
-        if columns is None:
-            return X.toarray() if issparse(X) else X
-        if isinstance(X, Mapping) or _is_frame(X):
-            names = list(X if isinstance(X, Mapping) else X.columns)
-            if {column.name for column in self.schema_.columns} <= set(map(str, names)):
-                return X  # the schema finds them by name
-            self._require_width(len(names))
-            return {names[column]: np.asarray(X[names[column]]) for column in columns}
-        X = X if issparse(X) else np.asarray(X)
-        self._require_width(X.shape[1])
-        return X[:, columns].toarray() if issparse(X) else X[:, columns]
-
-    def _require_width(self, num_columns: int) -> None:
-        if num_columns != self.n_features_in_:
-            raise ValueError(
-                f"X has {num_columns} columns, but the model was fitted with {self.n_features_in_}."
-            )
+    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return self.design_.matrix, self.design_.weights
 
     def _limits(self, schema: Schema) -> Constraints:
         """Join max_depth and min_leaf with the further constraints, on features that exist."""
@@ -220,16 +111,6 @@ class TreeEstimator(BaseEstimator):
             )
         require_tree_prior("prior", prior)
         return prior
-
-    def _draw_seed(self) -> int:
-        try:
-            generator = check_random_state(self.random_state)
-        except ValueError as error:
-            raise ValueError(
-                f"random_state must be None, a seed or a numpy.random.RandomState; "
-                f"got {self.random_state!r}."
-            ) from error
-        return int(generator.randint(2**31 - 1))
 
     def rules(self, rank: int = 0) -> str:
         """Write the rank-th most probable tree as rules, with what its leaves predict.
@@ -319,107 +200,12 @@ class TreeEstimator(BaseEstimator):
             "rows": int(self.design_.weights.sum()),
         }
 
-    def to_arviz(self):
-        """Hand the posterior to ArviZ.
 
-        ArviZ takes all draws for equally weighted. Weighted trees, those of particles or of several
-        roots, are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is that of
-        their weights.
+class ClassLeaves(ClassTargets):
+    """Leaves of class labels."""
 
-        Returns
-        -------
-        xarray.DataTree or arviz.InferenceData
-            What the functions of the installed ArviZ take: a data tree from ArviZ 1 on, else an
-            InferenceData. `bdtppl.arviz.to_arviz` gives a data tree everywhere.
-        """
-        from bdtppl.arviz import for_installed_arviz, to_arviz
-
-        check_is_fitted(self)
-        data = to_arviz(
-            self.posterior_,
-            random_state=self._seed,
-            classes=getattr(self, "classes_", None),
-            inference=type(self).__name__,
-        )
-        return for_installed_arviz(data)
-
-    def save(self, path) -> None:
-        """Save the fitted model to a folder; `bdtppl.load` reads it."""
-        from bdtppl.storage import save
-
-        check_is_fitted(self)
-        save(self, path)
-
-    def __sklearn_tags__(self):
-        """Say that missing values and categories are read."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
-        return tags
-
-    def sample_predictive(self, X: Any, draws: int = 1000) -> np.ndarray:
-        """Draw targets of new rows from the posterior predictive.
-
-        Parameters
-        ----------
-        X
-            Rows [m].
-        draws
-            Number of draws.
-
-        Returns
-        -------
-        numpy.ndarray
-            [draws, m]; independent given the rows. The same ``random_state`` gives the same draws.
-
-        Raises
-        ------
-        ValueError
-            If the number of draws is not an integer of at least 1.
-        """
-        check_is_fitted(self)
-        require_positive_integer("draws", draws)
-        mixture = self._mixture(X)
-        return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
-
-
-class ClassTargets:
-    """Targets that are class labels."""
-
-    classes: Any
     leaf: Leaf | None
     leaf_: Any
-    _mixture: Any
-
-    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Class indices of the rows that are kept; sets ``classes_``."""
-        missing = np.flatnonzero(y != y)  # NaN; of objects, each is compared
-        if y.dtype.kind == "O":
-            missing = np.flatnonzero([v is None or v != v for v in y.tolist()])
-        if missing.size:
-            raise ValueError(f"y, row {missing[0]}: the label is missing (NaN or None).")
-        if y.dtype.kind == "f" and np.isinf(y).any():
-            row = np.flatnonzero(np.isinf(y))[0]
-            raise ValueError(f"y, row {row}: the label is infinite (inf).")
-        check_classification_targets(y)
-        labels = np.unique(y[kept])
-        if self.classes is not None:
-            if isinstance(self.classes, str) or np.ndim(self.classes) != 1:
-                raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
-            declared = np.unique(np.asarray(self.classes))
-            unknown = np.setdiff1d(labels, declared)
-            if unknown.size:
-                raise ValueError(
-                    f"y holds label {_plain(unknown[0])!r}, which classes does not declare."
-                )
-            labels = declared
-        if len(labels) < 2:
-            raise ValueError(
-                f"y holds one class only ({_plain(labels[0])!r}); at least two are needed. "
-                f"Declare absent ones with classes=[...]."
-            )
-        self.classes_ = labels
-        return np.searchsorted(labels, y[kept])
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         num_classes = len(self.classes_)
@@ -434,9 +220,6 @@ class ClassTargets:
             )
         return self.leaf
 
-    def _as_targets(self, indices: np.ndarray) -> np.ndarray:
-        return self.classes_[np.asarray(indices)]
-
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             probability = np.asarray(self.leaf_.posterior_mean(statistics))
@@ -446,33 +229,12 @@ class ClassTargets:
             for b, p, count in zip(best, probability, num_rows, strict=True)
         ]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Posterior predictive probability of each class, float64 [m, classes]."""
-        return self._mixture(X).mean()
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Most probable class of each row, [m]."""
-        return self._as_targets(self.predict_proba(X).argmax(axis=1))
-
-
-class RealTargets:
-    """Targets that are real numbers."""
+class RealLeaves(RealTargets):
+    """Leaves of real targets."""
 
     leaf: Leaf | None
     leaf_: Any
-    _mixture: Any
-
-    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Finite float64 targets of the rows that are kept."""
-        try:
-            y = np.asarray(y).astype(np.float64)
-        except (TypeError, ValueError):
-            raise ValueError("y must hold numbers for regression.") from None
-        bad = np.flatnonzero(~np.isfinite(y))
-        if bad.size:
-            kind = "missing (NaN)" if np.isnan(y[bad[0]]) else "infinite (inf)"
-            raise ValueError(f"y, row {bad[0]}: the target is {kind}; finite numbers are needed.")
-        return y[kept]
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         if self.leaf is None:
@@ -480,41 +242,10 @@ class RealTargets:
         _require_leaf(self.leaf, "real targets", unfit=DirichletCategorical)
         return self.leaf
 
-    def _as_targets(self, values: np.ndarray) -> np.ndarray:
-        return np.asarray(values)
-
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             mean = np.asarray(self.leaf_.posterior_mean(statistics))
         return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, num_rows, strict=True)]
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean of each row, float64 [m]."""
-        return self._mixture(X).mean()
-
-    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """Central posterior predictive interval of a new target at each row.
-
-        Parameters
-        ----------
-        X
-            Rows [m].
-        level
-            Probability inside, in (0, 1).
-
-        Returns
-        -------
-        numpy.ndarray
-            float64 [m, 2]; lower and upper end.
-
-        Raises
-        ------
-        ValueError
-            If the level is not a probability.
-        """
-        if not isinstance(level, float | int | np.number) or not 0 < level < 1:
-            raise ValueError(f"level must lie in (0, 1); got {level!r}.")
-        return self._mixture(X).quantiles([(1 - level) / 2, (1 + level) / 2])
 
 
 def _rows(count: float) -> str:
@@ -561,18 +292,6 @@ def require_finite(what: str, value: Any) -> None:
         )
 
 
-def require_boolean(name: str, value: Any) -> None:
-    """Raise ValueError unless a parameter is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False; got {value!r}.")
-
-
-def require_positive_integer(name: str, value: Any) -> None:
-    """Raise ValueError unless a parameter is an integer of at least 1."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
-
-
 def _require_leaf(leaf: Any, targets: str, *, unfit: type) -> None:
     """Refuse what is no leaf family, and the one that is for the other kind of targets."""
     if isinstance(leaf, type) or not isinstance(leaf, Leaf):
@@ -581,32 +300,3 @@ def _require_leaf(leaf: Any, targets: str, *, unfit: type) -> None:
         )
     if isinstance(leaf, unfit):
         raise TypeError(f"leaf must be a family for {targets}; got {unfit.__name__}.")
-
-
-def _plain(label: Any) -> Any:
-    """Show a label without its NumPy type."""
-    return label.item() if isinstance(label, np.generic) else label
-
-
-def _is_frame(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "__getitem__")
-
-
-def _read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
-    if sample_weight is None:
-        return np.ones(num_rows, np.int64)
-    if np.isscalar(sample_weight):
-        sample_weight = np.full(num_rows, sample_weight)
-    try:
-        weights = np.asarray(sample_weight, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError("sample_weight must hold numbers, one for each row.") from None
-    if weights.shape != (num_rows,):
-        raise ValueError(f"sample_weight must have shape ({num_rows},); got {weights.shape}.")
-    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0) & (weights == np.floor(weights))))
-    if bad.size:
-        raise ValueError(
-            f"sample_weight, row {bad[0]}: {weights[bad[0]]} is not a repeat count (an integer of "
-            f"at least 0)."
-        )
-    return weights.astype(np.int64)

@@ -11,12 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import (
     WIDE_LEAVES,
-    ClassTargets,
-    RealTargets,
+    ClassLeaves,
+    RealLeaves,
     TreeEstimator,
     require_finite,
-    require_positive_integer,
 )
+from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.pcfg.budget import compile_within_budget
 from bdtppl.inference.pcfg.compiler import compile_grammar
@@ -311,7 +311,7 @@ class _ExactTree(TreeEstimator):
         }
 
 
-class ExactTreeClassifier(ClassTargets, ClassifierMixin, _ExactTree):
+class ExactTreeClassifier(ClassLeaves, ClassifierMixin, _ExactTree):
     """Classify by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
 
     def __init__(
@@ -375,7 +375,7 @@ class ExactTreeClassifier(ClassTargets, ClassifierMixin, _ExactTree):
         return self._fit(X, y, sample_weight)
 
 
-class ExactTreeRegressor(RealTargets, RegressorMixin, _ExactTree):
+class ExactTreeRegressor(RealLeaves, RegressorMixin, _ExactTree):
     """Regress by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
 
     def __init__(

@@ -11,14 +11,8 @@ from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import (
-    WIDE_LEAVES,
-    ClassTargets,
-    RealTargets,
-    TreeEstimator,
-    require_boolean,
-    require_positive_integer,
-)
+from bdtppl.estimators.base import WIDE_LEAVES, ClassLeaves, RealLeaves, TreeEstimator
+from bdtppl.estimators.tables import require_boolean, require_positive_integer
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
@@ -455,7 +449,7 @@ class _GreedyModalTree(TreeEstimator):
         return self.posterior_.predictive(matrix)
 
 
-class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree):
+class GreedyModalTreeClassifier(ClassLeaves, ClassifierMixin, _GreedyModalTree):
     """Classify by the greedy modal tree (GMT, Nuti et al. 2021)."""
 
     def __init__(
@@ -527,7 +521,7 @@ class GreedyModalTreeClassifier(ClassTargets, ClassifierMixin, _GreedyModalTree)
         return self._fit(X, y, sample_weight)
 
 
-class GreedyModalTreeRegressor(RealTargets, RegressorMixin, _GreedyModalTree):
+class GreedyModalTreeRegressor(RealLeaves, RegressorMixin, _GreedyModalTree):
     """Regress by the greedy modal tree (GMT, Nuti et al. 2021)."""
 
     def __init__(

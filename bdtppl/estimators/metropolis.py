@@ -11,13 +11,8 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import (
-    ClassTargets,
-    RealTargets,
-    TreeEstimator,
-    require_finite,
-    require_positive_integer,
-)
+from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
@@ -394,7 +389,7 @@ def _whom(chains: list[int], num_chains: int) -> str:
     return f" (chains {', '.join(map(str, chains))} differ from the others)"
 
 
-class MetropolisTreeClassifier(ClassTargets, ClassifierMixin, _MetropolisTree):
+class MetropolisTreeClassifier(ClassLeaves, ClassifierMixin, _MetropolisTree):
     """Classify by trees drawn from their posterior by Metropolis-Hastings."""
 
     def __init__(
@@ -473,7 +468,7 @@ class MetropolisTreeClassifier(ClassTargets, ClassifierMixin, _MetropolisTree):
         return self._fit(X, y, sample_weight)
 
 
-class MetropolisTreeRegressor(RealTargets, RegressorMixin, _MetropolisTree):
+class MetropolisTreeRegressor(RealLeaves, RegressorMixin, _MetropolisTree):
     """Regress by trees drawn from their posterior by Metropolis-Hastings."""
 
     def __init__(

@@ -9,13 +9,8 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import (
-    ClassTargets,
-    RealTargets,
-    TreeEstimator,
-    require_finite,
-    require_positive_integer,
-)
+from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
 from bdtppl.inference.posterior import Posterior, RankedTrees
@@ -284,7 +279,7 @@ class _ParticleTree(TreeEstimator):
         return self.posterior_.predictive(matrix)
 
 
-class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):
+class ParticleTreeClassifier(ClassLeaves, ClassifierMixin, _ParticleTree):
     """Classify by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
 
     def __init__(
@@ -361,7 +356,7 @@ class ParticleTreeClassifier(ClassTargets, ClassifierMixin, _ParticleTree):
         return self._fit(X, y, sample_weight)
 
 
-class ParticleTreeRegressor(RealTargets, RegressorMixin, _ParticleTree):
+class ParticleTreeRegressor(RealLeaves, RegressorMixin, _ParticleTree):
     """Regress by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
 
     def __init__(

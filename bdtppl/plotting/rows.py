@@ -48,7 +48,7 @@ class Rows:
         """Read rows as a model reads them; its training rows where X is None."""
         columns = model.schema_.columns
         if X is None:
-            matrix, weights = model.design_.matrix, model.design_.weights
+            matrix, weights = model._training_rows()
         else:
             matrix, weights = model.schema_.transform(model._own_columns(X)), None
         starts = np.cumsum([0] + [len(column.features) for column in columns])

@@ -1,0 +1,334 @@
+"""Soft decision trees by DCC-Tree: divide, conquer, combine."""
+
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.base import ClassifierMixin, RegressorMixin
+
+from bdtppl.estimators.soft import (
+    CLASSES,
+    FITTED,
+    MODEL,
+    USE,
+    SoftClasses,
+    SoftTargets,
+    SoftTreeEstimator,
+)
+from bdtppl.inference.dcc.combine import Component, combine
+from bdtppl.inference.dcc.explore import explore, start
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.evidence import EvidenceMethod
+from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.soft_posterior import TopologyDraws, Votes, resample
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.topology import TopologyPrior
+from bdtppl.progress import counting
+
+__all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
+
+_PARAMETERS = f"""
+    Parameters
+    ----------
+    iterations
+        Steps of the walk over topologies (T), each of which looks at one of them.
+    initial_trees
+        Topologies drawn from the prior at first (T_0).
+    activation_count
+        A topology is looked at once it has been proposed more often than this (C_0).
+    chains
+        Chains in each topology.
+    warmup
+        Steps of warm-up in each topology (N_INIT).
+    draws
+        Draws of each chain in an iteration (N_s).
+    pseudo_samples
+        Importance samples around each draw (N_M).
+{MODEL}
+    with_leaf
+        Whether the tree without a split is one of the topologies.
+    evidence
+        "lais" for layered importance sampling, "smc" for tempered sequential Monte Carlo, or "auto"
+        for the second where the weights of the first are too uneven.
+    patience
+        Stop before ``iterations`` where the topologies that became active in the last so many steps
+        together hold less than a thousandth of the weight; None for no such stop.
+{USE}
+
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.soft_posterior.SoftPosterior
+        Equally weighted draws of trees of all topologies, resampled by their weights.
+    components_ : list of bdtppl.inference.dcc.combine.Component
+        Each topology that was looked at, the most probable first: its log evidence and how that was
+        got, its probability, and weighted draws. They are not saved.
+    log_evidence_, log_evidence_se_ : float
+        Log marginal likelihood over the topologies that were looked at, with its error.{{fitted}}
+{FITTED}
+
+    Notes
+    -----
+    `fit` warns where the evidence of a topology that matters is not to be relied on.
+
+    References
+    ----------
+    Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import {{name}}
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = {{targets}}
+    >>> few = {{{{"iterations": 2, "initial_trees": 10, "chains": 2, "warmup": 60, "draws": 50}}}}
+    >>> model = {{name}}(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> model.posterior_.topologies[0].code
+    '100'
+"""
+
+
+class _DCCTree(SoftTreeEstimator):
+    """What classification and regression share."""
+
+    iterations: int
+    initial_trees: int
+    activation_count: int
+    chains: int
+    warmup: int
+    draws: int
+    pseudo_samples: int
+    evidence: EvidenceMethod
+    max_splits: int | None
+    with_leaf: bool
+    patience: int | None
+    progress: bool
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any):
+        problem = self._pose(X, y, sample_weight)
+        dcc = DCC(
+            model=self.model_,
+            x=problem.x,
+            y=problem.y,
+            nuts=NUTS(warmup=self.warmup, h_init=self.h_init, h_final=self.h_final),
+            prior=self.topology_prior_,
+            num_chains=self.chains,
+            num_draws=self.draws,
+            pseudo_samples=self.pseudo_samples,
+            initial_trees=self.initial_trees,
+            activation_count=self.activation_count,
+            max_splits=self.max_splits,
+            with_leaf=self.with_leaf,
+        )
+        seed = self._draw_seed()
+        state = start(dcc, jax.random.key(seed))
+        with counting("iterations", shown=self.progress) as report:
+            state = explore(
+                dcc,
+                state,
+                self.iterations,
+                patience=self.patience,
+                tell=lambda state: report and report(len(state.visited)),
+            )
+        self.components_ = combine(dcc, state, evidence=self.evidence)
+        posterior = resample(
+            map(_draws, self.components_),
+            dcc.density,
+            seed=seed,
+            sharpness=self.h_final,
+            names=self.schema_.features,
+            matrix=problem.matrix,
+            scaling=problem.scaling,
+            **_total(self.components_, self.topology_prior_),
+        )
+        self._restore(posterior, {"seed": seed})
+        return self
+
+    @property
+    def log_evidence_(self) -> float:
+        """Log marginal likelihood over the topologies that were looked at."""
+        return self._fitted_posterior().log_evidence
+
+    @property
+    def log_evidence_se_(self) -> float:
+        """Standard error of ``log_evidence_``."""
+        return self._fitted_posterior().log_evidence_se
+
+
+def _draws(part: Component) -> TopologyDraws:
+    evidence = part.evidence
+    return TopologyDraws(
+        part.topology,
+        part.probability,
+        evidence.log_evidence,
+        evidence.standard_error,
+        part.position,
+        None,
+        part.weight,
+    )
+
+
+def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, float]:
+    """Log evidence over topologies, and its error by the delta method."""
+    log_joint = [part.evidence.log_evidence + prior.log_prob(part.topology) for part in parts]
+    errors = [part.probability * part.evidence.standard_error for part in parts]
+    return {
+        "log_evidence": float(logsumexp(log_joint)),
+        "log_evidence_se": float(np.sqrt(np.nansum(np.square(errors)))),
+    }
+
+
+class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):
+    """Regress by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024)."""
+
+    def __init__(
+        self,
+        *,
+        iterations: int = 50,
+        initial_trees: int = 100,
+        activation_count: int = 5,
+        chains: int = 16,
+        warmup: int = 1000,
+        draws: int = 100,
+        pseudo_samples: int = 10,
+        h_init: float = 0.1,
+        h_final: float = 0.025,
+        model: SoftRegression | None = None,
+        topology_prior: TopologyPrior | None = None,
+        evidence: EvidenceMethod = "auto",
+        max_splits: int | None = None,
+        with_leaf: bool = True,
+        patience: int | None = None,
+        routing: Literal["soft", "hard"] | float = "soft",
+        drop_first: bool = False,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.iterations = iterations
+        self.initial_trees = initial_trees
+        self.activation_count = activation_count
+        self.chains = chains
+        self.warmup = warmup
+        self.draws = draws
+        self.pseudo_samples = pseudo_samples
+        self.h_init = h_init
+        self.h_final = h_final
+        self.model = model
+        self.topology_prior = topology_prior
+        self.evidence = evidence
+        self.max_splits = max_splits
+        self.with_leaf = with_leaf
+        self.patience = patience
+        self.routing = routing
+        self.drop_first = drop_first
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DCCTreeRegressor":
+        """Sample trees of all topologies that matter.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
+        y
+            Targets [n].
+        sample_weight
+            How often each row is repeated, integers [n].
+
+        Raises
+        ------
+        ValueError
+            If the input or a parameter is unfit; the message names the column, row or parameter.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+class DCCTreeClassifier(SoftClasses, ClassifierMixin, _DCCTree):
+    """Classify by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024)."""
+
+    def __init__(
+        self,
+        *,
+        iterations: int = 50,
+        initial_trees: int = 100,
+        activation_count: int = 5,
+        chains: int = 16,
+        warmup: int = 1000,
+        draws: int = 100,
+        pseudo_samples: int = 10,
+        h_init: float = 0.1,
+        h_final: float = 0.025,
+        model: SoftClassification | None = None,
+        topology_prior: TopologyPrior | None = None,
+        evidence: EvidenceMethod = "auto",
+        max_splits: int | None = None,
+        with_leaf: bool = True,
+        patience: int | None = None,
+        routing: Literal["soft", "hard"] | float = "soft",
+        votes: Votes = "probability",
+        classes: Any = None,
+        drop_first: bool = False,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.iterations = iterations
+        self.initial_trees = initial_trees
+        self.activation_count = activation_count
+        self.chains = chains
+        self.warmup = warmup
+        self.draws = draws
+        self.pseudo_samples = pseudo_samples
+        self.h_init = h_init
+        self.h_final = h_final
+        self.model = model
+        self.topology_prior = topology_prior
+        self.evidence = evidence
+        self.max_splits = max_splits
+        self.with_leaf = with_leaf
+        self.patience = patience
+        self.routing = routing
+        self.votes = votes
+        self.classes = classes
+        self.drop_first = drop_first
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DCCTreeClassifier":
+        """Sample trees of all topologies that matter.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
+        y
+            Class labels [n].
+        sample_weight
+            How often each row is repeated, integers [n].
+
+        Raises
+        ------
+        ValueError
+            If the input or a parameter is unfit; the message names the column, row or parameter.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+DCCTreeClassifier.__doc__ = f"{DCCTreeClassifier.__doc__}{_PARAMETERS}".format(
+    model="SoftClassification",
+    default="class\n        probabilities integrated out, uniform a priori (equation 8)",
+    classes=CLASSES,
+    fitted="""
+    classes_ : numpy.ndarray
+        Labels, sorted.""",
+    name="DCCTreeClassifier",
+    targets="(X[:, 0] > 0.5).astype(int)",
+)
+DCCTreeRegressor.__doc__ = f"{DCCTreeRegressor.__doc__}{_PARAMETERS}".format(
+    model="SoftRegression",
+    default="priors\n        on the scale of y (``SoftRegression.scaled_to``)",
+    classes="",
+    fitted="",
+    name="DCCTreeRegressor",
+    targets="np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
+)

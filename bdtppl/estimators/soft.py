@@ -1,0 +1,259 @@
+"""What estimators of soft trees share: scaled inputs, predictions, and topologies."""
+
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.tables import TableEstimator
+from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
+from bdtppl.inference.soft_posterior import SoftPosterior, Votes
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.topology import TopologyPrior
+
+__all__ = ["CLASSES", "FITTED", "MODEL", "USE", "SoftClasses", "SoftTargets", "SoftTreeEstimator"]
+
+# Parts of the estimators' docstrings.
+
+MODEL = """\
+    h_init, h_final
+        Sharpness h of the splits at the first step of warm-up, and of draws: where a split changes
+        sides, on inputs scaled to [0, 1]. The smaller, the harder the splits.
+    model
+        Leaves and priors, a `bdtppl.models.soft_tree.{model}`; default {default}.
+    topology_prior
+        Prior of the topologies; default ``TopologyPrior(0.95, 1.0)`` of `bdtppl.models.topology`.
+    max_splits
+        Most splits of a tree; None for no limit.\
+"""
+
+USE = """\
+    routing
+        How rows go down the trees when predicting: "soft" as when fitting, "hard", or a sharpness.
+        {classes}drop_first
+        Give no 0/1 column to the first level of each category.
+    random_state
+        Seed of chains and predictive draws (scikit-learn's meaning).
+    progress
+        Whether to show progress when fitting takes longer than a second.\
+"""
+
+CLASSES = """\
+votes
+        "probability" for the leaves' probabilities of classes; "balanced" for the score of the
+        authors' program, where a leaf votes for a class with its share of the class's rows.
+    classes
+        All labels, where some may be absent from training.
+    """
+
+FITTED = """\
+    model_, topology_prior_
+        The model, defaults filled in.
+    schema_
+        How tables are read.
+    n_features_in_ : int
+        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.\
+"""
+
+
+class _Problem(NamedTuple):
+    """Rows [n, d], targets [n], and lowest value and range of each input, [2, d]."""
+
+    matrix: np.ndarray
+    y: np.ndarray
+    scaling: np.ndarray
+
+    @property
+    def x(self) -> np.ndarray:
+        """Rows scaled to [0, 1]."""
+        return (self.matrix - self.scaling[0]) / self.scaling[1]
+
+
+class SoftTreeEstimator(TableEstimator):
+    """Scales inputs to [0, 1], and predicts by soft trees."""
+
+    drop_first: bool = False
+    routing: Any
+    h_init: float
+    h_final: float
+    topology_prior: TopologyPrior | None
+    model_: SoftRegression | SoftClassification
+    topology_prior_: TopologyPrior
+    posterior_: SoftPosterior
+    _model_of: Any
+
+    def _pose(self, X: Any, y: Any, sample_weight: Any) -> "_Problem":
+        """Read a table and targets, rows repeated by their weights, and fill the model in."""
+        self._check()
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        missing = np.argwhere(np.isnan(matrix))
+        if len(missing):
+            row, feature = missing[0]
+            raise ValueError(
+                f"Column {schema.features[feature]!r}, row {row}: the value is missing (NaN); soft "
+                f"trees have no rule for missing values. Impute them, or use a hard tree."
+            )
+        low, high = matrix.min(axis=0), matrix.max(axis=0)
+        if (low == high).all():
+            raise ValueError("All features are constant: there is nothing to split on.")
+        self.schema_ = schema
+        scaling = np.stack([low, np.where(high > low, high - low, 1.0)])
+        self.model_ = self._model_of(y)
+        prior = TopologyPrior() if self.topology_prior is None else self.topology_prior
+        if not isinstance(prior, TopologyPrior):
+            raise TypeError(f"topology_prior must be a TopologyPrior; got {type(prior).__name__}.")
+        self.topology_prior_ = prior
+        return _Problem(np.repeat(matrix, weights, axis=0), np.repeat(y, weights), scaling)
+
+    def _saved_state(self) -> dict:
+        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        return {"seed": self._seed}
+
+    def _restore(self, posterior: SoftPosterior, state: dict) -> None:
+        self._seed = state["seed"]
+        self.posterior_ = posterior
+
+    def _fitted_posterior(self) -> SoftPosterior:
+        check_is_fitted(self)
+        return self.posterior_
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        return "posterior_" in vars(self)
+
+    def __sklearn_tags__(self):
+        """Say that missing values are not read."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = False
+        return tags
+
+    def _check(self) -> None:
+        """Refuse parameters that the inference does not check."""
+        for name in ("h_init", "h_final"):
+            value = getattr(self, name)
+            if not isinstance(value, float | int | np.number) or not 0 < value < np.inf:
+                raise ValueError(f"{name} must be a positive number; got {value!r}.")
+        self._sharpness(self.routing)
+
+    def _sharpness(self, routing: Any) -> float | None:
+        """Sharpness of predictions; None for that of the draws."""
+        if isinstance(routing, str):
+            if routing in ("soft", "hard"):
+                return None if routing == "soft" else 0.0
+        elif isinstance(routing, float | int | np.number) and not isinstance(routing, bool):
+            if 0 < routing < np.inf:
+                return float(routing)
+        raise ValueError(f"routing must be 'soft', 'hard' or a positive number; got {routing!r}.")
+
+    @property
+    def _may_miss(self) -> np.ndarray:
+        return np.zeros(len(self.schema_.features), bool)
+
+    def _training_rows(self) -> tuple[np.ndarray, None]:
+        return self.posterior_.matrix, None
+
+    def _mixture(self, X: Any) -> ClassMixture | NoiseMixture:
+        check_is_fitted(self)
+        return self.posterior_.predictive(
+            self._matrix(X),
+            sharpness=self._sharpness(self.routing),
+            votes=getattr(self, "votes", "probability"),
+        )
+
+    def predict_draws(self, X: Any) -> np.ndarray:
+        """Mean of a new target given each draw of a tree.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [chain, draw, m], or class probabilities [chain, draw, m, classes].
+        """
+        check_is_fitted(self)
+        return self.posterior_.means(self._matrix(X), sharpness=self._sharpness(self.routing))
+
+    def summary(self) -> dict[str, Any]:
+        """Summarise the fit in plain numbers and words, ready for JSON.
+
+        Topologies are listed by probability, down to a thousandth; their codes are explained in
+        `bdtppl.models.topology`. The log evidence of a topology is without its prior.
+        """
+        check_is_fitted(self)
+        found = self.posterior_
+        shown = np.flatnonzero(found.probability >= 1e-3)
+        return {
+            "model": type(self).__name__,
+            "tree": repr(found.model),
+            "topology_prior": repr(self.topology_prior_),
+            "rows": len(found.y),
+            "features": len(found.names),
+            "sharpness": found.sharpness,
+            "topologies_found": len(found.topologies),
+            "topologies": [
+                {
+                    "code": found.topologies[m].code,
+                    "splits": found.topologies[m].num_splits,
+                    "probability": float(found.probability[m]),
+                    "log_evidence": _plain(found.log_evidences[m]),
+                    "log_evidence_se": _plain(found.log_evidence_ses[m]),
+                }
+                for m in shown
+            ],
+            "expected_leaves": float(
+                found.probability @ [shape.num_leaves for shape in found.topologies]
+            ),
+            "log_evidence": _plain(found.log_evidence),
+            "log_evidence_se": _plain(found.log_evidence_se),
+            "input_weights": dict(
+                zip(found.names, found.input_weights.mean(axis=(0, 1)).tolist(), strict=True)
+            ),
+        }
+
+
+class SoftTargets(RealTargets):
+    """Real targets of soft trees."""
+
+    model: SoftRegression | None
+
+    def _model_of(self, y: np.ndarray) -> SoftRegression:
+        if np.ptp(y) == 0:
+            raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
+        if self.model is None:
+            return SoftRegression.scaled_to(y)
+        if not isinstance(self.model, SoftRegression):
+            raise TypeError(f"model must be a SoftRegression; got {type(self.model).__name__}.")
+        return self.model
+
+
+class SoftClasses(ClassTargets):
+    """Class labels of soft trees."""
+
+    model: SoftClassification | None
+    votes: Votes
+
+    def _check(self) -> None:
+        super()._check()
+        if self.votes not in get_args(Votes):
+            raise ValueError(f"votes must be 'probability' or 'balanced'; got {self.votes!r}.")
+
+    def _model_of(self, y: np.ndarray) -> SoftClassification:
+        num_classes = len(self.classes_)
+        if self.model is None:
+            return SoftClassification(concentration=(1.0,) * num_classes)
+        if not isinstance(self.model, SoftClassification):
+            raise TypeError(f"model must be a SoftClassification; got {type(self.model).__name__}.")
+        if len(self.model.concentration) != num_classes:
+            raise ValueError(
+                f"model has {len(self.model.concentration)} concentrations, but there are "
+                f"{num_classes} classes."
+            )
+        return self.model
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,250 @@
+"""What all estimators share: reading tables, handing results on, and saving."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    _check_feature_names,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from bdtppl.models.table import Schema, require_distinct
+
+__all__ = ["TableEstimator", "require_boolean", "require_positive_integer"]
+
+
+class TableEstimator(BaseEstimator):
+    """Reads tables as every estimator does, and hands its posterior on.
+
+    Attributes
+    ----------
+    reads_sparse
+        Whether scipy sparse tables are read.
+    columns_
+        Columns of X that ``schema_`` holds; None for all.
+    """
+
+    reads_sparse: ClassVar[bool] = False
+    columns_: np.ndarray | None = None
+
+    drop_first: bool
+    random_state: Any
+    schema_: Schema
+    n_features_in_: int
+    _seed: int
+    posterior_: Any
+    _read_targets: Any
+    _as_targets: Any
+    _mixture: Any
+
+    def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
+        """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone.
+
+        The matrix of a sparse table is sparse.
+        """
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        require_boolean("drop_first", self.drop_first)
+        if issparse(X):
+            X = X.tocsc()  # a table by keys (dok) is a mapping too
+        if isinstance(X, Mapping):
+            self.feature_names_in_ = np.array([str(name) for name in X], object)
+            self.n_features_in_ = len(X)
+        elif _is_frame(X):
+            require_distinct(X.columns)
+            _check_feature_names(self, X, reset=True)
+            self.n_features_in_ = X.shape[1]
+        else:
+            accepted = "csc" if self.reads_sparse else False
+            X = validate_data(self, X, accept_sparse=accepted, dtype=None, ensure_all_finite=False)
+        schema, matrix = Schema.read(X, drop_first=self.drop_first)
+        y = column_or_1d(y, warn=True)
+        if len(y) != matrix.shape[0]:
+            raise ValueError(
+                f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
+            )
+        weights = _read_weights(sample_weight, len(y))
+        kept = weights > 0
+        if not kept.any():
+            raise ValueError("sample_weight is zero in every row: no rows are left.")
+        return schema, matrix[kept], self._read_targets(y, kept), weights[kept]
+
+    @property
+    def _may_miss(self) -> np.ndarray:
+        """Features whose values may be missing in new rows, bool [d]."""
+        raise NotImplementedError
+
+    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Read the training rows [n, d], and how often each is repeated, [n]; None for once."""
+        raise NotImplementedError
+
+    def _matrix(self, X: Any) -> np.ndarray:
+        """Read new rows as the fitted schema does, float64 [m, d].
+
+        Raises
+        ------
+        ValueError
+            If columns differ from those of `fit`, or a value is missing in a feature that had no
+            missing value there.
+        """
+        check_is_fitted(self)
+        if issparse(X):
+            X = X.tocsc()
+        if isinstance(X, Mapping):
+            pass  # the schema finds and checks columns by name
+        elif _is_frame(X):
+            require_distinct(X.columns)
+            _check_feature_names(self, X, reset=False)
+        else:
+            accepted = "csc" if self.reads_sparse else False
+            checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
+            X = validate_data(self, X, accept_sparse=accepted, **checks)
+        matrix = self.schema_.transform(self._own_columns(X))
+        missing = np.isnan(matrix) & ~self._may_miss[: matrix.shape[1]]
+        if missing.any():
+            row, feature = np.argwhere(missing)[0]
+            raise ValueError(
+                f"Column {self.schema_.features[feature]!r}, row {row}: the value is missing "
+                f"(NaN), but no value of it was missing when the model was fitted, so no rule says "
+                f"where the row goes."
+            )
+        return matrix
+
+    def _own_columns(self, X: Any) -> Any:
+        """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""
+        columns = self.columns_
+        if columns is None:
+            return X.toarray() if issparse(X) else X
+        if isinstance(X, Mapping) or _is_frame(X):
+            names = list(X if isinstance(X, Mapping) else X.columns)
+            if {column.name for column in self.schema_.columns} <= set(map(str, names)):
+                return X  # the schema finds them by name
+            self._require_width(len(names))
+            return {names[column]: np.asarray(X[names[column]]) for column in columns}
+        X = X if issparse(X) else np.asarray(X)
+        self._require_width(X.shape[1])
+        return X[:, columns].toarray() if issparse(X) else X[:, columns]
+
+    def _require_width(self, num_columns: int) -> None:
+        if num_columns != self.n_features_in_:
+            raise ValueError(
+                f"X has {num_columns} columns, but the model was fitted with {self.n_features_in_}."
+            )
+
+    def _draw_seed(self) -> int:
+        try:
+            generator = check_random_state(self.random_state)
+        except ValueError as error:
+            raise ValueError(
+                f"random_state must be None, a seed or a numpy.random.RandomState; "
+                f"got {self.random_state!r}."
+            ) from error
+        return int(generator.randint(2**31 - 1))
+
+    def to_arviz(self):
+        """Hand the posterior to ArviZ.
+
+        ArviZ takes all draws for equally weighted. Weighted trees, those of particles or of several
+        roots, are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is that of
+        their weights.
+
+        Returns
+        -------
+        xarray.DataTree or arviz.InferenceData
+            What the functions of the installed ArviZ take: a data tree from ArviZ 1 on, else an
+            InferenceData. `bdtppl.arviz.to_arviz` gives a data tree everywhere.
+        """
+        from bdtppl.arviz import for_installed_arviz, to_arviz
+
+        check_is_fitted(self)
+        data = to_arviz(
+            self.posterior_,
+            random_state=self._seed,
+            classes=getattr(self, "classes_", None),
+            inference=type(self).__name__,
+        )
+        return for_installed_arviz(data)
+
+    def save(self, path) -> None:
+        """Save the fitted model to a folder; `bdtppl.load` reads it."""
+        from bdtppl.storage import save
+
+        check_is_fitted(self)
+        save(self, path)
+
+    def __sklearn_tags__(self):
+        """Say that missing values and categories are read."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def sample_predictive(self, X: Any, draws: int = 1000) -> np.ndarray:
+        """Draw targets of new rows from the posterior predictive.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        draws
+            Number of draws.
+
+        Returns
+        -------
+        numpy.ndarray
+            [draws, m]; independent given the rows. The same ``random_state`` gives the same draws.
+
+        Raises
+        ------
+        ValueError
+            If the number of draws is not an integer of at least 1.
+        """
+        check_is_fitted(self)
+        require_positive_integer("draws", draws)
+        mixture = self._mixture(X)
+        return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
+
+
+def require_boolean(name: str, value: Any) -> None:
+    """Raise ValueError unless a parameter is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}.")
+
+
+def require_positive_integer(name: str, value: Any) -> None:
+    """Raise ValueError unless a parameter is an integer of at least 1."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "__getitem__")
+
+
+def _read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
+    if sample_weight is None:
+        return np.ones(num_rows, np.int64)
+    if np.isscalar(sample_weight):
+        sample_weight = np.full(num_rows, sample_weight)
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("sample_weight must hold numbers, one for each row.") from None
+    if weights.shape != (num_rows,):
+        raise ValueError(f"sample_weight must have shape ({num_rows},); got {weights.shape}.")
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0) & (weights == np.floor(weights))))
+    if bad.size:
+        raise ValueError(
+            f"sample_weight, row {bad[0]}: {weights[bad[0]]} is not a repeat count (an integer of "
+            f"at least 0)."
+        )
+    return weights.astype(np.int64)

@@ -1,0 +1,114 @@
+"""Kinds of targets: class labels and real numbers.
+
+They turn a posterior predictive mixture, which every inference gives, into what scikit-learn
+expects.
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+
+__all__ = ["ClassTargets", "RealTargets"]
+
+
+class ClassTargets:
+    """Targets that are class labels."""
+
+    classes: Any
+    _mixture: Any
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Class indices of the rows that are kept; sets ``classes_``."""
+        missing = np.flatnonzero(y != y)  # NaN; of objects, each is compared
+        if y.dtype.kind == "O":
+            missing = np.flatnonzero([v is None or v != v for v in y.tolist()])
+        if missing.size:
+            raise ValueError(f"y, row {missing[0]}: the label is missing (NaN or None).")
+        if y.dtype.kind == "f" and np.isinf(y).any():
+            row = np.flatnonzero(np.isinf(y))[0]
+            raise ValueError(f"y, row {row}: the label is infinite (inf).")
+        check_classification_targets(y)
+        labels = np.unique(y[kept])
+        if self.classes is not None:
+            if isinstance(self.classes, str) or np.ndim(self.classes) != 1:
+                raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
+            declared = np.unique(np.asarray(self.classes))
+            unknown = np.setdiff1d(labels, declared)
+            if unknown.size:
+                raise ValueError(
+                    f"y holds label {_plain(unknown[0])!r}, which classes does not declare."
+                )
+            labels = declared
+        if len(labels) < 2:
+            raise ValueError(
+                f"y holds one class only ({_plain(labels[0])!r}); at least two are needed. "
+                f"Declare absent ones with classes=[...]."
+            )
+        self.classes_ = labels
+        return np.searchsorted(labels, y[kept])
+
+    def _as_targets(self, indices: np.ndarray) -> np.ndarray:
+        return self.classes_[np.asarray(indices)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Posterior predictive probability of each class, float64 [m, classes]."""
+        return self._mixture(X).mean()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Most probable class of each row, [m]."""
+        return self._as_targets(self.predict_proba(X).argmax(axis=1))
+
+
+class RealTargets:
+    """Targets that are real numbers."""
+
+    _mixture: Any
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Finite float64 targets of the rows that are kept."""
+        try:
+            y = np.asarray(y).astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("y must hold numbers for regression.") from None
+        bad = np.flatnonzero(~np.isfinite(y))
+        if bad.size:
+            kind = "missing (NaN)" if np.isnan(y[bad[0]]) else "infinite (inf)"
+            raise ValueError(f"y, row {bad[0]}: the target is {kind}; finite numbers are needed.")
+        return y[kept]
+
+    def _as_targets(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Posterior predictive mean of each row, float64 [m]."""
+        return self._mixture(X).mean()
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Central posterior predictive interval of a new target at each row.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        level
+            Probability inside, in (0, 1).
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [m, 2]; lower and upper end.
+
+        Raises
+        ------
+        ValueError
+            If the level is not a probability.
+        """
+        if not isinstance(level, float | int | np.number) or not 0 < level < 1:
+            raise ValueError(f"level must lie in (0, 1); got {level!r}.")
+        return self._mixture(X).quantiles([(1 - level) / 2, (1 + level) / 2])
+
+
+def _plain(label: Any) -> Any:
+    """Show a label without its NumPy type."""
+    return label.item() if isinstance(label, np.generic) else label
