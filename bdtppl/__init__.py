@@ -21,10 +21,12 @@ if find_spec("bdtppl.models") is None:
 
 if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
+    from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
     from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
     from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
+    from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
         plot_partitions,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from bdtppl.storage import load
 
 __all__ = [
+    "DCCTreeClassifier",
+    "DCCTreeRegressor",
     "ExactTreeClassifier",
     "ExactTreeRegressor",
     "GreedyModalTreeClassifier",
@@ -44,6 +48,8 @@ __all__ = [
     "MetropolisTreeRegressor",
     "ParticleTreeClassifier",
     "ParticleTreeRegressor",
+    "RJHMCTreeClassifier",
+    "RJHMCTreeRegressor",
     "datasets",
     "inference",
     "load",
@@ -59,6 +65,8 @@ __all__ = [
 _SUBMODULES = ("datasets", "inference", "models")
 
 _DEFINED_IN = {
+    "DCCTreeClassifier": "bdtppl.estimators.dcc",
+    "DCCTreeRegressor": "bdtppl.estimators.dcc",
     "ExactTreeClassifier": "bdtppl.estimators.exact",
     "ExactTreeRegressor": "bdtppl.estimators.exact",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
@@ -67,6 +75,8 @@ _DEFINED_IN = {
     "MetropolisTreeRegressor": "bdtppl.estimators.metropolis",
     "ParticleTreeClassifier": "bdtppl.estimators.particle",
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
+    "RJHMCTreeClassifier": "bdtppl.estimators.rjhmc",
+    "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
     "plot_partitions": "bdtppl.plotting",

@@ -20,6 +20,8 @@ from sklearn.utils import check_random_state
 import bdtppl
 from bdtppl.groups import class_labels, label_draws
 from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.soft_groups import label_soft_draws
 
 __all__ = ["for_installed_arviz", "to_arviz"]
 
@@ -27,7 +29,7 @@ _TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for ro
 
 
 def to_arviz(
-    posterior: Posterior,
+    posterior: Posterior | SoftPosterior,
     *,
     random_state: int | np.random.RandomState | None = None,
     classes: Any = None,
@@ -74,6 +76,11 @@ def to_arviz(
             [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
             in each node, ``node_statistics`` [chain, draw, node, class or statistic].
 
+    Soft trees have groups of their own instead of these trees' arrays: see
+    `bdtppl.soft_groups.label_soft_draws`. Their log likelihood is that of each row given the
+    draw's parameters; the compound likelihood of classes (equation 8 of Cochrane et al. 2024) is no
+    law of single rows, and the group is then absent.
+
     Notes
     -----
     Many trees give a row the same likelihood, and ArviZ's Pareto smoothing breaks where the largest
@@ -107,14 +114,15 @@ def to_arviz(
     """
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
     weighted = {}
-    if posterior.log_weights is not None:
+    if isinstance(posterior, Posterior) and posterior.log_weights is not None:
         weighted["effective_size"] = float(1 / (posterior.weights**2).sum())
         posterior = posterior.resampled(seed)
-    row = np.repeat(np.arange(posterior.design.num_rows), posterior.design.weights)
+    row = posterior.row
     matrix, y = posterior.matrix[row], posterior.y[row]
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
 
-    groups = label_draws(posterior, classes=classes)
+    label = label_draws if isinstance(posterior, Posterior) else label_soft_draws
+    groups: dict[str, Any] = label(posterior, classes=classes)
     draws = {name: groups["trees"].coords[name] for name in ("chain", "draw")}
     obs = {"obs": np.arange(len(row))}
     labels = {} if classes is None else {"class": class_labels(classes)}
@@ -124,13 +132,16 @@ def to_arviz(
         variable = (("chain", "draw", "obs"), values, about_y)
         return xr.Dataset({"y": variable}, draws | obs | labels)
 
+    if isinstance(posterior, Posterior):
+        groups["log_likelihood"] = pointwise(_without_ties(posterior.log_likelihood())[..., row])
+    elif posterior.has_pointwise_likelihood:
+        groups["log_likelihood"] = pointwise(posterior.log_likelihood())
     groups |= {
-        "log_likelihood": pointwise(_without_ties(posterior.log_likelihood())[..., row]),
         "posterior_predictive": pointwise(predictive),
         "observed_data": xr.Dataset({"y": ("obs", y, about_y)}, obs | labels),
         "constant_data": xr.Dataset(
             {"X": (("obs", "feature"), matrix), "row": ("obs", row)},
-            obs | {"feature": list(posterior.design.names)},
+            obs | {"feature": list(posterior.names)},
         ),
         "trees": groups.pop("trees"),
     }
@@ -138,8 +149,7 @@ def to_arviz(
         "inference_library": "bdtppl",
         "inference_library_version": bdtppl.__version__,
         "inference": inference or "",
-        "prior": repr(posterior.prior),
-        "leaf": repr(posterior.leaf),
+        **_describe(posterior),
         "log_evidence": float(posterior.log_evidence),
         "log_evidence_se": float(posterior.log_evidence_se),
         **weighted,
@@ -147,6 +157,13 @@ def to_arviz(
     groups["/"] = xr.Dataset(attrs=attributes)
     groups["posterior"].attrs = attributes
     return xr.DataTree.from_dict(groups)
+
+
+def _describe(posterior: Posterior | SoftPosterior) -> dict[str, Any]:
+    """Name the model."""
+    if isinstance(posterior, SoftPosterior):
+        return {"model": repr(posterior.model), "sharpness": posterior.sharpness}
+    return {"prior": repr(posterior.prior), "leaf": repr(posterior.leaf)}
 
 
 def for_installed_arviz(data: xr.DataTree) -> Any:

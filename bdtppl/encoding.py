@@ -22,7 +22,9 @@ from bdtppl.models.priors import (
     LeafPenalty,
     Program,
 )
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.table import Schema
+from bdtppl.models.topology import TopologyPrior
 
 __all__ = ["decode", "encode"]
 
@@ -40,6 +42,9 @@ _PARTS = {
         NormalInverseGamma,
         Pinball,
         Program,  # so that an error names its function, which cannot be saved
+        SoftClassification,
+        SoftRegression,
+        TopologyPrior,
     )
 }
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds

@@ -1,10 +1,11 @@
-"""Trees and draws of trees as groups of labelled arrays, and back.
+"""Hard trees and their draws as groups of labelled arrays, and back.
 
 The same groups of arrays go to ArviZ and into a saved model: ``posterior``, the numbers that
 describe each tree; ``sample_stats``, what the inference reports of each draw; and ``trees``, the
 trees themselves. Axes are named chain, draw, node, feature, and class or statistic.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,14 @@ from bdtppl.inference.posterior import Posterior
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.tree import Tree
 
-__all__ = ["class_labels", "label_draws", "label_trees", "read_sample_stats", "read_trees"]
+__all__ = [
+    "class_labels",
+    "label_draws",
+    "label_sample_stats",
+    "label_trees",
+    "read_sample_stats",
+    "read_trees",
+]
 
 _PER_NODE = ("feature", "threshold", "missing_left", "left", "right")
 _BATCH_AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("rank",), 2: ("chain", "draw")}
@@ -65,7 +73,7 @@ def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Da
     trees, names = posterior.trees, list(posterior.design.names)
     draws = {"chain": range(trees.batch_shape[0]), "draw": range(trees.batch_shape[1])}
     splits_on = np.stack([(trees.feature == j).sum(-1) for j in range(len(names))], axis=-1)
-    reported = {_ARVIZ_NAMES.get(name, name): v for name, v in posterior.sample_stats.items()}
+    reported = dict(posterior.sample_stats)
     if posterior.log_weights is not None:
         reported["log_weight"] = posterior.log_weights
     axis, labels = "statistic", range(posterior.statistics.shape[-1])
@@ -80,14 +88,22 @@ def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Da
             },
             draws | {"feature": names},
         ),
-        "sample_stats": xr.Dataset(
-            {name: (("chain", "draw"), np.asarray(values)) for name, values in reported.items()},
-            draws,
-        ),
+        "sample_stats": label_sample_stats(reported, draws),
         "trees": label_trees(trees)
         .assign({"node_statistics": (("chain", "draw", "node", axis), posterior.statistics)})
         .assign_coords({axis: labels}),
     }
+
+
+def label_sample_stats(
+    reported: Mapping[str, np.ndarray], coordinates: Mapping[str, Any]
+) -> xr.Dataset:
+    """Label numbers of each draw [chain, draw], under ArviZ's names where it has its own."""
+    variables = {
+        _ARVIZ_NAMES.get(name, name): (("chain", "draw"), np.asarray(values))
+        for name, values in reported.items()
+    }
+    return xr.Dataset(variables, coordinates)
 
 
 def read_sample_stats(

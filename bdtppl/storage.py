@@ -8,11 +8,12 @@ read is executed: classes are looked up in fixed tables of names.
 What is stored of an estimator, for every inference alike:
 
 - its class by name (one of `_ESTIMATORS`) and its ``get_params()``;
-- ``posterior_``, a `Posterior`, whether attribute or property;
+- ``posterior_``, whether attribute or property (see `bdtppl.stored_posterior`);
 - its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is the
   design of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a
   number, text, None, a small NumPy array, or a list, tuple or dictionary of these. Properties and
-  ``exact_`` are left out: the estimator computes them again when they are asked for;
+  ``exact_`` are left out: the estimator computes them again when they are asked for. So are
+  ``components_``, which are lost;
 - what its method ``_saved_state()`` returns, if it has one: a dictionary of such values, for what
   is private and cannot be computed again, such as the seed of predictive draws.
 
@@ -35,10 +36,10 @@ from sklearn.utils.validation import check_is_fitted
 import bdtppl
 from bdtppl.encoding import decode, encode
 from bdtppl.files import staged
-from bdtppl.groups import label_draws, label_trees, read_sample_stats, read_trees
-from bdtppl.inference.posterior import Posterior
+from bdtppl.groups import label_trees, read_trees
 from bdtppl.models.data import Design
 from bdtppl.models.tree import Tree
+from bdtppl.stored_posterior import describe_posterior, rebuild_posterior
 
 __all__ = ["load", "save"]
 
@@ -47,8 +48,10 @@ FORMAT_VERSION = 1
 
 _ARRAYS = "posterior.nc"
 _DESCRIPTION = "model.json"
-_NOT_ATTRIBUTES = ("exact_", "posterior_")  # rebuilt, and stored by itself
+_NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself
 _ESTIMATORS = {
+    "DCCTreeClassifier": "bdtppl.estimators.dcc",
+    "DCCTreeRegressor": "bdtppl.estimators.dcc",
     "ExactTreeClassifier": "bdtppl.estimators.exact",
     "ExactTreeRegressor": "bdtppl.estimators.exact",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
@@ -57,16 +60,8 @@ _ESTIMATORS = {
     "MetropolisTreeRegressor": "bdtppl.estimators.metropolis",
     "ParticleTreeClassifier": "bdtppl.estimators.particle",
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
-}
-_DESIGN_AXES = {
-    "matrix": ("row", "feature"),
-    "codes": ("row", "feature"),
-    "weights": ("row",),
-    "num_codes": ("feature",),
-    "cut_threshold": ("code",),
-    "low_edge": ("code",),
-    "high_edge": ("code",),
-    "is_indicator": ("feature",),
+    "RJHMCTreeClassifier": "bdtppl.estimators.rjhmc",
+    "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
 }
 
 
@@ -188,15 +183,13 @@ def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
             stacklevel=4,  # the caller of the estimator's method `save`
         )
         parameters["random_state"] = None
-    posterior: Posterior = estimator.posterior_
-    classes = getattr(estimator, "classes_", None)
-    groups = label_draws(posterior, classes=classes)
-    groups["training"] = _label_training(posterior)
+    posterior = estimator.posterior_
+    stored, groups = describe_posterior(posterior, getattr(estimator, "classes_", None))
     attributes = {}
     for attribute, value in vars(estimator).items():
         if not _is_fitted_attribute(attribute) or attribute in _NOT_ATTRIBUTES:
             continue
-        if value is posterior.design:
+        if isinstance(value, Design) and value is posterior.design:
             attributes[attribute] = {"name": "Design"}
         elif isinstance(value, Tree):
             groups[attribute] = label_trees(value)
@@ -207,7 +200,7 @@ def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
     model = {
         "estimator": name,
         "parameters": {name: encode(value, name) for name, value in parameters.items()},
-        "posterior": _describe_posterior(posterior),
+        "posterior": stored,
         "attributes": attributes,
         "state": {name: encode(value, name) for name, value in state.items()},
     }
@@ -218,28 +211,6 @@ def _is_fitted_attribute(name: str) -> bool:
     return name.endswith("_") and not name.startswith("_")
 
 
-def _describe_posterior(posterior: Posterior) -> dict:
-    return {
-        "prior": encode(posterior.prior, "the prior"),
-        "leaf": encode(posterior.leaf, "the leaf family"),
-        "feature_names": list(posterior.design.names),
-        "log_evidence": encode(posterior.log_evidence, "log_evidence"),
-        "log_evidence_se": encode(posterior.log_evidence_se, "log_evidence_se"),
-    }
-
-
-def _label_training(posterior: Posterior) -> xr.Dataset:
-    """Label the training rows: their design and their targets."""
-    design = posterior.design
-    variables = {name: (axes, getattr(design, name)) for name, axes in _DESIGN_AXES.items()}
-    coordinates = {
-        "row": range(design.num_rows),
-        "feature": list(design.names),
-        "code": range(len(design.cut_threshold)),
-    }
-    return xr.Dataset(variables | {"y": ("row", posterior.y)}, coordinates)
-
-
 # -------------------------------------------------------------------------- parts to estimator
 
 
@@ -247,7 +218,7 @@ def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
     name = model["estimator"]
     if name not in _ESTIMATORS:
         raise ValueError(f"the estimator {name!r} is not known")
-    posterior = _rebuild_posterior(model["posterior"], groups)
+    posterior: Any = rebuild_posterior(model["posterior"], groups)
 
     def value_of(encoded: Any) -> Any:
         match encoded:
@@ -268,26 +239,6 @@ def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
     else:
         estimator.posterior_ = posterior
     return estimator
-
-
-def _rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior:
-    training = groups["training"]
-    sample_stats, log_weights = read_sample_stats(groups["sample_stats"])
-    return Posterior(
-        trees=read_trees(groups["trees"]),
-        statistics=groups["trees"]["node_statistics"].values,
-        sample_stats=sample_stats,
-        leaf=decode(encoded["leaf"]),
-        prior=decode(encoded["prior"]),
-        design=Design(
-            **{name: training[name].values for name in _DESIGN_AXES},
-            names=tuple(encoded["feature_names"]),
-        ),
-        y=training["y"].values,
-        log_evidence=decode(encoded["log_evidence"]),
-        log_evidence_se=decode(encoded["log_evidence_se"]),
-        log_weights=log_weights,
-    )
 
 
 # --------------------------------------------------------------------------------------- files

@@ -28,6 +28,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer.util import potential_energy
 
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
+from bdtppl.models.topology import Topology
 
 __all__ = ["SoftDensity"]
 
@@ -155,7 +156,7 @@ class SoftDensity:
     def _drawn(self, rng_key: jax.Array) -> dict[str, tuple[jax.Array, Any]]:
         """Value from the prior and support of each site."""
         # Which paths and inputs these are does not matter: the prior depends on their number alone.
-        paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
+        paths = Topology("10" * self.num_splits + "0").paths
         inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
         run = handlers.trace(handlers.seed(self.model, rng_key))
         trace = run.get_trace(paths, self.x, self.y, 1.0, inputs=inputs, power=1.0)

@@ -209,7 +209,7 @@ class SoftPosterior:
         """Centre and scale, [chain, draw, m] each; or class probabilities [chain, draw, m, c]."""
         h = self.sharpness if sharpness is None else max(sharpness, _HARD)
         rows = padded(self._scaled(matrix), padded_size(len(matrix)))
-        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), self.trees)
+        flat = jax.tree.map(lambda a: a.reshape(self.topology.size, *a.shape[2:]), self.trees)
         x = self._scaled(self.matrix)
         laws = _laws(self.model, flat, rows, np.float64(h), x, self.y, votes)
         shape = *self.topology.shape, len(matrix)

@@ -55,7 +55,7 @@ def leaf_probabilities(
         float [n + 1, N]; columns add up to 1.
     """
     if jnp.issubdtype(direction.dtype, jnp.integer):
-        looked_at = x.T[direction]
+        looked_at = jnp.asarray(x).T[direction]
     else:
         looked_at = direction @ x.T
     distance = (threshold[:, None] - looked_at) / sharpness

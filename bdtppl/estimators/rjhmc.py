@@ -1,0 +1,288 @@
+"""Soft decision trees by reversible jumps between topologies: RJHMC-Tree."""
+
+import warnings
+from typing import Any, Literal
+
+import jax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+
+from bdtppl.estimators.soft import (
+    CLASSES,
+    FITTED,
+    MODEL,
+    USE,
+    SoftClasses,
+    SoftTargets,
+    SoftTreeEstimator,
+)
+from bdtppl.estimators.tables import require_boolean
+from bdtppl.inference.diagnostics import diagnose
+from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.rjhmc import RJHMC
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.soft_posterior import Votes, along_chains
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.topology import TopologyPrior
+from bdtppl.progress import counting
+
+__all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
+
+_LARGEST_R_HAT = 1.05
+
+_PARAMETERS = f"""
+    Parameters
+    ----------
+    chains
+        Independent chains.
+    burn_in, draws
+        Iterations of each chain that are thrown away, and that are kept. An iteration is a jump and
+        a move within the topology.
+    warmup
+        Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move of
+        the published scheme.
+    inputs
+        "soft" for splits along directions on the simplex (HMC-DFI), "hard" for splits that look at
+        one input each (HMC-DF).
+    published
+        Whether the sampler is adapted anew within every iteration, from where the chain is, as in
+        the paper. That is not exact, and many times slower.
+{MODEL}
+{USE}
+
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.soft_posterior.SoftPosterior
+        Draws of trees, [chain, draw].
+    diagnostics_ : dict
+        Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log joint and
+        the number of leaves.{{fitted}}
+{FITTED}
+
+    Notes
+    -----
+    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05. Chains that jump between
+    topologies give no evidence; `DCCTreeRegressor` and `DCCTreeClassifier` do.
+
+    References
+    ----------
+    Cochrane, Wills and Johnson 2023, RJHMC-Tree for exploration of the Bayesian decision tree
+    posterior.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import {{name}}
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = {{targets}}
+    >>> few = {{{{"chains": 2, "burn_in": 10, "draws": 40, "warmup": 60}}}}
+    >>> model = {{name}}(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> model.posterior_.topologies[0].code
+    '100'
+"""
+
+
+class _RJHMCTree(SoftTreeEstimator):
+    """What classification and regression share."""
+
+    chains: int
+    burn_in: int
+    draws: int
+    warmup: int
+    inputs: Literal["soft", "hard"]
+    published: bool
+    max_splits: int | None
+    progress: bool
+
+    def _check(self) -> None:
+        super()._check()
+        require_boolean("published", self.published)
+        if self.inputs not in ("soft", "hard"):
+            raise ValueError(f"inputs must be 'soft' or 'hard'; got {self.inputs!r}.")
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any):
+        problem = self._pose(X, y, sample_weight)
+        rjhmc = RJHMC(
+            sampler=NUTS(warmup=self.warmup, h_init=self.h_init, h_final=self.h_final),
+            topology_prior=self.topology_prior_,
+            max_splits=self.max_splits,
+            published=self.published,
+        )
+        is_hard = self.inputs == "hard"
+        seed = self._draw_seed()
+        with counting("iterations", shown=self.progress) as report:
+            walk = rjhmc.sample(
+                jax.random.key(seed),
+                self.model_,
+                problem.x,
+                problem.y,
+                hard_inputs=is_hard,
+                chains=self.chains,
+                draws=self.burn_in + self.draws,
+                tell=report or (lambda iterations: None),
+            )
+        kept = slice(self.burn_in, None)
+        posterior = along_chains(
+            walk.topologies,
+            walk.topology[:, kept],
+            walk.position[:, kept],
+            None if walk.inputs is None else walk.inputs[:, kept],
+            lambda n: SoftDensity(self.model_, problem.x, problem.y, n, is_hard),
+            sharpness=self.h_final,
+            names=self.schema_.features,
+            matrix=problem.matrix,
+            scaling=problem.scaling,
+            sample_stats={"log_joint": walk.log_joint[:, kept]},
+        )
+        quantities = {"log_joint": walk.log_joint[:, kept], "num_leaves": posterior.num_leaves}
+        self.diagnostics_ = {name: of._asdict() for name, of in diagnose(quantities).items()}
+        self._restore(posterior, {"seed": seed})
+        worst = max(found["r_hat"] for found in self.diagnostics_.values())
+        if worst > _LARGEST_R_HAT:
+            warnings.warn(
+                f"The chains disagree: R-hat is {worst:.2f} (at most {_LARGEST_R_HAT} is wanted). "
+                f"Raise draws, or use a DCC-Tree.",
+                ConvergenceWarning,
+                stacklevel=3,  # the caller of `fit`
+            )
+        return self
+
+
+class RJHMCTreeRegressor(SoftTargets, RegressorMixin, _RJHMCTree):
+    """Regress by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023)."""
+
+    def __init__(
+        self,
+        *,
+        chains: int = 4,
+        burn_in: int = 500,
+        draws: int = 500,
+        warmup: int = 500,
+        inputs: Literal["soft", "hard"] = "soft",
+        published: bool = False,
+        h_init: float = 0.1,
+        h_final: float = 0.025,
+        model: SoftRegression | None = None,
+        topology_prior: TopologyPrior | None = None,
+        max_splits: int | None = None,
+        routing: Literal["soft", "hard"] | float = "soft",
+        drop_first: bool = False,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.chains = chains
+        self.burn_in = burn_in
+        self.draws = draws
+        self.warmup = warmup
+        self.inputs = inputs
+        self.published = published
+        self.h_init = h_init
+        self.h_final = h_final
+        self.model = model
+        self.topology_prior = topology_prior
+        self.max_splits = max_splits
+        self.routing = routing
+        self.drop_first = drop_first
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "RJHMCTreeRegressor":
+        """Sample trees whose topology changes along the chain.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
+        y
+            Targets [n].
+        sample_weight
+            How often each row is repeated, integers [n].
+
+        Raises
+        ------
+        ValueError
+            If the input or a parameter is unfit; the message names the column, row or parameter.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+class RJHMCTreeClassifier(SoftClasses, ClassifierMixin, _RJHMCTree):
+    """Classify by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023)."""
+
+    def __init__(
+        self,
+        *,
+        chains: int = 4,
+        burn_in: int = 500,
+        draws: int = 500,
+        warmup: int = 500,
+        inputs: Literal["soft", "hard"] = "soft",
+        published: bool = False,
+        h_init: float = 0.1,
+        h_final: float = 0.025,
+        model: SoftClassification | None = None,
+        topology_prior: TopologyPrior | None = None,
+        max_splits: int | None = None,
+        routing: Literal["soft", "hard"] | float = "soft",
+        votes: Votes = "probability",
+        classes: Any = None,
+        drop_first: bool = False,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.chains = chains
+        self.burn_in = burn_in
+        self.draws = draws
+        self.warmup = warmup
+        self.inputs = inputs
+        self.published = published
+        self.h_init = h_init
+        self.h_final = h_final
+        self.model = model
+        self.topology_prior = topology_prior
+        self.max_splits = max_splits
+        self.routing = routing
+        self.votes = votes
+        self.classes = classes
+        self.drop_first = drop_first
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "RJHMCTreeClassifier":
+        """Sample trees whose topology changes along the chain.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
+        y
+            Class labels [n].
+        sample_weight
+            How often each row is repeated, integers [n].
+
+        Raises
+        ------
+        ValueError
+            If the input or a parameter is unfit; the message names the column, row or parameter.
+        """
+        return self._fit(X, y, sample_weight)
+
+
+RJHMCTreeClassifier.__doc__ = f"{RJHMCTreeClassifier.__doc__}{_PARAMETERS}".format(
+    model="SoftClassification",
+    default="class\n        probabilities integrated out, uniform a priori (equation 8)",
+    classes=CLASSES,
+    fitted="""
+    classes_ : numpy.ndarray
+        Labels, sorted.""",
+    name="RJHMCTreeClassifier",
+    targets="(X[:, 0] > 0.5).astype(int)",
+)
+RJHMCTreeRegressor.__doc__ = f"{RJHMCTreeRegressor.__doc__}{_PARAMETERS}".format(
+    model="SoftRegression",
+    default="priors\n        on the scale of y (``SoftRegression.scaled_to``)",
+    classes="",
+    fitted="",
+    name="RJHMCTreeRegressor",
+    targets="np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
+)

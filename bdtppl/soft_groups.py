@@ -1,0 +1,95 @@
+"""Draws of soft trees as groups of labelled arrays, and back.
+
+The groups are those of `bdtppl.groups`: ``posterior``, ``sample_stats`` and ``trees``; and
+``topologies``, what is known of each topology.
+"""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bdtppl.groups import class_labels, label_sample_stats, read_sample_stats
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.soft_trees import SoftTrees
+from bdtppl.models.topology import Topology
+
+__all__ = ["label_soft_draws", "read_soft_draws"]
+
+_DRAWS = ("chain", "draw")
+_ARRAYS = {
+    "paths": (*_DRAWS, "leaf", "split"),
+    "is_leaf": (*_DRAWS, "leaf"),
+    "direction": (*_DRAWS, "split", "feature"),
+    "threshold": (*_DRAWS, "split"),
+}
+_TOPOLOGIES = ("probability", "log_evidences", "log_evidence_ses")
+
+
+def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
+    """Label what depends on the draws alone.
+
+    Parameters
+    ----------
+    posterior
+        Draws of soft trees.
+    classes
+        Class labels [c], for classification.
+
+    Returns
+    -------
+    dict
+        The groups ``posterior``, ``sample_stats``, ``trees`` and ``topologies``. Parameters of
+        splits and leaves that a tree has not are 0.
+    """
+    trees = posterior.trees
+    chains, draws = posterior.topology.shape
+    coordinates = {"chain": range(chains), "draw": range(draws)}
+    by_feature = coordinates | {"feature": list(posterior.names)}
+    by_class = {} if classes is None else {"class": class_labels(classes)}
+    leaves = {name: ((*_DRAWS, *_leaf_axes(name, a)), a) for name, a in trees.leaves.items()}
+    shared = {name: leaves[name] for name, a in trees.leaves.items() if a.ndim == 2}
+    return {
+        "posterior": xr.Dataset(
+            {
+                "num_leaves": (_DRAWS, posterior.num_leaves),
+                "max_leaf_depth": (_DRAWS, posterior.depth),
+                "topology": (_DRAWS, posterior.topology),
+                "input_weight": ((*_DRAWS, "feature"), posterior.input_weights),
+                **shared,
+            },
+            by_feature,
+        ),
+        "sample_stats": label_sample_stats(posterior.sample_stats, coordinates),
+        "trees": xr.Dataset(
+            {name: (axes, getattr(trees, name)) for name, axes in _ARRAYS.items()}
+            | {f"leaf_{name}": variable for name, variable in leaves.items()},
+            by_feature | (by_class if "classes" in leaves else {}),
+        ),
+        "topologies": xr.Dataset(
+            {name: ("topology", getattr(posterior, name)) for name in _TOPOLOGIES},
+            {"topology": [shape.code for shape in posterior.topologies]},
+        ),
+    }
+
+
+def read_soft_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
+    """Rebuild, by the names of `SoftPosterior`, what `label_soft_draws` has labelled."""
+    trees, found = groups["trees"], groups["topologies"]
+    leaves = {
+        str(name).removeprefix("leaf_"): variable.values
+        for name, variable in trees.items()
+        if str(name).startswith("leaf_")
+    }
+    return {
+        "trees": SoftTrees(**{name: trees[name].values for name in _ARRAYS}, leaves=leaves),
+        "topology": groups["posterior"]["topology"].values,
+        "topologies": tuple(Topology(str(code)) for code in found["topology"].values),
+        "sample_stats": read_sample_stats(groups["sample_stats"])[0],
+        **{name: found[name].values for name in _TOPOLOGIES},
+    }
+
+
+def _leaf_axes(name: str, values: np.ndarray) -> tuple[str, ...]:
+    """Axes of a leaf parameter behind those of draws."""
+    return () if values.ndim == 2 else ("leaf", "class")[: values.ndim - 2]

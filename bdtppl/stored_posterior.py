@@ -1,0 +1,134 @@
+"""A posterior as groups of labelled arrays and JSON, and back to the last bit.
+
+Hard and soft trees have groups of their own; the key "kind" tells them apart. Where it is missing,
+trees are hard.
+"""
+
+from typing import Any
+
+import xarray as xr
+
+from bdtppl.encoding import decode, encode
+from bdtppl.groups import label_draws, read_sample_stats, read_trees
+from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.data import Design
+from bdtppl.soft_groups import label_soft_draws, read_soft_draws
+
+__all__ = ["describe_posterior", "rebuild_posterior"]
+
+_DESIGN_AXES = {
+    "matrix": ("row", "feature"),
+    "codes": ("row", "feature"),
+    "weights": ("row",),
+    "num_codes": ("feature",),
+    "cut_threshold": ("code",),
+    "low_edge": ("code",),
+    "high_edge": ("code",),
+    "is_indicator": ("feature",),
+}
+
+
+def describe_posterior(
+    posterior: Posterior | SoftPosterior, classes: Any = None
+) -> tuple[dict, dict[str, xr.Dataset]]:
+    """Take a posterior apart into what goes to JSON and groups of arrays.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    classes
+        Class labels [c], for classification.
+
+    Raises
+    ------
+    ValueError
+        If its model cannot be stored.
+    """
+    evidence = {
+        name: encode(getattr(posterior, name), name) for name in ("log_evidence", "log_evidence_se")
+    }
+    shared = {"feature_names": list(posterior.names), **evidence}
+    if isinstance(posterior, SoftPosterior):
+        groups = label_soft_draws(posterior, classes=classes)
+        groups["training"] = xr.Dataset(
+            {
+                "matrix": (("row", "feature"), posterior.matrix),
+                "y": ("row", posterior.y),
+                "scaling": (("end", "feature"), posterior.scaling),
+            }
+        )
+        described = {
+            "kind": "soft",
+            "model": encode(posterior.model, "the model"),
+            "sharpness": encode(posterior.sharpness, "the sharpness"),
+        }
+    else:
+        groups = label_draws(posterior, classes=classes)
+        groups["training"] = _label_training(posterior)
+        described = {
+            "kind": "hard",
+            "prior": encode(posterior.prior, "the prior"),
+            "leaf": encode(posterior.leaf, "the leaf family"),
+        }
+    return described | shared, groups
+
+
+def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior | SoftPosterior:
+    """Rebuild what `describe_posterior` has taken apart.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If it cannot have written this.
+    """
+    kind = encoded.get("kind", "hard")
+    if kind not in ("hard", "soft"):
+        raise ValueError(f"posteriors of the kind {kind!r} are not known")
+    return _rebuild_soft(encoded, groups) if kind == "soft" else _rebuild_hard(encoded, groups)
+
+
+def _rebuild_soft(encoded: dict, groups: dict[str, xr.Dataset]) -> SoftPosterior:
+    training = groups["training"]
+    return SoftPosterior(
+        model=decode(encoded["model"]),
+        sharpness=decode(encoded["sharpness"]),
+        names=tuple(encoded["feature_names"]),
+        log_evidence=decode(encoded["log_evidence"]),
+        log_evidence_se=decode(encoded["log_evidence_se"]),
+        **{name: training[name].values for name in ("matrix", "y", "scaling")},
+        **read_soft_draws(groups),
+    )
+
+
+def _label_training(posterior: Posterior) -> xr.Dataset:
+    """Label the training rows: their design and their targets."""
+    design = posterior.design
+    variables = {name: (axes, getattr(design, name)) for name, axes in _DESIGN_AXES.items()}
+    coordinates = {
+        "row": range(design.num_rows),
+        "feature": list(design.names),
+        "code": range(len(design.cut_threshold)),
+    }
+    return xr.Dataset(variables | {"y": ("row", posterior.y)}, coordinates)
+
+
+def _rebuild_hard(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior:
+    training = groups["training"]
+    sample_stats, log_weights = read_sample_stats(groups["sample_stats"])
+    return Posterior(
+        trees=read_trees(groups["trees"]),
+        statistics=groups["trees"]["node_statistics"].values,
+        sample_stats=sample_stats,
+        leaf=decode(encoded["leaf"]),
+        prior=decode(encoded["prior"]),
+        design=Design(
+            **{name: training[name].values for name in _DESIGN_AXES},
+            names=tuple(encoded["feature_names"]),
+        ),
+        y=training["y"].values,
+        log_evidence=decode(encoded["log_evidence"]),
+        log_evidence_se=decode(encoded["log_evidence_se"]),
+        log_weights=log_weights,
+    )
