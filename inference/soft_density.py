@@ -1,61 +1,72 @@
 """The log density of a soft tree in coordinates without bounds, for all topologies of a size.
 
 NumPyro's models are written in terms of simplices, positive numbers and so on. Samplers by gradient
-want a function of one vector of reals: here it is, with the Jacobians of the transformations. The
-topology, the sharpness and the power of the likelihood are arguments, so code that is compiled for
-a number of splits serves every topology of that size at every stage of a run.
+want a function of one vector of reals: here it is, with the Jacobians of the transformations. A
+density is a pytree: rows, priors, the topology, the sharpness and the power of the likelihood are
+data, so code that is compiled for a number of splits and of rows serves every topology of that size
+at every stage of a run, under any prior and on any such table.
+
+Splits look along directions on the simplex (HMC-DFI), or each at one input (HMC-DF). The inputs are
+then discrete parameters, uniform a priori, which are drawn from their exact conditional laws.
+
+References
+----------
+Cochrane, Wills and Johnson 2023, RJHMC-Tree for exploration of the Bayesian decision tree
+posterior.
 """
 
+import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from numpyro.infer.util import initialize_model
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.infer.util import potential_energy
+
+from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
 __all__ = ["SoftDensity"]
 
 
+@pytree_dataclass
 class SoftDensity:
     """The unnormalised posterior of a model's parameters given n splits.
 
-    Parameters
+    Attributes
     ----------
     model
-        A `bdtppl.models.soft_tree` model, or any NumPyro model of (paths, x, y, sharpness, power=).
+        A `bdtppl.models.soft_tree` model, or any NumPyro model of (paths, x, y, sharpness, inputs=,
+        power=) that is a pytree (`jax.tree_util.Partial` makes one of a function).
     x, y
         Inputs float [N, d], scaled to [0, 1], and targets [N].
     num_splits
         Number of splits n.
-
-    Attributes
-    ----------
-    size
-        Number of coordinates.
+    hard_inputs
+        Whether each split looks at one input, and not along a direction.
     """
 
-    def __init__(self, model: Callable[..., None], x: Any, y: Any, num_splits: int):
-        self.model = model
-        self.x, self.y = jnp.asarray(x), jnp.asarray(y)
-        self.num_splits = num_splits
-        # Which paths these are does not matter: shapes and supports depend on their number alone.
-        self._any_paths = paths = np.zeros((num_splits + 1, num_splits), np.int8)
-        with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
-            found = initialize_model(
-                jax.random.key(0),
-                model,
-                dynamic_args=True,
-                model_args=(paths, self.x, self.y, 1.0),
-                model_kwargs={"power": 1.0},
-            )
-        self._potential, self._postprocess = found.potential_fn, found.postprocess_fn
-        flat, self._unravel = ravel_pytree(found.param_info.z)
-        self.size = flat.size
+    model: Callable[..., None]
+    x: Array
+    y: Array
+    num_splits: int = setting()
+    hard_inputs: bool = setting(default=False)
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return sum(math.prod(shape) for _, shape in self._sites.values())
 
     def log_density(
-        self, position: jax.Array, paths: Any, sharpness: Any, power: Any = 1.0
+        self,
+        position: jax.Array,
+        paths: Any,
+        sharpness: Any,
+        power: Any = 1.0,
+        inputs: Any = None,
     ) -> jax.Array:
         """Log of prior, Jacobian and likelihood.
 
@@ -69,13 +80,87 @@ class SoftDensity:
             h of the splits.
         power
             Power of the likelihood.
+        inputs
+            int [n]; the input of each split, if inputs are hard. Their prior is part of the result.
         """
-        with jax.numpy_rank_promotion("allow"):
-            potential = self._potential(paths, self.x, self.y, sharpness, power=power)
-            return -potential(self._unravel(position))
+        given, options = (paths, self.x, self.y, sharpness), {"inputs": inputs, "power": power}
+        prior = -self.num_splits * math.log(self.x.shape[1]) if self.hard_inputs else 0.0
+        with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
+            return prior - potential_energy(self.model, given, options, self.coordinates(position))
+
+    def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:
+        """Part a position [size] into the free coordinates of the model's sites."""
+        parts, start = {}, 0
+        for name, (_, shape) in self._sites.items():
+            stop = start + math.prod(shape)
+            parts[name] = position[start:stop].reshape(shape)
+            start = stop
+        return parts
+
+    def position(self, coordinates: dict[str, Any]) -> jax.Array:
+        """Join the coordinates of sites to a position [size]."""
+        parts = [jnp.ravel(coordinates[name]) for name in self._sites]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
     def parameters(self, position: jax.Array) -> dict[str, jax.Array]:
         """Values of the model's sites at one position, within their bounds."""
         with jax.numpy_rank_promotion("allow"):
-            sites = self._postprocess(self._any_paths, self.x, self.y, 1.0, power=1.0)
-            return sites(self._unravel(position))
+            parts = self.coordinates(position)
+            return {name: to(parts[name]) for name, (to, _) in self._sites.items()}
+
+    def draw_prior(self, rng_key: jax.Array) -> jax.Array:
+        """Draw a position [size] from the prior."""
+        with jax.numpy_rank_promotion("allow"):
+            drawn = self._drawn(rng_key)
+            parts = {name: to.inv(drawn[name][0]) for name, (to, _) in self._sites.items()}
+            return self.position(parts)
+
+    def draw_prior_inputs(self, rng_key: jax.Array) -> jax.Array | None:
+        """Draw inputs of splits int [n] from their prior; None for directions."""
+        if not self.hard_inputs:
+            return None
+        return jax.random.randint(rng_key, (self.num_splits,), 0, self.x.shape[1])
+
+    def draw_inputs(
+        self, rng_key: jax.Array, inputs: jax.Array, position: jax.Array, paths: Any, sharpness: Any
+    ) -> jax.Array:
+        """Draw the input of each split in turn given all else, over all d of them; int [n]."""
+
+        def draw(j, inputs):
+            choices = jnp.arange(self.x.shape[1])
+            log_density = jax.vmap(
+                lambda choice: self.log_density(
+                    position, paths, sharpness, inputs=inputs.at[j].set(choice)
+                )
+            )(choices)
+            key = jax.random.fold_in(rng_key, j)
+            return inputs.at[j].set(jax.random.categorical(key, log_density))
+
+        return jax.lax.fori_loop(0, self.num_splits, draw, inputs)
+
+    @cached_property
+    def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        """Transformation and shape of the free coordinates of each site, in the order of names."""
+        found = {}
+
+        def run(rng_key):
+            for name, (value, support) in sorted(self._drawn(rng_key).items()):
+                to = biject_to(support)
+                found[name] = to, to.inv(value).shape
+
+        with jax.numpy_rank_promotion("allow"):
+            jax.eval_shape(run, jax.random.key(0))
+        return found
+
+    def _drawn(self, rng_key: jax.Array) -> dict[str, tuple[jax.Array, Any]]:
+        """Value from the prior and support of each site."""
+        # Which paths and inputs these are does not matter: the prior depends on their number alone.
+        paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
+        inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
+        run = handlers.trace(handlers.seed(self.model, rng_key))
+        trace = run.get_trace(paths, self.x, self.y, 1.0, inputs=inputs, power=1.0)
+        return {
+            name: (site["value"], site["fn"].support)
+            for name, site in trace.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }

@@ -67,6 +67,11 @@ def leaf_probabilities(
     return reached
 
 
+def _is_row(values: Any) -> bool:
+    """Whether these are numbers in a row; inside a trace, tuples cannot become arrays."""
+    return isinstance(values, tuple | list) or np.ndim(values) == 1
+
+
 @pytree_dataclass
 class _Splits:
     """What regression and classification share: priors of the splits.
@@ -81,7 +86,7 @@ class _Splits:
     def _check_splits(self) -> None:
         message = "input_concentration must be positive; got {}."
         require(lambda a: a > 0, message, self.input_concentration)
-        if np.ndim(self.threshold_shapes) != 1 or len(self.threshold_shapes) != 2:
+        if not _is_row(self.threshold_shapes) or len(self.threshold_shapes) != 2:
             raise ValueError(f"threshold_shapes must be two numbers; got {self.threshold_shapes}.")
         for shape in self.threshold_shapes:
             require(lambda a: a > 0, "threshold_shapes must be positive; got {}.", shape)
@@ -214,7 +219,7 @@ class SoftClassification(_Splits):
 
     def __post_init__(self):
         self._check_splits()
-        if np.ndim(self.concentration) != 1 or len(self.concentration) < 2:
+        if not _is_row(self.concentration) or len(self.concentration) < 2:
             raise ValueError(
                 f"concentration must be one number for each of two classes or more; got "
                 f"{self.concentration!r}."

@@ -15,7 +15,7 @@ from bdtppl import (
     plot_structures,
     plot_trajectories,
 )
-from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.models.constraints import Constraints

@@ -56,7 +56,7 @@ def test_density_of_classification_and_a_lost_jacobian():
 
         class Lost(SoftDensity):
             def log_density(self, position, *arguments):
-                z = self._unravel(position)["threshold"]
+                z = self.coordinates(position)["threshold"]
                 lost = log_jacobian(biject_to(constraints.unit_interval), z)
                 return super().log_density(position, *arguments) - lost
 

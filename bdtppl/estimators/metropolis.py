@@ -18,9 +18,10 @@ from bdtppl.estimators.base import (
     require_finite,
     require_positive_integer,
 )
+from bdtppl.inference.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
-from bdtppl.inference.metropolis.diagnostics import diagnose, dissenting_chains, followed
+from bdtppl.inference.metropolis.diagnostics import followed
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample

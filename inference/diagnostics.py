@@ -1,0 +1,141 @@
+"""Do chains agree? Rank-normalised R-hat and effective sample sizes, and which chains dissent.
+
+Chains by gradients tell more: the Bayesian fraction of missing information, and the log density of
+their draws, from which the posterior mass of the mode that each chain is in can be estimated.
+
+References
+----------
+Vehtari, Gelman, Simpson, Carpenter and Burkner 2021, Rank-normalization, folding, and localization:
+an improved R-hat for assessing convergence of MCMC; Betancourt 2016, Diagnosing suboptimal
+cotangent disintegrations in Hamiltonian Monte Carlo.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "Diagnostics",
+    "diagnose",
+    "dissenting_chains",
+    "energy_information",
+    "log_masses",
+    "stuck",
+]
+
+_FEWEST_DRAWS = 4  # of a chain, for its two halves to vary
+_NEGLIGIBLE = 7.0  # nats below the best mode: less than a thousandth of its probability
+
+
+class Diagnostics(NamedTuple):
+    """How well chains agree on one quantity.
+
+    Attributes
+    ----------
+    r_hat
+        Rank-normalised R-hat: 1 where chains agree, NaN for a single chain or fewer than 4 draws.
+    ess
+        Bulk effective sample size of all chains together.
+    """
+
+    r_hat: float
+    ess: float
+
+
+def diagnose(quantities: Mapping[str, np.ndarray]) -> dict[str, Diagnostics]:
+    """Compare chains in quantities, float64 [chain, draw] each."""
+    import arviz
+
+    return {
+        name: Diagnostics(_r_hat(values), _number(arviz.ess, values))
+        for name, values in quantities.items()
+    }
+
+
+def dissenting_chains(values: np.ndarray, bound: float) -> list[int]:
+    """Name the chains to leave out, until the others' R-hat is at most a bound; two remain.
+
+    Of values [chain, draw] the chain is left out without which R-hat is least, and so on.
+    """
+    left = list(range(len(values)))
+    while len(left) > 2 and not _r_hat(values[left]) <= bound:
+        without = [_r_hat(values[[c for c in left if c != chain]]) for chain in left]
+        left.pop(int(np.argmin(without)))
+    return [chain for chain in range(len(values)) if chain not in left]
+
+
+def energy_information(energy: np.ndarray) -> np.ndarray:
+    """Bayesian fraction of missing information of each chain; below .3 is a sign of trouble.
+
+    Of energies [..., chain, draw] it is the mean square of their changes over their variance.
+    """
+    changes = np.diff(energy, axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (changes**2).mean(axis=-1) / energy.var(axis=-1)
+
+
+def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
+    """Estimate the log integral of the density over the mode that each chain is in.
+
+    The mean log density of draws from a law, plus the law's entropy, is the log of its normalising
+    constant; the entropy is taken to be that of a normal law with the draws' covariance. This
+    compares chains, it is no estimate of evidence.
+
+    Parameters
+    ----------
+    position
+        float [..., chain, draw, size]; at least two draws.
+    log_density
+        float [..., chain, draw]; unnormalised.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [..., chain]; -inf where a chain stands still.
+    """
+    num_draws, size = position.shape[-2:]
+    away = position - position.mean(axis=-2, keepdims=True)
+    covariance = np.swapaxes(away, -1, -2) @ away / (num_draws - 1)
+    # Few draws in many dimensions span no volume: shrink towards independent coordinates.
+    kept = num_draws / (num_draws + size)
+    covariance = np.where(np.eye(size, dtype=bool), covariance, kept * covariance)
+    with np.errstate(divide="ignore"):
+        log_volume = np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
+    return log_density.mean(axis=-1) + log_volume / 2
+
+
+def stuck(log_masses: np.ndarray, within: float = _NEGLIGIBLE) -> np.ndarray:
+    """Tell which chains are in modes of negligible mass, bool [..., chain].
+
+    Parameters
+    ----------
+    log_masses
+        float [..., chain]; see `log_masses`.
+    within
+        Nats below the best chain from which on a mode is negligible.
+
+    Examples
+    --------
+    >>> stuck(np.array([-50.0, -84.0, -51.5])).tolist()
+    [False, True, False]
+    """
+    return ~(log_masses >= log_masses.max(axis=-1, keepdims=True) - within)
+
+
+def _r_hat(values: np.ndarray) -> float:
+    """R-hat of values [chain, draw]; infinite where chains stand still at different values."""
+    import arviz
+
+    if len(values) < 2 or values.shape[1] < _FEWEST_DRAWS:
+        return float("nan")
+    if (values == values[:, :1]).all():
+        return 1.0 if (values == values[0, 0]).all() else float("inf")
+    return _number(arviz.rhat, values)
+
+
+def _number(function, values: np.ndarray) -> float:
+    if values.shape[1] < _FEWEST_DRAWS:
+        return float("nan")
+    with np.errstate(divide="ignore", invalid="ignore"):  # constant draws have no variance
+        return float(np.asarray(function(values)))

@@ -1,0 +1,363 @@
+"""Reversible jumps between topologies, and NUTS within them.
+
+A jump grows a leaf or prunes a split of two leaves. Growing leaves the leaf's parameters to the new
+left leaf and draws those of the split and of the right leaf from the prior; pruning drops them. All
+priors then cancel, and a jump from topology m to m' is accepted with probability
+
+    min(1, L(m') p(m') q(m | m') / (L(m) p(m) q(m' | m))),
+
+L the likelihood, p the prior of topologies and q the probabilities of `topology.neighbours`.
+
+Within a topology NUTS moves the parameters with a step size and masses of its own, which warm-up
+has found once, on a chain that starts at the prior. They do not depend on where the sampler has
+been, so the posterior is left exactly invariant. In the published scheme NUTS is adapted anew twice
+in every iteration, before and after the jump, from where the sampler is: this is not exact, and
+hundreds of times the work.
+
+References
+----------
+Green 1995, Reversible jump Markov chain Monte Carlo computation; Cochrane, Wills and Johnson 2023,
+RJHMC-Tree for exploration of the Bayesian decision tree posterior.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.nuts import NUTS, Chains
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.models.topology import Topology, TopologyPrior, neighbours
+
+__all__ = ["MOVES", "RJHMC", "Walk"]
+
+# Relative probabilities of moves after warm-up in Cochrane et al.'s program.
+MOVES: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
+
+
+class Walk(NamedTuple):
+    """Draws along chains; t topologies, l the most coordinates and k the most splits.
+
+    Attributes
+    ----------
+    topologies
+        The topologies that chains were in, t of them.
+    topology
+        int [chain, draw]; which of these.
+    position
+        float64 [chain, draw, l]; NaN beyond the coordinates of the topology.
+    inputs
+        int [chain, draw, k], -1 beyond its splits; None where splits look along directions.
+    log_joint
+        float64 [chain, draw]; log of prior (with that of the topology), Jacobian and likelihood.
+    is_accepted
+        bool [chain, draw]; whether the draw is in another topology than the one before.
+    """
+
+    topologies: list[Topology]
+    topology: np.ndarray
+    position: np.ndarray
+    inputs: np.ndarray | None
+    log_joint: np.ndarray
+    is_accepted: np.ndarray
+
+
+class _Place(NamedTuple):
+    """Where a chain is; the log density is that of prior, Jacobian and likelihood."""
+
+    topology: Topology
+    position: np.ndarray
+    inputs: np.ndarray | None
+    log_likelihood: float
+    log_density: float
+
+
+@dataclass(frozen=True)
+class RJHMC:
+    """Settings of the sampler, and its use.
+
+    Attributes
+    ----------
+    sampler
+        NUTS; its warm-up is that of every topology that is visited, or of every move in the
+        published scheme.
+    topology_prior
+        p(m).
+    moves
+        Relative probabilities of "grow", "prune" and "stay".
+    max_splits
+        Most splits; None for no limit.
+    published
+        Whether NUTS is adapted anew in every iteration; inexact.
+
+    Examples
+    --------
+    >>> from bdtppl.models.soft_tree import SoftRegression
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.random((20, 1))
+    >>> y = (x[:, 0] > 0.5) + rng.normal(0, 0.3, 20)
+    >>> rjhmc = RJHMC(NUTS(warmup=30, h_init=0.1, h_final=0.1), max_splits=1)
+    >>> walk = rjhmc.sample(jax.random.key(0), SoftRegression(), x, y, chains=2, draws=5)
+    >>> walk.topology.shape
+    (2, 5)
+    """
+
+    sampler: NUTS = field(default_factory=lambda: NUTS(warmup=500, h_init=0.1, h_final=0.005))
+    topology_prior: TopologyPrior = field(default_factory=TopologyPrior)
+    moves: Mapping[str, float] = field(default_factory=lambda: dict(MOVES))
+    max_splits: int | None = None
+    published: bool = False
+
+    def __post_init__(self):
+        neighbours(Topology("100"), moves=self.moves)  # says what is wrong with moves
+        if self.max_splits is not None and self.max_splits < 0:
+            raise ValueError(f"max_splits must be at least 0; got {self.max_splits}.")
+
+    @in_float64
+    def sample(
+        self,
+        rng_key: jax.Array,
+        model: Any,
+        x: np.ndarray,
+        y: np.ndarray,
+        *,
+        hard_inputs: bool = False,
+        chains: int = 4,
+        draws: int = 1_000,
+        tell: Callable[[int], None] = lambda num_draws: None,
+    ) -> Walk:
+        """Walk over topologies and their parameters, from draws of the prior.
+
+        Parameters
+        ----------
+        rng_key
+            Key.
+        model
+            A `bdtppl.models.soft_tree` model.
+        x, y
+            Inputs float [N, d], scaled to [0, 1], and targets [N].
+        hard_inputs
+            HMC-DF, where each split looks at one input; default HMC-DFI.
+        chains
+            Number of chains.
+        draws
+            Draws of each, all of them kept: the first ones depend on where chains start.
+        tell
+            Called with the number of draws made.
+        """
+        return _Run(self, rng_key, model, x, y, hard_inputs).walk(chains, draws, tell)
+
+
+class _Run:
+    """One run: densities of the sizes met, and how NUTS is tuned to the topologies met."""
+
+    def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool):
+        self.settings = settings
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        self.density = cache(lambda n: SoftDensity(model, x, y, n, hard_inputs))
+        self.key_tuning, self.key_chains = jax.random.split(rng_key)
+        self.tuned = cache(self._tuned)
+        self.ways = cache(
+            lambda topology: neighbours(
+                topology, moves=settings.moves, max_splits=settings.max_splits
+            )
+        )
+
+    def walk(self, num_chains: int, num_draws: int, tell) -> Walk:
+        words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
+        rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
+        iterate = self._published_iteration if self.settings.published else self._iteration
+        path = [self._started(rngs)]
+        for number in range(num_draws):
+            path.append(iterate(rngs, path[-1]))
+            tell(number + 1)
+        return self._written(path)
+
+    def _tuned(self, topology: Topology) -> Chains:
+        """Return a chain with NUTS tuned to a topology, whatever the walk has done."""
+        key = jax.random.fold_in(self.key_tuning, int("1" + topology.code, 2) % 2**31)
+        given = key, self.density(topology.num_splits), topology.paths
+        chain = self.settings.sampler.start(*given, 1)
+        return chain if self.settings.published else self.settings.sampler.warm_up(*given, chain)[0]
+
+    def _started(self, rngs) -> list[_Place]:
+        """Begin in topologies of the prior, each at the best of some draws."""
+        places = []
+        for rng in rngs:
+            topology = self.settings.topology_prior.sample(rng, max_splits=self.settings.max_splits)
+            density = self.density(topology.num_splits)
+            chain = self.settings.sampler.start(_key(rng), density, topology.paths, 1)
+            inputs = None if chain.inputs is None else chain.inputs[0]
+            places.append(self._scored(topology, chain.position[0], inputs))
+        return places
+
+    def _iteration(self, rngs, places: list[_Place]) -> list[_Place]:
+        """Jump, then move within the topology."""
+        places = [self._jumped(rng, place) for rng, place in zip(rngs, places, strict=True)]
+        return self._moved(rngs, places)
+
+    def _jumped(self, rng, place: _Place) -> _Place:
+        proposal, log_ratio = self._proposed(rng, place)
+        return proposal if np.log(rng.random()) < log_ratio else place
+
+    def _published_iteration(self, rngs, places: list[_Place]) -> list[_Place]:
+        """Move, jump, move again, and accept or reject all of it by the jump's ratio."""
+        before = self._moved(rngs, places)
+        jumps = [self._proposed(rng, place) for rng, place in zip(rngs, before, strict=True)]
+        after = self._moved(rngs, [proposal for proposal, _ in jumps])
+        return [
+            new if np.log(rng.random()) < log_ratio else old
+            for rng, new, old, (_, log_ratio) in zip(rngs, after, places, jumps, strict=True)
+        ]
+
+    def _proposed(self, rng, place: _Place) -> tuple[_Place, float]:
+        """Propose a neighbour and its parameters, with the log of the ratio to accept it by."""
+        old, ways = place.topology, self.ways(place.topology)
+        new = list(ways)[rng.choice(len(ways), p=list(ways.values()))]
+        if new == old:
+            return place, 0.0
+        proposal = self._scored(new, *self._carried(rng, place, new))
+        prior = self.settings.topology_prior
+        log_ratio = prior.log_prob(new) - prior.log_prob(old)
+        log_ratio += np.log(self.ways(new)[old]) - np.log(ways[new])
+        return proposal, log_ratio + proposal.log_likelihood - place.log_likelihood
+
+    def _carried(self, rng, place: _Place, new: Topology) -> tuple[np.ndarray, np.ndarray | None]:
+        """Carry parameters to a neighbour; what it has and the place has not is of the prior."""
+        old, density = place.topology, self.density(new.num_splits)
+        position, inputs = jax.tree.map(np.array, _prior_draw(density, _key(rng)))
+        grows = new.num_splits > old.num_splits
+        smaller, larger = (old, new) if grows else (new, old)
+        in_smaller, in_larger, splits = _shared(
+            smaller, larger, self.density(smaller.num_splits), self.density(larger.num_splits)
+        )
+        target, source = (in_larger, in_smaller) if grows else (in_smaller, in_larger)
+        position[target] = place.position[source]
+        if inputs is not None:
+            target, source = (splits, slice(None)) if grows else (slice(None), splits)
+            inputs[target] = place.inputs[source]
+        return position, inputs
+
+    def _scored(self, topology: Topology, position, inputs) -> _Place:
+        density, h = self.density(topology.num_splits), self.settings.sampler.h_final
+        scores = _scores(density, position, topology.paths, h, inputs)
+        return _Place(topology, position, inputs, *map(float, scores))
+
+    def _moved(self, rngs, places: list[_Place]) -> list[_Place]:
+        """Make a step of NUTS in each chain, after warm-up in the published scheme."""
+        sampler, moved = self.settings.sampler, list(places)
+        for num_splits in {place.topology.num_splits for place in places}:
+            rows = [r for r, p in enumerate(places) if p.topology.num_splits == num_splits]
+            each = [
+                self.tuned(places[row].topology)._replace(
+                    position=places[row].position[None],
+                    inputs=None if places[row].inputs is None else places[row].inputs[None],
+                )
+                for row in rows
+            ]
+            chains = jax.tree.map(lambda *arrays: np.stack(arrays), *each)
+            paths = np.stack([places[row].topology.paths for row in rows])
+            given = self.density(num_splits), paths
+            if self.settings.published:
+                keys = jax.random.wrap_key_data(np.stack([_key_data(rngs[row]) for row in rows]))
+                chains, _ = sampler.warm_up(keys, *given, chains)
+            keys = jax.random.wrap_key_data(np.stack([_key_data(rngs[row]) for row in rows]))
+            chains, _ = sampler.draw(keys, *given, chains, 1)
+            for place, row in enumerate(rows):
+                inputs = None if chains.inputs is None else chains.inputs[place, 0]
+                topology = places[row].topology
+                moved[row] = self._scored(topology, chains.position[place, 0], inputs)
+        return moved
+
+    def _written(self, path: list[list[_Place]]) -> Walk:
+        """Turn places [draw + 1][chain], the first of them the starts, into arrays."""
+        by_chain = list(zip(*path, strict=True))
+        draws = [place for chain in by_chain for place in chain[1:]]
+        topologies = sorted({place.topology for place in draws})
+        number = {topology: t for t, topology in enumerate(topologies)}
+        shape = len(by_chain), len(path) - 1
+
+        def padded(arrays: list[np.ndarray], fill: Any) -> np.ndarray:
+            width = max(map(len, arrays))
+            filled = np.full((len(arrays), width), fill)
+            for row, array in zip(filled, arrays, strict=True):
+                row[: len(array)] = array
+            return filled.reshape(*shape, width)
+
+        prior = self.settings.topology_prior
+        log_joint = [place.log_density + prior.log_prob(place.topology) for place in draws]
+        accepted = [
+            new.topology != old.topology
+            for chain in by_chain
+            for old, new in itertools.pairwise(chain)
+        ]
+        hard = draws[0].inputs is not None
+        return Walk(
+            topologies,
+            np.array([number[place.topology] for place in draws]).reshape(shape),
+            padded([place.position for place in draws], np.nan),
+            padded([place.inputs for place in draws], -1) if hard else None,
+            np.array(log_joint).reshape(shape),
+            np.array(accepted).reshape(shape),
+        )
+
+
+def _shared(
+    smaller: Topology, larger: Topology, of_smaller: SoftDensity, of_larger: SoftDensity
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find what a topology shares with one that has one of its leaves split.
+
+    Returns
+    -------
+    tuple
+        Places of the shared coordinates in the smaller and in the larger topology's positions, and
+        numbers in the larger of the smaller's splits.
+    """
+    code = smaller.code
+    grown = next(
+        place
+        for place, node in enumerate(code)
+        if node == "0" and f"{code[:place]}100{code[place + 1 :]}" == larger.code
+    )
+    split, leaf = code[:grown].count("1"), code[:grown].count("0")
+    splits, leaves = np.arange(smaller.num_splits), np.arange(smaller.num_leaves)
+    splits, leaves = splits + (splits >= split), leaves + (leaves > leaf)  # its left leaf keeps all
+    inside = of_smaller.coordinates(np.arange(of_smaller.size))
+    outside = of_larger.coordinates(np.arange(of_larger.size))
+    pairs = [(np.zeros(0, int), np.zeros(0, int))]
+    for name, own in inside.items():
+        theirs = outside[name]
+        if own.shape != theirs.shape:
+            theirs = theirs[splits if len(own) == smaller.num_splits else leaves]
+        pairs.append((own.ravel(), theirs.ravel()))
+    in_smaller, in_larger = map(np.concatenate, zip(*pairs, strict=True))
+    return in_smaller, in_larger, splits
+
+
+@jax.jit
+def _prior_draw(density: SoftDensity, rng_key: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    key_position, key_inputs = jax.random.split(rng_key)
+    return density.draw_prior(key_position), density.draw_prior_inputs(key_inputs)
+
+
+@jax.jit
+def _scores(
+    density: SoftDensity, position, paths, sharpness, inputs
+) -> tuple[jax.Array, jax.Array]:
+    """Log likelihood and log density."""
+    whole = density.log_density(position, paths, sharpness, inputs=inputs)
+    return whole - density.log_density(position, paths, sharpness, 0.0, inputs), whole
+
+
+def _key_data(rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, 2**32, 2, np.uint32)
+
+
+def _key(rng: np.random.Generator) -> jax.Array:
+    return jax.random.wrap_key_data(_key_data(rng))

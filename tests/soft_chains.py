@@ -1,0 +1,46 @@
+"""Chains on the soft regression of `soft_problems`, and their moments against quadrature."""
+
+import jax
+import numpy as np
+import soft_problems as sp
+from scipy import stats
+
+from bdtppl.inference.diagnostics import diagnose
+from bdtppl.inference.nuts import NUTS
+from bdtppl.models.soft_tree import SoftRegression
+
+MODEL = SoftRegression(
+    mean_loc=sp.LOC, mean_scale=sp.SCALE, noise_shape=sp.SHAPE, noise_scale=sp.RATE
+)
+SAMPLER = NUTS(warmup=500, h_init=0.3, h_final=sp.SHARPNESS)
+KEY = jax.random.key(0)
+
+
+def sampled(density, shape, chains=8, draws=1000, sampler=SAMPLER):
+    start = sampler.start(KEY, density, shape.paths, chains)
+    warm, _ = sampler.warm_up(KEY, density, shape.paths, start)
+    return sampler.draw(jax.random.key(1), density, shape.paths, warm, draws)
+
+
+def parameters(density, draws):
+    """Values of all sites, arrays [chain, draw, ...]."""
+    with jax.enable_x64(True):
+        return jax.jit(jax.vmap(jax.vmap(density.parameters)))(draws.position)
+
+
+def check_moments(values, expected, false_alarm=1e-4):
+    """Means and second moments within their Monte Carlo error; of all together one false alarm."""
+    quantities, truth = {}, {}
+    for name in expected.mean:
+        mean, sd = np.atleast_1d(expected.mean[name]), np.atleast_1d(expected.sd[name])
+        value = np.asarray(values[name]).reshape(*values[name].shape[:2], -1)
+        for j in range(len(mean)):
+            quantities[f"{name} {j}"], truth[f"{name} {j}"] = value[..., j], mean[j]
+            square = (value[..., j] - mean[j]) ** 2
+            quantities[f"{name} {j} spread"], truth[f"{name} {j} spread"] = square, sd[j] ** 2
+    found = diagnose(quantities)
+    bound = -stats.norm.ppf(false_alarm / 2 / len(truth))
+    for name, value in quantities.items():
+        error = (value.mean() - truth[name]) / (value.std() / np.sqrt(found[name].ess))
+        assert abs(error) < bound, f"{name}: {error:.1f} standard errors"
+        assert found[name].r_hat < 1.05

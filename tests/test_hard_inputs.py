@@ -1,0 +1,86 @@
+"""HMC-DF: inputs of splits from their exact conditional laws, between moves of NUTS."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import soft_problems as sp
+from scipy.special import logsumexp
+from scipy.stats import chisquare
+from soft_chains import KEY, MODEL, check_moments, parameters, sampled
+
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.models.pytrees import pytree_dataclass
+from bdtppl.models.topology import Topology
+
+SHAPE = Topology("100")
+
+
+def expected():
+    """Posterior moments over both inputs; of the input too."""
+    each = [sp.quadrature(SHAPE.code, (j,)) for j in range(2)]
+    log_evidence = np.array([found.log_evidence for found in each])
+    weight = np.exp(log_evidence - logsumexp(log_evidence))
+    mean, sd = {}, {}
+    for name in each[0].mean:
+        first = [found.mean[name] for found in each]
+        second = [found.sd[name] ** 2 + found.mean[name] ** 2 for found in each]
+        mean[name] = np.tensordot(weight, first, 1)
+        sd[name] = np.sqrt(np.tensordot(weight, second, 1) - mean[name] ** 2)
+    mean["input"], sd["input"] = weight[1], np.sqrt(weight[0] * weight[1])
+    return sp.Quadrature(0.0, mean, sd)
+
+
+def check_draws(density):
+    _, draws = sampled(density, SHAPE, draws=1500)
+    assert draws.inputs.shape == (8, 1500, 1)
+    values = parameters(density, draws) | {"input": draws.inputs[..., 0].astype(float)}
+    check_moments(values, expected())
+
+
+def test_one_split_has_the_moments_of_quadrature():
+    weight = expected().mean["input"]
+    assert 0.05 < weight < 0.95  # there is something to find out
+    check_draws(SoftDensity(MODEL, sp.X, sp.Y, 1, hard_inputs=True))
+
+
+@pytree_dataclass
+class Tempered(SoftDensity):
+    """Draws inputs from the square root of their law."""
+
+    def draw_inputs(self, rng_key, inputs, position, paths, sharpness):
+        log_density = [
+            self.log_density(position, paths, sharpness, inputs=inputs.at[0].set(choice))
+            for choice in range(2)
+        ]
+        return jax.random.categorical(rng_key, jax.numpy.stack(log_density) / 2, shape=(1,))
+
+
+def test_another_law_of_inputs_is_noticed():
+    with pytest.raises(AssertionError, match="standard errors"):
+        check_draws(Tempered(MODEL, sp.X, sp.Y, 1, hard_inputs=True))
+
+
+def test_conditional_laws_by_enumeration():
+    """Drawn in turn from an exact pair, pairs of inputs keep their law; one false alarm in 10^4."""
+    density = SoftDensity(MODEL, sp.X, sp.Y, 2, hard_inputs=True)
+    shape = Topology("10100")
+    pairs = list(itertools.product(range(2), repeat=2))
+    with jax.enable_x64(True):
+        position = np.asarray(density.draw_prior(KEY))
+        log_density = jax.jit(density.log_density)
+        values = [log_density(position, shape.paths, 0.15, 1.0, np.array(p)) for p in pairs]
+        law = np.exp(values - logsumexp(values))
+        number = np.random.default_rng(0).choice(4, 20_000, p=law)
+        draw = jax.jit(
+            jax.vmap(
+                lambda key, inputs: density.draw_inputs(
+                    key, inputs, jax.numpy.asarray(position), shape.paths, 0.15
+                )
+            )
+        )
+        drawn = np.asarray(draw(jax.random.split(KEY, 20_000), np.array(pairs)[number]))
+    counts = np.bincount(drawn @ [2, 1], minlength=4)
+
+    assert chisquare(counts, 20_000 * law).pvalue > 1e-4

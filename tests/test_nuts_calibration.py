@@ -1,0 +1,168 @@
+"""NUTS against NumPyro's own, and calibration on data that the model itself has simulated."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.infer
+import pytest
+import soft_problems as sp
+from numpyro import handlers
+from scipy.stats import chisquare
+from soft_chains import MODEL, SAMPLER, parameters, sampled
+
+from bdtppl.inference.diagnostics import diagnose
+from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.models.pytrees import pytree_dataclass
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.topology import Topology
+
+pytestmark = pytest.mark.slow
+SHAPE = Topology("100")
+
+
+def of_numpyro(num_chains=4, num_samples=2000):
+    """Draws of NumPyro's sampler, arrays [chain, draw, ...]."""
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        sampler = numpyro.infer.MCMC(
+            numpyro.infer.NUTS(MODEL),
+            num_warmup=500,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            chain_method="sequential",
+            progress_bar=False,
+        )
+        sampler.run(jax.random.key(7), SHAPE.paths, jnp.asarray(sp.X), jnp.asarray(sp.Y), 0.15)
+        return jax.tree.map(np.asarray, sampler.get_samples(group_by_chain=True))
+
+
+def check_agreement(ours, theirs):
+    """Means and spreads within 4 combined standard errors."""
+    for name, value in theirs.items():
+        for mine, other in zip(
+            np.moveaxis(np.asarray(ours[name]).reshape(*ours[name].shape[:2], -1), -1, 0),
+            np.moveaxis(value.reshape(*value.shape[:2], -1), -1, 0),
+            strict=True,
+        ):
+            for power in (1, 2):
+                means, errors = [], []
+                for draws in (mine, other):
+                    each = (draws - other.mean()) ** power
+                    means.append(each.mean())
+                    errors.append(each.std() / np.sqrt(diagnose({"": each})[""].ess))
+                assert abs(means[0] - means[1]) < 4 * np.hypot(*errors), (name, power)
+
+
+def test_moments_are_those_of_numpyros_sampler():
+    theirs = of_numpyro()
+    density = SoftDensity(MODEL, sp.X, sp.Y, 1)
+    _, draws = sampled(density, SHAPE, chains=8)
+    check_agreement(parameters(density, draws), theirs)
+    wider = SoftDensity(replace(MODEL, mean_scale=3.0), sp.X, sp.Y, 1)
+    _, draws = sampled(wider, SHAPE, chains=8)
+    with pytest.raises(AssertionError):
+        check_agreement(parameters(wider, draws), theirs)
+
+
+@pytree_dataclass
+class OfTargets:
+    """A density of which targets are data by topology, so that many are sampled side by side."""
+
+    density: SoftDensity
+
+    def log_density(self, position, paths, sharpness):
+        paths, y = paths
+        return replace(self.density, y=y).log_density(position, paths, sharpness)
+
+    def draw_prior(self, rng_key):
+        return self.density.draw_prior(rng_key)
+
+    def draw_prior_inputs(self, rng_key):
+        return None
+
+
+MODELS = {
+    "regression": (SoftRegression(0.0, 1.0, 3.0, 0.5), np.zeros(24)),
+    "mixture": (
+        SoftClassification(concentration=(1.0, 1.0), likelihood="mixture"),
+        np.zeros(24, int),
+    ),
+}
+_REPEATS, _THIN, _KEPT = 300, 8, 31
+
+
+def ranks(model, y, sharpness=sp.SHARPNESS):
+    """Ranks of drawn parameters among draws given data simulated from them, [quantity, repeat]."""
+    x = sp.X[:, :1]
+    density = SoftDensity(model, x, y, 1)
+
+    def simulate(key):
+        key_position, key_y = jax.random.split(key)
+        position = density.draw_prior(key_position)
+        values = density.parameters(position)
+        run = handlers.substitute(handlers.seed(model, key_y), data=values)
+        trace = handlers.trace(run).get_trace(SHAPE.paths, x, None, sp.SHARPNESS)
+        return position, trace["y"]["value"]
+
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        keys = jax.random.split(jax.random.key(3), _REPEATS)
+        truth, data = jax.tree.map(np.asarray, jax.jit(jax.vmap(simulate))(keys))
+    sampler = NUTS(warmup=300, h_init=sharpness, h_final=sharpness)
+    paths = np.broadcast_to(SHAPE.paths, (_REPEATS, *SHAPE.paths.shape)), data
+    given = keys, OfTargets(density), paths
+    chains, _ = sampler.warm_up(*given, sampler.start(*given, 1))
+    keys = jax.random.split(jax.random.key(4), _REPEATS)
+    _, draws = sampler.draw(keys, *given[1:], chains, _THIN * _KEPT)
+    position = draws.position[:, 0, _THIN - 1 :: _THIN]
+
+    @jax.jit
+    @jax.vmap
+    def quantities(position, y):
+        each = replace(density, y=y)
+        values = each.parameters(position)
+        first = {name: jnp.ravel(value)[0] for name, value in values.items()}
+        power = [each.log_density(position, SHAPE.paths, sp.SHARPNESS, p) for p in (1.0, 0.0)]
+        return jnp.stack([*first.values(), power[0] - power[1]])
+
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        true = np.asarray(quantities(truth, data))
+        flat = position.reshape(-1, position.shape[-1])
+        drawn = np.asarray(quantities(flat, data.repeat(_KEPT, axis=0)))
+    return (drawn.reshape(_REPEATS, _KEPT, -1) < true[:, None]).sum(1).T
+
+
+def check_uniform(found):
+    """Ranks 0 to 31 in 8 bins; of all quantities together one false alarm in 10^4."""
+    for each in found:
+        counts = np.histogram(each, bins=8, range=(-0.5, 31.5))[0]
+        assert chisquare(counts).pvalue > 1e-4 / len(found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calibration(name):
+    check_uniform(ranks(*MODELS[name]))
+
+
+def test_another_sharpness_is_not_calibrated():
+    with pytest.raises(AssertionError):
+        check_uniform(ranks(*MODELS["regression"], sharpness=0.6))
+
+
+def test_known_splits_have_conjugate_answers():
+    """Means given thresholds and variance are normal."""
+    reached = sp._reached("100", ((0.5 - sp.X[:, 0]) / sp.SHARPNESS)[None])
+    precision = reached @ reached.T / 0.2 + np.eye(2) / sp.SCALE**2
+    mean = sp.LOC + np.linalg.solve(precision, reached @ (sp.Y - sp.LOC) / 0.2)
+
+    def known(paths, x, y, sharpness, **options):
+        values = {"threshold": jnp.array([0.5]), "noise": jnp.array(0.2)}
+        handlers.condition(MODEL, data=values)(paths, x, y, sharpness, **options)
+
+    density = SoftDensity(jax.tree_util.Partial(known), sp.X[:, :1], sp.Y, 1)
+    _, draws = sampled(density, SHAPE, sampler=replace(SAMPLER, warmup=200))
+    values = parameters(density, draws)["mean"]
+    np.testing.assert_allclose(values.mean((0, 1)), mean, atol=0.02)
+    covariance = np.cov(np.asarray(values).reshape(-1, 2).T)
+    np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=0.1, atol=0.002)

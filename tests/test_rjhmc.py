@@ -1,0 +1,144 @@
+"""Frequencies of topologies against evidences by quadrature."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import soft_problems as sp
+from scipy import stats
+from soft_chains import MODEL
+
+from bdtppl.inference import rjhmc
+from bdtppl.inference.diagnostics import diagnose
+from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.rjhmc import RJHMC
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.topology import Topology, TopologyPrior, topologies
+
+PRIOR = TopologyPrior(0.7, 0.5)
+SETTINGS = RJHMC(
+    NUTS(warmup=150, h_init=sp.SHARPNESS, h_final=sp.SHARPNESS),
+    PRIOR,
+    moves={"grow": 0.4, "prune": 0.4, "stay": 0.2},
+    max_splits=2,
+)
+SHAPES = [shape for n in range(3) for shape in topologies(n)]
+
+
+def exact_probabilities(hard):
+    """Posterior of topologies; hard inputs sum over all choices of them."""
+
+    def evidence(shape):
+        if not hard:
+            return np.exp(sp.quadrature(shape.code).log_evidence)
+        every = list(itertools.product(range(2), repeat=shape.num_splits))
+        return np.mean([np.exp(sp.quadrature(shape.code, each).log_evidence) for each in every])
+
+    weight = np.array([np.exp(PRIOR.log_prob(shape)) * evidence(shape) for shape in SHAPES])
+    return weight / weight.sum()
+
+
+def check_frequencies(walk, expected, false_alarm=1e-4):
+    """Shares of topologies within their Monte Carlo error; a false alarm is one in 10^4."""
+    bound = -stats.norm.ppf(false_alarm / 2 / len(SHAPES))
+    number = {shape: t for t, shape in enumerate(walk.topologies)}
+    for shape, probability in zip(SHAPES, expected, strict=True):
+        found = (walk.topology == number.get(shape, -1)).astype(float)[:, 50:]
+        ess = diagnose({"": found})[""].ess
+        error = np.sqrt(probability * (1 - probability) / ess)
+        assert abs(found.mean() - probability) < bound * error, shape
+
+
+def walked(draws, chains=16, hard=False, settings=SETTINGS):
+    x = sp.X if hard else sp.X[:, :1]
+    return settings.sample(
+        jax.random.key(0), MODEL, x, sp.Y, hard_inputs=hard, chains=chains, draws=draws
+    )
+
+
+def test_arrays_of_a_walk():
+    walk = walked(30, chains=3)
+    assert walk.topology.shape == walk.log_joint.shape == walk.is_accepted.shape == (3, 30)
+    assert walk.is_accepted.any()
+    moved = np.diff(walk.topology, axis=1) != 0
+    np.testing.assert_array_equal(walk.is_accepted[:, 1:], moved)
+    assert walk.inputs is None
+    for t, shape in enumerate(walk.topologies):
+        density = SoftDensity(MODEL, sp.X[:, :1], sp.Y, shape.num_splits)
+        found = walk.position[walk.topology == t]
+        assert np.isfinite(found[:, : density.size]).all()
+        assert np.isnan(found[:, density.size :]).all()
+        with jax.enable_x64(True):
+            position = found[-1, : density.size]
+            log_joint = density.log_density(position, shape.paths, sp.SHARPNESS)
+        expected = float(log_joint) + PRIOR.log_prob(shape)
+        assert walk.log_joint[walk.topology == t][-1] == pytest.approx(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
+def test_frequencies_of_topologies(hard):
+    check_frequencies(walked(1500, hard=hard), exact_probabilities(hard))
+
+
+@pytest.mark.slow
+def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
+    right = rjhmc._Run._proposed
+
+    def lost(self, rng, place):
+        proposal, log_ratio = right(self, rng, place)
+        old, new = place.topology, proposal.topology
+        if new != old:
+            log_ratio -= np.log(self.ways(new)[old]) - np.log(self.ways(old)[new])
+        return proposal, log_ratio
+
+    monkeypatch.setattr(rjhmc._Run, "_proposed", lost)
+    with pytest.raises(AssertionError):
+        check_frequencies(walked(1500), exact_probabilities(hard=False))
+
+
+def test_what_a_jump_keeps():
+    """Growing leaf 1 of 11000 keeps its parameters on the left."""
+    smaller, larger = Topology("11000"), Topology("1101000")
+    model = SoftRegression(by_leaf=True)
+    of_smaller, of_larger = (SoftDensity(model, sp.X, sp.Y, n) for n in (2, 3))
+    inside, outside, splits = rjhmc._shared(smaller, larger, of_smaller, of_larger)
+    assert splits.tolist() == [0, 1]
+    old, new = np.arange(of_smaller.size), np.full(of_larger.size, -1)
+    new[outside] = old[inside]
+    assert sorted(inside) == old.tolist()
+    old, new = of_smaller.coordinates(old), of_larger.coordinates(new)
+    for name in ("direction", "threshold"):
+        np.testing.assert_array_equal(new[name][[0, 1]], old[name])
+        assert (new[name][2] == -1).all()
+    for name in ("mean", "noise"):
+        np.testing.assert_array_equal(new[name][[0, 1, 3]], old[name])
+        assert new[name][2] == -1
+
+
+@pytest.mark.slow
+def test_published_scheme_and_classification_run():
+    settings = RJHMC(NUTS(warmup=30, h_init=0.3, h_final=0.1), max_splits=2, published=True)
+    walk = walked(20, chains=2, settings=settings)
+    assert np.isfinite(walk.log_joint).all()
+    labels = (sp.Y > 0.5).astype(int)
+    settings = RJHMC(NUTS(warmup=30, h_init=0.3, h_final=0.1), max_splits=2)
+    walk = settings.sample(
+        jax.random.key(0), SoftClassification(), sp.X, labels, hard_inputs=True, chains=2, draws=20
+    )
+    assert walk.inputs.shape == (2, 20, max(s.num_splits for s in walk.topologies))
+    assert walk.log_joint.shape == (2, 20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"moves": {"swap": 1.0}}, "moves names 'swap'"),
+        ({"max_splits": -1}, "max_splits must be at least 0"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RJHMC(**settings)
