@@ -1,12 +1,22 @@
 """Frozen dataclasses that JAX sees through: parameters are leaves, settings are static."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
+from jax.tree_util import Partial
 
-__all__ = ["Array", "Number", "describe_kind", "pytree_dataclass", "require", "setting"]
+__all__ = [
+    "Array",
+    "Number",
+    "as_partial",
+    "describe_kind",
+    "pytree_dataclass",
+    "require",
+    "setting",
+]
 
 T = TypeVar("T")
 
@@ -29,6 +39,12 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     return jax.tree_util.register_dataclass(
         cls, data_fields=[f.name for f in fields if f.name not in static], meta_fields=static
     )
+
+
+def as_partial(function: Callable) -> Partial:
+    """Make a function a pytree, if it is none, so that compiled code can take it."""
+    # A Partial of a Partial would hide the data of the inner one.
+    return function if isinstance(function, Partial) else Partial(function)
 
 
 def require(condition, message: str, *values) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from bdtppl.inference import hard_model, node_scores
+from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.particle import filter as particle_filter
 from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed, settle
 from bdtppl.inference.particle.proposals import PROPOSALS
-from bdtppl.inference.particle.sample import log_mean, sample
+from bdtppl.inference.particle.sample import sample
 from bdtppl.inference.shapes import Shape
 from bdtppl.inference.written_trees import write_out
 from bdtppl.models.data import Design

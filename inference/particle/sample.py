@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.hard_model import pose
 from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
@@ -175,18 +176,6 @@ def sample(
         np.asarray(stages.is_resampled).sum(axis=0),
         np.asarray(stages.num_overflows),
     )
-
-
-def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
-    """Log of the mean of independent estimates, given by their logs [r], and its standard error.
-
-    By the delta method: the standard error of the mean over the mean; NaN for one estimate.
-    """
-    number = len(log_estimates)
-    result = float(np.logaddexp.reduce(log_estimates) - np.log(number))
-    if number == 1:
-        return result, float("nan")
-    return result, float(np.exp(log_estimates - result).std(ddof=1) / np.sqrt(number))
 
 
 def _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity) -> None:

@@ -1,0 +1,194 @@
+"""What estimators of evidence report, and the summary of importance weights.
+
+The mean of the weights target / proposal is an unbiased estimate of the evidence Z. Its logarithm
+is reported, with an error by the delta method, the effective sample size of the weights, and
+Pareto's k, the shape of their largest ones: above 0.7 neither the estimate nor its error can be
+relied on.
+
+References
+----------
+Vehtari, Simpson, Gelman, Yao and Gabry 2024, Pareto smoothed importance sampling.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+__all__ = [
+    "Evidence",
+    "EvidenceMethod",
+    "choose",
+    "log_mean",
+    "log_variance",
+    "pareto_k",
+    "summarise",
+]
+
+EvidenceMethod = Literal["auto", "lais", "smc"]
+
+_GREATEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4
+_LEAST_EFFECTIVE_SIZE = 100.0
+
+
+class Evidence(NamedTuple):
+    """An estimate of log Z.
+
+    Attributes
+    ----------
+    log_evidence, standard_error
+        The estimate, and the standard error of it.
+    method
+        "lais", "smc", "bridge", or "exact".
+    effective_size
+        Effective sample size of the weights; infinite where there are none.
+    pareto_k
+        Shape of the largest weights; minus infinity where there are none, or all are equal.
+    reason
+        Why this method was used.
+    """
+
+    log_evidence: float
+    standard_error: float
+    method: str
+    effective_size: float = np.inf
+    pareto_k: float = -np.inf
+    reason: str = ""
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether the weights are even enough for the error to be believed."""
+        return (
+            np.isfinite(self.log_evidence)
+            and self.pareto_k <= _GREATEST_PARETO_K
+            and self.effective_size >= _LEAST_EFFECTIVE_SIZE
+        )
+
+    def describe_weights(self) -> str:
+        """Say how even the weights are."""
+        return f"Pareto k {self.pareto_k:.2f}, effective sample size {self.effective_size:.0f}"
+
+    def warn(self) -> "Evidence":
+        """Warn if the weights are too uneven, and return the estimate."""
+        if not self.is_reliable:
+            warnings.warn(
+                f"log evidence {self.log_evidence:.2f} is not to be relied on: "
+                f"{self.describe_weights()}; wanted are at most {_GREATEST_PARETO_K} and at least "
+                f"{_LEAST_EFFECTIVE_SIZE:.0f}.",
+                stacklevel=2,
+            )
+        return self
+
+
+def summarise(log_weight: np.ndarray) -> Evidence:
+    """Estimate log Z from stratified importance weights.
+
+    Weights of one stratum, one proposal of a mixture, have independent errors around a mean of
+    their own, and the strata's means have mean Z. So only the variance within strata counts.
+    Strata of a single weight say nothing of that; then all are taken as one stratum, which errs on
+    the safe side.
+
+    Parameters
+    ----------
+    log_weight
+        float [..., m]; log target over proposal. The last axis is that of a stratum.
+
+    Returns
+    -------
+    Evidence
+        By the method "lais".
+    """
+    log_weight = np.asarray(log_weight, np.float64)
+    strata = log_weight.reshape(-1, log_weight.shape[-1])
+    if strata.shape[1] == 1:
+        strata = strata.reshape(1, -1)
+    highest = strata.max()
+    if not np.isfinite(highest):
+        return Evidence(-np.inf, np.inf, "lais", 0.0, np.inf)
+    weight = np.exp(strata - highest)
+    mean = weight.mean()
+    variance = weight.var(axis=1, ddof=1).mean() / weight.size
+    return Evidence(
+        log_evidence=float(np.log(mean) + highest),
+        standard_error=float(np.sqrt(variance) / mean),
+        method="lais",
+        effective_size=float(weight.sum() ** 2 / (weight**2).sum()),
+        pareto_k=pareto_k(log_weight),
+    )
+
+
+def log_variance(log_weight: np.ndarray) -> float:
+    """Log of the variance of weights given by their logs."""
+    log_weight = np.asarray(log_weight, np.float64)
+    highest = log_weight.max()
+    with np.errstate(divide="ignore"):
+        return float(2 * highest + np.log(np.exp(log_weight - highest).var()))
+
+
+def pareto_k(log_weight: np.ndarray) -> float:
+    """Estimate the shape of a generalised Pareto distribution of the largest weights.
+
+    Examples
+    --------
+    >>> normal = np.random.default_rng(0).normal(size=4000)
+    >>> bool(pareto_k(normal) < 0.7 < pareto_k(4 * normal))
+    True
+    """
+    log_weight = np.asarray(log_weight, np.float64).ravel()
+    if np.ptp(log_weight) < 1e-9:
+        return -np.inf
+    import arviz
+
+    if hasattr(arviz, "psislw"):
+        return float(arviz.psislw(log_weight)[1])
+    from arviz_stats.base import array_stats  # pyright: ignore[reportMissingImports]
+
+    return float(array_stats.psislw(log_weight)[1])
+
+
+def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
+    """Log of the mean of independent estimates, given by their logs [r], and its standard error.
+
+    By the delta method: the standard error of the mean over the mean; NaN for one estimate.
+    """
+    number = len(log_estimates)
+    result = float(np.logaddexp.reduce(log_estimates) - np.log(number))
+    if number == 1:
+        return result, float("nan")
+    return result, float(np.exp(log_estimates - result).std(ddof=1) / np.sqrt(number))
+
+
+def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]) -> Evidence:
+    """Take the estimate by importance sampling, or run tempered SMC for another one.
+
+    Parameters
+    ----------
+    method
+        "lais", "smc", or "auto": importance sampling where its weights are even enough.
+    layered
+        The estimate by layered adaptive importance sampling.
+    tempered
+        Runs SMC.
+
+    Returns
+    -------
+    Evidence
+        Its ``reason`` says why it was taken.
+
+    Raises
+    ------
+    ValueError
+        If the method is not known.
+    """
+    if method not in get_args(EvidenceMethod):
+        known = ", ".join(get_args(EvidenceMethod))
+        raise ValueError(f"method must be one of {known}; got {method!r}.")
+    if method == "lais":
+        return layered._replace(reason="asked for")
+    if method == "smc":
+        return tempered()._replace(reason="asked for")
+    found = layered.describe_weights()
+    if layered.is_reliable:
+        return layered._replace(reason=f"its weights are even enough: {found}")
+    return tempered()._replace(reason=f"weights of importance sampling are too uneven: {found}")

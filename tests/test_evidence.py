@@ -1,0 +1,65 @@
+"""Summaries of importance weights, and which estimate is taken."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bdtppl.inference.evidence import Evidence, choose, log_variance, pareto_k, summarise
+
+
+def test_summary_of_weights():
+    weight = np.array([[1.0, 3.0], [2.0, 6.0], [4.0, 4.0]])
+    found = summarise(np.log(weight) + 700)  # whose weights are too large for a float
+    assert found.log_evidence == pytest.approx(np.log(20 / 6) + 700)
+    within = np.array([2.0, 8.0, 0.0])
+    error = np.sqrt((within / 2).sum()) / 3 / (20 / 6)
+    assert found.standard_error == pytest.approx(error)
+    assert found.effective_size == pytest.approx(400 / 82)
+    assert log_variance(np.log(weight) + 700) == pytest.approx(np.log(weight.var()) + 1400)
+
+
+def test_single_weights_are_one_stratum():
+    weight = np.array([[1.0], [2.0], [6.0]])
+    found = summarise(np.log(weight))
+    assert found.standard_error == pytest.approx(weight.std(ddof=1) / np.sqrt(3) / 3)
+
+
+def test_no_weight_at_all():
+    found = summarise(np.full((3, 2), -np.inf))
+    assert found.log_evidence == -np.inf
+    assert not found.is_reliable
+
+
+def test_pareto_shapes():
+    """The estimate has a standard deviation of about .05 here: a false alarm has 1e-6."""
+    for shape in (0.3, 0.7, 1.0):
+        weight = stats.genpareto(shape).rvs(20_000, random_state=0)
+        assert pareto_k(np.log(weight)) == pytest.approx(shape, abs=0.25)
+    assert pareto_k(np.zeros(100)) == -np.inf
+
+
+def test_uneven_weights_warn():
+    heavy = np.log(stats.genpareto(1.2).rvs((500, 10), random_state=0))
+    with pytest.warns(UserWarning, match="Pareto k 1"):
+        summarise(heavy).warn()
+    light = np.log(stats.genpareto(0.1).rvs((500, 10), random_state=0))
+    summarise(light).warn()  # warnings are errors
+
+
+def test_which_estimate_is_taken():
+    even = Evidence(-3.0, 0.1, "lais", 500.0, 0.2)
+    uneven = even._replace(pareto_k=0.9)
+    few = even._replace(effective_size=20.0)
+
+    def smc():
+        return Evidence(-2.0, 0.1, "smc", 500.0)
+
+    assert choose("lais", uneven, smc).method == "lais"
+    assert choose("smc", even, smc).method == "smc"
+    assert choose("auto", even, smc).method == "lais"
+    for layered in (uneven, few):
+        found = choose("auto", layered, smc)
+        assert found.method == "smc"
+        assert layered.describe_weights() in found.reason
+    with pytest.raises(ValueError, match="method must be one of"):
+        choose("bridge", even, smc)
