@@ -144,6 +144,14 @@ def test_regression_agrees_with_the_exact_posterior(proposal):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("proposal", "agrees"), [("rotating", True), ("chipman", False)])
+def test_rotations_free_chains_that_are_trapped_below_a_poor_root(proposal, agrees):
+    X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    model = MetropolisTreeClassifier(proposal=proposal, draws=1000, random_state=0).fit(X, y)
+    assert (model.diagnostics_["log_joint"]["r_hat"] < 1.05) == agrees
+
+
+@pytest.mark.slow
 def test_chains_start_where_they_are_told():
     X, y = steps()
     options = {"warmup": 0, "draws": 4, "thin": 1, "random_state": 0}

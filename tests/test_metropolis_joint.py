@@ -43,7 +43,14 @@ class Joint:
 
     def __init__(self, family):
         self.case = ep.random_case(
-            "depth decay, gaps", family, 0, most_trees=200, weighted=False, max_depth=None
+            "depth decay, gaps",
+            family,
+            0,
+            most_trees=200,
+            num_rows=6,
+            weighted=False,
+            min_leaf=1,
+            max_depth=None,
         )
         self.start = Chains(self.case, self.case.prior, CAPACITY)
         self.model, self.trees = self.start.model, self.start.trees
