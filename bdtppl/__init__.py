@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
+        plot_density,
         plot_partitions,
         plot_predictive,
         plot_structures,
+        plot_topologies,
         plot_trajectories,
         plot_tree,
     )
@@ -55,9 +57,11 @@ __all__ = [
     "load",
     "models",
     "plot_boundaries",
+    "plot_density",
     "plot_partitions",
     "plot_predictive",
     "plot_structures",
+    "plot_topologies",
     "plot_trajectories",
     "plot_tree",
 ]
@@ -79,9 +83,11 @@ _DEFINED_IN = {
     "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
+    "plot_density": "bdtppl.plotting",
     "plot_partitions": "bdtppl.plotting",
     "plot_predictive": "bdtppl.plotting",
     "plot_structures": "bdtppl.plotting",
+    "plot_topologies": "bdtppl.plotting",
     "plot_trajectories": "bdtppl.plotting",
     "plot_tree": "bdtppl.plotting",
 }

@@ -268,8 +268,7 @@ class _ExactTree(TreeEstimator):
         """Posterior probability of the most probable tree."""
         return float(self._result.best.probability[0])
 
-    def _mixture(self, X: Any) -> LeafMixture:
-        matrix = self._matrix(X)
+    def _mixture_at(self, matrix: np.ndarray) -> LeafMixture:
         return self.exact_.predictive(matrix)
 
     def k_best(self, k: int) -> RankedTrees:

@@ -25,7 +25,6 @@ from bdtppl.inference.greedy_modal.tree_space import (
     numbered,
     tree_space,
 )
-from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
@@ -443,10 +442,6 @@ class _GreedyModalTree(TreeEstimator):
         matrix = super()._matrix(X)
         projections = [projected(matrix, direction) for direction in self.directions_]
         return np.column_stack([matrix, *projections])
-
-    def _mixture(self, X: Any) -> LeafMixture:
-        matrix = self._matrix(X)  # says where there has been no fit
-        return self.posterior_.predictive(matrix)
 
 
 class GreedyModalTreeClassifier(ClassLeaves, ClassifierMixin, _GreedyModalTree):

@@ -20,7 +20,6 @@ from bdtppl.inference.metropolis.diagnostics import followed
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample
-from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.posterior import Posterior, RankedTrees
@@ -313,10 +312,6 @@ class _MetropolisTree(TreeEstimator):
                 "log_evidence_ is estimated between powers of the likelihood from 0 to 1, and the "
                 "chains had no power 0: fit with temperatures=10, say."
             )
-
-    def _mixture(self, X: Any) -> LeafMixture:
-        matrix = self._matrix(X)
-        return self.posterior_.predictive(matrix)
 
     def k_best(self, k: int) -> RankedTrees:
         """List the k distinct trees of highest log joint among the draws.

@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.tables import require_positive_integer
-from bdtppl.inference.mixture import LeafMixture
 from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
@@ -273,10 +272,6 @@ class _ParticleTree(TreeEstimator):
             "map_rules": self.rules(),
             "split_inclusion": dict(zip(names, map(float, weights @ uses), strict=True)),
         }
-
-    def _mixture(self, X: Any) -> LeafMixture:
-        matrix = self._matrix(X)  # says where there has been no fit
-        return self.posterior_.predictive(matrix)
 
 
 class ParticleTreeClassifier(ClassLeaves, ClassifierMixin, _ParticleTree):

@@ -153,10 +153,9 @@ class SoftTreeEstimator(TableEstimator):
     def _training_rows(self) -> tuple[np.ndarray, None]:
         return self.posterior_.matrix, None
 
-    def _mixture(self, X: Any) -> ClassMixture | NoiseMixture:
-        check_is_fitted(self)
+    def _mixture_at(self, matrix: np.ndarray) -> ClassMixture | NoiseMixture:
         return self.posterior_.predictive(
-            self._matrix(X),
+            matrix,
             sharpness=self._sharpness(self.routing),
             votes=getattr(self, "votes", "probability"),
         )

@@ -42,7 +42,6 @@ class TableEstimator(BaseEstimator):
     posterior_: Any
     _read_targets: Any
     _as_targets: Any
-    _mixture: Any
 
     def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
         """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone.
@@ -118,6 +117,14 @@ class TableEstimator(BaseEstimator):
                 f"where the row goes."
             )
         return matrix
+
+    def _mixture(self, X: Any) -> Any:
+        """Posterior predictive of new rows; says where there has been no fit."""
+        return self._mixture_at(self._matrix(X))
+
+    def _mixture_at(self, matrix: np.ndarray) -> Any:
+        """Posterior predictive of rows [m, d] as `_matrix` has read them."""
+        return self.posterior_.predictive(matrix)
 
     def _own_columns(self, X: Any) -> Any:
         """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""

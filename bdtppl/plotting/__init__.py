@@ -1,16 +1,20 @@
 """Figures of trees and predictions; each function draws on given axes or makes its own figure."""
 
 from bdtppl.plotting.boundaries import plot_boundaries
+from bdtppl.plotting.density import plot_density
 from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
+from bdtppl.plotting.topologies import plot_topologies
 from bdtppl.plotting.trajectories import plot_trajectories
 from bdtppl.plotting.tree import plot_structures, plot_tree
 
 __all__ = [
     "plot_boundaries",
+    "plot_density",
     "plot_partitions",
     "plot_predictive",
     "plot_structures",
+    "plot_topologies",
     "plot_trajectories",
     "plot_tree",
 ]

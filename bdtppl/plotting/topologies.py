@@ -1,0 +1,157 @@
+"""Figures of the topologies of soft trees: their evidence and probabilities."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.topology import Topology
+from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_topologies"]
+
+_ROW = 0.62  # inches
+_GLYPH = 0.8  # width of the largest drawing of a topology, in inches
+_BAND = 2.0  # standard errors that error bars reach to each side
+
+
+def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the log evidence of the most probable topologies of soft trees, and their probabilities.
+
+    One row a topology, its shape at the left, with error bars of two standard errors (Figure 1 of
+    Cochrane et al. 2024). Evidence is that of a topology alone; the probability weighs it with the
+    topology's prior. Where the sampler gives no evidence, probabilities are drawn as bars.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator of soft trees.
+    k
+        Most topologies to draw.
+    ax
+        Axes to draw on. Default: those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    TypeError
+        If the model has no soft trees.
+    ValueError
+        If k is less than 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import RJHMCTreeRegressor, plot_topologies
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> few = {"chains": 2, "burn_in": 10, "draws": 40, "warmup": 60, "max_splits": 1}
+    >>> model = RJHMCTreeRegressor(random_state=0, **few).fit(X, X[:, 0] > 0.5)
+    >>> plot_topologies(model).get_xlabel()
+    'probability'
+    """
+    check_is_fitted(model)
+    found = model.posterior_
+    if not isinstance(found, SoftPosterior):
+        raise TypeError(
+            f"plot_topologies draws soft trees; a {type(model).__name__} has hard ones: use "
+            f"plot_structures."
+        )
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}.")
+    shown = range(min(k, len(found.topologies)))
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        size = 6.4, 1.0 + _ROW * len(shown)
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    probability = found.probability[: len(shown)]
+    if np.isnan(found.log_evidences[: len(shown)]).any():
+        ax.barh(shown, probability, height=0.5, color=ACCENT, gid="probability")
+        ends = probability
+        ax.set_xlabel("probability")
+    else:
+        ends, errors = found.log_evidences[: len(shown)], found.log_evidence_ses[: len(shown)]
+        bars = ax.errorbar(ends, shown, xerr=_BAND * errors, fmt="o", color=ACCENT, capsize=3)
+        bars.lines[0].set_gid("evidence")
+        ends = ends + _BAND * errors
+        ax.set_xlabel("log evidence of the topology, with two standard errors")
+    for row, (end, share) in enumerate(zip(ends, probability, strict=True)):
+        ax.annotate(
+            _percent(share), (end, row), (6, 0), textcoords="offset points", va="center", color=INK
+        )
+    ax.set_ylim(len(shown) - 0.5, -0.5)
+    ax.set_yticks(shown, [""] * len(shown))
+    ax.margins(x=0.18)
+    ax.grid(axis="x", color=FAINT, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0, pad=_GLYPH * 72)
+    shapes = [found.topologies[m] for m in shown]
+    scale = max(1, *(shape.num_splits for shape in shapes), *(shape.depth for shape in shapes))
+    for row, shape in enumerate(shapes):
+        _draw_shape(ax, shape, row, scale)
+    return ax
+
+
+def _draw_shape(ax: "Axes", shape: Topology, row: int, scale: int) -> None:
+    """Draw a topology to the left of the axes, beside its row; splits are dots, leaves squares."""
+    places, edges = _layout(shape)
+    transform = ax.get_yaxis_transform()  # x is a share of the axes' width, y a row
+    width = _GLYPH / ax.get_figure().get_size_inches()[0]
+    x = (
+        -0.02
+        - width
+        + width
+        * (places[:, 0] - places[:, 0].mean())
+        / (shape.num_leaves + 1)
+        * ((shape.num_leaves + 1) / (scale + 2))
+    )
+    y = row + 0.7 * ((places[:, 1] - places[:, 1].max() / 2) / max(scale, 2))
+    for start, stop in edges:
+        ax.plot(
+            x[[start, stop]],
+            y[[start, stop]],
+            color=LINE,
+            linewidth=1,
+            transform=transform,
+            clip_on=False,
+            zorder=1,
+        )
+    is_split = np.array([node == "1" for node in shape.code])
+    style = {"transform": transform, "clip_on": False, "zorder": 2, "s": 16}
+    ax.scatter(x[is_split], y[is_split], color=INK, **style)
+    ax.scatter(x[~is_split], y[~is_split], color=ACCENT, marker="s", gid=f"leaves-{row}", **style)
+
+
+def _layout(shape: Topology) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Place nodes in preorder: (x, depth) with leaves one apart; and edges from parents."""
+    places, edges = np.zeros((len(shape.code), 2)), []
+    nodes = iter(range(len(shape.code)))
+    num_leaves = 0
+
+    def walk(depth: int) -> int:
+        nonlocal num_leaves
+        node = next(nodes)
+        if shape.code[node] == "0":
+            places[node] = num_leaves, depth
+            num_leaves += 1
+            return node
+        children = walk(depth + 1), walk(depth + 1)
+        places[node] = places[list(children), 0].mean(), depth
+        edges.extend((node, child) for child in children)
+        return node
+
+    walk(0)
+    return places, edges
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 1e-3 else "< 0.1 %"
