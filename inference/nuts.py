@@ -131,7 +131,7 @@ class NUTS:
             Key, or keys [...], one per topology.
         density
             The density; a `bdtppl.inference.soft_density.SoftDensity`, or a pytree with its methods
-            ``log_density``, ``draw_prior`` and ``draw_prior_inputs``.
+            ``log_density``, ``position`` and ``draw_prior``.
         paths
             What the density knows of the topologies, arrays [..., n + 1, n].
         num_chains
@@ -144,9 +144,20 @@ class NUTS:
         ValueError
             If no try of some chain has a finite density.
         """
-        shared = Start(jax.device_put(density), np.float64(self.h_init), tries)
-        numbers = _numbers((*rng_key.shape, num_chains))
-        chains, log_density = begin(shared, rng_key, (numbers,), paths)
+        lead = *rng_key.shape, num_chains
+        words = np.asarray(jax.random.key_data(rng_key)).reshape(rng_key.size, -1).tolist()
+        drawn = [
+            density.draw_prior(np.random.default_rng([*of_topology, chain]), tries)
+            for of_topology in words
+            for chain in range(num_chains)
+        ]
+        parameters, inputs = jax.tree.map(
+            lambda *a: np.stack(a).reshape(*lead, *a[0].shape), *drawn
+        )
+        inputs = jax.tree.map(lambda a: a[..., 0, :], inputs)
+        shared = Start(jax.device_put(density), np.float64(self.h_init))
+        own = _numbers(lead), parameters, inputs
+        chains, log_density = begin(shared, rng_key, own, paths)
         if not np.isfinite(log_density).all():
             raise ValueError(
                 f"No density was finite in {tries} tries from the prior: scale inputs to [0, 1], "

@@ -142,7 +142,6 @@ class Start:
 
     density: Any
     sharpness: Any
-    tries: int = setting()
 
     @property
     def rehearsal(self) -> "Start":
@@ -170,12 +169,12 @@ class Steps:
 
 @PerChain
 def begin(shared: Start, rng_key: jax.Array, own: tuple, paths: Any) -> tuple[Chains, Any]:
-    """Put a chain at the best of some draws from the prior, and return the log density there."""
+    """Put a chain at the best of some parameters, and return the log density there."""
+    del rng_key
+    _, parameters, inputs = own
     density = shared.density
-    key_position, key_inputs = jax.random.split(jax.random.fold_in(rng_key, own[0]))
     with jax.numpy_rank_promotion("allow"):
-        position = jax.vmap(density.draw_prior)(jax.random.split(key_position, shared.tries))
-        inputs = density.draw_prior_inputs(key_inputs)
+        position = jax.vmap(density.position)(parameters)
         log_density = jax.vmap(_at(density, paths, shared.sharpness, inputs))(position)
         best = jnp.argmax(jnp.where(jnp.isfinite(log_density), log_density, -jnp.inf))
         averaging = dual_averaging_adaptation(0.8)[0](1.0)

@@ -231,7 +231,8 @@ class _Run:
     def _carried(self, rng, place: _Place, new: Topology) -> tuple[np.ndarray, np.ndarray | None]:
         """Carry parameters to a neighbour; what it has and the place has not is of the prior."""
         old, density = place.topology, self.density(new.num_splits)
-        position, inputs = jax.tree.map(np.array, _prior_draw(density, _key(rng)))
+        values, inputs = jax.tree.map(lambda a: a[0], density.draw_prior(rng, 1))
+        position = np.array(_position(density, values))
         grows = new.num_splits > old.num_splits
         smaller, larger = (old, new) if grows else (new, old)
         in_smaller, in_larger, splits = _shared(
@@ -341,9 +342,8 @@ def _shared(
 
 
 @jax.jit
-def _prior_draw(density: SoftDensity, rng_key: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    key_position, key_inputs = jax.random.split(rng_key)
-    return density.draw_prior(key_position), density.draw_prior_inputs(key_inputs)
+def _position(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
+    return density.position(parameters)
 
 
 @jax.jit

@@ -40,7 +40,7 @@ class SoftDensity:
     ----------
     model
         A `bdtppl.models.soft_tree` model, or any NumPyro model of (paths, x, y, sharpness, inputs=,
-        power=) that is a pytree (`jax.tree_util.Partial` makes one of a function).
+        power=) that is a pytree; to draw from the prior it needs a method ``draw_prior``.
     x, y
         Inputs float [N, d], scaled to [0, 1], and targets [N].
     num_splits
@@ -97,29 +97,36 @@ class SoftDensity:
             start = stop
         return parts
 
-    def position(self, coordinates: dict[str, Any]) -> jax.Array:
-        """Join the coordinates of sites to a position [size]."""
-        parts = [jnp.ravel(coordinates[name]) for name in self._sites]
-        return jnp.concatenate(parts) if parts else jnp.zeros(0)
-
     def parameters(self, position: jax.Array) -> dict[str, jax.Array]:
         """Values of the model's sites at one position, within their bounds."""
         with jax.numpy_rank_promotion("allow"):
             parts = self.coordinates(position)
             return {name: to(parts[name]) for name, (to, _) in self._sites.items()}
 
-    def draw_prior(self, rng_key: jax.Array) -> jax.Array:
-        """Draw a position [size] from the prior."""
+    def position(self, parameters: dict[str, Any]) -> jax.Array:
+        """Position [size] where the model's sites have given values."""
         with jax.numpy_rank_promotion("allow"):
-            drawn = self._drawn(rng_key)
-            parts = {name: to.inv(drawn[name][0]) for name, (to, _) in self._sites.items()}
-            return self.position(parts)
+            parts = [jnp.ravel(to.inv(parameters[name])) for name, (to, _) in self._sites.items()]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
-    def draw_prior_inputs(self, rng_key: jax.Array) -> jax.Array | None:
-        """Draw inputs of splits int [n] from their prior; None for directions."""
+    def draw_prior(
+        self, rng: np.random.Generator, num_draws: int
+    ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """Draw from the prior.
+
+        Returns
+        -------
+        tuple
+            Values of the model's sites, float64 [num_draws, ...]; and inputs of splits, int
+            [num_draws, n], None where they look along directions.
+        """
+        num_inputs = self.x.shape[1]
+        values = self.model.draw_prior(
+            rng, num_draws, self.num_splits, num_inputs, hard_inputs=self.hard_inputs
+        )
         if not self.hard_inputs:
-            return None
-        return jax.random.randint(rng_key, (self.num_splits,), 0, self.x.shape[1])
+            return values, None
+        return values, rng.integers(num_inputs, size=(num_draws, self.num_splits))
 
     def draw_inputs(
         self, rng_key: jax.Array, inputs: jax.Array, position: jax.Array, paths: Any, sharpness: Any
@@ -141,26 +148,20 @@ class SoftDensity:
     @cached_property
     def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Transformation and shape of the free coordinates of each site, in the order of names."""
+        # Which paths and inputs these are does not matter: sites depend on their number alone.
+        paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
+        inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
         found = {}
 
         def run(rng_key):
-            for name, (value, support) in sorted(self._drawn(rng_key).items()):
-                to = biject_to(support)
-                found[name] = to, to.inv(value).shape
+            trace = handlers.trace(handlers.seed(self.model, rng_key)).get_trace(
+                paths, self.x, self.y, 1.0, inputs=inputs, power=1.0
+            )
+            for name, site in sorted(trace.items()):
+                if site["type"] == "sample" and not site["is_observed"]:
+                    to = biject_to(site["fn"].support)
+                    found[name] = to, to.inv(site["value"]).shape
 
         with jax.numpy_rank_promotion("allow"):
             jax.eval_shape(run, jax.random.key(0))
         return found
-
-    def _drawn(self, rng_key: jax.Array) -> dict[str, tuple[jax.Array, Any]]:
-        """Value from the prior and support of each site."""
-        # Which paths and inputs these are does not matter: the prior depends on their number alone.
-        paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
-        inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
-        run = handlers.trace(handlers.seed(self.model, rng_key))
-        trace = run.get_trace(paths, self.x, self.y, 1.0, inputs=inputs, power=1.0)
-        return {
-            name: (site["value"], site["fn"].support)
-            for name, site in trace.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }

@@ -55,7 +55,7 @@ def leaf_probabilities(
         float [n + 1, N]; columns add up to 1.
     """
     if jnp.issubdtype(direction.dtype, jnp.integer):
-        looked_at = x.T[direction]
+        looked_at = jnp.asarray(x).T[direction]
     else:
         looked_at = direction @ x.T
     distance = (threshold[:, None] - looked_at) / sharpness
@@ -90,6 +90,17 @@ class _Splits:
             raise ValueError(f"threshold_shapes must be two numbers; got {self.threshold_shapes}.")
         for shape in self.threshold_shapes:
             require(lambda a: a > 0, "threshold_shapes must be positive; got {}.", shape)
+
+    def _draw_splits(self, rng, num_draws, num_splits, num_inputs, hard_inputs) -> dict:
+        """Draw the splits' sites from the prior."""
+        if num_splits == 0:
+            return {}
+        shape = num_draws, num_splits
+        drawn = {"threshold": rng.beta(*self.threshold_shapes, shape)}
+        if not hard_inputs and num_inputs > 1:
+            concentration = np.full(num_inputs, self.input_concentration)
+            drawn["direction"] = rng.dirichlet(concentration, shape)
+        return drawn
 
     def _reached(self, paths, x, sharpness, inputs) -> jax.Array:
         """Sample the splits and send the rows down, [n + 1, N]."""
@@ -189,6 +200,40 @@ class SoftRegression(_Splits):
         with numpyro.handlers.scale(scale=power):
             numpyro.sample("y", target, obs=y)
 
+    def draw_prior(
+        self,
+        rng: np.random.Generator,
+        num_draws: int,
+        num_splits: int,
+        num_inputs: int,
+        *,
+        hard_inputs: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Draw all sites from the prior by NumPy: to compile JAX's samplers takes seconds.
+
+        Parameters
+        ----------
+        rng
+            Generator.
+        num_draws
+            Number of draws.
+        num_splits, num_inputs
+            n and d.
+        hard_inputs
+            Whether inputs of splits are given, so that there are no directions.
+
+        Returns
+        -------
+        dict
+            Sites by name, float64 [num_draws, ...].
+        """
+        drawn = self._draw_splits(rng, num_draws, num_splits, num_inputs, hard_inputs)
+        leaves = num_draws, num_splits + 1
+        drawn["mean"] = rng.normal(self.mean_loc, self.mean_scale, leaves)
+        shape = leaves if self.by_leaf else num_draws
+        drawn["noise"] = self.noise_scale / rng.gamma(self.noise_shape, size=shape)
+        return drawn
+
     def target(self, reached: jax.Array, mean: jax.Array, noise: jax.Array) -> dist.Distribution:
         """Law of the targets [N] given probabilities of leaves [n + 1, N], means and noise."""
         variance = noise if self.noise_on == "variance" else noise**2
@@ -248,6 +293,22 @@ class SoftClassification(_Splits):
         of_class: Any = dist.Categorical(probs=probability)
         with numpyro.handlers.scale(scale=power):
             numpyro.sample("y", of_class, obs=y)
+
+    def draw_prior(
+        self,
+        rng: np.random.Generator,
+        num_draws: int,
+        num_splits: int,
+        num_inputs: int,
+        *,
+        hard_inputs: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Draw all sites from the prior; see `SoftRegression.draw_prior`."""
+        drawn = self._draw_splits(rng, num_draws, num_splits, num_inputs, hard_inputs)
+        if self.likelihood == "mixture":
+            concentration = np.asarray(self.concentration)
+            drawn["classes"] = rng.dirichlet(concentration, (num_draws, num_splits + 1))
+        return drawn
 
     def counts(self, reached: jax.Array, y: jax.Array) -> jax.Array:
         """Sum probabilities of leaves by class, float [n + 1, C]."""

@@ -35,11 +35,10 @@ def test_one_split_has_the_moments_of_quadrature(one_split):
 
 @pytree_dataclass
 class WithoutJacobian(SoftDensity):
-    """Lacks the Jacobian of thresholds, log s(z) + log s(-z)."""
+    """Lacks the Jacobian of the noise, whose coordinate is its logarithm."""
 
     def log_density(self, position, paths, sharpness, power=1.0, inputs=None):
-        z = self.coordinates(position)["threshold"]
-        lost = (jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z)).sum()
+        lost = self.coordinates(position)["noise"]
         return super().log_density(position, paths, sharpness, power, inputs) - lost
 
 

@@ -76,11 +76,11 @@ class OfTargets:
         paths, y = paths
         return replace(self.density, y=y).log_density(position, paths, sharpness)
 
-    def draw_prior(self, rng_key):
-        return self.density.draw_prior(rng_key)
+    def position(self, parameters):
+        return self.density.position(parameters)
 
-    def draw_prior_inputs(self, rng_key):
-        return None
+    def draw_prior(self, rng, num_draws):
+        return self.density.draw_prior(rng, num_draws)
 
 
 MODELS = {
@@ -98,17 +98,15 @@ def ranks(model, y, sharpness=sp.SHARPNESS):
     x = sp.X[:, :1]
     density = SoftDensity(model, x, y, 1)
 
-    def simulate(key):
-        key_position, key_y = jax.random.split(key)
-        position = density.draw_prior(key_position)
-        values = density.parameters(position)
-        run = handlers.substitute(handlers.seed(model, key_y), data=values)
+    def simulate(key, values):
+        run = handlers.substitute(handlers.seed(model, key), data=values)
         trace = handlers.trace(run).get_trace(SHAPE.paths, x, None, sp.SHARPNESS)
-        return position, trace["y"]["value"]
+        return density.position(values), trace["y"]["value"]
 
     with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
         keys = jax.random.split(jax.random.key(3), _REPEATS)
-        truth, data = jax.tree.map(np.asarray, jax.jit(jax.vmap(simulate))(keys))
+        values, _ = density.draw_prior(np.random.default_rng(0), _REPEATS)
+        truth, data = jax.tree.map(np.asarray, jax.jit(jax.vmap(simulate))(keys, values))
     sampler = NUTS(warmup=300, h_init=sharpness, h_final=sharpness)
     paths = np.broadcast_to(SHAPE.paths, (_REPEATS, *SHAPE.paths.shape)), data
     given = keys, OfTargets(density), paths
@@ -160,7 +158,12 @@ def test_known_splits_have_conjugate_answers():
         values = {"threshold": jnp.array([0.5]), "noise": jnp.array(0.2)}
         handlers.condition(MODEL, data=values)(paths, x, y, sharpness, **options)
 
-    density = SoftDensity(jax.tree_util.Partial(known), sp.X[:, :1], sp.Y, 1)
+    @pytree_dataclass
+    class Known(SoftDensity):
+        def draw_prior(self, rng, num_draws):
+            return {"mean": rng.normal(size=(num_draws, 2))}, None
+
+    density = Known(jax.tree_util.Partial(known), sp.X[:, :1], sp.Y, 1)
     _, draws = sampled(density, SHAPE, sampler=replace(SAMPLER, warmup=200))
     values = parameters(density, draws)["mean"]
     np.testing.assert_allclose(values.mean((0, 1)), mean, atol=0.02)

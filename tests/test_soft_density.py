@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import log_density
+from scipy import stats
 
 from bdtppl.inference.soft_density import SoftDensity
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
@@ -13,6 +14,7 @@ from bdtppl.models.topology import Topology, topologies
 
 RNG = np.random.default_rng(0)
 X, TARGETS, CLASSES = RNG.random((9, 3)), RNG.normal(size=9), RNG.integers(0, 2, 9)
+PATHS = Topology("11000").paths
 SUPPORTS = {"direction": "simplex", "threshold": "unit_interval", "noise": "positive"}
 
 
@@ -74,3 +76,72 @@ def test_topologies_of_a_size_share_their_code():
     assert len(np.unique(values)) > 5
     prior = function(position, Topology("1010100").paths, 0.1, 0.0)
     assert prior == function(position, Topology("1110000").paths, 0.3, 0.0)
+
+
+def test_priors_and_rows_are_data_too():
+    function = jax.jit(lambda density, position: density.log_density(position, PATHS, 0.2))
+    density = SoftDensity(SoftClassification(concentration=(1.0, 2.0)), X, CLASSES, 2)
+    other = SoftDensity(SoftClassification(concentration=(3.0, 1.0)), 1 - X, 1 - CLASSES, 2)
+    position = np.linspace(-1, 1, density.size)
+    values = [function(each, position) for each in (density, other)]
+    assert function._cache_size() == 1
+    for each, value in zip((density, other), values, strict=True):
+        assert value == pytest.approx(float(each.log_density(position, PATHS, 0.2)), rel=1e-5)
+
+
+def test_hard_inputs_have_a_uniform_prior():
+    with jax.enable_x64(True):
+        model = SoftRegression(mean_scale=2.0)
+        density = SoftDensity(model, X, TARGETS, 2, hard_inputs=True)
+        assert density.size == SoftDensity(model, X, TARGETS, 2).size - 2 * (X.shape[1] - 1)
+        position, inputs = np.linspace(-1, 1, density.size), np.array([2, 0])
+        values = density.parameters(position)
+        given = PATHS, X, TARGETS, 0.2
+        with jax.numpy_rank_promotion("allow"):
+            expected = log_density(model, given, {"inputs": inputs}, values)[0]
+            for name in ("threshold", "noise"):
+                transform = biject_to(getattr(constraints, SUPPORTS[name]))
+                expected += log_jacobian(transform, transform.inv(values[name]))
+        found = density.log_density(position, PATHS, 0.2, inputs=inputs)
+        assert found == pytest.approx(float(expected) - 2 * np.log(3))
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "hard"),
+    [
+        (SoftRegression(), TARGETS, False),
+        (SoftRegression(noise_on="sd", by_leaf=True), TARGETS, True),
+        (SoftClassification(), CLASSES, True),
+        (SoftClassification(likelihood="mixture"), CLASSES, False),
+    ],
+    ids=["regression", "noise by leaf", "hard inputs", "mixture"],
+)
+def test_gradients(model, y, hard):
+    """Against central differences."""
+    with jax.enable_x64(True):
+        density = SoftDensity(model, X, y, 2, hard)
+        position = np.random.default_rng(0).normal(size=density.size)
+        inputs = np.array([2, 0]) if hard else None
+        function = jax.jit(lambda z: density.log_density(z, PATHS, 0.2, 0.7, inputs))
+        gradient = jax.jit(jax.grad(function))(position)
+        steps = 1e-6 * np.eye(len(position))
+        expected = [(function(position + s) - function(position - s)) / 2e-6 for s in steps]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_draws_of_the_prior():
+    """Each parameter has its prior's law; of all together one false alarm in 10^4."""
+    model = SoftRegression(2.0, (2.0, 3.0), 0.5, 2.0, 3.0, 1.5)
+    density = SoftDensity(model, X, TARGETS, 2)
+    values, _ = density.draw_prior(np.random.default_rng(0), 2000)
+    with jax.enable_x64(True):
+        there = jax.jit(jax.vmap(lambda each: density.parameters(density.position(each))))(values)
+    for name, value in values.items():
+        np.testing.assert_allclose(there[name], value, rtol=1e-9)
+    laws = {"threshold": stats.beta(2, 3), "mean": stats.norm(0.5, 2)}
+    laws |= {"noise": stats.invgamma(3, scale=1.5), "direction": stats.beta(2, 4)}
+    for name, law in laws.items():
+        for column in np.asarray(values[name]).reshape(2000, -1).T:
+            assert stats.kstest(column, law.cdf).pvalue > 1e-5
+    np.testing.assert_allclose(values["direction"].sum(-1), 1)
+    assert stats.kstest(values["mean"][:, 0], stats.norm(0.5, 2.4).cdf).pvalue < 1e-5
