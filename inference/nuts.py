@@ -145,13 +145,16 @@ class NUTS:
             If no try of some chain has a finite density.
         """
         lead = *rng_key.shape, num_chains
-        words = np.asarray(jax.random.key_data(rng_key)).reshape(rng_key.size, -1)
+        words = np.asarray(jax.random.key_data(rng_key)).reshape(rng_key.size, -1).tolist()
         drawn = [
-            density.draw_prior(np.random.default_rng(each), num_chains * tries) for each in words
+            density.draw_prior(np.random.default_rng([*of_topology, chain]), tries)
+            for of_topology in words
+            for chain in range(num_chains)
         ]
-        parameters, inputs = jax.tree.map(lambda *a: np.concatenate(a), *drawn)
-        parameters = jax.tree.map(lambda a: a.reshape(*lead, tries, *a.shape[1:]), parameters)
-        inputs = jax.tree.map(lambda a: a.reshape(*lead, tries, *a.shape[1:])[..., 0, :], inputs)
+        parameters, inputs = jax.tree.map(
+            lambda *a: np.stack(a).reshape(*lead, *a[0].shape), *drawn
+        )
+        inputs = jax.tree.map(lambda a: a[..., 0, :], inputs)
         shared = Start(jax.device_put(density), np.float64(self.h_init))
         own = _numbers(lead), parameters, inputs
         chains, log_density = begin(shared, rng_key, own, paths)
