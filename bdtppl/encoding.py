@@ -96,11 +96,6 @@ def encode(value: Any, what: str) -> Any:
         return {"name": "dict", "items": pairs}
     if isinstance(value, Schema):
         return {"name": "Schema", "columns": value.to_json()}
-    if callable(value):
-        raise ValueError(
-            f"{what} cannot be saved: it is a function, and a model that is loaded executes "
-            f"nothing. Fit with a prior of numbers and words alone to save it."
-        )
     name = type(value).__name__
     if _PARTS.get(name) is type(value):
         parameters = {
@@ -108,6 +103,11 @@ def encode(value: Any, what: str) -> Any:
             for field in fields(value)
         }
         return {"name": name, **parameters}
+    if callable(value):
+        raise ValueError(
+            f"{what} cannot be saved: it is a function, and a model that is loaded executes "
+            f"nothing. Fit with a prior of numbers and words alone to save it."
+        )
     raise ValueError(
         f"{what} cannot be saved: it is a {type(value).__module__}.{type(value).__qualname__}, and "
         f"only numbers, text, arrays and bdtppl's own priors, leaf families and constraints can be."

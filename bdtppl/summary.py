@@ -1,7 +1,7 @@
 """A summary of a fit as people read it, within 80 columns."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -52,6 +52,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     Split inclusion  probability that a tree splits on the feature
       x0  1.000  ████████████████████████
     """
+    if "topologies" in summary:
+        return _soft_view(summary)
     facts = {
         "prior": summary["prior"],
         "leaf family": summary["leaf"],
@@ -108,6 +110,52 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         _heading(*shares),
         _indented(_shares(summary.get("split_inclusion") or summary["feature_importance"])),
     )
+
+
+def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
+    """Lay out the summary of soft trees."""
+    facts = {
+        "tree": summary["tree"],
+        "topology prior": summary["topology_prior"],
+        "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
+        "sharpness": f"{summary['sharpness']:g}, on inputs scaled to [0, 1]",
+    }
+    if "iterations" in summary:
+        facts["walk"] = f"{_counted(summary['iterations'], 'iteration')}"
+    if "largest_r_hat" in summary:
+        r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
+        facts["agreement"] = (
+            f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
+            f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
+        )
+    if summary["log_evidence"] is not None:
+        error = summary["log_evidence_se"]
+        facts["log evidence"] = f"{summary['log_evidence']:.3f} +- {error:.3f}"
+    facts["expected leaves"] = f"{summary['expected_leaves']:.2f}"
+    return Group(
+        facts_view(facts),
+        _heading("Topologies", f"{summary['topologies_found']:,} found; 1 a split, 0 a leaf"),
+        _indented(_topologies(summary["topologies"])),
+        _heading("Input weights", "mean direction of the splits"),
+        _indented(_shares(summary["input_weights"])),
+    )
+
+
+def _topologies(found: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    table.add_column(style="blue", no_wrap=True)
+    table.add_column(justify="right", style="dim")
+    for each in found[:_MOST_FEATURES]:
+        evidence = ""
+        if each["log_evidence"] is not None:
+            evidence = f"log Z {each['log_evidence']:.2f} +- {each['log_evidence_se']:.2f}"
+        share = each["probability"]
+        table.add_row(each["code"], f"{share:.3f}", _bar(share), evidence)
+    if len(found) > _MOST_FEATURES:
+        table.add_row(Text(f"{len(found) - _MOST_FEATURES} more", style="dim"))
+    return table
 
 
 def facts_view(facts: Mapping[str, str]) -> RenderableType:

@@ -352,7 +352,8 @@ def _scores(
 ) -> tuple[jax.Array, jax.Array]:
     """Log likelihood and log density."""
     whole = density.log_density(position, paths, sharpness, inputs=inputs)
-    return whole - density.log_density(position, paths, sharpness, 0.0, inputs), whole
+    nothing = jnp.zeros(())  # not the number, which NumPyro refuses as a power
+    return whole - density.log_density(position, paths, sharpness, nothing, inputs), whole
 
 
 def _key_data(rng: np.random.Generator) -> np.ndarray:

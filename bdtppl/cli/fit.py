@@ -24,6 +24,8 @@ class Model(StrEnum):
     greedy_modal = "greedy-modal"
     metropolis = "metropolis"
     particle = "particle"
+    dcc = "dcc"
+    rjhmc = "rjhmc"
 
 
 class Proposal(StrEnum):
@@ -35,6 +37,21 @@ class Proposal(StrEnum):
     regrow = "regrow"
     cyclic = "cyclic"
     independence = "independence"
+
+
+class Inputs(StrEnum):
+    """What soft splits look at."""
+
+    soft = "soft"
+    hard = "hard"
+
+
+class EvidenceName(StrEnum):
+    """Estimators of evidence by name."""
+
+    auto = "auto"
+    lais = "lais"
+    smc = "smc"
 
 
 class Task(StrEnum):
@@ -88,7 +105,7 @@ def fit(
             "description-length[:beta=...] or greedy-partition[:p=0.99].",
             show_default="leaf-penalty; greedy-partition for greedy modal trees; "
             "depth-decay for metropolis, with beta=0.5 for particle",
-            rich_help_panel="Model",
+            rich_help_panel="Model: hard trees",
         ),
     ] = None,
     prior_file: Annotated[
@@ -97,7 +114,7 @@ def fit(
             help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]] "
             "instead of --prior; the README has one.",
             show_default=False,
-            rich_help_panel="Model",
+            rich_help_panel="Model: hard trees",
         ),
     ] = None,
     leaf: Annotated[
@@ -106,38 +123,109 @@ def fit(
             help="Leaf family: dirichlet-categorical[:concentration=1], or "
             "normal-inverse-gamma with any of mean, pseudo_count, shape and scale.",
             show_default="the one for the task",
-            rich_help_panel="Model",
+            rich_help_panel="Model: hard trees",
         ),
     ] = None,
     bins: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Most buckets a feature, or 'none' for a cut between any two values, or 'auto' "
             "for the finest whose chart fits (none where there is no chart).",
-            rich_help_panel="Model",
+            show_default="auto",
+            rich_help_panel="Model: hard trees",
         ),
-    ] = "auto",
+    ] = None,
     binning: Annotated[
-        Binning, typer.Option(help="How buckets are cut.", rich_help_panel="Model")
-    ] = Binning.quantile,
+        Binning | None,
+        typer.Option(
+            help="How buckets are cut.",
+            show_default="quantile",
+            rich_help_panel="Model: hard trees",
+        ),
+    ] = None,
     grid: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="Instead of bins: this many evenly spaced cuts over each feature's range.",
             show_default=False,
-            rich_help_panel="Model",
+            rich_help_panel="Model: hard trees",
         ),
     ] = None,
     max_depth: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Most levels of splits.", show_default=False, rich_help_panel="Model"
+            min=0,
+            help="Most levels of splits.",
+            show_default=False,
+            rich_help_panel="Model: hard trees",
         ),
     ] = None,
     min_leaf: Annotated[
-        int, typer.Option(min=1, help="Fewest rows in a leaf.", rich_help_panel="Model")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Fewest rows in a leaf.",
+            show_default="1",
+            rich_help_panel="Model: hard trees",
+        ),
+    ] = None,
+    h_init: Annotated[
+        float | None,
+        typer.Option(
+            help="Sharpness of soft splits when warm-up begins; inputs are scaled to [0, 1].",
+            show_default="0.1",
+            rich_help_panel="Model: soft trees",
+        ),
+    ] = None,
+    h_final: Annotated[
+        float | None,
+        typer.Option(
+            help="Sharpness of soft splits; the smaller, the harder they are.",
+            show_default="0.025",
+            rich_help_panel="Model: soft trees",
+        ),
+    ] = None,
+    max_splits: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Most splits.", show_default=False, rich_help_panel="Model: soft trees"
+        ),
+    ] = None,
+    inputs: Annotated[
+        Inputs | None,
+        typer.Option(
+            help="Splits along directions (soft), or that look at one column each (hard).",
+            show_default="soft",
+            rich_help_panel="Inference: rjhmc",
+        ),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps of the walk over topologies.",
+            show_default="50",
+            rich_help_panel="Inference: dcc",
+        ),
+    ] = None,
+    evidence: Annotated[
+        EvidenceName | None,
+        typer.Option(
+            help="How the evidence of topologies is estimated.",
+            show_default="auto",
+            rich_help_panel="Inference: dcc",
+        ),
+    ] = None,
+    burn_in: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Iterations of each chain that are thrown away.",
+            show_default="500",
+            rich_help_panel="Inference: rjhmc",
+        ),
+    ] = None,
     max_subproblems: Annotated[
         int | None,
         typer.Option(
@@ -151,9 +239,9 @@ def fit(
         int | None,
         typer.Option(
             min=1,
-            help="Trees drawn in each chain.",
-            show_default="250",
-            rich_help_panel="Inference: exact, metropolis",
+            help="Draws of each chain.",
+            show_default="250; 100 an iteration for dcc, 500 for rjhmc",
+            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc",
         ),
     ] = None,
     chains: Annotated[
@@ -161,8 +249,8 @@ def fit(
         typer.Option(
             min=1,
             help="Chains.",
-            show_default="4",
-            rich_help_panel="Inference: exact, metropolis",
+            show_default="4; 16 for dcc",
+            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc",
         ),
     ] = None,
     warmup: Annotated[
@@ -170,8 +258,8 @@ def fit(
         typer.Option(
             min=0,
             help="Steps of each chain that are thrown away.",
-            show_default="2000",
-            rich_help_panel="Inference: metropolis",
+            show_default="2000; 1000 for dcc, 500 for rjhmc",
+            rich_help_panel="Inference: metropolis, dcc, rjhmc",
         ),
     ] = None,
     thin: Annotated[
@@ -254,61 +342,56 @@ def fit(
 ) -> None:
     """Fit the posterior over trees to a table, and print, draw and save it."""
     from bdtppl.cli.results import Problem, report_fit, require_writable
-    from bdtppl.cli.specification import make_leaf, parse_prior
+    from bdtppl.cli.specification import make_leaf
     from bdtppl.cli.target import read_target
     from bdtppl.tables import read_table
 
+    hard = {
+        "prior": prior,
+        "prior_file": prior_file,
+        "leaf": leaf,
+        "bins": bins,
+        "binning": binning,
+        "grid": grid,
+        "max_depth": max_depth,
+        "min_leaf": min_leaf,
+    }
+    chain = {"draws": draws, "chains": chains}
+    soft = {"h_init": h_init, "h_final": h_final, "max_splits": max_splits, "warmup": warmup}
     with refusing(ValueError, OSError):
-        own = _own_settings(
+        settings = _own_settings(
             model,
             {
-                Model.exact: {
-                    "max_subproblems": max_subproblems,
-                    "draws": draws,
-                    "chains": chains,
-                },
+                Model.exact: {**hard, **chain, "max_subproblems": max_subproblems},
                 Model.greedy_modal: {
+                    **hard,
                     "num_roots": num_roots,
                     "lookahead": lookahead,
                     "hyperplanes": hyperplanes,
                 },
                 Model.metropolis: {
-                    "draws": draws,
-                    "chains": chains,
+                    **hard,
+                    **chain,
                     "warmup": warmup,
                     "thin": thin,
                     "temperatures": temperatures,
-                    "proposal": None if proposal is None else proposal.value,
+                    "proposal": proposal,
                 },
-                Model.particle: {"particles": particles, "runs": runs},
+                Model.particle: {**hard, "particles": particles, "runs": runs},
+                Model.dcc: {**soft, **chain, "iterations": iterations, "evidence": evidence},
+                Model.rjhmc: {**soft, **chain, "burn_in": burn_in, "inputs": inputs},
             },
         )
         file = None if prior_file is None else _read(prior_file)
-        if prior is not None and file is not None and file.prior is not None:
-            raise ValueError(f"--prior {prior} and the [prior] of {prior_file} exclude each other.")
-        settings = {
-            "prior": None if prior is None else parse_prior(prior),
-            "bins": _parse_bins(bins, grid),
-        }
-        if file is not None:
-            settings["prior"] = settings["prior"] if file.prior is None else file.prior
-            settings["constraints"] = file.constraints
         if out is not None:
             require_writable(out)
         rows = read_table(table)
         goal = read_target(rows, target, None if task is None else task.value)
         features = rows.features(_feature_names(rows, target, drop or []))
-        settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
-    settings |= {
-        "binning": binning.value,
-        "grid": grid,
-        "max_depth": max_depth,
-        "min_leaf": min_leaf,
-        "random_state": seed,
-    }
-    if model != Model.exact and settings["bins"] == "auto":
-        settings["bins"] = None
-    settings |= own
+        if model not in (Model.dcc, Model.rjhmc):
+            settings = _read_hard(settings, file, is_exact=model == Model.exact)
+            settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
+    settings["random_state"] = seed
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
     with notes_after(), _located(file):
@@ -320,6 +403,31 @@ def fit(
             out=out,
             as_json=as_json,
         )
+
+
+def _read_hard(
+    settings: dict[str, Any], file: "PriorFile | None", *, is_exact: bool
+) -> dict[str, Any]:
+    """Read priors and cut points."""
+    from bdtppl.cli.specification import parse_prior
+
+    settings = {"bins": "auto", **settings}
+    if "prior" in settings:
+        if file is not None and file.prior is not None:
+            raise ValueError(
+                f"--prior {settings['prior']} and the [prior] of {settings['prior_file']} exclude "
+                f"each other."
+            )
+        settings["prior"] = parse_prior(settings["prior"])
+    if file is not None:
+        del settings["prior_file"]
+        settings["constraints"] = file.constraints
+        if file.prior is not None:
+            settings["prior"] = file.prior
+    settings["bins"] = _parse_bins(settings["bins"], settings.get("grid"))
+    if not is_exact and settings["bins"] == "auto":
+        settings["bins"] = None
+    return settings
 
 
 def _read(prior_file: Path) -> "PriorFile":
@@ -343,7 +451,12 @@ def _located(file: "PriorFile | None") -> Iterator[None]:
 
 def _own_settings(model: Model, of_models: dict[Model, dict[str, Any]]) -> dict[str, Any]:
     """Take the settings of one inference, and refuse those of another one."""
-    given = {name: v for own in of_models.values() for name, v in own.items() if v is not None}
+    given = {
+        name: value.value if isinstance(value, StrEnum) else value
+        for own in of_models.values()
+        for name, value in own.items()
+        if value is not None
+    }
     for name in given:
         if name not in of_models[model]:
             kinds = " or ".join(kind.value for kind, own in of_models.items() if name in own)

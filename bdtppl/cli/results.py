@@ -11,12 +11,21 @@ from rich.text import Text
 
 from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
 from bdtppl.cli.target import Target
+from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
 from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
 from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
+from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
+from bdtppl.estimators.soft import SoftTreeEstimator
 from bdtppl.files import staged
-from bdtppl.plotting import plot_predictive, plot_structures, plot_trajectories, plot_tree
+from bdtppl.plotting import (
+    plot_predictive,
+    plot_structures,
+    plot_topologies,
+    plot_trajectories,
+    plot_tree,
+)
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
@@ -27,10 +36,18 @@ _LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one 
 _RESOLUTION = 150  # pixels an inch
 _WIDEST = 20_000  # pixels of a figure
 _SHOWN_CLASSES = 8
-_FIGURES = ("tree.png", "structures.png", "predictive.png", "trajectories.png")
+_FIGURES = (
+    "tree.png",
+    "structures.png",
+    "topologies.png",
+    "predictive.png",
+    "density.png",
+    "trajectories.png",
+)
 
 
 ESTIMATORS = {
+    "dcc": {"classification": DCCTreeClassifier, "regression": DCCTreeRegressor},
     "exact": {"classification": ExactTreeClassifier, "regression": ExactTreeRegressor},
     "greedy-modal": {
         "classification": GreedyModalTreeClassifier,
@@ -41,6 +58,7 @@ ESTIMATORS = {
         "regression": MetropolisTreeRegressor,
     },
     "particle": {"classification": ParticleTreeClassifier, "regression": ParticleTreeRegressor},
+    "rjhmc": {"classification": RJHMCTreeClassifier, "regression": RJHMCTreeRegressor},
 }
 
 
@@ -111,8 +129,7 @@ def report_fit(
             "task": target.task,
             "task_was_guessed": target.reason is not None,
             **({"classes": model.classes_.tolist()} if target.task == "classification" else {}),
-            "grid": model.grid,
-            "binning": model.binning,
+            **{name: v for name, v in model.get_params().items() if name in ("grid", "binning")},
             **model.summary(),
         }
     if not as_json:
@@ -165,12 +182,15 @@ def _draw(model: Any, target: str, folder: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    probability = model.k_best(_STRUCTURES).probability
-    num_structures = int(np.sum(probability >= _LEAST_SHARE * probability[0]))
-    axes = {
-        "tree.png": plot_tree(model),
-        "structures.png": plot_structures(model, k=num_structures)[0],
-    }
+    if isinstance(model, SoftTreeEstimator):
+        axes = {"topologies.png": plot_topologies(model)}
+    else:
+        probability = model.k_best(_STRUCTURES).probability
+        num_structures = int(np.sum(probability >= _LEAST_SHARE * probability[0]))
+        axes = {
+            "tree.png": plot_tree(model),
+            "structures.png": plot_structures(model, k=num_structures)[0],
+        }
     if not hasattr(model, "classes_"):
         axes["predictive.png"] = plot_predictive(model)
         axes["predictive.png"].set_ylabel(target, parse_math=False)

@@ -63,6 +63,8 @@ _PARAMETERS = f"""
     components_ : list of bdtppl.inference.dcc.combine.Component
         Each topology that was looked at, the most probable first: its log evidence and how that was
         got, its probability, and weighted draws. They are not saved.
+    num_iterations_ : int
+        Steps that the walk has made.
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood over the topologies that were looked at, with its error.{{fitted}}
 {FITTED}
@@ -130,6 +132,7 @@ class _DCCTree(SoftTreeEstimator):
                 patience=self.patience,
                 tell=lambda state: report and report(len(state.visited)),
             )
+        self.num_iterations_ = len(state.visited)
         self.components_ = combine(dcc, state, evidence=self.evidence)
         posterior = resample(
             map(_draws, self.components_),
@@ -176,6 +179,10 @@ def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, float]:
         "log_evidence": float(logsumexp(log_joint)),
         "log_evidence_se": float(np.sqrt(np.nansum(np.square(errors)))),
     }
+
+    def summary(self) -> dict[str, Any]:
+        """Summarise the fit in plain numbers and words, ready for JSON."""
+        return super().summary() | {"iterations": self.num_iterations_}
 
 
 class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):

@@ -15,6 +15,7 @@ from bdtppl.estimators.soft import (
     SoftClasses,
     SoftTargets,
     SoftTreeEstimator,
+    plain,
 )
 from bdtppl.estimators.tables import require_boolean
 from bdtppl.inference.diagnostics import diagnose
@@ -146,6 +147,13 @@ class _RJHMCTree(SoftTreeEstimator):
                 stacklevel=3,  # the caller of `fit`
             )
         return self
+
+    def summary(self) -> dict[str, Any]:
+        """Summarise the fit, and how well chains agree, in plain numbers and words for JSON."""
+        found = super().summary()
+        r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
+        sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
+        return found | {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
 
 
 class RJHMCTreeRegressor(SoftTargets, RegressorMixin, _RJHMCTree):

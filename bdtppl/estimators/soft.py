@@ -12,7 +12,16 @@ from bdtppl.inference.soft_posterior import SoftPosterior, Votes
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 
-__all__ = ["CLASSES", "FITTED", "MODEL", "USE", "SoftClasses", "SoftTargets", "SoftTreeEstimator"]
+__all__ = [
+    "CLASSES",
+    "FITTED",
+    "MODEL",
+    "USE",
+    "SoftClasses",
+    "SoftTargets",
+    "SoftTreeEstimator",
+    "plain",
+]
 
 # Parts of the estimators' docstrings.
 
@@ -198,16 +207,16 @@ class SoftTreeEstimator(TableEstimator):
                     "code": found.topologies[m].code,
                     "splits": found.topologies[m].num_splits,
                     "probability": float(found.probability[m]),
-                    "log_evidence": _plain(found.log_evidences[m]),
-                    "log_evidence_se": _plain(found.log_evidence_ses[m]),
+                    "log_evidence": plain(found.log_evidences[m]),
+                    "log_evidence_se": plain(found.log_evidence_ses[m]),
                 }
                 for m in shown
             ],
             "expected_leaves": float(
                 found.probability @ [shape.num_leaves for shape in found.topologies]
             ),
-            "log_evidence": _plain(found.log_evidence),
-            "log_evidence_se": _plain(found.log_evidence_se),
+            "log_evidence": plain(found.log_evidence),
+            "log_evidence_se": plain(found.log_evidence_se),
             "input_weights": dict(
                 zip(found.names, found.input_weights.mean(axis=(0, 1)).tolist(), strict=True)
             ),
@@ -254,5 +263,6 @@ class SoftClasses(ClassTargets):
         return self.model
 
 
-def _plain(value: float) -> float | None:
+def plain(value: float) -> float | None:
+    """Write a number that JSON has; None for NaN."""
     return None if np.isnan(value) else float(value)

@@ -82,7 +82,9 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
         bars = ax.errorbar(ends, shown, xerr=_BAND * errors, fmt="o", color=ACCENT, capsize=3)
         bars.lines[0].set_gid("evidence")
         ends = ends + _BAND * errors
-        ax.set_xlabel("log evidence of the topology, with two standard errors")
+        ax.set_xlabel(
+            "log evidence ± two standard errors, and posterior probability, of the topology"
+        )
     for row, (end, share) in enumerate(zip(ends, probability, strict=True)):
         ax.annotate(
             _percent(share), (end, row), (6, 0), textcoords="offset points", va="center", color=INK
