@@ -10,7 +10,8 @@ proposal (the denominator) is
 
 Given the draws, each of them makes the mean weight an unbiased estimate of the evidence, however
 badly the chains have mixed; the more proposals a denominator holds, the evener the weights. All is
-computed on the log scale, and in blocks: what a pseudo-sample needs is forgotten before the next.
+computed on the log scale, and in blocks: what a draw's pseudo-samples need is forgotten
+before the next.
 
 Chains may be visited again. Either each visit has a layer of its own, and weights of all are put
 together: the mean over all is then equation 65 with each visit's own count. Or the draws of all
@@ -30,14 +31,17 @@ from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
+from jax.tree_util import Partial
+from scipy.special import ndtri
 
+from bdtppl.inference.draws import draw_uniforms
 from bdtppl.models.pytrees import as_partial
 
-__all__ = ["Denominator", "Layer", "Proposals", "fit_proposals", "sample_layer", "thin"]
+__all__ = ["Denominator", "Layer", "Proposals", "fit_proposals", "sample_layer", "thin", "weigh"]
 
 Denominator = Literal["basic", "spatial", "mixture"]
-_BLOCK = 512  # pseudo-samples that are looked at together
 
 
 class Proposals(NamedTuple):
@@ -150,34 +154,34 @@ def sample_layer(
         raise ValueError(f"denominator must be one of {known}; got {denominator!r}.")
     if pseudo_samples < 1:
         raise ValueError(f"pseudo_samples must be at least 1; got {pseudo_samples}.")
-    return _sample_layer(
-        rng_key,
-        as_partial(log_density),
-        jnp.asarray(draws),
-        pseudo_samples=pseudo_samples,
-        denominator=denominator,
-    )
-
-
-@partial(jax.jit, static_argnames=("pseudo_samples", "denominator"))
-def _sample_layer(rng_key, log_density, draws, *, pseudo_samples, denominator) -> Layer:
-    proposals = fit_proposals(draws)
+    draws = jnp.asarray(draws)
     chains, num_draws, size = draws.shape
-    noise = jax.random.normal(rng_key, (chains, num_draws, pseudo_samples, size), draws.dtype)
-    offset = jnp.einsum("cij,cnmj->cnmi", proposals.scale, noise)
-    position = draws[:, :, None] + offset
-    points = position.reshape(-1, size)
-    log_target = jax.lax.map(log_density, points, batch_size=_BLOCK)
+    uniform = draw_uniforms(rng_key, (chains, num_draws, pseudo_samples, size))
+    noise = jnp.asarray(ndtri(uniform + 2.0**-54), draws.dtype)  # of [0, 1), which 0 is in
+    return weigh(noise, as_partial(log_density), draws, denominator=denominator)
+
+
+@partial(jax.jit, static_argnames="denominator")
+def weigh(
+    noise: jax.Array, log_density: Partial, draws: jax.Array, *, denominator: Denominator
+) -> Layer:
+    """Weigh pseudo-samples that standard normal noise [C, N, M, size] makes of draws."""
+    proposals = fit_proposals(draws)
+    position = draws[:, :, None] + jnp.einsum("cij,cnmj->cnmi", proposals.scale, noise)
+    log_target = _of_each_draw(jax.vmap(log_density), position)
     # Far out a density may overflow; such a place has no weight.
     log_target = jnp.where(jnp.isnan(log_target), -jnp.inf, log_target)
     if denominator == "basic":
         log_proposal = _log_constant(proposals.scale)[:, None, None] - (noise**2).sum(axis=-1) / 2
+    elif denominator == "spatial":
+        alone = jax.tree.map(lambda a: a[:, None], proposals)
+        log_proposal = jax.vmap(_log_mixture)(position[:, None], *alone)[:, 0]
     else:
-        log_proposal = _log_denominator(proposals, position, denominator)
-    return Layer(position, log_target.reshape(position.shape[:-1]), log_proposal, proposals)
+        log_proposal = _log_mixture(position, *proposals)
+    return Layer(position, log_target, log_proposal, proposals)
 
 
-def thin(rng_key: jax.Array, layer: Layer) -> jax.Array:
+def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
     """Keep one pseudo-sample of each draw, chosen by weight.
 
     It carries the mean weight of all: weighted means have the same expectation, with a tenth of the
@@ -185,24 +189,27 @@ def thin(rng_key: jax.Array, layer: Layer) -> jax.Array:
 
     Returns
     -------
-    jax.Array
+    numpy.ndarray
         float [C, N, size].
     """
-    chosen = jax.random.categorical(rng_key, layer.log_weight)
-    return jnp.take_along_axis(layer.position, chosen[..., None, None], axis=2)[:, :, 0]
+    log_weight = np.asarray(layer.log_weight)
+    highest = log_weight.max(axis=2, keepdims=True)
+    weight = np.exp(log_weight - np.where(np.isfinite(highest), highest, 0))
+    running = np.cumsum(weight, axis=2)
+    point = draw_uniforms(rng_key, log_weight.shape[:2])[..., None] * running[..., -1:]
+    chosen = np.minimum((running <= point).sum(axis=2), log_weight.shape[2] - 1)
+    return np.take_along_axis(np.asarray(layer.position), chosen[..., None, None], axis=2)[:, :, 0]
 
 
-def _log_denominator(proposals: Proposals, position: jax.Array, denominator: str) -> jax.Array:
-    """Log of the mean density of proposals at positions [C, N, M, size]."""
-    if denominator == "mixture":
-        return _log_mixture(position, *proposals)
-    alone = jax.tree.map(lambda a: a[:, None], proposals)
-    return jax.vmap(_log_mixture)(position, *alone)
+def _of_each_draw(function: Callable, position: jax.Array) -> jax.Array:
+    """Map a function of M positions over the draws, [C, N, M]."""
+    blocks = position.reshape(-1, *position.shape[2:])
+    return jax.lax.map(function, blocks).reshape(position.shape[:-1])
 
 
 def _log_mixture(position: jax.Array, mean: jax.Array, scale: jax.Array) -> jax.Array:
-    """Log of the mean density of N normals for each of K covariances, at positions [..., size]."""
-    num_scales, num_means, size = mean.shape
+    """Log of the mean density of K times N normals at positions [C, N, M, size]."""
+    num_scales, num_means, _ = mean.shape
     # In coordinates where a covariance is the identity a distance is a product of matrices, which
     # is exact enough near the means, and far from them there is no density.
     whiten = jnp.linalg.inv(scale)
@@ -215,9 +222,7 @@ def _log_mixture(position: jax.Array, mean: jax.Array, scale: jax.Array) -> jax.
         inner = jnp.einsum("knj,kj->kn", white_mean, white)
         return logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
 
-    points = position.reshape(-1, size)
-    log_density = jax.lax.map(of_point, points, batch_size=_BLOCK)
-    return log_density.reshape(position.shape[:-1]) - jnp.log(num_scales * num_means)
+    return _of_each_draw(jax.vmap(of_point), position) - jnp.log(num_scales * num_means)
 
 
 def _log_constant(scale: jax.Array) -> jax.Array:

@@ -11,7 +11,8 @@ from scipy.special import logsumexp
 from tiers import slow_but
 
 from bdtppl.inference.evidence import summarise
-from bdtppl.inference.importance import Denominator, fit_proposals, sample_layer, thin
+from bdtppl.inference.importance import Denominator, fit_proposals, sample_layer, thin, weigh
+from bdtppl.models.pytrees import as_partial
 
 LOG_EVIDENCE = 1.3
 CENTRES = np.array([[-3.0, 0.0], [3.0, 1.0]], np.float32)
@@ -52,8 +53,9 @@ def repeated(
 
     def one(key):
         key_draws, key_layer = jax.random.split(key)
-        options = {"pseudo_samples": pseudo_samples, "denominator": denominator}
-        layer = sample_layer(key_layer, density, chains(key_draws, 15), **options)
+        noise = jax.random.normal(key_layer, (4, 15, pseudo_samples, 2))
+        draws = chains(key_draws, 15)
+        layer = weigh(noise, as_partial(density), draws, denominator=denominator)
         return layer.log_target, layer.log_proposal
 
     keys = jax.random.split(jax.random.key(0), repeats)

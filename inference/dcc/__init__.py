@@ -1,0 +1,1 @@
+"""Divide, conquer, combine: soft trees of all topologies."""

@@ -1,0 +1,152 @@
+"""The posterior over topologies and parameters: what DCC-Tree's walk has found, put together.
+
+Topology m has the probability Z_m p(m) / sum (equations 29 and 38), and given it a draw has its
+importance weight (equation 14).
+
+References
+----------
+Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling, sections
+3.4 and A.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import softmax
+
+from bdtppl.inference.dcc.explore import State, within_reach
+from bdtppl.inference.dcc.local import Explored, temper
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.evidence import Evidence, EvidenceMethod, choose
+from bdtppl.models.topology import Topology, TopologyPrior
+
+__all__ = ["Component", "combine", "topology_weights"]
+
+
+class Component(NamedTuple):
+    """The posterior given a topology.
+
+    Attributes
+    ----------
+    topology
+        The topology.
+    evidence
+        Of log Z_m, without p(m).
+    probability
+        Of the topology given the data.
+    position
+        float [draws, size]; coordinates of `bdtppl.inference.soft_density.SoftDensity`.
+    weight
+        float64 [draws]; adds up to 1.
+    """
+
+    topology: Topology
+    evidence: Evidence
+    probability: float
+    position: np.ndarray
+    weight: np.ndarray
+
+
+def topology_weights(
+    topologies: Sequence[Topology], log_evidence: np.ndarray, prior: TopologyPrior
+) -> np.ndarray:
+    """Compute Z_m p(m) / sum, float64 [m].
+
+    Parameters
+    ----------
+    topologies
+        Topologies, each once.
+    log_evidence
+        float [m]; log Z_m, without p(m).
+    prior
+        p(m).
+
+    Examples
+    --------
+    >>> shapes = [Topology("0"), Topology("100")]
+    >>> topology_weights(shapes, np.zeros(2), TopologyPrior(0.5, 0.0)).round(2)
+    array([0.8, 0.2])
+    """
+    log_prior = np.array([prior.log_prob(topology) for topology in topologies])
+    return softmax(np.asarray(log_evidence, np.float64) + log_prior)
+
+
+def combine(
+    dcc: DCC,
+    state: State,
+    *,
+    evidence: EvidenceMethod = "auto",
+    smc_share: float = 0.01,
+    **smc: Any,
+) -> list[Component]:
+    """Put the topologies together, the most probable first.
+
+    Parameters
+    ----------
+    dcc, state
+        What was run.
+    evidence
+        "lais", "smc" for all topologies that were not left after the pilot, or "auto": SMC where
+        importance weights are too uneven and the topology may hold ``smc_share`` of the weight.
+        Draws are then its particles.
+    smc_share
+        In [0, 1].
+    smc
+        Options of `bdtppl.inference.tempered.tempered_evidence`.
+
+    Warns
+    -----
+    UserWarning
+        For topologies of at least ``smc_share`` of the weight whose estimate is not to be relied
+        on.
+    """
+    explored = list(state.explored.values())
+    matters = within_reach(dcc, state.explored, smc_share)
+    found = []
+    for each in explored:
+        if each.is_left:
+            found.append((each.evidence._replace(reason="left after the pilot"), *_layered(each)))
+        elif evidence == "auto" and each.topology not in matters:
+            reason = f"it cannot hold {smc_share:g} of the weight"
+            found.append((each.evidence._replace(reason=reason), *_layered(each)))
+        else:
+            found.append(_estimate(dcc, state, each, evidence, smc))
+    shapes = [each.topology for each in explored]
+    weights = topology_weights(
+        shapes, [estimate.log_evidence for estimate, _, _ in found], dcc.prior
+    )
+    for (estimate, _, _), weight in zip(found, weights, strict=True):
+        if weight >= smc_share:
+            estimate.warn()
+    parts = [
+        Component(shape, estimate, float(weight), position, of_draws)
+        for shape, (estimate, position, of_draws), weight in zip(
+            shapes, found, weights, strict=True
+        )
+    ]
+    return sorted(parts, key=lambda part: -part.probability)
+
+
+def _estimate(
+    dcc: DCC, state: State, explored: Explored, method: EvidenceMethod, smc: dict[str, Any]
+) -> tuple[Evidence, np.ndarray, np.ndarray]:
+    """Evidence and weighted draws of a topology."""
+    particles = []
+
+    def run() -> Evidence:
+        estimate, tempered = temper(dcc, state.rng_key, explored.topology, **smc)
+        particles.append(tempered)
+        return estimate
+
+    estimate = choose(method, explored.evidence, run)
+    if not particles:
+        return estimate, *_layered(explored)
+    position, log_weight = particles[0].position, particles[0].log_weight
+    return estimate, position.reshape(-1, position.shape[-1]), softmax(log_weight.ravel())
+
+
+def _layered(explored: Explored) -> tuple[np.ndarray, np.ndarray]:
+    """Draws by importance sampling, and their weights."""
+    log_weight = np.logaddexp.reduce(explored.log_weight.astype(np.float64), axis=-1)
+    return explored.position.reshape(-1, explored.position.shape[-1]), softmax(log_weight.ravel())

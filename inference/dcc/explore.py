@@ -1,0 +1,200 @@
+"""DCC-Tree: a walk over topologies, with inference given each that is worth it (Algorithm 1).
+
+Topologies drawn from the prior, and proposed by the walk, are counted; one that was proposed often
+enough becomes active and is burnt in. Each step looks at the active topology of greatest utility:
+its chains draw, its evidence is estimated anew, and a move from it proposes another topology.
+
+References
+----------
+Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling, section
+3; Zhou, Yang, Teh and Rainforth 2020, Divide, conquer, and combine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import jax
+import numpy as np
+
+from bdtppl.inference.dcc import local
+from bdtppl.inference.dcc.local import Explored
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.dcc.utility import exploitation, exploration, utility
+from bdtppl.inference.evidence import log_variance
+from bdtppl.models.topology import Topology, TopologyPrior, neighbours
+
+__all__ = ["State", "explore", "log_joint", "start", "utilities", "within_reach"]
+
+_ERRORS = 3.0  # standard errors that an estimate may be too low by
+_MISSED = 5.0  # nats that it may be too low by where chains missed the main mode
+
+
+@dataclass(frozen=True)
+class State:
+    """Where the walk is.
+
+    Attributes
+    ----------
+    rng_key
+        Key of the whole run.
+    proposed
+        How often each topology was proposed, in the order of discovery.
+    explored
+        What is known of the active ones, in the order of activation.
+    visited
+        The topology that each step looked at.
+    """
+
+    rng_key: jax.Array
+    proposed: Mapping[Topology, int]
+    explored: Mapping[Topology, Explored] = field(default_factory=dict)
+    visited: tuple[Topology, ...] = ()
+
+
+def start(dcc: DCC, rng_key: jax.Array) -> State:
+    """Draw the first topologies from the prior."""
+    rng = _generator(rng_key, 0)
+    proposed: dict[Topology, int] = {}
+    while sum(proposed.values()) < dcc.initial_trees:
+        topology = dcc.prior.sample(rng, max_splits=dcc.max_splits)
+        if dcc.with_leaf or topology.num_splits:
+            proposed[topology] = proposed.get(topology, 0) + 1
+    return State(rng_key, proposed)
+
+
+def explore(
+    dcc: DCC,
+    state: State,
+    num_steps: int,
+    *,
+    patience: int | None = None,
+    tolerance: float = 1e-3,
+    tell: Callable[[State], None] = lambda state: None,
+) -> State:
+    """Go on for some steps; they are the same however they are parted.
+
+    Parameters
+    ----------
+    dcc
+        Settings.
+    state
+        From `start`, or from steps before.
+    num_steps
+        Steps of the walk.
+    patience, tolerance
+        Stop where the topologies that became active in the last ``patience`` steps together hold
+        less than ``tolerance`` of the weight; None for no such stop.
+    tell
+        Called with the state after each step.
+    """
+    for _ in range(num_steps):
+        if patience is not None and _is_exhausted(dcc, state, patience, tolerance):
+            break
+        state = _propose(dcc, _look_at(dcc, _activate(dcc, state)))
+        tell(state)
+    return state
+
+
+def log_joint(explored: Explored, prior: TopologyPrior) -> float:
+    """Log of Z_m p(m) by importance sampling."""
+    return explored.evidence.log_evidence + prior.log_prob(explored.topology)
+
+
+def _activate(dcc: DCC, state: State) -> State:
+    """Burn in the topologies that have been proposed often enough."""
+    proposed, explored = state.proposed, dict(state.explored)
+    new = [m for m, count in proposed.items() if count > dcc.activation_count and m not in explored]
+    if not new and not explored:  # none was proposed so often
+        new = [max(proposed, key=proposed.__getitem__)]
+    for group in _by_size(new):
+        for each in local.begin(dcc, state.rng_key, group, since=len(state.visited)):
+            explored[each.topology] = each
+    if dcc.pilot:
+        reached = within_reach(dcc, explored, dcc.least_share)
+        new = [m for m in new if m in reached]
+    for group in _by_size(new):
+        for each in local.burn_in(dcc, state.rng_key, [explored[m] for m in group]):
+            explored[each.topology] = each
+    return replace(state, explored=explored)
+
+
+def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) -> set[Topology]:
+    """Name the topologies that may hold a share of the weight, by their evidence and its error."""
+    joint = {m: log_joint(each, dcc.prior) for m, each in explored.items()}
+    with np.errstate(divide="ignore"):
+        least = np.logaddexp.reduce(list(joint.values())) + np.log(share)
+
+    def greatest(m: Topology) -> float:
+        return joint[m] + _ERRORS * explored[m].evidence.standard_error + _MISSED
+
+    return {m for m in explored if greatest(m) >= least}
+
+
+def _look_at(dcc: DCC, state: State) -> State:
+    """Visit the topology of greatest utility."""
+    candidates = [each for each in state.explored.values() if not each.is_left]
+    unseen = [each for each in candidates if not each.visits]
+    if unseen:
+        chosen = max(unseen, key=lambda each: state.proposed[each.topology])
+    else:
+        chosen = candidates[int(np.argmax(utilities(dcc, candidates)))]
+    visited = local.visit(dcc, state.rng_key, chosen)
+    return replace(
+        state,
+        explored={**state.explored, chosen.topology: visited},
+        visited=(*state.visited, chosen.topology),
+    )
+
+
+def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
+    """Compute the utility of each topology, float64 [m]."""
+    log_weights = [each.log_weight[np.isfinite(each.log_weight)] for each in candidates]
+    means, deviations, highest = (
+        np.array([function(weights) for weights in log_weights])
+        for function in (np.mean, np.std, np.max)
+    )
+    return utility(
+        np.array([each.visits for each in candidates]),
+        exploitation(
+            np.array([each.evidence.log_evidence for each in candidates]),
+            np.array([log_variance(each.log_weight) for each in candidates]),
+            dcc.kappa,
+        ),
+        exploration(means, np.maximum(deviations, 1e-9), highest.max(), dcc.look_ahead),
+        delta=dcc.delta,
+        optimism=dcc.optimism,
+    )
+
+
+def _propose(dcc: DCC, state: State) -> State:
+    """Propose a neighbour of the topology that was looked at."""
+    ways = neighbours(state.visited[-1], moves=dcc.moves, max_splits=dcc.max_splits)
+    if not dcc.with_leaf:
+        ways.pop(Topology(), None)
+    share = np.array(list(ways.values()))
+    rng = _generator(state.rng_key, len(state.visited))
+    proposal = list(ways)[rng.choice(len(ways), p=share / share.sum())]
+    count = state.proposed.get(proposal, 0) + 1
+    return replace(state, proposed={**state.proposed, proposal: count})
+
+
+def _is_exhausted(dcc: DCC, state: State, patience: int, tolerance: float) -> bool:
+    """Whether what became active of late has hardly any weight."""
+    since = len(state.visited) - patience
+    if since < 0 or not state.explored:
+        return False
+    joint = np.array([log_joint(each, dcc.prior) for each in state.explored.values()])
+    is_late = np.array([each.since > since for each in state.explored.values()])
+    weight = np.exp(joint - np.logaddexp.reduce(joint))
+    return bool(weight[is_late].sum() < tolerance)
+
+
+def _by_size(topologies: Sequence[Topology]) -> list[list[Topology]]:
+    """Part topologies by their number of splits."""
+    ordered = sorted(topologies, key=lambda m: m.num_splits)
+    return [list(group) for _, group in groupby(ordered, key=lambda m: m.num_splits)]
+
+
+def _generator(rng_key: jax.Array, step: int) -> np.random.Generator:
+    return np.random.default_rng([*np.asarray(jax.random.key_data(rng_key)).ravel(), step])

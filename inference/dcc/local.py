@@ -1,0 +1,231 @@
+"""Inference given a topology: burn-in by stages, draws with importance weights, tempered SMC.
+
+Burn-in has two stages. In the first, the pilot, chains from the prior warm up in a fraction of the
+steps, and their last steps are the centres of importance samples. That estimate is unbiased
+wherever chains have got to, but where they missed the main mode it is almost surely far too low. So
+a topology is left after the pilot only if the estimate, three standard errors and some nats for
+what may have been missed do not reach the least share of the weight. In the second stage new chains
+from the prior warm up in full; those that end in modes of negligible mass begin again, and if that
+does not help they go where another chain is.
+
+References
+----------
+Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling, sections
+3.3, 3.4 and 5.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.diagnostics import log_masses, stuck
+from bdtppl.inference.evidence import Evidence, summarise
+from bdtppl.inference.importance import sample_layer, thin
+from bdtppl.inference.nuts import NUTS, Chains, Draws
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.tempered import Tempered, tempered_evidence
+from bdtppl.models.topology import Topology
+
+__all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
+
+_LEAST_PILOT = 20  # steps
+
+_PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(
+    6
+)  # uses of a topology's random numbers
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What is known of a topology; C chains, V visits of N draws, M pseudo-samples a draw.
+
+    Attributes
+    ----------
+    topology
+        The topology.
+    since
+        Step of the global walk at which it became active.
+    position
+        float [C, V N, size]; weighted draws: a pseudo-sample for each draw, see
+        `bdtppl.inference.importance.thin`.
+    log_weight
+        float [C, V N, M]; log weights of all pseudo-samples. A weighted draw has the log of its M
+        weights' mean.
+    chains, draws
+        Where its chains are, and what they have drawn; None if it was left after the pilot.
+    visits
+        V; 0 after burn-in. The pilot is no visit, its weights give way to those of the first one.
+    num_restarts
+        Chains that began again because they were stuck.
+    """
+
+    topology: Topology
+    since: int
+    position: np.ndarray
+    log_weight: np.ndarray
+    chains: Chains | None = None
+    draws: Draws | None = None
+    visits: int = 0
+    num_restarts: int = 0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it was left after the pilot."""
+        return self.chains is None
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The evidence by importance sampling."""
+        return summarise(self.log_weight)
+
+
+@in_float64
+def begin(
+    dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], since: int
+) -> list[Explored]:
+    """Begin topologies of one size, by pilots side by side if there is a first stage."""
+    if not dcc.pilot:
+        size = dcc.density(topologies[0].num_splits).size
+        nothing = np.zeros((dcc.num_chains, 0, size)), np.zeros((dcc.num_chains, 0, 1))
+        return [Explored(topology, since, *nothing) for topology in topologies]
+    sampler = replace(dcc.nuts, warmup=max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT))
+    _, draws = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
+    last = _last_steps(sampler, dcc.num_draws)
+    found = []
+    for place, topology in enumerate(topologies):
+        key = _key(rng_key, topology, _PILOT)
+        weighed = _weigh(dcc, key, topology, draws.position[place][:, -last:])
+        found.append(Explored(topology, since, *weighed))
+    return found
+
+
+@in_float64
+def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
+    """Warm up the chains of topologies of one size, side by side, and restart stuck ones."""
+    topologies = [each.topology for each in group]
+    warm = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN)
+    return [
+        _restart(dcc, rng_key, each, *jax.tree.map(lambda a, place=place: a[place], warm))
+        for place, each in enumerate(group)
+    ]
+
+
+@in_float64
+def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
+    """Draw from the chains and weigh importance samples around the draws."""
+    topology, visits = explored.topology, explored.visits
+    key_draw, key_weigh = jax.random.split(_key(rng_key, topology, _VISIT + visits))
+    density = dcc.density(topology.num_splits)
+    chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, explored.chains, dcc.num_draws)
+    if visits:
+        draws = _joined(explored.draws, draws)
+    centres = draws.position if dcc.pool_visits else draws.position[:, -dcc.num_draws :]
+    weighed = _weigh(dcc, key_weigh, topology, centres)
+    if visits and not dcc.pool_visits:
+        weighed = _joined((explored.position, explored.log_weight), weighed)
+    position, log_weight = weighed
+    return replace(
+        explored,
+        position=position,
+        log_weight=log_weight,
+        chains=chains,
+        draws=draws,
+        visits=visits + 1,
+    )
+
+
+@in_float64
+def temper(
+    dcc: DCC, rng_key: jax.Array, topology: Topology, **options: Any
+) -> tuple[Evidence, Tempered]:
+    """Estimate the evidence by tempered SMC; see `bdtppl.inference.tempered`."""
+    draw_prior = Partial(SoftDensity.draw_prior, dcc.density(topology.num_splits))
+    key = _key(rng_key, topology, _TEMPERED)
+    return tempered_evidence(key, dcc.log_density(topology), draw_prior, **options)
+
+
+def _warm_up(
+    dcc: DCC, rng_key: jax.Array, sampler: NUTS, topologies: Sequence[Topology], use: int
+) -> tuple[Chains, Draws]:
+    """Warm up chains from the prior; leading axes [topology, chain]."""
+    density = dcc.density(topologies[0].num_splits)
+    paths = np.stack([topology.paths for topology in topologies])
+    keys = jnp.stack([_key(rng_key, topology, use) for topology in topologies])
+    chains = sampler.start(keys, density, paths, dcc.num_chains)
+    return sampler.warm_up(keys, density, paths, chains)
+
+
+def _restart(
+    dcc: DCC, rng_key: jax.Array, explored: Explored, chains: Chains, draws: Draws
+) -> Explored:
+    """Begin stuck chains again, and put those that stay stuck where others are."""
+    topology = explored.topology
+    density = dcc.density(topology.num_splits)
+    masses = _log_masses(dcc, draws)
+    num_restarts = 0
+    for attempt in range(dcc.restarts):
+        is_stuck = stuck(masses)
+        if not is_stuck.any():
+            break
+        key = jax.random.fold_in(_key(rng_key, topology, _RESTART), attempt)
+        again = dcc.nuts.start(key, density, topology.paths, int(is_stuck.sum()))
+        again, draws = dcc.nuts.warm_up(key, density, topology.paths, again)
+        chains = jax.tree.map(partial(_replaced, is_stuck), chains, again)
+        masses[is_stuck] = _log_masses(dcc, draws)
+        num_restarts += int(is_stuck.sum())
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(_key(rng_key, topology, _COPIES))))
+    chains = chains.restarted(rng, stuck(masses))
+    return replace(explored, chains=chains, num_restarts=num_restarts)
+
+
+def _log_masses(dcc: DCC, draws: Draws) -> np.ndarray:
+    """Log masses of the modes where chains have ended their warm-up, [C]."""
+    last = slice(-_last_steps(dcc.nuts, dcc.num_draws), None)
+    return log_masses(draws.position[:, last], draws.log_density[:, last])
+
+
+def _last_steps(sampler: NUTS, num_draws: int) -> int:
+    """Count the steps at the end of warm-up that are like draws: they are in its last window."""
+    return min(num_draws, sampler.warmup // 2)
+
+
+def _weigh(
+    dcc: DCC, rng_key: jax.Array, topology: Topology, centres: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted draws around centres [C, N, size], and all log weights."""
+    key_layer, key_thin = jax.random.split(rng_key)
+    layer = sample_layer(
+        key_layer,
+        dcc.log_density(topology),
+        centres,
+        pseudo_samples=dcc.pseudo_samples,
+        denominator=dcc.denominator,
+    )
+    position = np.asarray(thin(key_thin, layer), np.float32)
+    return position, np.asarray(layer.log_weight, np.float32)
+
+
+def _replaced(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    result = np.array(before)
+    result[where] = after
+    return result
+
+
+def _key(rng_key: jax.Array, topology: Topology, use: int) -> jax.Array:
+    """Key of a topology's own: what is drawn does not depend on what was looked at before."""
+    own = jax.random.fold_in(rng_key, zlib.crc32(topology.code.encode()))
+    return jax.random.fold_in(own, use)
+
+
+def _joined(before: Any, after: Any) -> Any:
+    """Lengthen arrays [C, draws, ...]."""
+    return jax.tree.map(lambda *a: np.concatenate(a, axis=1), before, after)

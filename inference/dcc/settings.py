@@ -1,0 +1,117 @@
+"""The settings of DCC-Tree, with the data and the model that it is run on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+from jax.tree_util import Partial
+
+from bdtppl.inference.importance import Denominator
+from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.models.topology import MOVES, Topology, TopologyPrior
+
+__all__ = ["DCC"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DCC:
+    """Settings of DCC-Tree; defaults are those of the paper's program.
+
+    Attributes
+    ----------
+    model
+        A `bdtppl.models.soft_tree` model.
+    x, y
+        Inputs float [N, d], scaled to [0, 1], and targets [N].
+    nuts
+        The sampler given a topology.
+    prior
+        p(m).
+    num_chains, num_draws, pseudo_samples
+        Chains; their draws in each visit (N_s); importance samples around each draw (N_M).
+    initial_trees, activation_count
+        Topologies drawn from the prior at first (T_0), and how often one must have been proposed,
+        at least once more than this, to become active (C_0).
+    denominator, pool_visits
+        Of importance weights; see `bdtppl.inference.importance`. With ``pool_visits`` it holds the
+        draws of all visits, at a cost that grows with the square of their number.
+    delta, kappa, optimism, look_ahead
+        Of the utility; see `bdtppl.inference.dcc.utility`.
+    moves, max_splits
+        Of the walk; see `bdtppl.models.topology.neighbours`.
+    with_leaf
+        Whether the tree without a split is one of the topologies; the paper's program has it not.
+    pilot
+        Steps of the first stage of burn-in, as a share of warm-up; 0 for none.
+    least_share
+        A topology is left after the pilot if it cannot reach this share of the weight.
+    restarts
+        How often stuck chains begin again.
+    """
+
+    model: Callable[..., None]
+    x: Any
+    y: Any
+    nuts: NUTS = field(default_factory=NUTS)
+    prior: TopologyPrior = field(default_factory=TopologyPrior)
+    num_chains: int = 16
+    num_draws: int = 100
+    pseudo_samples: int = 10
+    initial_trees: int = 100
+    activation_count: int = 5
+    denominator: Denominator = "mixture"
+    pool_visits: bool = False
+    delta: float = 0.0
+    kappa: float = 0.0
+    optimism: float = 1.0
+    look_ahead: int = 1000
+    moves: Mapping[str, float] = field(default_factory=lambda: MOVES)
+    max_splits: int | None = None
+    with_leaf: bool = True
+    pilot: float = 0.125
+    least_share: float = 1e-3
+    restarts: int = 1
+
+    def __post_init__(self):
+        for name, least in (
+            ("num_chains", 1),
+            ("num_draws", 2),
+            ("pseudo_samples", 1),
+            ("initial_trees", 1),
+            ("activation_count", 0),
+            ("look_ahead", 1),
+            ("restarts", 0),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+        for name, least, most in (
+            ("delta", 0, 1),
+            ("kappa", -1, np.inf),
+            ("optimism", 0, np.inf),
+            ("pilot", 0, 1),
+            ("least_share", 0, 1),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} must lie between {least} and {most}; got {value!r}.")
+        if self.denominator not in get_args(Denominator):
+            known = ", ".join(get_args(Denominator))
+            raise ValueError(f"denominator must be one of {known}; got {self.denominator!r}.")
+        if not self.with_leaf and self.max_splits == 0:
+            raise ValueError("max_splits must be at least 1 where with_leaf is False; got 0.")
+
+    def density(self, num_splits: int) -> SoftDensity:
+        """Density of the trees with so many splits."""
+        return SoftDensity(self.model, self.x, self.y, num_splits)
+
+    def log_density(self, topology: Topology) -> Partial:
+        """Log density of a position given a topology, at the final sharpness."""
+        return Partial(
+            SoftDensity.log_density,
+            self.density(topology.num_splits),
+            paths=topology.paths,
+            sharpness=self.nuts.h_final,
+        )

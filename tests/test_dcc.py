@@ -1,0 +1,189 @@
+"""DCC-Tree on a problem so small that quadrature gives the evidence of every topology."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+import soft_quadrature
+from scipy.special import softmax
+
+from bdtppl.inference.dcc import local
+from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
+from bdtppl.inference.dcc.combine import combine
+from bdtppl.inference.dcc.explore import explore, start, within_reach
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.evidence import Evidence
+from bdtppl.inference.nuts import NUTS
+from bdtppl.models.soft_tree import SoftRegression
+from bdtppl.models.topology import Topology, TopologyPrior, topologies
+
+RNG = np.random.default_rng(3)
+X = np.linspace(0, 1, 12)
+Y = 1.5 * (X > 0.6) - 0.5 * (X < 0.2) + RNG.normal(0, 0.4, 12)
+MODEL = SoftRegression()
+SHARPNESS = 0.1
+SETTINGS = DCC(
+    model=MODEL,
+    x=X[:, None],
+    y=Y,
+    nuts=NUTS(warmup=200, h_init=0.3, h_final=SHARPNESS),
+    num_chains=4,
+    num_draws=50,
+    pseudo_samples=5,
+    initial_trees=30,
+    activation_count=1,
+    max_splits=1,
+)
+LARGER = replace(SETTINGS, max_splits=2)
+
+
+@pytest.fixture(scope="module")
+def state():
+    return explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 6)
+
+
+def exact(max_splits):
+    return {
+        shape: soft_quadrature.log_evidence(shape.code, MODEL, X, Y, SHARPNESS)
+        for n in range(max_splits + 1)
+        for shape in topologies(n)
+    }
+
+
+def check_evidence(found, truth):
+    """Each log evidence within 4.5 standard errors: false alarm 3e-5 for four."""
+    for part in found:
+        error = part.evidence.standard_error
+        assert abs(part.evidence.log_evidence - truth[part.topology]) < 4.5 * error < 0.5
+
+
+def check_weights(found, truth):
+    """Probabilities of topologies as the exact ones, within what the errors of log Z allow."""
+    prior = TopologyPrior()
+    weights = softmax([z + prior.log_prob(m) for m, z in truth.items()])
+    expected = dict(zip(truth, weights, strict=True))
+    assert {part.topology for part in found} == set(truth)
+    for part in found:
+        error = np.hypot(*(max(each.evidence.standard_error for each in found),) * 2)
+        assert part.probability == pytest.approx(expected[part.topology], rel=4.5 * error)
+
+
+def check_problem(settings, state):
+    truth = exact(settings.max_splits)
+    found = combine(settings, state, evidence="lais")
+    check_evidence(found, truth)
+    check_weights(found, truth)
+    # The twins: the prior of topologies left out, or counted twice.
+    log_prior = np.array([TopologyPrior().log_prob(part.topology) for part in found])
+    evidence = np.array([part.evidence.log_evidence for part in found])
+    for times in (0, 2):
+        wrong = softmax(evidence + times * log_prior)
+        twin = [part._replace(probability=p) for part, p in zip(found, wrong, strict=True)]
+        with pytest.raises(AssertionError):
+            check_weights(twin, truth)
+
+
+def test_topologies_have_their_exact_probabilities(state):
+    check_problem(SETTINGS, state)
+
+
+@pytest.mark.slow
+def test_topologies_of_two_splits_too():
+    state = explore(LARGER, start(LARGER, jax.random.key(0)), 8)
+    check_problem(LARGER, state)
+    shapes = topologies(2)
+    together = local.begin(LARGER, jax.random.key(0), shapes, since=0)
+    alone = local.begin(LARGER, jax.random.key(0), shapes[1:], since=0)
+    np.testing.assert_array_equal(together[1].log_weight, alone[0].log_weight)
+
+
+def test_steps_in_two_parts_are_those_of_one_run(state):
+    first = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 3)
+    arrays = to_arrays(first)
+    assert all(isinstance(array, np.ndarray) for array in arrays.values())
+    assert not any(array.dtype == object for array in arrays.values())
+    again = explore(SETTINGS, from_arrays(SETTINGS, arrays), 3)
+    assert again.visited == state.visited
+    assert again.proposed == state.proposed
+    for name, array in to_arrays(state).items():
+        np.testing.assert_array_equal(to_arrays(again)[name], array)
+
+
+def test_steps_of_the_walk(state):
+    assert sum(state.proposed.values()) == SETTINGS.initial_trees + len(state.visited)
+    assert all(state.proposed[m] > SETTINGS.activation_count for m in state.explored)
+    visits = {m: state.visited.count(m) for m in state.explored}
+    assert {m: each.visits for m, each in state.explored.items()} == visits
+    for each in state.explored.values():
+        total = each.visits * SETTINGS.num_draws
+        assert each.position.shape[:2] == each.log_weight.shape[:2] == (4, total)
+        assert each.draws.position.shape[:2] == (4, total)
+
+
+def with_evidence(explored, log_evidence, error):
+    """The same with another estimate."""
+    fake = replace(explored)
+    fake.__dict__["evidence"] = Evidence(log_evidence, error, "lais", 500.0, 0.1)
+    return fake
+
+
+def test_what_may_still_hold_a_share(state):
+    prior = TopologyPrior()
+    best, other = Topology("100"), Topology("0")
+    odds = prior.log_prob(best) - prior.log_prob(other)
+    for below, error, expected in (
+        (0.0, 0.0, True),
+        (11.8, 0.0, True),  # 5 nats may have been missed, and 6.9 are a thousandth
+        (12.0, 0.0, False),
+        (12.0, 0.1, True),  # three standard errors
+    ):
+        explored = {
+            best: with_evidence(state.explored[best], 0.0, 0.1),
+            other: with_evidence(state.explored[other], odds - below, error),
+        }
+        assert (other in within_reach(SETTINGS, explored, 1e-3)) is expected
+
+
+def test_topologies_out_of_reach_are_left_after_the_pilot():
+    """By quadrature the tree without a split has e^-7.1 of the other's weight."""
+    steep = replace(SETTINGS, y=2 * np.sign(X - 0.5), least_share=0.5)
+    state = explore(steep, start(steep, jax.random.key(0)), 2)
+    left = {m: each.is_left for m, each in state.explored.items()}
+    assert left == {Topology("0"): True, Topology("100"): False}
+    assert Topology("0") not in state.visited
+    found = {part.topology: part for part in combine(steep, state)}
+    assert found[Topology("0")].evidence.reason == "left after the pilot"
+    assert found[Topology("100")].probability > 0.99
+
+
+def test_without_a_pilot_and_without_the_leaf():
+    settings = replace(SETTINGS, pilot=0.0, with_leaf=False)
+    state = explore(settings, start(settings, jax.random.key(0)), 2)
+    assert set(state.explored) == {Topology("100")}
+    assert Topology("0") not in state.proposed
+
+
+def test_the_walk_stops_where_nothing_of_weight_is_found():
+    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 9, patience=3)
+    assert len(state.visited) == 3
+
+
+def test_where_no_topology_was_proposed_often_enough():
+    settings = replace(SETTINGS, activation_count=1000)
+    state = explore(settings, start(settings, jax.random.key(0)), 1)
+    assert state.visited == (Topology("100"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_chains": 0}, "num_chains must be an integer of at least 1"),
+        ({"delta": 2.0}, "delta must lie between 0 and 1"),
+        ({"denominator": "all"}, "denominator must be one of"),
+        ({"with_leaf": False, "max_splits": 0}, "max_splits must be at least 1"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SETTINGS, **options)
