@@ -347,13 +347,15 @@ def _position(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
 
 
 @jax.jit
-def _scores(
-    density: SoftDensity, position, paths, sharpness, inputs
-) -> tuple[jax.Array, jax.Array]:
+def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
     """Log likelihood and log density."""
-    whole = density.log_density(position, paths, sharpness, inputs=inputs)
-    nothing = jnp.zeros(())  # not the number, which NumPyro refuses as a power
-    return whole - density.log_density(position, paths, sharpness, nothing, inputs), whole
+
+    @jax.vmap  # NumPyro takes no power of 0 but a traced one
+    def log_density(power):
+        return density.log_density(position, paths, sharpness, power, inputs)
+
+    prior, whole = log_density(jnp.arange(2.0))
+    return whole - prior, whole
 
 
 def _key_data(rng: np.random.Generator) -> np.ndarray:
