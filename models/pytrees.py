@@ -32,13 +32,33 @@ def setting(**options) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting,))
 def pytree_dataclass(cls: type[T]) -> type[T]:
-    """Make a frozen dataclass a pytree; fields made by `setting` are static."""
+    """Make a frozen dataclass a pytree; fields made by `setting` are static.
+
+    `jax.tree_util.register_dataclass` would not do: the structures of two classes of its kind are
+    equal where their settings are (jaxlib 0.10), and by a chance of about one in a hundred a cache
+    then hands one of them what was compiled for the other.
+    """
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     static = [f.name for f in fields if f.metadata.get("static")]
-    return jax.tree_util.register_dataclass(
-        cls, data_fields=[f.name for f in fields if f.name not in static], meta_fields=static
-    )
+    numbers = [f.name for f in fields if f.name not in static]
+    keys = [jax.tree_util.GetAttrKey(name) for name in numbers]
+
+    def flatten(value: T) -> tuple[list, tuple]:
+        return [getattr(value, name) for name in numbers], tuple(
+            getattr(value, name) for name in static
+        )
+
+    def flatten_with_keys(value: T) -> tuple[list, tuple]:
+        children, settings = flatten(value)
+        return list(zip(keys, children, strict=True)), settings
+
+    def unflatten(settings: tuple, children: Any) -> T:
+        named = zip([*numbers, *static], [*children, *settings], strict=True)
+        return cls(**dict(named))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
 
 
 def as_partial(function: Callable) -> Partial:

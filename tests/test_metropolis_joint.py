@@ -33,9 +33,9 @@ from bdtppl.inference.metropolis.state import State, state_of
 from bdtppl.models.pytrees import pytree_dataclass
 
 CAPACITY = 15
-NUM_CHAINS = 4_000
-ROUNDS, STEPS = 10, 5
-NUM_SIMULATIONS, NUM_RANKED, THIN = 1_000, 19, 10
+NUM_CHAINS = 1_000
+ROUNDS, STEPS = 8, 5
+NUM_SIMULATIONS, NUM_RANKED, THIN = 500, 9, 5
 
 
 class Joint:
@@ -111,6 +111,12 @@ def moved(rng_key, model, state, kernel, num_steps, power=1.0):
     return steps(rng_key[None], first, end, state, tally, model, kernel, power)[0]
 
 
+def compiled(of_one_chain):
+    """Run a function of one chain on many; compiling it well would take longer than it saves."""
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(jax.vmap(of_one_chain), compiler_options=options)
+
+
 @pytree_dataclass
 class WithoutRatio(moves.LocalMoves):
     """Forgets the ratio of the proposals."""
@@ -141,7 +147,7 @@ def taken_in_turns(law, kernel, num_rounds, seed):
         return shape, law.given(key_last, shape)[1].log_likelihood[0]
 
     keys = jax.random.split(ep.key(seed), NUM_CHAINS)
-    shape, log_likelihood = jax.jit(jax.vmap(chain))(keys, law.prior_draws(NUM_CHAINS, seed))
+    shape, log_likelihood = compiled(chain)(keys, law.prior_draws(NUM_CHAINS, seed))
     return jax.tree.map(lambda a: np.asarray(a)[:, 0], shape), np.asarray(log_likelihood)
 
 
@@ -174,10 +180,9 @@ def test_trees_and_targets_keep_their_joint_law(kernel, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ep.FAMILIES)
-def test_a_joint_law_that_drifts_is_noticed(family):
+def test_a_joint_law_that_drifts_is_noticed():
     with pytest.raises(AssertionError):
-        check_jointly(family, BROKEN)
+        check_jointly("values", BROKEN)
 
 
 # ------------------------------------------------------------------- simulation-based calibration
@@ -231,7 +236,7 @@ def ranks(law, kernel, power=1.0):
         ties = (np.abs(lead) <= 1e-9).sum(axis=1)
         return (lead > 1e-9).sum(axis=1) + rng.integers(0, ties + 1)
 
-    own, before, after = jax.jit(jax.vmap(simulation))(keys, draws)
+    own, before, after = compiled(simulation)(keys, draws)
     return Ranked(*(rank(*each) for each in zip(own, before, after, strict=True)))
 
 
@@ -262,10 +267,9 @@ def test_ranks_of_the_true_tree_are_uniform(kernel, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ep.FAMILIES)
-def test_ranks_under_a_kernel_without_ratio_are_noticed(family):
+def test_ranks_under_a_kernel_without_ratio_are_noticed():
     with pytest.raises(AssertionError):
-        check_calibration(family, BROKEN)
+        check_calibration("values", BROKEN)
 
 
 @pytest.mark.slow

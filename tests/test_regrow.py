@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import enumeration as en
 import exact_problems as ep
@@ -263,11 +263,11 @@ def test_a_wrong_ratio_is_noticed(mistake):
 def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
     case = small_case(UNNORMALISED, "values")
 
+    @pytree_dataclass
     class Sloppy(type(case.prior)):
-        is_normalised = True
+        is_normalised: ClassVar[bool] = True
 
-    sloppy = jax.tree_util.register_dataclass(Sloppy, ["beta"], ["rules"])
-    broken = replace(case, prior=sloppy(case.prior.beta, rules=case.prior.rules))
+    broken = replace(case, prior=Sloppy(case.prior.beta, rules=case.prior.rules))
     with pytest.raises(AssertionError):
         check_steps(broken, FAST)
 
