@@ -1,4 +1,4 @@
-"""``bdtppl demo``: the exact posterior of three data sets that need no download."""
+"""``bdtppl demo``: posteriors of four data sets that need no download."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -35,15 +35,15 @@ def demo(
         Path, typer.Option(help="Folder for tables, models and figures; made if it does not exist.")
     ] = Path("bdtppl-demo"),
 ) -> None:
-    """Fit, print, draw and save three posteriors; needs no data and no network."""
+    """Fit, print, draw and save four posteriors; needs no data and no network."""
     from bdtppl.cli.results import report_fit, require_writable
 
     with refusing(OSError):
         require_writable(out)
-    for name, problem, settings in _problems():
+    for name, inference, problem, settings in _problems():
         folder = out / name
         with notes_after():
-            report_fit(problem, "exact", settings, {"table": f"{name}.csv"}, out=folder)
+            report_fit(problem, inference, settings, {"table": f"{name}.csv"}, out=folder)
         _write_table(folder, f"{name}.csv", problem)
         typer.echo()
     typer.echo(
@@ -54,13 +54,13 @@ def demo(
     )
 
 
-def _problems() -> Iterator[tuple[str, "Problem", dict[str, Any]]]:
-    """Name, problem and settings of each fit."""
+def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
+    """Name, inference, problem and settings of each fit."""
     from sklearn.datasets import load_diabetes, load_iris
 
     from bdtppl.cli.results import Problem
     from bdtppl.cli.target import Target
-    from bdtppl.datasets import make_cgm
+    from bdtppl.datasets import make_cgm, make_wu
     from bdtppl.models.priors import DepthDecay, LeafPenalty
 
     iris: Any = load_iris()
@@ -68,6 +68,7 @@ def _problems() -> Iterator[tuple[str, "Problem", dict[str, Any]]]:
     species = Target("species", "classification", iris.target_names[iris.target])
     yield (
         "iris",
+        "exact",
         Problem("Iris: the species of 150 flowers", _columns(names, iris.data), species),
         {"prior": DepthDecay(0.95, 1.0), "bins": 10, "binning": "uniform", "random_state": 0},
     )
@@ -75,6 +76,7 @@ def _problems() -> Iterator[tuple[str, "Problem", dict[str, Any]]]:
     progression = Target("progression", "regression", diabetes.target)
     yield (
         "diabetes",
+        "exact",
         Problem(
             "Diabetes: its progression in 442 patients",
             _columns(_DIABETES_COLUMNS, diabetes.data),
@@ -91,12 +93,35 @@ def _problems() -> Iterator[tuple[str, "Problem", dict[str, Any]]]:
     X, y = make_cgm(random_state=0)
     yield (
         "cgm",
+        "exact",
         Problem(
             "CGM: simulated data that two trees explain equally well",
             _columns(("x1", "x2"), X),
             Target("y", "regression", y),
         ),
         {"prior": LeafPenalty(2.0), "random_state": 0},
+    )
+    names = ("x1", "x2", "x3")
+    (X, y), (unseen, truth) = make_wu(random_state=0), make_wu(random_state=1)
+    apart = [0, 150, 290]  # rows of different regions
+    yield (
+        "wu",
+        "dcc",
+        Problem(
+            "WU: simulated data, by soft trees of all topologies",
+            _columns(names, X),
+            Target("y", "regression", y),
+            (_columns(names, unseen[apart]), truth[apart]),
+        ),
+        {
+            "iterations": 6,
+            "chains": 4,
+            "warmup": 400,
+            "h_init": 0.5,
+            "h_final": 0.025,
+            "max_splits": 3,
+            "random_state": 0,
+        },
     )
 
 

@@ -20,6 +20,7 @@ from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
 from bdtppl.estimators.soft import SoftTreeEstimator
 from bdtppl.files import staged
 from bdtppl.plotting import (
+    plot_density,
     plot_predictive,
     plot_structures,
     plot_topologies,
@@ -78,11 +79,12 @@ def require_writable(folder: Path) -> None:
 
 
 class Problem(NamedTuple):
-    """What is fitted."""
+    """What is fitted, and rows that are not, with their targets, for a figure."""
 
     title: str
     features: Mapping[str, np.ndarray]
     target: Target
+    unseen: tuple[Mapping[str, np.ndarray], np.ndarray] | None = None
 
 
 def report_fit(
@@ -134,7 +136,7 @@ def report_fit(
         }
     if not as_json:
         say(summary_view(summary))
-    names = [] if out is None else _write(model, summary, out)
+    names = [] if out is None else _write(model, summary, problem, out)
     if as_json:
         say_json(summary)
     elif names:
@@ -159,14 +161,14 @@ def _opening(problem: Problem) -> Group:
     return Group(Text(problem.title, style="bold"), facts_view(facts))
 
 
-def _write(model: Any, summary: Mapping[str, Any], folder: Path) -> list[str]:
+def _write(model: Any, summary: Mapping[str, Any], problem: Problem, folder: Path) -> list[str]:
     """Write model, figures and summary, all of them or none; returns the names of the files."""
     try:
         with (
             staged(folder, obsolete=_FIGURES) as staging,
             waiting("drawing and saving", shown=True),
         ):
-            _draw(model, summary["target"], staging)
+            _draw(model, problem, staging)
             model.save(staging)
             (staging / "summary.json").write_text(to_json(summary) + "\n", encoding="utf-8")
             return sorted(path.name for path in staging.iterdir())
@@ -176,7 +178,7 @@ def _write(model: Any, summary: Mapping[str, Any], folder: Path) -> list[str]:
         raise UserError(f"--out {folder} cannot be written: {reason}.") from error
 
 
-def _draw(model: Any, target: str, folder: Path) -> None:
+def _draw(model: Any, problem: Problem, folder: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -193,7 +195,10 @@ def _draw(model: Any, target: str, folder: Path) -> None:
         }
     if not hasattr(model, "classes_"):
         axes["predictive.png"] = plot_predictive(model)
-        axes["predictive.png"].set_ylabel(target, parse_math=False)
+        axes["predictive.png"].set_ylabel(problem.target.name, parse_math=False)
+    if problem.unseen is not None:
+        axes["density.png"] = plot_density(model, *problem.unseen, cart=True)
+        axes["density.png"].set_xlabel(problem.target.name, parse_math=False)
     if hasattr(model, "trajectory_"):
         axes["trajectories.png"] = plot_trajectories(model)
     for name, ax in axes.items():

@@ -15,10 +15,13 @@ from bdtppl.estimators.soft import (
     SoftClasses,
     SoftTargets,
     SoftTreeEstimator,
+    plain,
 )
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import explore, start
+from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.diagnostics import diagnose
 from bdtppl.inference.evidence import EvidenceMethod
 from bdtppl.inference.nuts import NUTS
 from bdtppl.inference.soft_posterior import TopologyDraws, Votes, resample
@@ -63,6 +66,10 @@ _PARAMETERS = f"""
     components_ : list of bdtppl.inference.dcc.combine.Component
         Each topology that was looked at, the most probable first: its log evidence and how that was
         got, its probability, and weighted draws. They are not saved.
+    diagnostics_ : dict
+        By the topology's code: how its evidence was estimated ("method"), with the effective size
+        of the weights and Pareto's k; R-hat and effective size of the chains' log density,
+        divergent draws, and chains that began again because they were stuck.
     num_iterations_ : int
         Steps that the walk has made.
     log_evidence_, log_evidence_se_ : float
@@ -134,6 +141,10 @@ class _DCCTree(SoftTreeEstimator):
             )
         self.num_iterations_ = len(state.visited)
         self.components_ = combine(dcc, state, evidence=self.evidence)
+        self.diagnostics_ = {
+            part.topology.code: _diagnose(part, state.explored[part.topology])
+            for part in self.components_
+        }
         posterior = resample(
             map(_draws, self.components_),
             dcc.density,
@@ -156,6 +167,28 @@ class _DCCTree(SoftTreeEstimator):
     def log_evidence_se_(self) -> float:
         """Standard error of ``log_evidence_``."""
         return self._fitted_posterior().log_evidence_se
+
+
+def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
+    """Say how the evidence was got, and how well chains agree."""
+    evidence = part.evidence
+    found = {
+        "method": evidence.method,
+        "effective_size": plain(evidence.effective_size),
+        "pareto_k": plain(evidence.pareto_k),
+        "restarts": explored.num_restarts,
+        "r_hat": None,
+        "ess": None,
+        "divergences": None,
+    }
+    if explored.draws is None:
+        return found
+    agreement = diagnose({"log_density": explored.draws.log_density})["log_density"]
+    return found | {
+        "r_hat": plain(agreement.r_hat),
+        "ess": plain(agreement.ess),
+        "divergences": int(explored.draws.is_divergent.sum()),
+    }
 
 
 def _draws(part: Component) -> TopologyDraws:
@@ -181,8 +214,13 @@ def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, float]:
     }
 
     def summary(self) -> dict[str, Any]:
-        """Summarise the fit in plain numbers and words, ready for JSON."""
-        return super().summary() | {"iterations": self.num_iterations_}
+        """Summarise the fit in plain numbers and words, ready for JSON.
+
+        Topologies are listed by probability, down to a thousandth, with their ``diagnostics_``.
+        """
+        found = super().summary()
+        shown = [each | self.diagnostics_[each["code"]] for each in found["topologies"]]
+        return found | {"topologies": shown, "iterations": self.num_iterations_}
 
 
 class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):

@@ -264,5 +264,5 @@ class SoftClasses(ClassTargets):
 
 
 def plain(value: float) -> float | None:
-    """Write a number that JSON has; None for NaN."""
-    return None if np.isnan(value) else float(value)
+    """Write a number that JSON has; None for what is not finite."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,200 @@
+"""Estimators of soft trees: from tables to predictions, files, figures and ArviZ."""
+
+import json
+
+import arviz
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from bdtppl import (
+    DCCTreeClassifier,
+    DCCTreeRegressor,
+    RJHMCTreeClassifier,
+    RJHMCTreeRegressor,
+    load,
+    plot_density,
+    plot_predictive,
+    plot_topologies,
+)
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+
+DCC = {
+    "iterations": 2,
+    "initial_trees": 10,
+    "activation_count": 0,
+    "chains": 2,
+    "warmup": 60,
+    "draws": 50,
+    "max_splits": 1,
+    "random_state": 0,
+}
+RJHMC = {"chains": 2, "burn_in": 10, "draws": 30, "warmup": 60, "max_splits": 1, "random_state": 0}
+X = np.random.default_rng(0).uniform(10, 20, (40, 2))
+IS_HIGH = X[:, 1] > 15
+Y = np.where(IS_HIGH, 3.0, -2.0) + np.random.default_rng(1).normal(0, 0.3, 40)
+LABELS = np.where(IS_HIGH, "high", "low")
+NEW = np.array([[12.0, 11.0], [12.0, 19.0]])
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return DCCTreeRegressor(**DCC).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = SoftClassification(concentration=(1.0, 1.0), likelihood="mixture")
+    return RJHMCTreeClassifier(model=model, **RJHMC).fit(
+        {"width": X[:, 0], "height": X[:, 1]}, LABELS
+    )
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def test_regression_finds_the_split(regressor):
+    np.testing.assert_allclose(regressor.predict(NEW), [-2.0, 3.0], atol=0.3)
+    assert regressor.posterior_.topologies[0].code == "100"
+    assert regressor.posterior_.input_weights.mean(axis=(0, 1)).argmax() == 1
+    low, high = regressor.predict_interval(NEW, 0.9).T
+    assert (low < regressor.predict(NEW)).all()
+    assert (regressor.predict(NEW) < high).all()
+    assert regressor.predict_draws(NEW).shape == (*regressor.posterior_.topology.shape, 2)
+
+
+def test_evidence_adds_up(regressor):
+    """The evidence over topologies is the sum of their own by the prior; so are probabilities."""
+    parts, prior = regressor.components_, regressor.topology_prior_
+    joint = [part.evidence.log_evidence + prior.log_prob(part.topology) for part in parts]
+    assert regressor.log_evidence_ == pytest.approx(np.logaddexp.reduce(joint))
+    for part, log_joint in zip(parts, joint, strict=True):
+        assert part.probability == pytest.approx(np.exp(log_joint - regressor.log_evidence_))
+
+
+def test_classification(classifier):
+    new = {"width": NEW[:, 0], "height": NEW[:, 1]}
+    assert classifier.predict(new).tolist() == ["low", "high"]
+    np.testing.assert_allclose(classifier.predict_proba(new).sum(axis=1), 1.0)
+    assert set(classifier.sample_predictive(new, 20).ravel()) <= {"low", "high"}
+    votes = RJHMCTreeClassifier(votes="all").set_params(votes="all")
+    with pytest.raises(ValueError, match="votes must be"):
+        votes.fit(X, LABELS)
+
+
+def test_files_keep_every_bit(regressor, classifier, tmp_path):
+    for name, model, new in (
+        ("regressor", regressor, NEW),
+        ("classifier", classifier, {"width": NEW[:, 0], "height": NEW[:, 1]}),
+    ):
+        model.save(tmp_path / name)
+        loaded = load(tmp_path / name)
+        for method in ("predict", "predict_draws", "sample_predictive"):
+            ours, theirs = getattr(model, method)(new), getattr(loaded, method)(new)
+            np.testing.assert_array_equal(ours, theirs)
+        assert json.dumps(model.summary()) == json.dumps(loaded.summary())
+
+
+def test_arviz(regressor, classifier):
+    for model in (regressor, classifier):
+        data = model.to_arviz()
+        assert float(arviz.summary(data, var_names=["num_leaves"])["mean"].iloc[0]) >= 1
+        assert np.isfinite(arviz.loo(data).elpd_loo if hasattr(arviz.loo(data), "elpd_loo") else 0)
+
+
+def test_compound_has_no_log_likelihood():
+    model = RJHMCTreeClassifier(**RJHMC).fit(X, LABELS)
+    data = model.to_arviz()
+    groups = data.groups() if callable(data.groups) else data.groups
+    assert not any("log_likelihood" in name for name in groups)
+
+
+def test_figures(regressor, classifier):
+    ax = plot_topologies(regressor)
+    (drawn,) = [line for line in ax.get_lines() if line.get_gid() == "evidence"]
+    count = min(8, len(regressor.posterior_.topologies))
+    np.testing.assert_allclose(drawn.get_xdata(), regressor.posterior_.log_evidences[:count])
+    bars = plot_topologies(classifier, k=2).patches
+    np.testing.assert_allclose(
+        [bar.get_width() for bar in bars], classifier.posterior_.probability[: len(bars)]
+    )
+    ax = plot_density(regressor, NEW, [-2.0, 3.0], cart=True, labels=["a", "b"])
+    (truth,) = [drawn for drawn in ax.collections if drawn.get_gid() == "truth"]
+    np.testing.assert_allclose(np.asarray(truth.get_offsets())[:, 0], [-2.0, 3.0])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    plot_predictive(regressor, feature=1)
+
+
+def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
+    with pytest.raises(TypeError, match="needs a regressor"):
+        plot_density(classifier, NEW)
+    with pytest.raises(ValueError, match="y has 1 values for 2 rows"):
+        plot_density(regressor, NEW, [1.0])
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        plot_topologies(regressor, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "X", "y", "message"),
+    [
+        ({}, X, np.full(40, 2.0), "y is constant"),
+        ({}, np.ones((40, 2)), Y, "All features are constant"),
+        ({}, np.where(np.arange(80).reshape(40, 2) == 7, np.nan, X), Y, "Column 'x1', row 3"),
+        ({"h_final": 0.0}, X, Y, "h_final must be a positive number"),
+        ({"h_init": -1.0}, X, Y, "h_init must be a positive number"),
+        ({"routing": "sharp"}, X, Y, "routing must be"),
+        ({"chains": 0}, X, Y, "must be an integer of at least 1"),
+        ({"warmup": 0}, X, Y, "warmup must be an integer of at least 1"),
+        ({"model": SoftClassification()}, X, Y, "model must be a SoftRegression"),
+        ({"topology_prior": 0.95}, X, Y, "topology_prior must be"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("estimator", "settings"), [(DCCTreeRegressor, DCC), (RJHMCTreeRegressor, RJHMC)]
+)
+def test_bad_input_is_named(estimator, settings, changes, X, y, message):
+    model = estimator(**(settings | changes))
+    with pytest.raises((TypeError, ValueError), match=message):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(NEW)
+
+
+def test_a_class_may_be_absent():
+    with pytest.raises(ValueError, match="one class only"):
+        DCCTreeClassifier(**DCC).fit(X, np.full(40, "low"))
+    model = RJHMCTreeClassifier(classes=["low", "high", "none"], **RJHMC).fit(X, LABELS)
+    assert model.predict_proba(NEW).shape == (2, 3)
+
+
+def test_constant_columns_and_weights():
+    """A constant column does not matter, and a row of weight 2 is two rows."""
+    constant = np.column_stack([X[:, 1], np.full(40, 7.0)])
+    weights = np.where(np.arange(40) < 3, 2, 1)
+    weighted = RJHMCTreeRegressor(**RJHMC).fit(constant, Y, sample_weight=weights)
+    repeated = RJHMCTreeRegressor(**RJHMC).fit(
+        np.repeat(constant, weights, axis=0), np.repeat(Y, weights)
+    )
+    np.testing.assert_array_equal(weighted.predict(constant), repeated.predict(constant))
+
+
+def test_routing(regressor):
+    soft = regressor.predict(X)
+    regressor.routing = "hard"
+    hard = regressor.predict(X)
+    regressor.routing = regressor.h_final
+    np.testing.assert_array_equal(regressor.predict(X), soft)
+    regressor.routing = "soft"
+    assert not np.allclose(hard, soft)
+
+
+def test_own_priors():
+    model = SoftRegression(mean_loc=0.5, mean_scale=3.0, degrees_of_freedom=4.0, by_leaf=True)
+    fitted = RJHMCTreeRegressor(model=model, inputs="hard", **RJHMC).fit(X, Y)
+    corners = fitted.posterior_.trees.direction
+    assert set(np.unique(corners)) <= {0.0, 1.0}
+    np.testing.assert_allclose(fitted.predict(NEW), [-2.0, 3.0], atol=0.5)
