@@ -308,23 +308,6 @@ class _GreedyModalTree(TreeEstimator):
             **options,
         )
 
-    def _saved_state(self) -> dict:
-        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
-        return {"seed": self._random_seed}
-
-    def _restore(self, posterior: Any, state: dict) -> None:
-        self._random_seed = state["seed"]
-        self.posterior_ = posterior
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
-        return "posterior_" in vars(self)
-
-    @property
-    def _seed(self) -> int:
-        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
-        return self._random_seed
-
     @property
     def map_tree_(self) -> Tree:
         """Most probable tree found."""

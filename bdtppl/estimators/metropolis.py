@@ -22,7 +22,7 @@ from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
-from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.inference.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaf_count_priors import LeafCount
@@ -251,23 +251,6 @@ class _MetropolisTree(TreeEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-
-    def _saved_state(self) -> dict:
-        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
-        return {"seed": self._random_seed}
-
-    def _restore(self, posterior: Posterior, state: dict) -> None:
-        self._random_seed = state["seed"]
-        self.posterior_ = posterior
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
-        return "posterior_" in vars(self)
-
-    @property
-    def _seed(self) -> int:
-        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
-        return self._random_seed
 
     @property
     def map_tree_(self) -> Tree:

@@ -4,20 +4,16 @@ import warnings
 from typing import Any
 
 import jax
-import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.base import ClassLeaves, RealLeaves, require_finite
+from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
-from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
-from bdtppl.models.tree import Tree
 from bdtppl.progress import waiting
 
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
@@ -105,14 +101,9 @@ _PARAMETERS = """
 """
 
 
-class _ParticleTree(TreeEstimator):
+class _ParticleTree(WeightedTrees):
     """What classification and regression share."""
 
-    probability_name = "estimated posterior probability"
-
-    bins: int | None
-    binning: Binning
-    grid: int | None
     particles: int
     runs: int
     proposal: ProposalName
@@ -179,98 +170,12 @@ class _ParticleTree(TreeEstimator):
             )
         return self
 
-    def _saved_state(self) -> dict:
-        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
-        return {"seed": self._random_seed}
-
-    def _restore(self, posterior: Posterior, state: dict) -> None:
-        self._random_seed = state["seed"]
-        self.posterior_ = posterior
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
-        return "posterior_" in vars(self)
-
-    @property
-    def _seed(self) -> int:
-        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
-        return self._random_seed
-
-    @property
-    def log_evidence_(self) -> float:
-        """Estimate of the log marginal likelihood.
-
-        Raises
-        ------
-        AttributeError
-            If the prior is not normalised.
-        """
-        return self._of_evidence("log_evidence")
-
-    @property
-    def log_evidence_se_(self) -> float:
-        """Standard error of the log evidence, NaN for one run."""
-        return self._of_evidence("log_evidence_se")
-
-    def _of_evidence(self, name: str) -> float:
-        check_is_fitted(self)
-        if not self.prior_.is_normalised:
-            raise AttributeError(
-                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay or Program); "
-                f"with a {type(self.prior_).__name__} there is log_partition_ alone."
-            )
-        return getattr(self.posterior_, name)
-
-    @property
-    def map_tree_(self) -> Tree:
-        """Most probable tree found."""
-        check_is_fitted(self)
-        return self.posterior_.ranked.trees[0]
-
-    @property
-    def map_log_joint_(self) -> float:
-        """Log weights of the prior and leaf log marginals of that tree, summed."""
-        check_is_fitted(self)
-        return float(self.posterior_.ranked.log_joint[0])
-
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k most probable trees found, fewer where there are fewer.
-
-        Their probabilities are joints over the estimated sum of all, or over that of the trees
-        found where it is larger.
-        """
-        check_is_fitted(self)
-        require_positive_integer("k", k)
-        found = self.posterior_.ranked
-        total = max(self.log_partition_, np.logaddexp.reduce(found.log_joint))
-        probability = np.exp(found.log_joint[:k] - total)
-        return RankedTrees(found.trees[:k], found.statistics[:k], found.log_joint[:k], probability)
-
-    def summary(self) -> dict:
+    def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""
-        check_is_fitted(self)
-        found, names = self.posterior_.ranked, self.design_.names
-        weights, trees = found.probability, found.trees
-        uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
-        error = getattr(self, "log_evidence_se_", np.nan)
-        return {
-            **self._describe(),
-            "features": len(names),
-            "bins": self.bins,
+        return super().summary() | {
             "particles": int(self.particles),
             "runs": int(self.runs),
-            "effective_size": float(1 / (self.posterior_.weights**2).sum()),
-            "trees": len(weights),
-            "log_evidence": getattr(self, "log_evidence_", None),
-            "log_evidence_se": None if np.isnan(error) else error,
-            "log_partition": self.log_partition_,
-            "expected_leaves": float(weights @ trees.num_leaves),
             "overflows": int(self.num_overflows_.sum()),
-            "map_probability": float(self.k_best(1).probability[0]),
-            "map_log_joint": self.map_log_joint_,
-            "map_leaves": int(self.map_tree_.num_leaves),
-            "map_rules": self.rules(),
-            "split_inclusion": dict(zip(names, map(float, weights @ uses), strict=True)),
         }
 
 

@@ -115,21 +115,9 @@ class SoftTreeEstimator(TableEstimator):
         self.topology_prior_ = prior
         return _Problem(np.repeat(matrix, weights, axis=0), np.repeat(y, weights), scaling)
 
-    def _saved_state(self) -> dict:
-        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
-        return {"seed": self._seed}
-
-    def _restore(self, posterior: SoftPosterior, state: dict) -> None:
-        self._seed = state["seed"]
-        self.posterior_ = posterior
-
     def _fitted_posterior(self) -> SoftPosterior:
         check_is_fitted(self)
         return self.posterior_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
-        return "posterior_" in vars(self)
 
     def __sklearn_tags__(self):
         """Say that missing values are not read."""

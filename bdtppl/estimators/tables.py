@@ -38,7 +38,6 @@ class TableEstimator(BaseEstimator):
     random_state: Any
     schema_: Schema
     n_features_in_: int
-    _seed: int
     posterior_: Any
     _read_targets: Any
     _as_targets: Any
@@ -156,6 +155,26 @@ class TableEstimator(BaseEstimator):
                 f"got {self.random_state!r}."
             ) from error
         return int(generator.randint(2**31 - 1))
+
+    # What follows fits an estimator that keeps its posterior and the seed of its draws.
+
+    @property
+    def _seed(self) -> int:
+        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        return self._random_seed
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        return "posterior_" in vars(self)
+
+    def _saved_state(self) -> dict:
+        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        return {"seed": self._random_seed}
+
+    def _restore(self, posterior: Any, state: dict) -> None:
+        """Take up a posterior, from a fit or from a file."""
+        self._random_seed = state["seed"]
+        self.posterior_ = posterior
 
     def to_arviz(self):
         """Hand the posterior to ArviZ.

@@ -1,0 +1,106 @@
+"""What estimators share whose posterior is weighted draws: of particles, or of a policy."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import TreeEstimator
+from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.models.data import Binning
+from bdtppl.models.tree import Tree
+
+__all__ = ["WeightedTrees"]
+
+
+class WeightedTrees(TreeEstimator):
+    """Evidence, likeliest trees and summary of weighted draws.
+
+    Attributes
+    ----------
+    log_partition_
+        Estimate of the log of the sum over trees of prior weight times likelihood.
+    """
+
+    probability_name = "estimated posterior probability"
+
+    bins: int | None
+    binning: Binning
+    grid: int | None
+    posterior_: Posterior
+    log_partition_: float
+
+    @property
+    def log_evidence_(self) -> float:
+        """Estimate of the log marginal likelihood.
+
+        Raises
+        ------
+        AttributeError
+            If the prior is not normalised.
+        """
+        return self._of_evidence("log_evidence")
+
+    @property
+    def log_evidence_se_(self) -> float:
+        """Standard error of the log evidence, NaN for one run."""
+        return self._of_evidence("log_evidence_se")
+
+    def _of_evidence(self, name: str) -> float:
+        check_is_fitted(self)
+        if not self.prior_.is_normalised:
+            raise AttributeError(
+                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay or Program); "
+                f"with a {type(self.prior_).__name__} there is log_partition_ alone."
+            )
+        return getattr(self.posterior_, name)
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Most probable tree found."""
+        check_is_fitted(self)
+        return self.posterior_.ranked.trees[0]
+
+    @property
+    def map_log_joint_(self) -> float:
+        """Log weights of the prior and leaf log marginals of that tree, summed."""
+        check_is_fitted(self)
+        return float(self.posterior_.ranked.log_joint[0])
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k most probable trees found, fewer where there are fewer.
+
+        Their probabilities are joints over the estimated sum of all, or over that of the trees
+        found where it is larger.
+        """
+        check_is_fitted(self)
+        require_positive_integer("k", k)
+        found = self.posterior_.ranked
+        total = max(self.log_partition_, np.logaddexp.reduce(found.log_joint))
+        probability = np.exp(found.log_joint[:k] - total)
+        return RankedTrees(found.trees[:k], found.statistics[:k], found.log_joint[:k], probability)
+
+    def summary(self) -> dict[str, Any]:
+        """Sum the fit up in numbers and text, with JSON types alone."""
+        check_is_fitted(self)
+        found, names = self.posterior_.ranked, self.design_.names
+        weights, trees = found.probability, found.trees
+        uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
+        error = getattr(self, "log_evidence_se_", np.nan)
+        return {
+            **self._describe(),
+            "features": len(names),
+            "bins": self.bins,
+            "effective_size": float(1 / (self.posterior_.weights**2).sum()),
+            "trees": len(weights),
+            "log_evidence": getattr(self, "log_evidence_", None),
+            "log_evidence_se": None if np.isnan(error) else error,
+            "log_partition": self.log_partition_,
+            "expected_leaves": float(weights @ trees.num_leaves),
+            "map_probability": float(self.k_best(1).probability[0]),
+            "map_log_joint": self.map_log_joint_,
+            "map_leaves": int(self.map_tree_.num_leaves),
+            "map_rules": self.rules(),
+            "split_inclusion": dict(zip(names, map(float, weights @ uses), strict=True)),
+        }
