@@ -117,18 +117,27 @@ class Posterior:
         return weights / weights.sum()
 
     @cached_property
-    def ranked(self) -> RankedTrees:
-        """The distinct trees among the draws by log joint; their probability is that of the draws.
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """First draw of each distinct tree, int [tree], and the tree of each draw [chain, draw].
 
         Trees that differ in the order of their slots alone are one.
         """
         trees, order = self.trees.reshape(-1), self.trees.reshape(-1).preorder
         arrays = trees.feature, np.nan_to_num(trees.threshold), trees.missing_left
         keys = [np.take_along_axis(array, order, axis=1) for array in arrays]
-        _, first, inverse = np.unique(
+        _, first, tree = np.unique(
             np.concatenate(keys, axis=1), axis=0, return_index=True, return_inverse=True
         )
-        probability = np.bincount(inverse.ravel(), self.weights.ravel())
+        return first, tree.reshape(self.trees.batch_shape)
+
+    @cached_property
+    def ranked(self) -> RankedTrees:
+        """The distinct trees among the draws by log joint; their probability is that of the draws.
+
+        See `distinct`.
+        """
+        trees, (first, tree) = self.trees.reshape(-1), self.distinct
+        probability = np.bincount(tree.ravel(), self.weights.ravel())
         log_joint = self.sample_stats["log_joint"].ravel()[first]
         best = np.lexsort((first, -log_joint))
         first = first[best]

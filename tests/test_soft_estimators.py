@@ -20,6 +20,8 @@ from bdtppl import (
 )
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 
+pytestmark = pytest.mark.filterwarnings("ignore:The chains disagree")  # they are short
+
 DCC = {
     "iterations": 2,
     "initial_trees": 10,
@@ -102,10 +104,12 @@ def test_files_keep_every_bit(regressor, classifier, tmp_path):
 def test_arviz(regressor, classifier):
     for model in (regressor, classifier):
         data = model.to_arviz()
-        assert float(arviz.summary(data, var_names=["num_leaves"])["mean"].iloc[0]) >= 1
-        assert np.isfinite(arviz.loo(data).elpd_loo if hasattr(arviz.loo(data), "elpd_loo") else 0)
+        shares = arviz.summary(data, var_names=["input_weight"])["mean"]
+        assert float(shares.iloc[1]) > float(shares.iloc[0])
+        arviz.loo(data)
 
 
+@pytest.mark.slow
 def test_compound_has_no_log_likelihood():
     model = RJHMCTreeClassifier(**RJHMC).fit(X, LABELS)
     data = model.to_arviz()
@@ -148,6 +152,7 @@ def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
         ({"h_init": -1.0}, X, Y, "h_init must be a positive number"),
         ({"routing": "sharp"}, X, Y, "routing must be"),
         ({"chains": 0}, X, Y, "must be an integer of at least 1"),
+        ({"draws": 1.5}, X, Y, "must be an integer of at least"),
         ({"warmup": 0}, X, Y, "warmup must be an integer of at least 1"),
         ({"model": SoftClassification()}, X, Y, "model must be a SoftRegression"),
         ({"topology_prior": 0.95}, X, Y, "topology_prior must be"),
@@ -164,6 +169,7 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
         model.predict(NEW)
 
 
+@pytest.mark.slow
 def test_a_class_may_be_absent():
     with pytest.raises(ValueError, match="one class only"):
         DCCTreeClassifier(**DCC).fit(X, np.full(40, "low"))
@@ -171,6 +177,7 @@ def test_a_class_may_be_absent():
     assert model.predict_proba(NEW).shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_constant_columns_and_weights():
     """A constant column does not matter, and a row of weight 2 is two rows."""
     constant = np.column_stack([X[:, 1], np.full(40, 7.0)])
@@ -192,6 +199,7 @@ def test_routing(regressor):
     assert not np.allclose(hard, soft)
 
 
+@pytest.mark.slow
 def test_own_priors():
     model = SoftRegression(mean_loc=0.5, mean_scale=3.0, degrees_of_freedom=4.0, by_leaf=True)
     fitted = RJHMCTreeRegressor(model=model, inputs="hard", **RJHMC).fit(X, Y)

@@ -17,7 +17,7 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
-from bdtppl.estimators.tables import require_boolean
+from bdtppl.estimators.tables import require_boolean, require_positive_integer
 from bdtppl.inference.diagnostics import diagnose
 from bdtppl.inference.nuts import NUTS
 from bdtppl.inference.rjhmc import RJHMC
@@ -98,6 +98,10 @@ class _RJHMCTree(SoftTreeEstimator):
     def _check(self) -> None:
         super()._check()
         require_boolean("published", self.published)
+        for name in ("chains", "draws"):
+            require_positive_integer(name, getattr(self, name))
+        if self.burn_in != 0:
+            require_positive_integer("burn_in", self.burn_in)
         if self.inputs not in ("soft", "hard"):
             raise ValueError(f"inputs must be 'soft' or 'hard'; got {self.inputs!r}.")
 
