@@ -1,0 +1,1 @@
+"""Amortised posteriors over trees: generative flow networks."""
