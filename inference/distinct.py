@@ -1,22 +1,45 @@
 """Equal subproblems computed once: many draws and rules lead to the same sets of rows."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["distinct", "is_first", "map_distinct"]
+__all__ = ["Groups", "distinct", "map_distinct"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing; its multiples are odd
 
 T = TypeVar("T")
 
 
-def distinct(words: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Group equal nodes: a member of each group [m], the group of each node [m], their number.
+class Groups(NamedTuple):
+    """Equal nodes among m.
+
+    Attributes
+    ----------
+    member
+        int32 [m]; a node of each group, then 0.
+    group
+        int32 [m]; the group of each node.
+    number
+        int32; number of groups.
+    """
+
+    member: jax.Array
+    group: jax.Array
+    number: jax.Array
+
+    @property
+    def is_member(self) -> jax.Array:
+        """Flag one node of each group, bool [m]."""
+        return self.member[self.group] == jnp.arange(len(self.group))
+
+
+def distinct(words: jax.Array) -> Groups:
+    """Group equal nodes.
 
     Words uint64 [m, W] name a node. Nodes are sorted by a hash and neighbours are compared in full:
     where two hashes collide a group may be parted, but unequal nodes are never joined.
@@ -31,16 +54,12 @@ def distinct(words: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     empty = jnp.zeros(len(order), jnp.int32)
     group = empty.at[order].set(number)
     member = empty.at[jnp.where(is_new, number, len(order))].set(order, mode="drop")
-    return member, group, number[-1] + 1
+    return Groups(member, group, number[-1] + 1)
 
 
-def is_first(words: jax.Array) -> jax.Array:
-    """Flag one node of each group of equal ones, bool [m]."""
-    member, group, _ = distinct(words)
-    return member[group] == jnp.arange(len(words))
-
-
-def map_distinct(function: Callable[[jax.Array], T], words: jax.Array, piece: int) -> T:
+def map_distinct(
+    function: Callable[[jax.Array], T], words: jax.Array, groups: Groups, piece: int
+) -> T:
     """Apply a function to nodes, to equal ones once.
 
     Parameters
@@ -49,6 +68,8 @@ def map_distinct(function: Callable[[jax.Array], T], words: jax.Array, piece: in
         From words [piece, W] to arrays [piece, ...], node by node.
     words
         uint64 [m, W].
+    groups
+        Those of them that are equal.
     piece
         Nodes that are handed over at once.
 
@@ -58,19 +79,19 @@ def map_distinct(function: Callable[[jax.Array], T], words: jax.Array, piece: in
         [m, ...].
     """
     piece = min(piece, len(words))
-    member, group, num_groups = distinct(words)
-    member = jnp.pad(member, (0, piece))
+    member = jnp.pad(groups.member, (0, piece))
 
     def apply(carry):
         start, found = carry
         own = function(words[lax.dynamic_slice_in_dim(member, start, piece)])
-        put = lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, 0)  # noqa: E731
-        return start + piece, jax.tree.map(put, found, own)
+        return start + piece, jax.tree.map(
+            lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, 0), found, own
+        )
 
     shapes = jax.eval_shape(function, words[:piece])
     nothing = jax.tree.map(
         lambda one: jnp.zeros((len(words) + piece, *one.shape[1:]), one.dtype), shapes
     )
     start = jnp.int32(0), nothing
-    found = lax.while_loop(lambda carry: carry[0] < num_groups, apply, start)[1]
-    return jax.tree.map(lambda array: array[group], found)
+    found = lax.while_loop(lambda carry: carry[0] < groups.number, apply, start)[1]
+    return jax.tree.map(lambda array: array[groups.group], found)

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.distinct import map_distinct
+from bdtppl.inference.distinct import distinct, map_distinct
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard_model import (
     Model,
@@ -243,7 +243,7 @@ def log_flows(
         above = amortised.flow(row_sums(words, amortised.statistics), base.facts)
         return base.log_base + jnp.where(base.is_exact, 0.0, above.astype(float))
 
-    return map_distinct(of, words, max(16, _PIECE_ENTRIES // problem.num_rules))
+    return map_distinct(of, words, distinct(words), max(16, _PIECE_ENTRIES // problem.num_rules))
 
 
 class Choices(NamedTuple):
@@ -257,6 +257,8 @@ class Choices(NamedTuple):
         float64 [m, R + 1]; these with the log flows of both children: the terms of S.
     log_base, is_exact, facts
         What a balance of the node's own flow is learned from: base, whether it is exact, and facts.
+    is_member
+        bool [m]; flags one of each group of equal nodes.
     """
 
     log_weight: jax.Array
@@ -264,6 +266,7 @@ class Choices(NamedTuple):
     log_base: jax.Array
     is_exact: jax.Array
     facts: jax.Array
+    is_member: jax.Array
 
     @property
     def log_sum(self) -> jax.Array:
@@ -315,6 +318,7 @@ def choices(
         log_weight = jnp.concatenate([weights.log_rules, stop[:, None]], axis=1)
         flows = jnp.where(is_rule, below(words, is_rule), 0.0)
         log_term = log_weight + jnp.pad(flows, ((0, 0), (0, 1)))
-        return Choices(log_weight, log_term, *_bases(problem, words, depth, total))
+        return Choices(log_weight, log_term, *_bases(problem, words, depth, total), is_rule[:, 0])
 
-    return map_distinct(of, words, _VISITED)
+    groups = distinct(words)
+    return map_distinct(of, words, groups, _VISITED)._replace(is_member=groups.is_member)

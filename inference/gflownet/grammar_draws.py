@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.distinct import is_first
 from bdtppl.inference.gflownet.grammar import Amortised, Choices, Problem, choices, log_flows
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard_model import children
@@ -102,7 +101,7 @@ def _walk(
         place, chance = choose(depth, found, log_policy(found, epsilon))
         log_joint += total(found.log_weight[jnp.arange(len(place)), place])
         log_probability += total(chance)
-        is_learned = is_open & is_first(words) & ~found.is_exact & (depth > 0)
+        is_learned = is_open & found.is_member & ~found.is_exact & (depth > 0)
         levels.append((words, found, is_learned))
         is_split = is_open & (place < num_rules)
         rules.append(jnp.where(is_split, place, LEAF).reshape(num_trees, -1))

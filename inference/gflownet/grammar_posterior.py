@@ -42,7 +42,7 @@ class Sampled(NamedTuple):
         unbiased on the scale of the sum itself.
     log_flow
         Log flow out of the root: the learned log Z.
-    elbo
+    lower_bound
         Mean log importance weight, a lower bound of log Z on average.
     effective_size
         Effective sample size of the weights.
@@ -52,7 +52,7 @@ class Sampled(NamedTuple):
     log_partition: float
     log_partition_se: float
     log_flow: float
-    elbo: float
+    lower_bound: float
     effective_size: float
 
 

@@ -218,7 +218,7 @@ def step(
             flow, problem, *(array[own] for array in ring[:3])
         )
         change, inner = transform.update(gradient, inner, flow)
-        return (optax.apply_updates(flow, change), inner), loss
+        return (optax.apply_updates(flow, change), inner), loss.astype(jnp.float32)
 
     keys = jax.random.split(key_batch, settings.updates)
     learned, losses = lax.cond(
