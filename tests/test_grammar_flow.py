@@ -126,7 +126,7 @@ def balanced(problem, num_rows=8, rounds=12):
             if not members:
                 continue
             words, facts = (jnp.asarray(np.stack(array)) for array in zip(*members, strict=True))
-            weighed = functools.partial(weigh, problem, depth=depth)
+            weighed = functools.partial(weigh, problem, depth)
             imbalance = weighed(flow, words)
             sums = grammar.row_sums(words, flow.statistics(problem.rows))
             flow = Table(flow.value.at[flow.place(sums, facts)].set(imbalance))
@@ -135,17 +135,16 @@ def balanced(problem, num_rows=8, rounds=12):
         return flow, max(losses)
 
 
-def weigh(problem, flow, words, *, depth):
-    """Log S less the base of nodes, without compiling a shape for each number of them."""
+def weigh(problem, depth, flow, words):
+    """Log S less the base of nodes, compiled for one number of them."""
     padded = np.resize(words, (256, words.shape[1]))
-    found = weigh_padded(problem, flow, padded, depth=depth)
-    return found[: len(words)]
+    return weigh_padded(problem, jnp.int64(depth), flow, padded)[: len(words)]
 
 
-@functools.partial(jax.jit, static_argnames="depth")
-def weigh_padded(problem, flow, words, *, depth):
+@jax.jit
+def weigh_padded(problem, depth, flow, words):
     found = grammar.choices(problem, grammar.Amortised.of(problem, flow), words, depth)
-    return found.log_sum - found.log_base
+    return found.log_sum - found.seen.log_base
 
 
 def total_variation(case, problem, flow):

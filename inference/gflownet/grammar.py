@@ -40,6 +40,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.scipy.special import logsumexp
 
 from bdtppl.inference.distinct import distinct, map_distinct
@@ -63,10 +64,10 @@ __all__ = [
     "Amortised",
     "Choices",
     "Problem",
+    "Seen",
     "choices",
     "joined",
     "log_flows",
-    "node_facts",
     "pose_problem",
     "row_sums",
 ]
@@ -176,74 +177,89 @@ def row_sums(words: jax.Array, statistics: jax.Array) -> jax.Array:
     return is_in.astype(statistics.dtype) @ statistics
 
 
-class _Base(NamedTuple):
-    """Exact bases of m nodes, and whether anything is left to learn."""
-
-    log_base: jax.Array  # float64 [m]
-    is_exact: jax.Array  # bool [m]
-    facts: jax.Array  # float32 [m, f]
-
-
-def _log_end(problem: Problem, depth: int) -> jax.Array:
+def _log_end(problem: Problem, depth: jax.Array) -> jax.Array:
     """Log weight of stopping where no rule is available; in no prior do the rows matter."""
     unknown = jnp.full(problem.model.by_feature.shape[1], jnp.nan)
     node = Node(
-        jnp.float64(depth), jnp.bool_(False), jnp.float64(1), jnp.float64(0), unknown, unknown
+        depth.astype(float), jnp.bool_(False), jnp.float64(1), jnp.float64(0), unknown, unknown
     )
     return jnp.asarray(problem.model.prior.log_stop(node), float)
 
 
-def _bases(problem: Problem, words: jax.Array, depth: int, total: Total) -> _Base:
-    """Bases of nodes [m, W] at one depth."""
+def _stumps(problem: Problem, words: jax.Array, depth: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log weights of all that nodes may do, and with children taken as leaves, [m, R + 1] each."""
     model = problem.model
+    weights = node_weights(model, words, jnp.full(len(words), depth))
+    stop = (weights.log_stop + leaf_scores(model, words))[:, None]
+    as_leaves = split_scores(model, words) + 2 * _log_end(problem, depth + 1)
+    splits = jnp.where(jnp.isfinite(weights.log_rules), weights.log_rules + as_leaves, -jnp.inf)
+    log_weight = jnp.concatenate([weights.log_rules, stop], axis=1)
+    return log_weight, jnp.concatenate([splits, stop], axis=1)
+
+
+class Seen(NamedTuple):
+    """What is known of m nodes before anything is learned.
+
+    Attributes
+    ----------
+    log_base
+        float64 [m]; log B.
+    is_exact
+        bool [m]; whether it is the log flow.
+    facts
+        float32 [m, f]; what the network is told beside the rows.
+    """
+
+    log_base: jax.Array
+    is_exact: jax.Array
+    facts: jax.Array
+
+
+def _seen(problem: Problem, words: jax.Array, depth: jax.Array, log_base: jax.Array | None) -> Seen:
+    """Describe nodes [m, W], given the sums over their stumps where these are the bases."""
+    model, lookahead = problem.model, problem.lookahead
     leaf_score = leaf_scores(model, words)
-    log_base = leaf_score + _log_end(problem, depth)
-    num_rows = jax.lax.population_count(words).sum(axis=1).astype(float)
-    levels = problem.max_depth - depth
-    if problem.lookahead and levels:
-        weights = node_weights(model, words, jnp.full(len(words), depth))
-        splits = weights.log_rules + split_scores(model, words) + 2 * _log_end(problem, depth + 1)
-        stop = weights.log_stop + leaf_score
-        log_base = total(jnp.concatenate([splits, stop[:, None]], axis=1), axis=1)
+    if log_base is None:
+        log_base = leaf_score + _log_end(problem, depth)
+    num_rows = lax.population_count(words).sum(axis=1).astype(float)
     # Of n rows, a child has n - min_leaf at most, and a rule needs twice min_leaf.
-    least = jnp.maximum(model.min_leaf, 1)
-    is_exact = (levels <= problem.lookahead) | (num_rows < (2 + problem.lookahead) * least)
-    facts = node_facts(problem, depth, num_rows, leaf_score, log_base)
-    return _Base(log_base, is_exact, facts)
-
-
-def node_facts(problem: Problem, depth: int, num_rows, leaf_score, log_base) -> jax.Array:
-    """Describe nodes to the network beside their summed rows, float32 [m, f]."""
-    gain = log_base - leaf_score
+    has_few = num_rows < (2 + lookahead) * jnp.maximum(model.min_leaf, 1)
+    gain, count = log_base - leaf_score, jnp.maximum(num_rows, 1)
     facts = (
         jnp.full_like(num_rows, depth / problem.max_depth),
-        jnp.log(jnp.maximum(num_rows, 1)),
+        jnp.log(count),
         num_rows / len(problem.rows),
         jnp.arcsinh(leaf_score) / 4,
-        leaf_score / jnp.maximum(num_rows, 1),
+        leaf_score / count,
         jnp.arcsinh(gain),
-        gain / jnp.maximum(num_rows, 1),
+        gain / count,
     )
-    return jnp.stack(facts, axis=1).astype(jnp.float32)
+    return Seen(
+        log_base,
+        has_few | (depth + lookahead >= problem.max_depth),
+        jnp.stack(facts, axis=1).astype(jnp.float32),
+    )
 
 
 def log_flows(
     problem: Problem,
     amortised: Amortised,
     words: jax.Array,
-    depth: int,
+    depth: jax.Array,
     total: Total = logsumexp,
 ) -> jax.Array:
-    """Log flows of nodes [m, W] at one depth, float64 [m]; equal ones are computed once."""
+    """Log flows of nodes [m, W] above the last level, float64 [m]; equal ones are computed once."""
 
     def of(words):
-        base = _bases(problem, words, depth, total)
-        if depth + problem.lookahead >= problem.max_depth:
-            return base.log_base
-        above = amortised.flow(row_sums(words, amortised.statistics), base.facts)
-        return base.log_base + jnp.where(base.is_exact, 0.0, above.astype(float))
+        log_base = None
+        if problem.lookahead:
+            log_base = total(_stumps(problem, words, depth)[1], axis=1)
+        seen = _seen(problem, words, depth, log_base)
+        above = amortised.flow(row_sums(words, amortised.statistics), seen.facts)
+        return seen.log_base + jnp.where(seen.is_exact, 0.0, above.astype(float))
 
-    return map_distinct(of, words, distinct(words), max(16, _PIECE_ENTRIES // problem.num_rules))
+    piece = max(16, _PIECE_ENTRIES // problem.num_rules)
+    return map_distinct(of, words, distinct(words), piece)
 
 
 class Choices(NamedTuple):
@@ -252,20 +268,19 @@ class Choices(NamedTuple):
     Attributes
     ----------
     log_weight
-        float64 [m, R + 1]; the prior's log weights, that of stopping with the leaf's log marginal.
+        float64 [m, R + 1]; the prior's log weights, with the log marginals of leaves that are made:
+        that of the node if it stops, those of its children on the last level.
     log_term
-        float64 [m, R + 1]; these with the log flows of both children: the terms of S.
-    log_base, is_exact, facts
-        What a balance of the node's own flow is learned from: base, whether it is exact, and facts.
+        float64 [m, R + 1]; the prior's log weights with log flows of both children: terms of S.
+    seen
+        What the balance of the node's own flow is learned from.
     is_member
         bool [m]; flags one of each group of equal nodes.
     """
 
     log_weight: jax.Array
     log_term: jax.Array
-    log_base: jax.Array
-    is_exact: jax.Array
-    facts: jax.Array
+    seen: Seen
     is_member: jax.Array
 
     @property
@@ -283,7 +298,7 @@ def choices(
     problem: Problem,
     amortised: Amortised,
     words: jax.Array,
-    depth: int,
+    depth: jax.Array,
     total: Total = logsumexp,
 ) -> Choices:
     """Weigh all that nodes may do; equal nodes are weighed once.
@@ -295,30 +310,33 @@ def choices(
     words
         uint64 [m, W]; rows of the nodes.
     depth
-        Splits above them.
+        int scalar; splits above them.
     total
         `jnp.max` in place of the log of a sum gives the best stumps as bases, not all together.
     """
-    model, num_rules = problem.model, problem.num_rules
+    left_words, num_rules = problem.model.left_words, problem.num_rules
 
-    def below(words, is_rule):
-        """Log flows of both children of every rule."""
-        if depth + 1 == problem.max_depth:
-            return split_scores(model, words) + 2 * _log_end(problem, depth + 1)
-        left = words[:, None] & model.left_words[None]
+    def of_children(words, log_weight):
+        """Terms of S: weights with the log flows of both children of every rule."""
+        is_rule = jnp.isfinite(log_weight[:, :-1])
+        left = words[:, None] & left_words[None]
         sides = jnp.stack([left, words[:, None] & ~left])
         sides = jnp.where(is_rule[None, :, :, None], sides, 0)  # all unavailable ones are one node
-        flows = log_flows(problem, amortised, sides.reshape(-1, words.shape[1]), depth + 1, total)
-        return joined(*flows.reshape(2, -1, num_rules))
+        sides = sides.reshape(-1, words.shape[1])
+        flows = log_flows(problem, amortised, sides, depth + 1, total)
+        flows = jnp.where(is_rule, joined(*flows.reshape(2, -1, num_rules)), 0.0)
+        return log_weight + jnp.pad(flows, ((0, 0), (0, 1)))
 
     def of(words):
-        weights = node_weights(model, words, jnp.full(len(words), depth))
-        is_rule = jnp.isfinite(weights.log_rules)
-        stop = weights.log_stop + leaf_scores(model, words)
-        log_weight = jnp.concatenate([weights.log_rules, stop[:, None]], axis=1)
-        flows = jnp.where(is_rule, below(words, is_rule), 0.0)
-        log_term = log_weight + jnp.pad(flows, ((0, 0), (0, 1)))
-        return Choices(log_weight, log_term, *_bases(problem, words, depth, total), is_rule[:, 0])
+        log_weight, log_stump = _stumps(problem, words, depth)
+        is_last = depth + 1 == problem.max_depth
+        log_term = lax.cond(is_last, lambda: log_stump, lambda: of_children(words, log_weight))
+        log_base = total(log_stump, axis=1) if problem.lookahead else None
+        return (
+            jnp.where(is_last, log_stump, log_weight),
+            log_term,
+            _seen(problem, words, depth, log_base),
+        )
 
     groups = distinct(words)
-    return map_distinct(of, words, groups, _VISITED)._replace(is_member=groups.is_member)
+    return Choices(*map_distinct(of, words, groups, _VISITED), groups.is_member)

@@ -17,7 +17,6 @@ from jax.scipy.special import logsumexp
 from bdtppl.inference.gflownet.grammar import Amortised, Problem, choices
 from bdtppl.inference.gflownet.grammar_draws import from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.shapes import LEAF
 from bdtppl.inference.written_trees import write_out
@@ -26,11 +25,11 @@ from bdtppl.models.tree import Tree
 
 __all__ = ["best_tree"]
 
-_PIECE = 128  # nodes that are weighed in one call
+_PIECE = 64  # nodes that are weighed in one call
 
 
-@partial(jax.jit, static_argnames=("depth", "is_best"))
-def _weigh(problem: Problem, flow: Flow, words: jax.Array, *, depth: int, is_best: bool):
+@partial(jax.jit, static_argnames="is_best")
+def _weigh(problem: Problem, flow: Flow, words: jax.Array, depth: jax.Array, *, is_best: bool):
     """Log weights and terms of what nodes may do, float64 [m, R + 1] each; see `choices`."""
     total = jnp.max if is_best else logsumexp
     found = choices(problem, Amortised.of(problem, flow), words, depth, total)
@@ -60,8 +59,8 @@ class _Search:
         parts = []
         for start in range(0, len(words), _PIECE):
             some = words[start : start + _PIECE]
-            own = np.resize(some, (min(_PIECE, padded_size(len(some))), words.shape[1]))
-            found = _weigh(self.problem, self.flow, own, depth=depth, is_best=is_best)
+            own = np.resize(some, (_PIECE, words.shape[1]))  # repeated ones cost nothing
+            found = _weigh(self.problem, self.flow, own, jnp.int64(depth), is_best=is_best)
             parts.append([np.asarray(array)[: len(some)] for array in found])
         log_weight, log_term = zip(*parts, strict=True)
         return np.concatenate(log_weight), np.concatenate(log_term)

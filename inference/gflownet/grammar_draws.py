@@ -11,16 +11,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from bdtppl.inference.gflownet.grammar import Amortised, Choices, Problem, choices, log_flows
+from bdtppl.inference.gflownet.grammar import Amortised, Choices, Problem, choices
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard_model import children
 from bdtppl.inference.shapes import LEAF, Shape
 
 __all__ = ["Draws", "Visits", "as_heap", "draw", "follow", "from_heap", "log_policy"]
 
-Choose = Callable[[int, Choices, jax.Array], tuple[jax.Array, jax.Array]]
-"""From a level, choices [m] and log policy [m, R + 1] to places [m] and their log probabilities."""
+Choose = Callable[[jax.Array, jax.Array], jax.Array]
+"""From numbers of nodes [m] and the log probabilities of their choices [m, R + 1] to places [m]."""
 
 
 class Draws(NamedTuple):
@@ -83,41 +84,53 @@ def log_policy(found: Choices, epsilon: jax.Array | float = 0.0) -> jax.Array:
 
 
 def _walk(
-    problem: Problem, flow: Flow, num_trees: int, choose: Choose, epsilon: jax.Array | float
+    problem: Problem, flow: Flow, per_level: jax.Array, choose: Choose, epsilon: jax.Array | float
 ) -> tuple[Draws, Visits]:
-    """Go down level by level, each node as `choose` says."""
-    model, num_rules = problem.model, problem.num_rules
+    """Go down level by level, each node as `choose` says by its own of numbers [D, b, 2^(D-1)]."""
+    model, num_rules, max_depth = problem.model, problem.num_rules, problem.max_depth
     amortised = Amortised.of(problem, flow)
-    words = jnp.broadcast_to(model.every_row[None], (num_trees, len(model.every_row)))
-    is_open = jnp.ones(num_trees, bool)
-    rules, levels = [], []
-    log_joint = log_probability = jnp.zeros(num_trees)
+    _, num_trees, width = per_level.shape
+    place = jnp.arange(num_trees * width)
 
-    def total(values):
-        return jnp.where(is_open, values, 0.0).reshape(num_trees, -1).sum(axis=1)
+    def level(carry, given):
+        words, is_open, log_joint, log_probability = carry
+        depth, numbers = given
 
-    for depth in range(problem.max_depth):
+        def total(values):
+            return jnp.where(is_open, values, 0.0).reshape(num_trees, width).sum(axis=1)
+
         found = choices(problem, amortised, words, depth)
-        place, chance = choose(depth, found, log_policy(found, epsilon))
-        log_joint += total(found.log_weight[jnp.arange(len(place)), place])
-        log_probability += total(chance)
-        is_learned = is_open & found.is_member & ~found.is_exact & (depth > 0)
-        levels.append((words, found, is_learned))
-        is_split = is_open & (place < num_rules)
-        rules.append(jnp.where(is_split, place, LEAF).reshape(num_trees, -1))
-        sides = children(model, words, jnp.minimum(place, num_rules - 1))
-        words = jnp.where(is_split[:, None, None], jnp.stack(sides, axis=1), 0)
-        words, is_open = words.reshape(-1, words.shape[-1]), jnp.repeat(is_split, 2)
-    log_joint += total(log_flows(problem, amortised, words, problem.max_depth))
-    draws = Draws(jnp.concatenate(rules, axis=1).astype(jnp.int32), log_joint, log_probability)
-    visits = Visits(
-        jnp.concatenate([words for words, _, _ in levels]),
-        jnp.concatenate([found.facts for _, found, _ in levels]),
-        jnp.concatenate([found.log_sum - found.log_base for _, found, _ in levels]),
-        jnp.concatenate([is_learned for *_, is_learned in levels]),
-        levels[0][1].log_sum[0],
-    )
-    return draws, visits
+        log_chance = log_policy(found, epsilon)
+        chosen = choose(numbers.ravel(), log_chance)
+        log_joint += total(found.log_weight[place, chosen])
+        log_probability += total(log_chance[place, chosen])
+        is_split = is_open & (chosen < num_rules)
+        visits = Visits(
+            words,
+            found.seen.facts,
+            found.log_sum - found.seen.log_base,
+            is_open & found.is_member & ~found.seen.is_exact & (depth > 0),
+            found.log_sum[0],
+        )
+
+        sides = jnp.stack(children(model, words, jnp.minimum(chosen, num_rules - 1)), axis=1)
+        words = below(jnp.where(is_split[:, None, None], sides, 0))
+        rule = jnp.where(is_split, chosen, LEAF).astype(jnp.int32).reshape(num_trees, width)
+        is_open = below(jnp.stack([is_split, is_split], axis=1))
+        return (words, is_open, log_joint, log_probability), (rule, visits)
+
+    def below(values):
+        """Nodes of the next level, from pairs [b 2^(D-1), 2, ...]; nobody visits those of the last."""
+        kept = values.reshape(num_trees, 2 * width, *values.shape[2:])[:, :width]
+        return kept.reshape(num_trees * width, *values.shape[2:])
+
+    is_root = (place % width) == 0
+    words = jnp.where(is_root[:, None], model.every_row[None], 0)
+    start = words, is_root, jnp.zeros(num_trees), jnp.zeros(num_trees)
+    end, (rules, visits) = lax.scan(level, start, (jnp.arange(max_depth), per_level))
+    heap = jnp.concatenate([rules[depth, :, : 2**depth] for depth in range(max_depth)], axis=1)
+    visited = (array.reshape(-1, *array.shape[2:]) for array in visits[:-1])
+    return Draws(heap, *end[2:]), Visits(*visited, visits.log_partition[0])
 
 
 @partial(jax.jit, static_argnames="num_trees")
@@ -143,26 +156,27 @@ def draw(
         Number of trees.
     """
 
-    def choose(depth, found, log_probability):
-        key = jax.random.fold_in(rng_key, depth)
-        cumulative = jnp.cumsum(jnp.exp(log_probability), axis=1)
-        target = jax.random.uniform(key, (len(cumulative), 1)) * cumulative[:, -1:]
-        place = (cumulative <= target).sum(axis=1)
-        return place, log_probability[jnp.arange(len(place)), place]
+    def choose(uniform, log_chance):
+        cumulative = jnp.cumsum(jnp.exp(log_chance), axis=1)
+        return (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
 
-    return _walk(problem, flow, num_trees, choose, epsilon)
+    shape = problem.max_depth, num_trees, 2 ** (problem.max_depth - 1)
+    return _walk(problem, flow, jax.random.uniform(rng_key, shape), choose, epsilon)
 
 
 @jax.jit
 def follow(problem: Problem, flow: Flow, rule: jax.Array) -> Draws:
     """Score given trees, heaps of rules int32 [b, 2^D - 1], as the policy would draw them."""
 
-    def choose(depth, found, log_probability):
-        own = rule[:, 2**depth - 1 : 2 ** (depth + 1) - 1].ravel()
-        place = jnp.where(own == LEAF, problem.num_rules, own)
-        return place, log_probability[jnp.arange(len(place)), place]
+    def choose(own, log_chance):
+        return jnp.where(own == LEAF, problem.num_rules, own)
 
-    return _walk(problem, flow, len(rule), choose, 0.0)[0]
+    depths, width = range(problem.max_depth), 2 ** (problem.max_depth - 1)
+    levels = [rule[:, 2**depth - 1 : 2 ** (depth + 1) - 1] for depth in depths]
+    padded = [
+        jnp.pad(own, ((0, 0), (0, width - own.shape[1])), constant_values=LEAF) for own in levels
+    ]
+    return _walk(problem, flow, jnp.stack(padded), choose, 0.0)[0]
 
 
 def from_heap(rule: np.ndarray) -> Shape:

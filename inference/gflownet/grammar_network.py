@@ -27,7 +27,7 @@ class Flow(Protocol):
         """Say how far nodes' log flows lie above their bases, [m].
 
         From sums of statistics over their rows [m, k] and facts [m, f] (see
-        `bdtppl.inference.gflownet.grammar.node_facts`).
+        `bdtppl.inference.gflownet.grammar.Seen`).
         """
         ...
 
