@@ -120,7 +120,7 @@ def _walk(
         return (words, is_open, log_joint, log_probability), (rule, visits)
 
     def below(values):
-        """Nodes of the next level, from pairs [b 2^(D-1), 2, ...]; nobody visits those of the last."""
+        """Nodes of the next level, from pairs of children [b 2^(D-1), 2, ...]."""
         kept = values.reshape(num_trees, 2 * width, *values.shape[2:])[:, :width]
         return kept.reshape(num_trees * width, *values.shape[2:])
 
