@@ -6,7 +6,6 @@ subtree is a maximum over all rules. Values then go back up as in the chart's ma
 is the best of all trees made of the splits kept.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -28,10 +27,15 @@ __all__ = ["best_tree"]
 _PIECE = 64  # nodes that are weighed in one call
 
 
-@partial(jax.jit, static_argnames="is_best")
-def _weigh(problem: Problem, flow: Flow, words: jax.Array, depth: jax.Array, *, is_best: bool):
+@jax.jit
+def _weigh(
+    problem: Problem, flow: Flow, words: jax.Array, depth: jax.Array, is_best: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Log weights and terms of what nodes may do, float64 [m, R + 1] each; see `choices`."""
-    total = jnp.max if is_best else logsumexp
+
+    def total(values, axis):
+        return jnp.where(is_best, values.max(axis), logsumexp(values, axis))
+
     found = choices(problem, Amortised.of(problem, flow), words, depth, total)
     return found.log_weight, found.log_term
 
@@ -60,7 +64,7 @@ class _Search:
         for start in range(0, len(words), _PIECE):
             some = words[start : start + _PIECE]
             own = np.resize(some, (_PIECE, words.shape[1]))  # repeated ones cost nothing
-            found = _weigh(self.problem, self.flow, own, jnp.int64(depth), is_best=is_best)
+            found = _weigh(self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best))
             parts.append([np.asarray(array)[: len(some)] for array in found])
         log_weight, log_term = zip(*parts, strict=True)
         return np.concatenate(log_weight), np.concatenate(log_term)

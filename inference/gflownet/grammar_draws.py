@@ -4,8 +4,6 @@ Trees are heaps: the children of slot j are 2j + 1 and 2j + 2, so a level of all
 whose subproblems are weighed together, equal ones once.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,10 +16,19 @@ from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard_model import children
 from bdtppl.inference.shapes import LEAF, Shape
 
-__all__ = ["Draws", "Visits", "as_heap", "draw", "follow", "from_heap", "log_policy"]
+__all__ = [
+    "FREE",
+    "Draws",
+    "Visits",
+    "as_heap",
+    "draw",
+    "follow",
+    "from_heap",
+    "log_policy",
+    "walk",
+]
 
-Choose = Callable[[jax.Array, jax.Array], jax.Array]
-"""From numbers of nodes [m] and the log probabilities of their choices [m, R + 1] to places [m]."""
+FREE = -2  # slots of given trees whose rules are drawn
 
 
 class Draws(NamedTuple):
@@ -83,66 +90,15 @@ def log_policy(found: Choices, epsilon: jax.Array | float = 0.0) -> jax.Array:
     return jnp.logaddexp(own + jnp.log1p(-epsilon), even + jnp.log(epsilon))
 
 
-def _walk(
-    problem: Problem, flow: Flow, per_level: jax.Array, choose: Choose, epsilon: jax.Array | float
-) -> tuple[Draws, Visits]:
-    """Go down level by level, each node as `choose` says by its own of numbers [D, b, 2^(D-1)]."""
-    model, num_rules, max_depth = problem.model, problem.num_rules, problem.max_depth
-    amortised = Amortised.of(problem, flow)
-    _, num_trees, width = per_level.shape
-    place = jnp.arange(num_trees * width)
-
-    def level(carry, given):
-        words, is_open, log_joint, log_probability = carry
-        depth, numbers = given
-
-        def total(values):
-            return jnp.where(is_open, values, 0.0).reshape(num_trees, width).sum(axis=1)
-
-        found = choices(problem, amortised, words, depth)
-        log_chance = log_policy(found, epsilon)
-        chosen = choose(numbers.ravel(), log_chance)
-        log_joint += total(found.log_weight[place, chosen])
-        log_probability += total(log_chance[place, chosen])
-        is_split = is_open & (chosen < num_rules)
-        visits = Visits(
-            words,
-            found.seen.facts,
-            found.log_sum - found.seen.log_base,
-            is_open & found.is_member & ~found.seen.is_exact & (depth > 0),
-            found.log_sum[0],
-        )
-
-        sides = jnp.stack(children(model, words, jnp.minimum(chosen, num_rules - 1)), axis=1)
-        words = below(jnp.where(is_split[:, None, None], sides, 0))
-        rule = jnp.where(is_split, chosen, LEAF).astype(jnp.int32).reshape(num_trees, width)
-        is_open = below(jnp.stack([is_split, is_split], axis=1))
-        return (words, is_open, log_joint, log_probability), (rule, visits)
-
-    def below(values):
-        """Nodes of the next level, from pairs of children [b 2^(D-1), 2, ...]."""
-        kept = values.reshape(num_trees, 2 * width, *values.shape[2:])[:, :width]
-        return kept.reshape(num_trees * width, *values.shape[2:])
-
-    is_root = (place % width) == 0
-    words = jnp.where(is_root[:, None], model.every_row[None], 0)
-    start = words, is_root, jnp.zeros(num_trees), jnp.zeros(num_trees)
-    end, (rules, visits) = lax.scan(level, start, (jnp.arange(max_depth), per_level))
-    heap = jnp.concatenate([rules[depth, :, : 2**depth] for depth in range(max_depth)], axis=1)
-    visited = (array.reshape(-1, *array.shape[2:]) for array in visits[:-1])
-    return Draws(heap, *end[2:]), Visits(*visited, visits.log_partition[0])
-
-
-@partial(jax.jit, static_argnames="num_trees")
-def draw(
+@jax.jit
+def walk(
     rng_key: jax.Array,
     problem: Problem,
     flow: Flow,
+    rule: jax.Array,
     epsilon: jax.Array | float = 0.0,
-    *,
-    num_trees: int,
 ) -> tuple[Draws, Visits]:
-    """Draw trees from the policy.
+    """Go down trees level by level, and draw from the policy what is not given of them.
 
     Parameters
     ----------
@@ -150,33 +106,81 @@ def draw(
         Key.
     problem, flow
         The model and its flow.
+    rule
+        int32 [b, 2^D - 1]; heaps of given rules, `FREE` where one is drawn.
     epsilon
         How often a node does anything at all that it may do (see `log_policy`).
-    num_trees
-        Number of trees.
     """
+    model, num_rules, max_depth = problem.model, problem.num_rules, problem.max_depth
+    amortised = Amortised.of(problem, flow)
+    num_trees, width = len(rule), 2 ** (max_depth - 1)
+    every = jnp.arange(num_trees * width)
 
-    def choose(uniform, log_chance):
+    def below(values):
+        """Nodes of the next level, from pairs of children [b 2^(D-1), 2, ...]."""
+        kept = values.reshape(num_trees, 2 * width, *values.shape[2:])[:, :width]
+        return kept.reshape(num_trees * width, *values.shape[2:])
+
+    def level(carry, given):
+        words, is_open, log_joint, log_probability = carry
+        depth, own, uniform = given
+
+        def total(values):
+            return jnp.where(is_open, values, 0.0).reshape(num_trees, width).sum(axis=1)
+
+        found = choices(problem, amortised, words, depth)
+        log_chance = log_policy(found, epsilon)
         cumulative = jnp.cumsum(jnp.exp(log_chance), axis=1)
-        return (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
+        drawn = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
+        place = jnp.where(own == FREE, drawn, jnp.where(own == LEAF, num_rules, own))
+        log_joint += total(found.log_weight[every, place])
+        log_probability += total(log_chance[every, place])
+        visits = Visits(
+            words,
+            found.seen.facts,
+            found.log_sum - found.seen.log_base,
+            is_open & found.is_member & ~found.seen.is_exact & (depth > 0),
+            found.log_sum[0],
+        )
+        is_split = is_open & (place < num_rules)
+        sides = jnp.stack(children(model, words, jnp.minimum(place, num_rules - 1)), axis=1)
+        words = below(jnp.where(is_split[:, None, None], sides, 0))
+        chosen = jnp.where(is_split, place, LEAF).astype(jnp.int32)
+        is_open = below(jnp.stack([is_split, is_split], axis=1))
+        return (words, is_open, log_joint, log_probability), (chosen, visits)
 
-    shape = problem.max_depth, num_trees, 2 ** (problem.max_depth - 1)
-    return _walk(problem, flow, jax.random.uniform(rng_key, shape), choose, epsilon)
+    is_root = every % width == 0
+    words = jnp.where(is_root[:, None], model.every_row[None], 0)
+    levels = [slice(2**depth - 1, 2 ** (depth + 1) - 1) for depth in range(max_depth)]
+    own = [jnp.pad(rule[:, slots], ((0, 0), (0, width)))[:, :width].ravel() for slots in levels]
+    uniform = jax.random.uniform(rng_key, (max_depth, num_trees * width))
+    end, (chosen, visits) = lax.scan(
+        level,
+        (words, is_root, jnp.zeros(num_trees), jnp.zeros(num_trees)),
+        (jnp.arange(max_depth), jnp.stack(own), uniform),
+    )
+    chosen = chosen.reshape(max_depth, num_trees, width)
+    heap = jnp.concatenate([chosen[depth, :, : 2**depth] for depth in range(max_depth)], axis=1)
+    visited = (array.reshape(-1, *array.shape[2:]) for array in visits[:-1])
+    return Draws(heap, *end[2:]), Visits(*visited, visits.log_partition[0])
 
 
-@jax.jit
-def follow(problem: Problem, flow: Flow, rule: jax.Array) -> Draws:
-    """Score given trees, heaps of rules int32 [b, 2^D - 1], as the policy would draw them."""
+def draw(
+    rng_key: jax.Array,
+    problem: Problem,
+    flow: Flow,
+    epsilon: float = 0.0,
+    *,
+    num_trees: int,
+) -> tuple[Draws, Visits]:
+    """Draw trees from the policy (see `walk`)."""
+    free = np.full((num_trees, 2**problem.max_depth - 1), FREE, np.int32)
+    return walk(rng_key, problem, flow, free, jnp.float64(epsilon))
 
-    def choose(own, log_chance):
-        return jnp.where(own == LEAF, problem.num_rules, own)
 
-    depths, width = range(problem.max_depth), 2 ** (problem.max_depth - 1)
-    levels = [rule[:, 2**depth - 1 : 2 ** (depth + 1) - 1] for depth in depths]
-    padded = [
-        jnp.pad(own, ((0, 0), (0, width - own.shape[1])), constant_values=LEAF) for own in levels
-    ]
-    return _walk(problem, flow, jnp.stack(padded), choose, 0.0)[0]
+def follow(problem: Problem, flow: Flow, rule: np.ndarray) -> tuple[Draws, Visits]:
+    """Go down given trees, heaps of rules int32 [b, 2^D - 1] (see `walk`)."""
+    return walk(jax.random.key(0), problem, flow, rule, jnp.float64(0.0))
 
 
 def from_heap(rule: np.ndarray) -> Shape:

@@ -26,7 +26,7 @@ from bdtppl.models.tree import Tree
 
 __all__ = ["Sampled", "Scores", "sample", "score"]
 
-_PIECE_NODES = 256  # slots of one level that are settled at once
+_PIECE = 16  # trees that are drawn at once, as many as in training: they share what is compiled
 
 
 class Sampled(NamedTuple):
@@ -77,10 +77,6 @@ class Scores(NamedTuple):
         return self.log_joint - self.log_probability
 
 
-def _piece(problem: Problem) -> int:
-    return max(1, _PIECE_NODES >> (problem.max_depth - 1))
-
-
 @in_float64
 def sample(
     rng_key: jax.Array,
@@ -113,13 +109,13 @@ def sample(
     ValueError
         If there are no draws.
     """
-    size, piece = chains * draws, _piece(problem)
+    size = chains * draws
     if size < 1:
         raise ValueError(f"At least one draw is needed; got {chains} chains of {draws}.")
     parts, log_flow = [], 0.0
-    for start in range(0, size, piece):
+    for start in range(0, size, _PIECE):
         key = jax.random.fold_in(rng_key, start)
-        drawn, visits = draw(key, problem, flow, num_trees=piece)
+        drawn, visits = draw(key, problem, flow, num_trees=_PIECE)
         parts.append(jax.tree.map(np.asarray, drawn))
         log_flow = float(visits.log_partition)
     drawn = jax.tree.map(lambda *some: np.concatenate(some)[:size], *parts)
@@ -170,11 +166,11 @@ def score(problem: Problem, flow: Flow, design: Design, trees: Tree) -> Scores:
     ValueError
         If a tree is deeper than the problem's trees.
     """
-    flat, piece = trees.reshape(-1), _piece(problem)
+    flat = trees.reshape(-1)
     shape = as_shape(problem.model, design, flat, flat.capacity)
     heap, parts = as_heap(shape, problem.max_depth), []
-    for start in range(0, len(heap), piece):
-        own = np.resize(heap[start : start + piece], (piece, heap.shape[1]))
-        drawn = follow(problem, flow, own)
+    for start in range(0, len(heap), _PIECE):
+        own = np.resize(heap[start : start + _PIECE], (_PIECE, heap.shape[1]))
+        drawn, _ = follow(problem, flow, own)
         parts.append(np.stack([drawn.log_joint, drawn.log_probability])[:, : len(heap) - start])
     return Scores(*np.concatenate(parts, axis=1).reshape(2, *trees.batch_shape))

@@ -19,7 +19,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from bdtppl.inference.gflownet.grammar import NUM_FACTS, Problem, row_sums
-from bdtppl.inference.gflownet.grammar_draws import Visits, draw
+from bdtppl.inference.gflownet.grammar_draws import Draws, Visits, draw
 from bdtppl.inference.gflownet.grammar_network import Flow, FlowNetwork
 from bdtppl.inference.precision import in_float64
 
@@ -31,6 +31,7 @@ __all__ = [
     "balance_loss",
     "from_arrays",
     "initial",
+    "learn",
     "optimiser",
     "step",
     "to_arrays",
@@ -186,10 +187,50 @@ def balance_loss(
 
 
 @partial(jax.jit, static_argnames="settings")
+def learn(
+    rng_key: jax.Array,
+    problem: Problem,
+    state: State,
+    drawn: Draws,
+    visits: Visits,
+    settings: Settings,
+) -> tuple[State, Metrics]:
+    """Remember the subproblems that draws have met, and take gradient steps on the ring."""
+    ring, transform = state.ring.put(visits), optimiser(settings)
+
+    def update(carry, key):
+        flow, inner = carry
+        filled = jnp.clip(ring.count, 1, settings.ring)
+        own = jax.random.randint(key, (settings.batch,), 0, filled)
+        loss, gradient = jax.value_and_grad(balance_loss)(
+            flow, problem, *(array[own] for array in ring[:3])
+        )
+        change, inner = transform.update(gradient, inner, flow)
+        return (optax.apply_updates(flow, change), inner), loss.astype(jnp.float32)
+
+    learned, losses = lax.cond(
+        ring.count == 0,  # all flows are exact
+        lambda start, keys: (start, jnp.zeros(settings.updates, jnp.float32)),
+        lambda start, keys: lax.scan(update, start, keys),
+        (state.flow, state.optimiser),
+        jax.random.split(rng_key, settings.updates),
+    )
+    log_sum, log_squares = (logsumexp(power * drawn.log_weight) for power in (1, 2))
+    metrics = Metrics(
+        losses.mean().astype(float),
+        visits.log_partition,
+        log_sum - jnp.log(len(drawn.log_joint)),
+        drawn.log_joint.max(),
+        jnp.exp(2 * log_sum - log_squares) / len(drawn.log_joint),
+    )
+    return State(*learned, ring, state.num_steps + 1), metrics
+
+
+@in_float64
 def step(
     rng_key: jax.Array, problem: Problem, state: State, settings: Settings
 ) -> tuple[State, Metrics]:
-    """Draw trees, remember the subproblems they meet, and learn from the ring.
+    """Draw trees, and learn from the subproblems that they and earlier ones have met.
 
     Parameters
     ----------
@@ -202,40 +243,11 @@ def step(
     settings
         How.
     """
-    key_draw, key_batch = jax.random.split(jax.random.fold_in(rng_key, state.num_steps))
+    key_draw, key_learn = jax.random.split(jax.random.fold_in(rng_key, state.num_steps))
     drawn, visits = draw(
         key_draw, problem, state.flow, settings.epsilon, num_trees=settings.num_trees
     )
-    ring = state.ring.put(visits)
-    is_empty = ring.count == 0
-    transform = optimiser(settings)
-
-    def update(carry, key):
-        flow, inner = carry
-        filled = jnp.clip(ring.count, 1, settings.ring)
-        own = jax.random.randint(key, (settings.batch,), 0, filled)
-        loss, gradient = jax.value_and_grad(balance_loss)(
-            flow, problem, *(array[own] for array in ring[:3])
-        )
-        change, inner = transform.update(gradient, inner, flow)
-        return (optax.apply_updates(flow, change), inner), loss.astype(jnp.float32)
-
-    keys = jax.random.split(key_batch, settings.updates)
-    learned, losses = lax.cond(
-        is_empty,
-        lambda start: (start, jnp.zeros(settings.updates, jnp.float32)),
-        lambda start: lax.scan(update, start, keys),
-        (state.flow, state.optimiser),
-    )
-    log_weight = drawn.log_weight
-    metrics = Metrics(
-        losses.mean().astype(float),
-        visits.log_partition,
-        logsumexp(log_weight) - jnp.log(settings.num_trees),
-        drawn.log_joint.max(),
-        jnp.exp(2 * logsumexp(log_weight) - logsumexp(2 * log_weight)) / settings.num_trees,
-    )
-    return State(*learned, ring, state.num_steps + 1), metrics
+    return learn(key_learn, problem, state, drawn, visits, settings)
 
 
 @in_float64
