@@ -342,6 +342,10 @@ class DescriptionLength(_Defaults):
         """-beta for every rule."""
         return rule.log_num_cuts - self.beta
 
+    def log_rule(self, node: Node, rule: Rule) -> Any:
+        """-beta: how many cuts a gap has need not be known."""
+        return -self.beta + jnp.zeros_like(rule.feature, dtype=float)
+
 
 @pytree_dataclass
 class DepthDecay(_NormalisedRules):

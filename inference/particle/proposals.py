@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 
+from bdtppl.inference.distinct import distinct
 from bdtppl.inference.hard_model import Model
 from bdtppl.inference.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.inference.shapes import select
@@ -22,7 +22,6 @@ __all__ = ["PROPOSALS", "Choice", "Proposal", "choose"]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are weighed at once
 _LEAST_PIECE = 4
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing; its multiples are odd
 
 Proposal = Callable[[Model, jax.Array, jax.Array], jax.Array]
 """From rows [p, W] of nodes and the prior's log weights [p, R + 1] of their rules and, last, of
@@ -100,7 +99,7 @@ def choose(
     num_particles, num_rules = len(depth), model.left_rows.shape[1]
     piece = min(num_particles, max(_LEAST_PIECE, _PIECE_ENTRIES // num_rules))
     words = jnp.concatenate([rows, depth[:, None].astype(rows.dtype)], axis=1)
-    member, group, num_groups = _distinct(words)
+    member, group, num_groups = distinct(words)
     member = jnp.pad(member, (0, piece))
 
     def weigh(carry):
@@ -127,25 +126,6 @@ def choose(
         jnp.zeros(num_particles, bool),
     )
     return lax.while_loop(lambda carry: carry[0] < num_groups, weigh, (jnp.int32(0), none))[1]
-
-
-def _distinct(words: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Group equal nodes: a member of each group [m], the group of each node [m], their number.
-
-    Words [m, W + 1] name a node. Nodes are sorted by a hash and neighbours are compared in full:
-    where two hashes collide a group may be parted, but unequal nodes are never joined.
-    """
-    factor = _GOLDEN * jnp.arange(1, 2 * words.shape[1], 2, dtype=words.dtype)
-    mixed = words * factor[None]
-    hashed = (mixed ^ (mixed >> 32)).sum(axis=1)
-    order = jnp.argsort(hashed).astype(jnp.int32)
-    ordered = words[order]
-    is_first = (ordered != jnp.roll(ordered, 1, axis=0)).any(axis=1).at[0].set(True)
-    number = jnp.cumsum(is_first, dtype=jnp.int32) - 1
-    empty = jnp.zeros(len(order), jnp.int32)
-    group = empty.at[order].set(number)
-    member = empty.at[jnp.where(is_first, number, len(order))].set(order, mode="drop")
-    return member, group, number[-1] + 1
 
 
 def _draw(cumulative: jax.Array, row: jax.Array, uniform: jax.Array) -> jax.Array:

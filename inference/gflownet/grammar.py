@@ -1,0 +1,342 @@
+"""Flows of subproblems: the inside algorithm, amortised.
+
+A tree's prior weight and likelihood are products over its nodes, so the posterior factorises over
+subtrees. Let Q(N) be the sum over all subtrees of a subproblem N, its rows and its depth:
+
+    Q(N) = w_stop(N) L(N) + sum over rules r of w_r(N) Q(N left of r) Q(N right of r).     (1)
+
+The chart of `bdtppl.inference.pcfg` solves these equations one by one. Here a network F stands for
+the solution: log F(N) = log B(N) + f(N), where the base B is (1) with the children taken as leaves
+(``lookahead=1``) or N taken as a leaf (0), and f is learned. Let S(N) be the right side of (1) with
+F in place of Q. Then
+
+- the policy at N is p(stop) = w_stop L / S, p(r) = w_r F(left) F(right) / S. It needs no network of
+  its own: the flows of all children come from one batched evaluation, equal children computed once;
+- training makes log F(N) = log S(N) at subproblems that the policy visits: local balance. Nothing
+  depends on the order in which a tree's nodes are made, and no trajectory carries noise from one
+  part of a tree to another;
+- B is exact, and f is 0, where no grandchild (no child) may split: at the last levels, and in nodes
+  with few rows. So flows are learned from the bottom up on targets of which the lowest are exact.
+
+A tree T drawn from the policy has probability q(T) = product of its choices. In its importance
+weight all flows but those of visited nodes cancel:
+
+    w(T) L(T) / q(T) = S(root) product over nodes N of T below the root of S(N) / F(N).    (2)
+
+So the squared local imbalance that training makes small is what spreads the importance weights, and
+flows that balance everywhere draw from the posterior itself, with log Z = log S(root).
+
+References
+----------
+Sullivan et al. 2023 (BCART-PCFG), equations 9 to 16 and the outlook of section 7; Learning Decision
+Trees as Amortized Structure Inference (DT-GFN), section 3; Bengio et al. 2021, Flow Network based
+Generative Models, for flows and their balance.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from bdtppl.inference.distinct import distinct, map_distinct
+from bdtppl.inference.gflownet.grammar_network import Flow
+from bdtppl.inference.hard_model import (
+    Model,
+    leaf_scores,
+    node_weights,
+    pose,
+    split_scores,
+)
+from bdtppl.inference.precision import in_float64
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaf_count_priors import require_node_wise
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import Node, TreePrior
+
+__all__ = [
+    "NUM_FACTS",
+    "Amortised",
+    "Choices",
+    "Problem",
+    "Seen",
+    "choices",
+    "joined",
+    "log_flows",
+    "pose_problem",
+    "row_sums",
+]
+
+NUM_FACTS = 7
+_MOST_DEPTH = 10  # levels of splits of which all nodes are laid out
+_PIECE_ENTRIES = 1 << 17  # children times rules that are weighed at once
+_VISITED = 8  # nodes whose children are gathered at once
+
+Total = Callable[..., jax.Array]
+
+
+class Problem(eqx.Module):
+    """A model whose posterior is amortised; n rows.
+
+    Attributes
+    ----------
+    model
+        Rules, prior and leaf family.
+    rows
+        float32 [n, q]; what the network sees of each row.
+    max_depth
+        Levels of splits D, at least 1.
+    lookahead
+        Levels of splits that a node's base counts exactly, 0 or 1.
+    """
+
+    model: Model
+    rows: jax.Array
+    max_depth: int = eqx.field(static=True)
+    lookahead: int = eqx.field(static=True)
+
+    @property
+    def num_rules(self) -> int:
+        """Number of rules R."""
+        return self.model.left_rows.shape[1]
+
+
+@in_float64
+def pose_problem(
+    design: Design,
+    y: np.ndarray,
+    prior: TreePrior,
+    leaf: Leaf,
+    constraints: Constraints,
+    *,
+    lookahead: int = 1,
+) -> Problem:
+    """Tabulate rules and rows.
+
+    Parameters
+    ----------
+    design, y, prior, leaf, constraints
+        The model; targets [n]. The constraints must bound the depth.
+    lookahead
+        1: a node's base is the sum over its stumps, which costs as many sums as a node has rules;
+        0: it is its leaf, for tables with thousands of rules.
+
+    Raises
+    ------
+    ValueError
+        If the depth is not bounded or out of range, a constraint looks at the path or at leaves'
+        means, or the targets do not fit the rows.
+    """
+    require_node_wise(prior, "The grammar flow network")
+    constraints.require_free_leaves("The grammar flow network")
+    depth = constraints.max_depth
+    if depth is None or not 1 <= depth <= _MOST_DEPTH:
+        raise ValueError(
+            f"The grammar flow network needs max_depth, from 1 to {_MOST_DEPTH} levels of splits; "
+            f"got {depth!r}."
+        )
+    if constraints.looks_at_path:
+        raise ValueError(
+            "The grammar flow network takes no constraints that look at the path (keep_together, "
+            "features_at_depth, before): its subproblems are sets of rows."
+        )
+    if lookahead not in (0, 1):
+        raise ValueError(f"lookahead must be 0 or 1; got {lookahead!r}.")
+    model = pose(design, y, prior, leaf, constraints)
+    statistics = np.asarray(model.statistics)
+    spread = statistics.std(axis=0)
+    statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    codes = np.repeat(design.codes, design.weights, axis=0)
+    place = (codes + 0.5) / design.num_codes - 0.5
+    seen = np.where(codes < 0, 0.0, 2 * place), codes[:, design.has_missing] < 0, statistics
+    rows = jnp.asarray(np.concatenate(seen, axis=1), jnp.float32)
+    return Problem(model, rows, int(depth), int(lookahead))
+
+
+class Amortised(NamedTuple):
+    """A flow with its statistics of all rows, which are computed once for many nodes."""
+
+    flow: Flow
+    statistics: jax.Array
+
+    @classmethod
+    def of(cls, problem: Problem, flow: Flow) -> "Amortised":
+        """Embed the rows of a problem."""
+        return cls(flow, flow.statistics(problem.rows))
+
+
+def row_sums(words: jax.Array, statistics: jax.Array) -> jax.Array:
+    """Sum statistics [n, k] over the rows of nodes [m, W], [m, k]."""
+    row = jnp.arange(len(statistics))
+    is_in = (words[:, row // 64] >> (row % 64).astype(words.dtype)[None]) & 1
+    return is_in.astype(statistics.dtype) @ statistics
+
+
+def _log_end(problem: Problem, depth: jax.Array) -> jax.Array:
+    """Log weight of stopping where no rule is available; in no prior do the rows matter."""
+    unknown = jnp.full(problem.model.by_feature.shape[1], jnp.nan)
+    node = Node(
+        depth.astype(float), jnp.bool_(False), jnp.float64(1), jnp.float64(0), unknown, unknown
+    )
+    return jnp.asarray(problem.model.prior.log_stop(node), float)
+
+
+def _stumps(problem: Problem, words: jax.Array, depth: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log weights of all that nodes may do, and with children taken as leaves, [m, R + 1] each."""
+    model = problem.model
+    weights = node_weights(model, words, jnp.full(len(words), depth))
+    stop = (weights.log_stop + leaf_scores(model, words))[:, None]
+    as_leaves = split_scores(model, words) + 2 * _log_end(problem, depth + 1)
+    splits = jnp.where(jnp.isfinite(weights.log_rules), weights.log_rules + as_leaves, -jnp.inf)
+    log_weight = jnp.concatenate([weights.log_rules, stop], axis=1)
+    return log_weight, jnp.concatenate([splits, stop], axis=1)
+
+
+class Seen(NamedTuple):
+    """What is known of m nodes before anything is learned.
+
+    Attributes
+    ----------
+    log_base
+        float64 [m]; log B.
+    is_exact
+        bool [m]; whether it is the log flow.
+    facts
+        float32 [m, f]; what the network is told beside the rows.
+    """
+
+    log_base: jax.Array
+    is_exact: jax.Array
+    facts: jax.Array
+
+
+def _seen(problem: Problem, words: jax.Array, depth: jax.Array, log_base: jax.Array | None) -> Seen:
+    """Describe nodes [m, W], given the sums over their stumps where these are the bases."""
+    model, lookahead = problem.model, problem.lookahead
+    leaf_score = leaf_scores(model, words)
+    if log_base is None:
+        log_base = leaf_score + _log_end(problem, depth)
+    num_rows = lax.population_count(words).sum(axis=1).astype(float)
+    # Of n rows, a child has n - min_leaf at most, and a rule needs twice min_leaf.
+    has_few = num_rows < (2 + lookahead) * jnp.maximum(model.min_leaf, 1)
+    gain, count = log_base - leaf_score, jnp.maximum(num_rows, 1)
+    facts = (
+        jnp.full_like(num_rows, depth / problem.max_depth),
+        jnp.log(count),
+        num_rows / len(problem.rows),
+        jnp.arcsinh(leaf_score) / 4,
+        leaf_score / count,
+        jnp.arcsinh(gain),
+        gain / count,
+    )
+    return Seen(
+        log_base,
+        has_few | (depth + lookahead >= problem.max_depth),
+        jnp.stack(facts, axis=1).astype(jnp.float32),
+    )
+
+
+def log_flows(
+    problem: Problem,
+    amortised: Amortised,
+    words: jax.Array,
+    depth: jax.Array,
+    total: Total = logsumexp,
+) -> jax.Array:
+    """Log flows of nodes [m, W] above the last level, float64 [m]; equal ones are computed once."""
+
+    def of(words):
+        log_base = None
+        if problem.lookahead:
+            log_base = total(_stumps(problem, words, depth)[1], axis=1)
+        seen = _seen(problem, words, depth, log_base)
+        above = amortised.flow(row_sums(words, amortised.statistics), seen.facts)
+        return seen.log_base + jnp.where(seen.is_exact, 0.0, above.astype(float))
+
+    piece = max(16, _PIECE_ENTRIES // problem.num_rules)
+    return map_distinct(of, words, distinct(words), piece)
+
+
+class Choices(NamedTuple):
+    """All that m nodes may do: R rules and, last, to stop.
+
+    Attributes
+    ----------
+    log_weight
+        float64 [m, R + 1]; the prior's log weights, with the log marginals of leaves that are made:
+        that of the node if it stops, those of its children on the last level.
+    log_term
+        float64 [m, R + 1]; the prior's log weights with log flows of both children: terms of S.
+    seen
+        What the balance of the node's own flow is learned from.
+    is_member
+        bool [m]; flags one of each group of equal nodes.
+    """
+
+    log_weight: jax.Array
+    log_term: jax.Array
+    seen: Seen
+    is_member: jax.Array
+
+    @property
+    def log_sum(self) -> jax.Array:
+        """Log S, float64 [m]."""
+        return logsumexp(self.log_term, axis=1)
+
+
+def joined(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Log flow of two children together."""
+    return left + right
+
+
+def choices(
+    problem: Problem,
+    amortised: Amortised,
+    words: jax.Array,
+    depth: jax.Array,
+    total: Total = logsumexp,
+) -> Choices:
+    """Weigh all that nodes may do; equal nodes are weighed once.
+
+    Parameters
+    ----------
+    problem, amortised
+        The model and its flow.
+    words
+        uint64 [m, W]; rows of the nodes.
+    depth
+        int scalar; splits above them.
+    total
+        `jnp.max` in place of the log of a sum gives the best stumps as bases, not all together.
+    """
+    left_words, num_rules = problem.model.left_words, problem.num_rules
+
+    def of_children(words, log_weight):
+        """Terms of S: weights with the log flows of both children of every rule."""
+        is_rule = jnp.isfinite(log_weight[:, :-1])
+        left = words[:, None] & left_words[None]
+        sides = jnp.stack([left, words[:, None] & ~left])
+        sides = jnp.where(is_rule[None, :, :, None], sides, 0)  # all unavailable ones are one node
+        sides = sides.reshape(-1, words.shape[1])
+        flows = log_flows(problem, amortised, sides, depth + 1, total)
+        flows = jnp.where(is_rule, joined(*flows.reshape(2, -1, num_rules)), 0.0)
+        return log_weight + jnp.pad(flows, ((0, 0), (0, 1)))
+
+    def of(words):
+        log_weight, log_stump = _stumps(problem, words, depth)
+        is_last = depth + 1 == problem.max_depth
+        log_term = lax.cond(is_last, lambda: log_stump, lambda: of_children(words, log_weight))
+        log_base = total(log_stump, axis=1) if problem.lookahead else None
+        return (
+            jnp.where(is_last, log_stump, log_weight),
+            log_term,
+            _seen(problem, words, depth, log_base),
+        )
+
+    groups = distinct(words)
+    return Choices(*map_distinct(of, words, groups, _VISITED), groups.is_member)

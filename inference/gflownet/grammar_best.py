@@ -1,0 +1,162 @@
+"""The most probable tree that a flow leads to: a search down a beam of splits.
+
+From the root down, the splits that a tree of the policy is most likely to use are kept, level by
+level, with the subproblems that they make. The lowest levels are searched in full: there the best
+subtree is a maximum over all rules. Values then go back up as in the chart's maximum; what is found
+is the best of all trees made of the splits kept.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+
+from bdtppl.inference.gflownet.grammar import Amortised, Problem, choices
+from bdtppl.inference.gflownet.grammar_draws import from_heap
+from bdtppl.inference.gflownet.grammar_network import Flow
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.shapes import LEAF
+from bdtppl.inference.written_trees import write_out
+from bdtppl.models.data import Design
+from bdtppl.models.tree import Tree
+
+__all__ = ["best_tree"]
+
+_PIECE = 64  # nodes that are weighed in one call
+
+
+@jax.jit
+def _weigh(
+    problem: Problem, flow: Flow, words: jax.Array, depth: jax.Array, is_best: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Log weights and terms of what nodes may do, float64 [m, R + 1] each; see `choices`."""
+
+    def total(values, axis):
+        return jnp.where(is_best, values.max(axis), logsumexp(values, axis))
+
+    found = choices(problem, Amortised.of(problem, flow), words, depth, total)
+    return found.log_weight, found.log_term
+
+
+class _Level(NamedTuple):
+    """Subproblems of one depth and the splits kept of them; m nodes, p splits."""
+
+    words: np.ndarray  # uint64 [m, W]
+    stop: np.ndarray  # float64 [m]; log weight of stopping
+    node: np.ndarray  # int [p]; node that is split
+    rule: np.ndarray  # int [p]
+    log_weight: np.ndarray  # float64 [p]; the prior's
+    sides: np.ndarray  # int [2, p]; nodes of the next level
+
+
+class _Search:
+    """Weighs nodes of one problem, piece by piece."""
+
+    def __init__(self, problem: Problem, flow: Flow):
+        self.problem, self.flow = problem, flow
+        self.left_words = np.asarray(problem.model.left_words)
+
+    def weigh(self, words: np.ndarray, depth: int, is_best: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Log weights and terms of what nodes [m, W] may do."""
+        parts = []
+        for start in range(0, len(words), _PIECE):
+            some = words[start : start + _PIECE]
+            own = np.resize(some, (_PIECE, words.shape[1]))  # repeated ones cost nothing
+            found = _weigh(self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best))
+            parts.append([np.asarray(array)[: len(some)] for array in found])
+        log_weight, log_term = zip(*parts, strict=True)
+        return np.concatenate(log_weight), np.concatenate(log_term)
+
+    def level(self, words: np.ndarray, reach: np.ndarray, depth: int, width: int):
+        """Keep the splits of nodes that are reached most often, log probabilities [m].
+
+        Returns
+        -------
+        level
+            The nodes and their splits.
+        words, reach
+            The nodes of the next level.
+        """
+        log_weight, log_term = self.weigh(words, depth, is_best=False)
+        log_policy = log_term - np.logaddexp.reduce(log_term, axis=1)[:, None]
+        use = (reach[:, None] + log_policy)[:, :-1]
+        node, rule = np.nonzero(np.isfinite(use))
+        order = np.argsort(-use[node, rule], kind="stable")
+        node, rule = node[order], rule[order]
+        left = words[node] & self.left_words[rule]
+        # Of rules that part a node alike the best weighed comes first.
+        keys = np.concatenate([node[:, None].astype(np.uint64), left], axis=1)
+        kept = np.sort(np.unique(keys, axis=0, return_index=True)[1])[:width]
+        node, rule, left = node[kept], rule[kept], left[kept]
+        sides = np.concatenate([left, words[node] & ~left])
+        below, place = np.unique(sides, axis=0, return_inverse=True)
+        place = place.reshape(2, -1)
+        reach_below = np.full(len(below), -np.inf)
+        for side in place:
+            np.maximum.at(reach_below, side, use[node, rule])
+        stop, weight = log_weight[:, -1], log_weight[node, rule]
+        return _Level(words, stop, node, rule, weight, place), below, reach_below
+
+
+@in_float64
+def best_tree(problem: Problem, flow: Flow, design: Design, *, width: int = 512) -> Tree:
+    """Search for the tree of greatest posterior probability.
+
+    Where a prior counts partitions, the weight of one is shared among its rules here.
+
+    Parameters
+    ----------
+    problem, flow
+        The problem as posed, and a flow trained on it.
+    design
+        The design that it was made of.
+    width
+        Splits that are kept at each level above those searched in full.
+
+    Raises
+    ------
+    ValueError
+        If the width is less than 1.
+    """
+    if width < 1:
+        raise ValueError(f"width must be at least 1; got {width!r}.")
+    search, levels = _Search(problem, flow), []
+    words, reach = np.asarray(problem.model.every_row)[None], np.zeros(1)
+    searched = max(0, problem.max_depth - 1 - problem.lookahead)
+    for depth in range(searched):
+        level, words, reach = search.level(words, reach, depth, width)
+        levels.append(level)
+
+    value = search.weigh(words, searched, is_best=True)[1].max(axis=1)
+    chosen = []
+    for level in reversed(levels):
+        split = level.log_weight + value[level.sides].sum(axis=0)
+        best = np.full(len(level.words), -1)
+        value = level.stop.copy()
+        np.maximum.at(value, level.node, split)
+        is_best = split >= value[level.node]
+        best[level.node[is_best]] = np.flatnonzero(is_best)
+        chosen.append(best)
+
+    heap = np.full((1, 2**problem.max_depth - 1), LEAF, np.int32)
+    open_nodes = {0: 0}  # from slots of the heap to nodes of the level
+    for level, best in zip(levels, reversed(chosen), strict=True):
+        below = {}
+        for slot, node in open_nodes.items():
+            if (pair := best[node]) >= 0:
+                heap[0, slot] = level.rule[pair]
+                below |= {2 * slot + 1 + side: level.sides[side, pair] for side in (0, 1)}
+        open_nodes = below
+    rest = {slot: words[node] for slot, node in open_nodes.items()}
+    for depth in range(searched, problem.max_depth):
+        below = {}
+        for slot, own in rest.items():
+            place = int(search.weigh(own[None], depth, is_best=True)[1][0].argmax())
+            if place < problem.num_rules:
+                heap[0, slot] = place
+                left = own & search.left_words[place]
+                below |= {2 * slot + 1: left, 2 * slot + 2: own & ~left}
+        rest = below
+    return write_out(problem.model, design, from_heap(heap)).trees[0]

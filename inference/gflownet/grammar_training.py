@@ -1,0 +1,323 @@
+"""Training of flows by local balance.
+
+Each step draws a few trees from the policy, weighs what the subproblems they meet may do, and puts
+each subproblem with its log S into a ring of visited ones. The network then takes some steps of
+stochastic gradient descent on (log F - log S)^2 over the ring. Targets stand as they were computed:
+the lowest are exact and never change, those above are replaced as their subproblems are met again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from bdtppl.inference.gflownet.grammar import NUM_FACTS, Problem, row_sums
+from bdtppl.inference.gflownet.grammar_draws import Draws, Visits, draw
+from bdtppl.inference.gflownet.grammar_network import Flow, FlowNetwork
+from bdtppl.inference.precision import in_float64
+
+__all__ = [
+    "Metrics",
+    "Ring",
+    "Settings",
+    "State",
+    "balance_loss",
+    "from_arrays",
+    "initial",
+    "learn",
+    "optimiser",
+    "step",
+    "to_arrays",
+    "train",
+]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a flow is trained.
+
+    Attributes
+    ----------
+    num_trees
+        Trees drawn in a step.
+    epsilon
+        How often a node of them does anything that it may do.
+    updates, batch
+        Gradient steps in a step, and the subproblems that each takes from the ring.
+    ring
+        Subproblems that are remembered.
+    learning_rate
+        Of Adam at first; it falls to a hundredth along half a cosine over ``decay_steps`` steps.
+    decay_steps
+        Steps of training that the learning rate falls over.
+    """
+
+    num_trees: int = 16
+    epsilon: float = 0.1
+    updates: int = 16
+    batch: int = 256
+    ring: int = 8192
+    learning_rate: float = 3e-3
+    decay_steps: int = 500
+
+    def __post_init__(self):
+        for name in ("num_trees", "updates", "batch", "ring", "decay_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
+        if not 0 <= self.epsilon < 1:
+            raise ValueError(f"epsilon must lie in [0, 1); got {self.epsilon!r}.")
+        if not 0 < self.learning_rate < np.inf:
+            raise ValueError(f"learning_rate must be positive; got {self.learning_rate!r}.")
+
+
+class Ring(NamedTuple):
+    """Visited subproblems, the oldest overwritten; K places.
+
+    Attributes
+    ----------
+    words, facts
+        uint64 [K, W] and float32 [K, f]; rows, and what the network is told beside them.
+    imbalance
+        float32 [K]; log S less the base: what the network has to meet.
+    count
+        int32; subproblems ever put in.
+    """
+
+    words: jax.Array
+    facts: jax.Array
+    imbalance: jax.Array
+    count: jax.Array
+
+    def put(self, visits: Visits) -> "Ring":
+        """Write those of some visits that are learned."""
+        size = len(self.imbalance)
+        place = (self.count + jnp.cumsum(visits.is_learned) - 1) % size
+        place = jnp.where(visits.is_learned, place, size)
+
+        def written(ring, new):
+            return ring.at[place].set(new.astype(ring.dtype), mode="drop")
+
+        kept = (written(*pair) for pair in zip(self[:3], visits[:3], strict=True))
+        return Ring(*kept, (self.count + visits.is_learned.sum()).astype(jnp.int32))
+
+
+class State(NamedTuple):
+    """All that training goes on from: a pytree of arrays.
+
+    Attributes
+    ----------
+    flow
+        The flow.
+    optimiser
+        State of the optimiser.
+    ring
+        Visited subproblems.
+    num_steps
+        int32; steps taken.
+    """
+
+    flow: Flow
+    optimiser: optax.OptState
+    ring: Ring
+    num_steps: jax.Array
+
+
+class Metrics(NamedTuple):
+    """What a step reports, float64 scalars.
+
+    Attributes
+    ----------
+    loss
+        Mean squared local imbalance over the step's batches, in squared nats.
+    log_partition
+        Log flow out of the root, the learned log Z.
+    log_partition_estimate
+        Log of the mean importance weight of the step's trees.
+    best_log_joint
+        The best of the step's trees.
+    effective_share
+        Effective sample size of the importance weights over the number of trees.
+    """
+
+    loss: jax.Array
+    log_partition: jax.Array
+    log_partition_estimate: jax.Array
+    best_log_joint: jax.Array
+    effective_share: jax.Array
+
+
+def optimiser(settings: Settings) -> optax.GradientTransformation:
+    """Adam with clipped gradients and a falling learning rate."""
+    schedule = optax.cosine_decay_schedule(
+        settings.learning_rate, settings.decay_steps * settings.updates, alpha=0.01
+    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+
+
+@in_float64
+def initial(
+    rng_key: jax.Array, problem: Problem, settings: Settings, flow: Flow | None = None
+) -> State:
+    """Start with a new network, or with a flow that is given, and an empty ring."""
+    if flow is None:
+        flow = FlowNetwork(rng_key, problem.rows.shape[1], NUM_FACTS)
+    ring = Ring(
+        jnp.zeros((settings.ring, len(problem.model.every_row)), problem.model.every_row.dtype),
+        jnp.zeros((settings.ring, NUM_FACTS), jnp.float32),
+        jnp.zeros(settings.ring, jnp.float32),
+        jnp.int32(0),
+    )
+    return State(flow, optimiser(settings).init(flow), ring, jnp.int32(0))
+
+
+def balance_loss(
+    flow: Flow, problem: Problem, words: jax.Array, facts: jax.Array, imbalance: jax.Array
+) -> jax.Array:
+    """Mean squared local imbalance (log F - log S)^2 of subproblems."""
+    above = flow(row_sums(words, flow.statistics(problem.rows)), facts)
+    return jnp.mean((above - imbalance) ** 2)
+
+
+@partial(jax.jit, static_argnames="settings")
+def learn(
+    rng_key: jax.Array,
+    problem: Problem,
+    state: State,
+    drawn: Draws,
+    visits: Visits,
+    settings: Settings,
+) -> tuple[State, Metrics]:
+    """Remember the subproblems that draws have met, and take gradient steps on the ring."""
+    ring, transform = state.ring.put(visits), optimiser(settings)
+
+    def update(carry, key):
+        flow, inner = carry
+        filled = jnp.clip(ring.count, 1, settings.ring)
+        own = jax.random.randint(key, (settings.batch,), 0, filled)
+        loss, gradient = jax.value_and_grad(balance_loss)(
+            flow, problem, *(array[own] for array in ring[:3])
+        )
+        change, inner = transform.update(gradient, inner, flow)
+        return (optax.apply_updates(flow, change), inner), loss.astype(jnp.float32)
+
+    learned, losses = lax.cond(
+        ring.count == 0,  # all flows are exact
+        lambda start, keys: (start, jnp.zeros(settings.updates, jnp.float32)),
+        lambda start, keys: lax.scan(update, start, keys),
+        (state.flow, state.optimiser),
+        jax.random.split(rng_key, settings.updates),
+    )
+    log_sum, log_squares = (logsumexp(power * drawn.log_weight) for power in (1, 2))
+    metrics = Metrics(
+        losses.mean().astype(float),
+        visits.log_partition,
+        log_sum - jnp.log(len(drawn.log_joint)),
+        drawn.log_joint.max(),
+        jnp.exp(2 * log_sum - log_squares) / len(drawn.log_joint),
+    )
+    return State(*learned, ring, state.num_steps + 1), metrics
+
+
+@in_float64
+def step(
+    rng_key: jax.Array, problem: Problem, state: State, settings: Settings
+) -> tuple[State, Metrics]:
+    """Draw trees, and learn from the subproblems that they and earlier ones have met.
+
+    Parameters
+    ----------
+    rng_key
+        Key of the whole training; the number of steps taken is folded in.
+    problem
+        The model.
+    state
+        Where training stands.
+    settings
+        How.
+    """
+    key_draw, key_learn = jax.random.split(jax.random.fold_in(rng_key, state.num_steps))
+    drawn, visits = draw(
+        key_draw, problem, state.flow, settings.epsilon, num_trees=settings.num_trees
+    )
+    return learn(key_learn, problem, state, drawn, visits, settings)
+
+
+@in_float64
+def train(
+    rng_key: jax.Array,
+    problem: Problem,
+    state: State,
+    settings: Settings,
+    num_steps: int,
+    report: Callable[[int, Metrics], bool | None] | None = None,
+) -> tuple[State, Metrics]:
+    """Take steps of training.
+
+    Parameters
+    ----------
+    rng_key
+        Key. A training that was stopped and goes on with the same key ends in the same state.
+    problem
+        The model.
+    state
+        Where to go on from.
+    settings
+        How.
+    num_steps
+        Steps to take; fewer where `report` stops them.
+    report
+        Called after each step with the steps taken and their metrics; True stops.
+
+    Returns
+    -------
+    state
+        Where training stands.
+    metrics
+        float64 [steps] each.
+    """
+    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
+        raise ValueError(f"num_steps must be an integer of at least 1; got {num_steps!r}.")
+    history = []
+    for _ in range(num_steps):
+        state, metrics = step(rng_key, problem, state, settings)
+        history.append(Metrics(*(np.asarray(value) for value in metrics)))
+        if report is not None and report(int(state.num_steps), history[-1]):
+            break
+    return state, jax.tree.map(lambda *values: np.stack(values), *history)
+
+
+def to_arrays(state: State) -> dict[str, np.ndarray]:
+    """Name the arrays of a state, for a checkpoint."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+@in_float64
+def from_arrays(state: State, arrays: dict[str, np.ndarray]) -> State:
+    """Fill a state of the same problem and settings (`initial`) with the arrays of a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        If names or shapes are those of another problem.
+    """
+
+    def filled(path, leaf):
+        name = jax.tree_util.keystr(path)
+        if name not in arrays or arrays[name].shape != leaf.shape:
+            found = arrays[name].shape if name in arrays else "none"
+            raise ValueError(
+                f"The checkpoint is of another problem: {name} must have shape {leaf.shape}; "
+                f"got {found}."
+            )
+        return jnp.asarray(arrays[name], leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(filled, state)
