@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.gflownet.balance import transitions
-from bdtppl.inference.gflownet.construction import Construction, retrace
+from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.replay import mixed, path_keys
+from bdtppl.inference.gflownet.rollout import roll_out
 from bdtppl.inference.shapes import LEAF, Shape
 from bdtppl.inference.written_trees import as_shape
 from bdtppl.models.tree import Tree
@@ -97,10 +97,14 @@ class Enumerated:
         self.probability = dict(zip(states_of(shape), p, strict=True))
 
     @functools.cached_property
-    def trajectories(self):
+    def orders(self) -> list:
         """Every order of every tree."""
-        every = [order for state in self.probability for order in orders(state)]
-        return retrace(self.construction, laid_out(every, self.construction.capacity))
+        return [order for state in self.probability for order in orders(state)]
+
+    @functools.cached_property
+    def trajectories(self) -> Shape:
+        """Their structures."""
+        return laid_out(self.orders, self.construction.capacity)
 
     @functools.cached_property
     def last_steps(self):
@@ -111,7 +115,7 @@ class Enumerated:
         every = [
             [*sorted(state - {last}, key=_by_depth), last][: len(state)] for state, last in pairs
         ]
-        return pairs, retrace(self.construction, laid_out(every, self.construction.capacity))
+        return pairs, laid_out(every, self.construction.capacity)
 
     def terminal_law(self, policy) -> dict[State, float]:
         """Probability of drawing each tree, by dynamic programming over the policy."""
@@ -120,13 +124,14 @@ class Enumerated:
         for start in range(0, len(pairs), _PIECE):
             rows = np.arange(start, start + min(_PIECE, len(pairs))) % len(pairs)
             some = jax.tree.map(lambda a, rows=rows: a[rows], shape)
-            parts.append(jax.tree.map(np.asarray, along_given(self.construction, policy, some)))
-        along = jax.tree.map(lambda *a: np.concatenate(a), *parts)
+            made = along(self.construction, policy, some)
+            parts.append([np.asarray(a) for a in (made.log_stop, made.log_forward)])
+        log_stop, log_forward = (np.concatenate(part) for part in zip(*parts, strict=True))
         flow, stop = defaultdict(float), {}
         for row, (state, last) in enumerate(pairs):  # smaller trees come first
             size = len(state)
-            stop[state] = np.exp(along.log_stop[row, size])
-            forward = np.exp(along.log_forward[row, size - 1]) if size else 1.0
+            stop[state] = np.exp(log_stop[row, size])
+            forward = np.exp(log_forward[row, size - 1]) if size else 1.0
             flow[state] += forward * (flow[state - {last}] if size else 1.0)
         return {state: float(flow[state] * stop[state]) for state in self.probability}
 
@@ -142,8 +147,11 @@ def _by_depth(split) -> tuple[int, str]:
 
 _PIECE = 2048  # trajectories that are followed at once
 
-along_trajectories = jax.jit(transitions)
-along_given = jax.jit(lambda made_of, policy, s: transitions(made_of, policy, retrace(made_of, s)))
+
+@jax.jit
+def along(construction, policy, given: Shape):
+    """Trajectories through given trees, in the order of their slots."""
+    return roll_out(ep.key(0), construction, policy, given=given)
 
 
 def of_case(case) -> Enumerated:
@@ -180,21 +188,27 @@ class TabularPolicy(eqx.Module):
     feature_logit: jax.Array  # [M, F]
     cut_logit: jax.Array  # [M, F, C]
 
-    def __init__(self, construction, trajectories):
-        self.trees, self.nodes = jnp.zeros(0, jnp.uint64), jnp.zeros(0, jnp.uint64)
-        codes, is_open = self.encode(trajectories.paths), trajectories.shape.is_leaf
-        trees = self.context(codes, is_open[:, None])
-        self.nodes = jnp.asarray(np.unique(self._keys(codes, trees)[:, 0][is_open]))
-        self.trees = jnp.asarray(np.unique(trees))
-        size = len(self.nodes), construction.num_features, construction.num_cuts
-        self.stop_logit = jnp.zeros(len(self.trees))
+    def __init__(self, construction, shape: Shape):
+        none = jnp.zeros(0, jnp.uint64)
+        self.trees, self.nodes = none, none
+        size = 1, construction.num_features, construction.num_cuts
+        self._allocate(1, *size)
+        trees = along(construction, self, shape).trees
+        is_open, codes = trees.shape.is_leaf, self.encode(trees.paths)
+        keys = self.context(codes, is_open)
+        self.nodes = jnp.asarray(np.unique(self._keys(codes, keys)[is_open]))
+        self.trees = jnp.asarray(np.unique(keys))
+        self._allocate(len(self.trees), len(self.nodes), *size[1:])
+
+    def _allocate(self, num_trees, *size):
+        self.stop_logit = jnp.zeros(num_trees)
         self.leaf_logit, self.feature_logit, self.cut_logit = (
             jnp.zeros(size[:axes]) for axes in (1, 2, 3)
         )
 
     @staticmethod
     def _keys(codes, context):
-        return mixed(codes[:, None] ^ mixed(context)[..., None])
+        return mixed(codes ^ mixed(context)[:, None])
 
     def _node(self, codes, context):
         return jnp.searchsorted(self.nodes, self._keys(codes, context))
@@ -203,7 +217,7 @@ class TabularPolicy(eqx.Module):
         return path_keys(paths)
 
     def context(self, codes, is_open):
-        return jnp.where(is_open, mixed(codes)[:, None], 0).sum(axis=-1)
+        return jnp.where(is_open, mixed(codes), 0).sum(axis=-1)
 
     def stop(self, context):
         return self.stop_logit.at[jnp.searchsorted(self.trees, context)].get(mode="clip")

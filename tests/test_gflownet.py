@@ -14,9 +14,9 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import least_squares
 from tiers import slow_but
 
-from bdtppl.inference.gflownet import balance
+from bdtppl.inference.gflownet import rollout
 from bdtppl.inference.gflownet.backward import reordered
-from bdtppl.inference.gflownet.balance import BALANCES, transitions
+from bdtppl.inference.gflownet.balance import BALANCES
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import PathPolicy, log_choices
 from bdtppl.inference.gflownet.replay import empty, recall, remember
@@ -39,7 +39,7 @@ CASES = slow_but(
 @functools.cache
 def enumerated(model=MODEL, family="classes"):
     with jax.enable_x64(True):
-        return co.small(model, family, most_trees=120, num_splits=3)
+        return co.small(model, family, most_trees=60, num_splits=3)
 
 
 def path_policy(found, seed=0, **options):
@@ -55,18 +55,17 @@ def path_policy(found, seed=0, **options):
 
 def check_orders(found):
     """The backward policy's probability of each order is that of undoing it by hand."""
-    shape = found.trajectories.shape
-    every = [order for state in found.probability for order in co.orders(state)]
+    shape, every = found.trajectories, found.orders
     expected = np.log([co.backward_probability(order) for order in every])
-    np.testing.assert_allclose(-construction_log_parents(shape), expected, atol=1e-12)
+    np.testing.assert_allclose(-sum_of_log_parents(shape), expected, atol=1e-12)
     total = Counter()
     for order, p in zip(every, np.exp(expected), strict=True):
         total[frozenset(order)] += p
     np.testing.assert_allclose(list(total.values()), 1.0, atol=1e-12)
 
 
-def construction_log_parents(shape):
-    return np.asarray(balance.log_parents(shape)).sum(axis=1)
+def sum_of_log_parents(shape):
+    return np.asarray(rollout.log_parents(shape)).sum(axis=1)
 
 
 def miscounted(shape):
@@ -81,7 +80,7 @@ def test_orders_of_making_are_counted():
 
 
 def test_miscounted_parents_are_noticed(monkeypatch):
-    monkeypatch.setattr(balance, "log_parents", miscounted)
+    monkeypatch.setattr(rollout, "log_parents", miscounted)
     with jax.enable_x64(True), pytest.raises(AssertionError):
         check_orders(enumerated())
 
@@ -115,11 +114,11 @@ def test_orders_are_drawn_from_the_backward_policy():
 def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
     with jax.enable_x64(True):
         found = enumerated(model, family)
-        case, made = found.case, found.trajectories
-        along = co.along_trajectories(found.construction, path_policy(found), made)
+        case = found.case
+        made = co.along(found.construction, path_policy(found), found.trajectories)
         capacity = found.construction.capacity
         for size in range(found.construction.num_splits + 1):
-            cut_off = [order[:size] for s in found.probability for order in co.orders(s)]
+            cut_off = [order[:size] for order in found.orders]
             shape = co.laid_out(cut_off, capacity)
             written = write_out(found.construction.model, case.design, shape)
             scores = log_joint(
@@ -129,16 +128,16 @@ def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
             if case.prior.counts_partitions:  # rules share the weight of a partition here
                 state = co.states_of(shape)
                 expected = np.log([found.probability[s] for s in state]) + found.log_z
-            np.testing.assert_allclose(along.log_joint[:, size], expected, atol=1e-9)
+            np.testing.assert_allclose(made.log_joint[:, size], expected, atol=1e-9)
 
 
 def test_order_does_not_matter_to_a_policy_over_paths():
     with jax.enable_x64(True):
         found = enumerated()
-        along = co.along_trajectories(found.construction, path_policy(found), found.trajectories)
-        last = np.asarray(along.log_stop)[:, -1]
+        made = co.along(found.construction, path_policy(found), found.trajectories)
+        last = np.take_along_axis(np.asarray(made.log_stop), made.num_splits[:, None], axis=1)
         by_tree = {}
-        for state, value in zip(co.states_of(found.trajectories.shape), last, strict=True):
+        for state, value in zip(co.states_of(found.trajectories), last[:, 0], strict=True):
             assert abs(by_tree.setdefault(state, value) - value) < 1e-5
 
 
@@ -147,13 +146,13 @@ def test_order_does_not_matter_to_a_policy_over_paths():
 
 def p_value_of_draws(found, policy, epsilon, law):
     drawn = draw_many(ep.key(1), found.construction, policy, epsilon)
-    seen = Counter(co.states_of(drawn.shape))
+    seen = Counter(co.states_of(drawn.trees.shape))
     return ep.g_test(seen, law)
 
 
 @functools.partial(jax.jit, static_argnames="num_trees")
 def rolled_out(key, made_of, policy, epsilon, num_trees=4000):
-    return roll_out(key, made_of, policy, epsilon, num_trees=num_trees)
+    return roll_out(key, made_of, policy, epsilon, num_drawn=num_trees)
 
 
 def draw_many(key, made_of, policy, epsilon):
@@ -203,7 +202,7 @@ def fitted_table(found):
     @jax.jit
     def residuals(flat):
         policy, log_z = eqx.combine(unflatten(flat), fixed)
-        return log_z - transitions(found.construction, policy, made).log_weights
+        return log_z - co.along(found.construction, policy, made).log_weights
 
     solved = least_squares(residuals, flat, jax.jit(jax.jacrev(residuals)), xtol=1e-15, ftol=1e-15)
     return eqx.combine(unflatten(jnp.asarray(solved.x)), fixed)
@@ -212,9 +211,9 @@ def fitted_table(found):
 def check_table(found):
     """A table reaches loss 0 of every kind, draws from the posterior, and knows log Z."""
     policy, log_z = fitted_table(found)
-    along = transitions(found.construction, policy, found.trajectories)
+    made = co.along(found.construction, policy, found.trajectories)
     for loss in BALANCES.values():
-        assert float(loss(log_z, along).max()) < 1e-10
+        assert float(loss(log_z, made).max()) < 1e-10
     assert found.distance(policy) < 1e-6
     assert abs(float(log_z) - found.log_z) < 1e-6
 
@@ -226,7 +225,7 @@ def test_a_table_learns_the_posterior(model, family):
 
 
 def test_a_table_that_miscounts_parents_is_noticed(monkeypatch):
-    monkeypatch.setattr(balance, "log_parents", miscounted)
+    monkeypatch.setattr(rollout, "log_parents", miscounted)
     with jax.enable_x64(True), pytest.raises(AssertionError):
         check_table(enumerated())
 
@@ -270,7 +269,7 @@ def test_weighted_draws_of_any_policy_estimate_log_z_between_its_bounds():
 
 def test_weights_with_miscounted_parents_are_noticed(monkeypatch):
     found = enumerated()
-    monkeypatch.setattr(balance, "log_parents", lambda shape: 2 * miscounted(shape))
+    monkeypatch.setattr(rollout, "log_parents", lambda shape: 2 * miscounted(shape))
     jax.clear_caches()
     try:
         with pytest.raises(AssertionError):
@@ -285,13 +284,13 @@ def test_weights_with_miscounted_parents_are_noticed(monkeypatch):
 def test_the_buffer_keeps_the_best_distinct_trees():
     with jax.enable_x64(True):
         found = enumerated()
-        made = found.trajectories
-        scores = np.log([found.probability[state] for state in co.states_of(made.shape)])
+        trees = co.along(found.construction, path_policy(found), found.trajectories).trees
+        scores = np.log([found.probability[frozenset(order)] for order in found.orders])
         buffer = empty(12, found.construction.capacity)
         assert co.states_of(recall(ep.key(0), buffer, 3)) == [frozenset()] * 3
         for start in range(0, len(scores), 40):  # each batch has a tree in several orders
             some = slice(start, start + 40)
-            batch = jax.tree.map(lambda a, some=some: a[some], made)
+            batch = jax.tree.map(lambda a, some=some: a[some], trees)
             buffer = remember(buffer, batch, jnp.asarray(scores[some]))
         best = sorted(found.probability.values(), reverse=True)[:12]
         np.testing.assert_allclose(np.exp(buffer.log_joint), best, rtol=1e-9)

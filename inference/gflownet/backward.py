@@ -31,6 +31,7 @@ def log_parents(shape: Shape) -> jax.Array:
     until = jnp.minimum(*children)  # the split is a last one from its own step to this one
     step = jnp.arange(shape.capacity // 2)[None, :, None]
     is_last = shape.is_split[:, None] & (split_at[:, None] <= step) & (step < until[:, None])
+    is_last &= step < shape.size[:, None, None] // 2
     return jnp.log(jnp.maximum(is_last.sum(axis=-1), 1).astype(float))
 
 

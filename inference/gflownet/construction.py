@@ -8,15 +8,14 @@ Slots lie in the order of their making: the i-th split makes the slots 2i + 1 an
 laid out *is* its trajectory, and what stood open at any step follows from its slots alone.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from bdtppl.inference.hard_model import (
+    Available,
     Model,
     NodeTerms,
     available_rules,
@@ -35,17 +34,7 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = [
-    "NOTHING",
-    "Construction",
-    "Offer",
-    "Partial",
-    "Trajectories",
-    "begin",
-    "finished",
-    "retrace",
-    "split_leaf",
-]
+__all__ = ["NOTHING", "Construction", "Partial", "begin", "offered", "split_leaf"]
 
 NOTHING = -1  # in paths, beyond a node's depth
 
@@ -157,38 +146,21 @@ class Construction:
         return 2 * self.num_splits + 1
 
 
-class Trajectories(NamedTuple):
-    """Trees of b trajectories in the order of their making, and what could have been done.
+class Partial(NamedTuple):
+    """Trees under construction; b trees, k = 2T + 1 slots, W words.
 
     Attributes
     ----------
     shape
-        The trees, k = 2T + 1 slots.
+        The trees, their slots in the order of their making.
+    rows
+        uint64 [b, k, W]; rows of each slot.
+    scores
+        float64 [b, k, 4]; the `NodeTerms` of each slot.
     paths
         int32 [b, k, D]; the rules above each slot from the root on, each as twice its place in
         `Construction.rule`, and one more on its right side; `NOTHING` beyond.
-    scores
-        float64 [b, k, 4]; the `NodeTerms` of each slot.
-    features
-        bool [b, T, F]; features that the leaf split by each split could be split on.
-    cuts
-        bool [b, T, C]; cuts that were available on the feature chosen.
     """
-
-    shape: Shape
-    paths: jax.Array
-    scores: jax.Array
-    features: jax.Array
-    cuts: jax.Array
-
-    @property
-    def terms(self) -> NodeTerms:
-        """Scores of each slot, [b, k]."""
-        return NodeTerms(*jnp.moveaxis(self.scores, -1, 0))
-
-
-class Partial(NamedTuple):
-    """Trees on the way; as in `Trajectories`, and rows uint64 [b, k, W] of each slot."""
 
     shape: Shape
     rows: jax.Array
@@ -201,13 +173,6 @@ class Partial(NamedTuple):
         return NodeTerms(*jnp.moveaxis(self.scores, -1, 0))
 
 
-class Offer(NamedTuple):
-    """What a step offers: features bool [b, F], and cuts bool [b, C] of the one chosen."""
-
-    features: jax.Array
-    cuts: jax.Array
-
-
 def begin(construction: Construction, num_trees: int) -> Partial:
     """Trees of one leaf."""
     model, shape = construction.model, roots(num_trees, construction.capacity)
@@ -218,66 +183,48 @@ def begin(construction: Construction, num_trees: int) -> Partial:
     return Partial(shape, root_rows(model, shape), scores.at[:, 0].set(own), paths)
 
 
+def offered(
+    construction: Construction, trees: Partial, slot: jax.Array
+) -> tuple[Available, jax.Array]:
+    """Find the rules of one leaf of each tree: those of the model, and as bool [b, F, C]."""
+    tree = jnp.arange(len(slot))
+    own, depth = trees.rows[tree, slot], trees.shape.depth[tree, slot]
+    found = available_rules(construction.model, own, depth)
+    return found, found.is_rule[:, construction.rule] & (construction.rule >= 0)[None]
+
+
 def split_leaf(
     construction: Construction,
-    partial: Partial,
+    trees: Partial,
     is_split: jax.Array,
     slot: jax.Array,
-    pick: Callable[[jax.Array], jax.Array],
-) -> tuple[Partial, Offer]:
+    found: Available,
+    rule: jax.Array,
+) -> Partial:
     """Split a leaf of some trees.
 
     Parameters
     ----------
     construction
         What trees are made of.
-    partial
+    trees
         Trees b.
     is_split
         bool [b]; which trees to change.
-    slot
-        int32 [b]; the leaf.
-    pick
-        From the rules that are available, bool [b, F, C], to the rules [b].
+    slot, found
+        int32 [b]; the leaf, and its rules (see `offered`).
+    rule
+        int32 [b]; the rule.
     """
-    model, (shape, rows, scores, paths) = construction.model, partial
+    model, (shape, rows, scores, paths) = construction.model, trees
     tree = jnp.arange(len(slot))
     own, depth = rows[tree, slot], shape.depth[tree, slot]
-    found = available_rules(model, own, depth)
-    available = found.is_rule[:, construction.rule] & (construction.rule >= 0)[None]
-    rule = pick(available)
     log_weight = log_rule(model, own, depth, found, rule)
     grown = split(model, shape, rows, scores, slot, rule, log_weight)
     level = jnp.arange(paths.shape[2])[None] == depth[:, None]
-    feature = construction.feature[rule]
-    place = feature * construction.num_cuts + construction.cut[rule]
-    new_paths = paths
+    place = construction.feature[rule] * construction.num_cuts + construction.cut[rule]
+    longer = paths
     for side in (0, 1):
         path = jnp.where(level, (2 * place + side)[:, None], paths[tree, slot])
-        new_paths = new_paths.at[tree, shape.size + side].set(path, mode="drop")
-    partial = Partial(*select(is_split, (*grown, new_paths), tuple(partial)))
-    return partial, Offer(available.any(axis=2), available[tree, feature])
-
-
-def finished(partial: Partial, offers: Offer) -> Trajectories:
-    """Join the last state and what each step offered, [T, b, ...]."""
-    offers = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), offers)
-    return Trajectories(partial.shape, partial.paths, partial.scores, *offers)
-
-
-def retrace(construction: Construction, shape: Shape) -> Trajectories:
-    """Make given trees again, whose slots lie in the order of their making.
-
-    A split by a rule that is not available scores -inf.
-    """
-    is_made_at = jnp.where(shape.is_split, (shape.left - 1) // 2, construction.num_splits)
-
-    def step(partial, i):
-        is_own = is_made_at == i
-        slot = jnp.argmax(is_own, axis=1)
-        rule = jnp.maximum(shape.rule[jnp.arange(len(slot)), slot], 0)
-        return split_leaf(construction, partial, is_own.any(axis=1), slot, lambda available: rule)
-
-    steps = jnp.arange(construction.num_splits, dtype=jnp.int32)
-    partial, offers = lax.scan(step, begin(construction, len(shape.size)), steps)
-    return finished(partial, offers)
+        longer = longer.at[tree, shape.size + side].set(path, mode="drop")
+    return Partial(*select(is_split, (*grown, longer), tuple(trees)))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.gflownet.construction import Trajectories
+from bdtppl.inference.gflownet.construction import Partial
 from bdtppl.inference.shapes import Shape, roots
 
 __all__ = ["Buffer", "empty", "mixed", "path_keys", "recall", "remember", "tree_keys"]
@@ -55,15 +55,14 @@ def path_keys(paths: jax.Array) -> jax.Array:
     return mixed(each).sum(axis=-1)
 
 
-def tree_keys(trajectories: Trajectories) -> jax.Array:
+def tree_keys(trees: Partial) -> jax.Array:
     """Keys of trees, uint64 [b]: equal for equal trees, however they were made."""
-    leaf = trajectories.shape.is_leaf
-    return jnp.where(leaf, mixed(path_keys(trajectories.paths)), 0).sum(axis=1)
+    return jnp.where(trees.shape.is_leaf, mixed(path_keys(trees.paths)), 0).sum(axis=1)
 
 
-def remember(buffer: Buffer, trajectories: Trajectories, log_joint: jax.Array) -> Buffer:
+def remember(buffer: Buffer, trees: Partial, log_joint: jax.Array) -> Buffer:
     """Take in trees [b] with their log joints, and keep the best distinct ones."""
-    new = Buffer(trajectories.shape, tree_keys(trajectories), log_joint)
+    new = Buffer(trees.shape, tree_keys(trees), log_joint)
     joined = jax.tree.map(lambda old, own: jnp.concatenate([old, own]), buffer, new)
     # Where a key is met again, in an order that brings equal ones together, it is dropped.
     order = jnp.argsort(joined.key, stable=True)

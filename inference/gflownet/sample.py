@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.gflownet.backward import reordered
-from bdtppl.inference.gflownet.balance import transitions
-from bdtppl.inference.gflownet.construction import Construction, Trajectories, retrace
+from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import Policy
-from bdtppl.inference.gflownet.rollout import roll_out
+from bdtppl.inference.gflownet.rollout import Trajectories, roll_out
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.particle.sample import log_mean
 from bdtppl.inference.posterior import Posterior
@@ -170,16 +169,16 @@ def upper_bound(
 
 @jax.jit
 def _draw(rng_key, construction, policy) -> _Weighed:
-    made = roll_out(rng_key, construction, policy, num_trees=_PIECE)
-    return _weighed(construction, policy, made)
+    return _weighed(roll_out(rng_key, construction, policy, num_drawn=_PIECE))
 
 
 @jax.jit
 def _weigh(rng_key, construction, policy, shape: Shape) -> _Weighed:
-    return _weighed(construction, policy, retrace(construction, reordered(rng_key, shape)))
+    given = reordered(rng_key, shape)
+    return _weighed(roll_out(rng_key, construction, policy, given=given))
 
 
-def _weighed(construction, policy, made: Trajectories) -> _Weighed:
-    along = transitions(construction, policy, made)
-    log_likelihood = jnp.where(made.shape.is_leaf, made.terms.leaf_score, 0.0).sum(axis=1)
-    return _Weighed(made.shape, along.log_weights, along.log_joint[:, -1], log_likelihood)
+def _weighed(made: Trajectories) -> _Weighed:
+    shape, leaf_score = made.trees.shape, made.trees.terms.leaf_score
+    log_likelihood = jnp.where(shape.is_leaf, leaf_score, 0.0).sum(axis=1)
+    return _Weighed(shape, made.log_weights, made.log_joint[:, -1], log_likelihood)

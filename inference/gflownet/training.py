@@ -15,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from jax.scipy.special import logsumexp
 
 from bdtppl.inference.gflownet.backward import reordered
-from bdtppl.inference.gflownet.balance import BALANCES, transitions
-from bdtppl.inference.gflownet.construction import Construction, retrace
+from bdtppl.inference.gflownet.balance import BALANCES
+from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.replay import Buffer, empty, recall, remember
 from bdtppl.inference.gflownet.rollout import roll_out
@@ -153,58 +152,47 @@ def begin(
 
 @partial(jax.jit, static_argnames="settings")
 def _begin(rng_key, construction, policy, *, settings: Settings) -> Learner:
-    trees = roll_out(rng_key, construction, policy, num_trees=settings.num_forward)
-    log_weights = transitions(construction, policy, trees).log_weights
+    log_weights = roll_out(
+        rng_key, construction, policy, num_drawn=settings.num_forward
+    ).log_weights
     log_z = logsumexp(log_weights) - jnp.log(float(settings.num_forward))
     learned = Parameters(eqx.filter(policy, eqx.is_inexact_array), log_z)
     buffer = empty(settings.buffer_size, construction.capacity)
     return Learner(policy, log_z, settings.optimiser.init(learned), buffer, jnp.int32(0))
 
 
-def step(
-    rng_key: jax.Array, construction: Construction, learner: Learner, settings: Settings
-) -> tuple[Learner, Info]:
-    """Make one gradient step; inside a double-precision scope."""
-    key_draw, key_recall, key_order = jax.random.split(rng_key, 3)
+@partial(jax.jit, static_argnames="settings")
+def _step(rng_key, construction, learner, *, settings: Settings) -> tuple[Learner, Info]:
+    """Make one gradient step."""
+    own_key = jax.random.fold_in(rng_key, learner.step)
+    key_draw, key_recall, key_order = jax.random.split(own_key, 3)
     done = learner.step / settings.num_steps
     epsilon = settings.epsilon + (settings.last_epsilon - settings.epsilon) * done
-    number = settings.num_forward
-    made = roll_out(key_draw, construction, learner.policy, epsilon, num_trees=number)
+    given = None
     if settings.num_replayed:
-        known = recall(key_recall, learner.buffer, settings.num_replayed)
-        again = retrace(construction, reordered(key_order, known))
-        made = jax.tree.map(lambda *a: jnp.concatenate(a), made, again)
-
+        given = reordered(key_order, recall(key_recall, learner.buffer, settings.num_replayed))
     weights, fixed = eqx.partition(learner.policy, eqx.is_inexact_array)
     learned = Parameters(weights, learner.log_z)
 
     def mean_loss(learned: Parameters):
-        policy = eqx.combine(learned.policy, fixed)
-        along = transitions(construction, policy, made)
-        return BALANCES[settings.balance](learned.log_z, along).mean(), along
+        policy, number = eqx.combine(learned.policy, fixed), settings.num_forward
+        made = roll_out(key_draw, construction, policy, epsilon, num_drawn=number, given=given)
+        return BALANCES[settings.balance](learned.log_z, made).mean(), made
 
-    (loss, along), gradient = jax.value_and_grad(mean_loss, has_aux=True)(learned)
+    (loss, made), gradient = jax.value_and_grad(mean_loss, has_aux=True)(learned)
     updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, learned)
     learned = optax.apply_updates(learned, updates)
-    log_joint = along.log_joint[:, -1]  # nothing changes beyond the last split
-    buffer = remember(learner.buffer, made, log_joint)
+    # Nothing changes beyond the last split.
+    buffer = remember(learner.buffer, made.trees, made.log_joint[:, -1])
     policy = eqx.combine(learned.policy, fixed)
     info = Info(
         loss,
         learned.log_z,
-        along.log_weights[:number].mean(),
+        made.log_weights[: settings.num_forward].mean(),
         buffer.log_joint[0],
-        along.num_splits[:number].mean(),
+        made.num_splits[: settings.num_forward].mean(),
     )
     return Learner(policy, learned.log_z, optimiser, buffer, learner.step + 1), info
-
-
-@partial(jax.jit, static_argnames=("settings", "num_steps"))
-def _advance(rng_key, construction, learner, *, settings: Settings, num_steps: int):
-    def one(learner, _):
-        return step(jax.random.fold_in(rng_key, learner.step), construction, learner, settings)
-
-    return lax.scan(one, learner, length=num_steps)
 
 
 @in_float64
@@ -229,7 +217,7 @@ def train(
     settings
         How to train.
     tell
-        Called now and then with the learner and what the last steps report; training ends where it
+        Called now and then with the learner and what its last step reports; training ends where it
         returns True.
 
     Returns
@@ -239,16 +227,13 @@ def train(
     info
         What each step reported, arrays [steps].
     """
-    parts = []
-    while (done := int(learner.step)) < settings.num_steps:
-        number = min(_CHUNK - done % _CHUNK, settings.num_steps - done)
-        learner, info = _advance(
-            rng_key, construction, learner, settings=settings, num_steps=number
-        )
-        parts.append(jax.tree.map(np.asarray, info))
-        if tell(learner, parts[-1]):
+    reports = []
+    for done in range(int(learner.step), settings.num_steps):
+        learner, info = _step(rng_key, construction, learner, settings=settings)
+        reports.append(info)
+        if (done + 1) % _CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
             break
-    return learner, jax.tree.map(lambda *a: np.concatenate(a), *parts)
+    return learner, jax.tree.map(lambda *a: np.array(a), *reports)
 
 
 def to_arrays(learner: Learner) -> dict[str, np.ndarray]:
