@@ -117,6 +117,15 @@ class Enumerated:
         ]
         return pairs, laid_out(every, self.construction.capacity)
 
+    @functools.cached_property
+    def flows(self) -> dict[State, float]:
+        """Share of Z that flows through each tree on its way to be stopped, by plain recursion."""
+        flows = dict(self.probability)
+        for state in sorted(flows, key=len, reverse=True):
+            for last in (parents := last_splits(state)):
+                flows[state - {last}] += flows[state] / len(parents)
+        return flows
+
     def terminal_law(self, policy) -> dict[State, float]:
         """Probability of drawing each tree, by dynamic programming over the policy."""
         pairs, shape = self.last_steps
@@ -199,6 +208,37 @@ class TabularPolicy(eqx.Module):
         self.nodes = jnp.asarray(np.unique(self._keys(codes, keys)[is_open]))
         self.trees = jnp.asarray(np.unique(keys))
         self._allocate(len(self.trees), len(self.nodes), *size[1:])
+
+    @classmethod
+    def balanced(cls, found: Enumerated) -> "TabularPolicy":
+        """Fill a table with the logs of the flows from each tree to the next."""
+        pairs, shape = found.last_steps
+        table = cls(found.construction, shape)
+        made = along(found.construction, table, shape).trees
+        codes = table.encode(made.paths)
+        keys, codes = (np.asarray(a) for a in (table.context(codes, made.shape.is_leaf), codes))
+        trees, nodes = np.asarray(table.trees), np.asarray(table.nodes)
+        feature, cut = np.asarray(found.construction.feature), np.asarray(found.construction.cut)
+        shape = jax.tree.map(np.asarray, shape)
+        through = np.zeros(table.cut_logit.shape)
+        stop, go = np.zeros((2, len(table.trees)))
+        tree_of = {}
+        for row, (state, last) in enumerate(pairs):
+            tree_of[state] = np.searchsorted(trees, keys[row])
+            stop[tree_of[state]] = found.probability[state]
+            if last is None:
+                continue
+            before = tree_of[state - {last}]
+            slot = int(np.argmax(shape.left[row] == 2 * len(state) - 1))
+            node = np.searchsorted(nodes, mixed(codes[row, slot] ^ mixed(trees[before])))
+            flow = found.flows[state] / len(last_splits(state))
+            through[node, feature[last[1]], cut[last[1]]] += flow
+            go[before] += flow
+        log = lambda x: jnp.log(jnp.maximum(x, 1e-300))  # noqa: E731
+        filled = log(stop) - log(go), *(log(through.sum(axis)) for axis in ((1, 2), 2, ()))
+        return eqx.tree_at(
+            lambda t: (t.stop_logit, t.leaf_logit, t.feature_logit, t.cut_logit), table, filled
+        )
 
     def _allocate(self, num_trees, *size):
         self.stop_logit = jnp.zeros(num_trees)

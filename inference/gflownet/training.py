@@ -1,8 +1,8 @@
 """Train a policy by the balance of its trajectories (DT-GFN, section 3.2 and appendix F).
 
 A step draws trajectories from the policy, with a little exploration, and makes some of the best
-trees again in orders drawn from the backward policy. The loss of both together gives one gradient
-step of Adam for the policy and one, with a learning rate of its own, for log Z.
+trees again in orders drawn from the backward policy. The loss of both together gives a step of Adam
+for the policy, and one of gradient descent with a rate of its own for log Z.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ class Settings:
     Attributes
     ----------
     num_steps
-        Steps of training, over which rates and exploration fall.
+        Steps of training, over which the policy's rate and exploration fall.
     balance
         The loss: "trajectory", "detailed" or "sub-trajectory" balance.
     num_forward, num_replayed
@@ -46,8 +46,10 @@ class Settings:
         Trees that are remembered.
     epsilon, last_epsilon
         Probability of a random action, at the start and at the end.
-    learning_rate, log_z_learning_rate
-        Rates of Adam at the start; they fall to 0 along a cosine.
+    learning_rate
+        Rate of Adam for the policy at the start; it falls to 0 along a cosine.
+    log_z_learning_rate
+        Rate of gradient descent for log Z.
     """
 
     num_steps: int = 2000
@@ -58,7 +60,7 @@ class Settings:
     epsilon: float = 0.1
     last_epsilon: float = 0.01
     learning_rate: float = 1e-3
-    log_z_learning_rate: float = 0.1
+    log_z_learning_rate: float = 0.05
 
     def __post_init__(self):
         for name in ("num_steps", "num_forward", "buffer_size"):
@@ -75,15 +77,11 @@ class Settings:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam for `Parameters`."""
-
-        def adam(rate: float):
-            return optax.adam(optax.cosine_decay_schedule(rate, self.num_steps))
-
-        rates = Parameters(self.learning_rate, self.log_z_learning_rate)
-        return optax.partition(
-            {name: adam(rate) for name, rate in rates._asdict().items()},
-            Parameters(*Parameters._fields),
-        )
+        falling = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
+        # Half of the gradient is the distance to the mean of the log weights, which has the right
+        # scale by itself: log Z follows that mean, and lags behind it under Adam.
+        each = {"policy": optax.adam(falling), "log_z": optax.sgd(self.log_z_learning_rate)}
+        return optax.partition(each, Parameters(*Parameters._fields))
 
 
 class Parameters(NamedTuple):
