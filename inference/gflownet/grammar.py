@@ -45,13 +45,8 @@ from jax.scipy.special import logsumexp
 
 from bdtppl.inference.distinct import distinct, map_distinct
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.hard_model import (
-    Model,
-    leaf_scores,
-    node_weights,
-    pose,
-    split_scores,
-)
+from bdtppl.inference.hard_model import Model, pose
+from bdtppl.inference.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.gflownet.grammar import Problem
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.particle.sample import log_mean
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.written_trees import as_shape, write_out

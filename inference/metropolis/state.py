@@ -25,6 +25,7 @@ __all__ = [
     "initial",
     "resized",
     "scored",
+    "split",
     "state_of",
     "summed",
 ]
@@ -159,19 +160,30 @@ def resized(
     rule, log_rule
         int32 and float64 [b]; a rule for the leaf, and its weight.
     """
-    larger, smaller = _split(model, state, slot, rule, log_rule), _merged(state, slot)
+    larger = split(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
+    smaller = _merged(state, slot)
     return summed(model, *select(grows, larger, smaller))
 
 
-def _split(model: Model, state: State, slot, rule, log_rule) -> tuple:
-    """Trees with one more split, and rows and scores of their nodes."""
-    shape, chain = state.shape, jnp.arange(len(slot))
-    own, depth = state.rows[chain, slot], shape.depth[chain, slot]
+def split(
+    model: Model,
+    shape: Shape,
+    rows: jax.Array,
+    scores: jax.Array,
+    slot: jax.Array,
+    rule: jax.Array,
+    log_rule: jax.Array,
+) -> tuple[Shape, jax.Array, jax.Array]:
+    """Split a leaf of each tree; trees, and rows and scores of their nodes, as in `State`.
+
+    The rules [b] come with their weights [b]; only the new leaves are scored.
+    """
+    chain = jnp.arange(len(slot))
+    own, depth = rows[chain, slot], shape.depth[chain, slot]
     left, right = children(model, own, rule)
     leaves = node_terms(model, jnp.concatenate([left, right]), jnp.tile(depth + 1, 2))
     found = jnp.split(_stacked(leaves), 2)
-    rows = state.rows
-    scores = state.scores.at[chain, slot, NodeTerms._fields.index("log_rule")].set(log_rule)
+    scores = scores.at[chain, slot, NodeTerms._fields.index("log_rule")].set(log_rule)
     for place, new_rows, new_scores in zip(
         (shape.size, shape.size + 1), (left, right), found, strict=True
     ):

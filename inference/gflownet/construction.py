@@ -1,0 +1,223 @@
+"""The construction of trees split by split (DT-GFN, section 4.1).
+
+A state is a tree. An action stops, or splits a leaf: the leaf is chosen first, then the feature,
+then the cut. Only rules that the model makes available are offered, so every tree on the way is a
+tree of the model, and one that may stop there.
+
+Slots lie in the order of their making: the i-th split makes the slots 2i + 1 and 2i + 2. A tree so
+laid out *is* its trajectory, and what stood open at any step follows from its slots alone.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.hard_model import Available, Model, available_rules, pose
+from bdtppl.inference.metropolis.state import split
+from bdtppl.inference.node_scores import NodeTerms, log_rule, node_terms
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.shapes import Shape, roots, select
+from bdtppl.inference.written_trees import root_rows
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaf_count_priors import require_node_wise
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior
+from bdtppl.models.pytrees import pytree_dataclass, setting
+
+__all__ = ["NOTHING", "Construction", "Partial", "begin", "offered", "split_leaf"]
+
+NOTHING = -1  # in paths, beyond a node's depth
+
+_MOST_SPLITS = 15  # of trees without a limit on their depth
+
+
+@pytree_dataclass
+class Construction:
+    """What trees are made of; R rules, F features, C cuts of the feature that has most.
+
+    A feature with missing values counts twice: these go right, or left.
+
+    Attributes
+    ----------
+    model
+        The model.
+    rule
+        int32 [F, C]; number of each feature's cuts among the model's rules, -1 beyond the last.
+    feature, cut
+        int32 [R]; place of each rule in ``rule``.
+    num_splits
+        Most splits of a tree, T.
+    num_levels
+        Most splits above a node, D.
+    """
+
+    model: Model
+    rule: jax.Array
+    feature: jax.Array
+    cut: jax.Array
+    num_splits: int = setting()
+    num_levels: int = setting()
+
+    @classmethod
+    @in_float64
+    def of(
+        cls,
+        design: Design,
+        y: np.ndarray,
+        prior: TreePrior,
+        leaf: Leaf,
+        constraints: Constraints | None = None,
+        *,
+        num_splits: int | None = None,
+    ) -> "Construction":
+        """Tabulate a model.
+
+        Parameters
+        ----------
+        design, y, prior, leaf, constraints
+            The model; targets [n].
+        num_splits
+            Most splits of a tree, a bound of the model: larger trees have no weight. By default
+            what ``max_depth`` and the rows allow, and 15 where nothing limits the depth.
+
+        Raises
+        ------
+        ValueError
+            If the number is out of range, the prior is not node-wise, or a feature is monotone.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bdtppl.models.leaves import DirichletCategorical
+        >>> from bdtppl.models.priors import DescriptionLength
+        >>> design, y = Design.from_matrix(np.arange(6.0)[:, None]), np.arange(6) % 2
+        >>> leaf, limits = DirichletCategorical.symmetric(2), Constraints(max_depth=2)
+        >>> Construction.of(design, y, DescriptionLength(), leaf, limits).num_splits
+        3
+        """
+        require_node_wise(prior, "A GFlowNet")
+        constraints = Constraints() if constraints is None else constraints
+        constraints.require_free_leaves("A GFlowNet")
+        depth = constraints.max_depth
+        most = max(1, int(design.weights.sum()) // constraints.min_leaf - 1)
+        if num_splits is None:
+            num_splits = min(most, _MOST_SPLITS if depth is None else (1 << depth) - 1)
+        if not isinstance(num_splits, int | np.integer) or num_splits < 1:
+            raise ValueError(
+                f"A tree must have room for a split; got num_splits={num_splits!r}, and "
+                f"max_depth={depth!r}."
+            )
+        model = pose(design, y, prior, leaf, constraints)
+        first = np.asarray(model.first)
+        start, feature = np.unique(first, return_inverse=True)
+        cut = np.arange(len(first)) - first
+        rule = np.full((len(start), cut.max() + 1), -1)
+        rule[feature, cut] = np.arange(len(first))
+        return cls(
+            model,
+            *(jnp.asarray(table, jnp.int32) for table in (rule, feature, cut)),
+            num_splits=int(num_splits),
+            num_levels=int(num_splits if depth is None else min(num_splits, depth)),
+        )
+
+    @property
+    def num_features(self) -> int:
+        """Number of features F."""
+        return self.rule.shape[0]
+
+    @property
+    def num_cuts(self) -> int:
+        """Number of cuts C of the feature that has most."""
+        return self.rule.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots k."""
+        return 2 * self.num_splits + 1
+
+
+class Partial(NamedTuple):
+    """Trees under construction; b trees, k = 2T + 1 slots, W words.
+
+    Attributes
+    ----------
+    shape
+        The trees, their slots in the order of their making.
+    rows
+        uint64 [b, k, W]; rows of each slot.
+    scores
+        float64 [b, k, 4]; the `NodeTerms` of each slot.
+    paths
+        int32 [b, k, D]; the rules above each slot from the root on, each as twice its place in
+        `Construction.rule`, and one more on its right side; `NOTHING` beyond.
+    """
+
+    shape: Shape
+    rows: jax.Array
+    scores: jax.Array
+    paths: jax.Array
+
+    @property
+    def terms(self) -> NodeTerms:
+        """Scores of each slot, [b, k]."""
+        return NodeTerms(*jnp.moveaxis(self.scores, -1, 0))
+
+
+def begin(construction: Construction, num_trees: int) -> Partial:
+    """Trees of one leaf."""
+    model, shape = construction.model, roots(num_trees, construction.capacity)
+    root = node_terms(model, model.every_row[None], jnp.zeros(1, jnp.int32))
+    scores = jnp.zeros((*shape.rule.shape, 4))
+    own = jnp.stack([jnp.asarray(term, float) for term in root], axis=1)
+    paths = jnp.full((*shape.rule.shape, construction.num_levels), NOTHING, jnp.int32)
+    return Partial(shape, root_rows(model, shape), scores.at[:, 0].set(own), paths)
+
+
+def offered(
+    construction: Construction, trees: Partial, slot: jax.Array
+) -> tuple[Available, jax.Array]:
+    """Find the rules of one leaf of each tree: those of the model, and as bool [b, F, C]."""
+    tree = jnp.arange(len(slot))
+    own, depth = trees.rows[tree, slot], trees.shape.depth[tree, slot]
+    found = available_rules(construction.model, own, depth)
+    return found, found.is_rule[:, construction.rule] & (construction.rule >= 0)[None]
+
+
+def split_leaf(
+    construction: Construction,
+    trees: Partial,
+    is_split: jax.Array,
+    slot: jax.Array,
+    found: Available,
+    rule: jax.Array,
+) -> Partial:
+    """Split a leaf of some trees.
+
+    Parameters
+    ----------
+    construction
+        What trees are made of.
+    trees
+        Trees b.
+    is_split
+        bool [b]; which trees to change.
+    slot, found
+        int32 [b]; the leaf, and its rules (see `offered`).
+    rule
+        int32 [b]; the rule.
+    """
+    model, (shape, rows, scores, paths) = construction.model, trees
+    tree = jnp.arange(len(slot))
+    own, depth = rows[tree, slot], shape.depth[tree, slot]
+    log_weight = log_rule(model, own, depth, found, rule)
+    grown = split(model, shape, rows, scores, slot, rule, log_weight)
+    level = jnp.arange(paths.shape[2])[None] == depth[:, None]
+    place = construction.feature[rule] * construction.num_cuts + construction.cut[rule]
+    longer = paths
+    for side in (0, 1):
+        path = jnp.where(level, (2 * place + side)[:, None], paths[tree, slot])
+        longer = longer.at[tree, shape.size + side].set(path, mode="drop")
+    return Partial(*select(is_split, (*grown, longer), tuple(trees)))

@@ -1,0 +1,209 @@
+"""Forward policies: what to do next with a tree under construction (DT-GFN, section 4.3).
+
+A policy sees a tree as the set of its leaves, and a leaf as the path of rules above it. It encodes
+each leaf once, when it is made; scores of a whole tree follow from the codes of its leaves, in any
+order. The probability of an action is that of not stopping, times that of the leaf, of the feature
+and of the cut.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.nn import log_sigmoid, log_softmax, relu
+
+__all__ = ["PathPolicy", "Policy", "log_choices", "log_stop_and_go"]
+
+_KEY_SIZE = 32  # of what a leaf is scored by
+_MOST_KNOTS = 16  # of one feature
+_IMPOSSIBLE = -1e30  # log probability of what is masked: its probability is 0, its gradient finite
+
+
+class Policy(Protocol):
+    """What a policy is: a pytree with these methods; b trees, k slots, m nodes.
+
+    Codes and contexts are arrays or pytrees of arrays. Features and cuts are counted as in
+    `bdtppl.inference.gflownet.construction.Construction`. Logits of what is not available are
+    ignored.
+    """
+
+    def encode(self, paths: jax.Array) -> Any:
+        """Codes [m, ...] of nodes by their paths, int32 [m, D] (see `Partial`)."""
+        ...
+
+    def context(self, codes: Any, is_open: jax.Array) -> Any:
+        """Contexts [b, ...] of trees by the codes [b, k, ...] of their leaves, bool [b, k]."""
+        ...
+
+    def stop(self, context: Any) -> jax.Array:
+        """Logits of stopping, [b]."""
+        ...
+
+    def leaves(self, codes: Any, context: Any) -> jax.Array:
+        """Logits of the leaf to split, [b, k]."""
+        ...
+
+    def features(self, code: Any, context: Any) -> jax.Array:
+        """Logits [b, F] of the feature to split leaves with codes [b, ...] on."""
+        ...
+
+    def cuts(self, code: Any, context: Any, feature: jax.Array) -> jax.Array:
+        """Logits [b, C] of the cut, given the feature, int [b]."""
+        ...
+
+
+def log_choices(logits: jax.Array, is_available: jax.Array) -> jax.Array:
+    """Log probabilities [..., items] of the items that are available."""
+    return log_softmax(jnp.where(is_available, logits, _IMPOSSIBLE), axis=-1)
+
+
+def log_stop_and_go(
+    policy: Policy, context: Any, is_growable: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Log probabilities [b] of stopping and of splitting one of the leaves, bool [b, k].
+
+    Where there is none the tree stops with probability 1.
+    """
+    logit, can_go = policy.stop(context), is_growable.any(axis=-1)
+    log_stop = jnp.where(can_go, log_sigmoid(logit), 0.0)
+    return log_stop, jnp.where(can_go, log_sigmoid(-logit), _IMPOSSIBLE)
+
+
+class _Codes(NamedTuple):
+    hidden: jax.Array  # [..., h]
+    key: jax.Array  # [..., a]
+
+
+class _Context(NamedTuple):
+    stop: jax.Array  # [b]
+    action: jax.Array  # [b, h]; what the action network sees of all leaves
+
+
+class PathPolicy(eqx.Module):
+    """Two multilayer perceptrons over sets of paths; h hidden units.
+
+    The first layer of a path sums one vector for each rule and side on it, so neither the order of
+    leaves nor that of the rules above one matters. Cuts of a feature that has many lie between
+    knots, whose vectors they share. A second layer makes the code of the leaf, a third one reads it
+    for the leaf's features and cuts. The termination network reads the sum of
+    the codes of all leaves. With a uniform backward policy, flows couple the subtrees of a tree,
+    which no score of each leaf alone represents beyond two levels of splits, so the action network
+    reads that sum as well.
+
+    Attributes
+    ----------
+    sees_all_leaves
+        Whether it does; if not, leaves are scored independently, as in the paper.
+    """
+
+    rules: eqx.nn.Linear  # from 2 F K, the knots of each side of each feature
+    path: eqx.nn.Linear
+    key: eqx.nn.Linear
+    pooled: eqx.nn.Linear
+    termination: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    mixed: eqx.nn.Linear
+    query: eqx.nn.Linear
+    action: eqx.nn.Linear
+    feature: eqx.nn.Linear
+    feature_code: eqx.nn.Linear
+    cut: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    num_cuts: int = eqx.field(static=True)
+    num_knots: int = eqx.field(static=True)
+    sees_all_leaves: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        rng_key: jax.Array,
+        num_features: int,
+        num_cuts: int,
+        *,
+        num_hidden: int = 256,
+        sees_all_leaves: bool = True,
+    ):
+        """Draw weights.
+
+        Parameters
+        ----------
+        rng_key
+            Key.
+        num_features, num_cuts
+            Those of the `Construction`, F and C.
+        num_hidden
+            Hidden units h of each layer.
+        sees_all_leaves
+            Whether the action network reads the pooled set of leaves.
+        """
+        keys, h = iter(jax.random.split(rng_key, 16)), num_hidden
+        self.num_cuts, self.num_knots = num_cuts, min(num_cuts, _MOST_KNOTS)
+
+        def linear(size_in: int, size_out: int) -> eqx.nn.Linear:
+            return eqx.nn.Linear(size_in, size_out, dtype=jnp.float32, key=next(keys))
+
+        # A path has a few entries only, so their vectors are of the size of those of one hot unit.
+        rules = linear(2 * num_features * self.num_knots, h)
+        weight = jax.random.normal(next(keys), rules.weight.shape, jnp.float32)
+        self.rules = eqx.tree_at(lambda layer: layer.weight, rules, weight)
+        self.path = linear(h, h)
+        self.key = linear(h, _KEY_SIZE)
+        self.pooled = linear(h, h)
+        self.termination = linear(h, h), linear(h, 1)
+        self.mixed = linear(h, h)
+        self.query = linear(h, _KEY_SIZE)
+        self.action = linear(h, h)
+        self.feature = linear(h, num_features)
+        self.feature_code = linear(num_features, h)
+        self.cut = linear(h, h), linear(h, num_cuts)
+        self.sees_all_leaves = sees_all_leaves
+
+    def encode(self, paths: jax.Array) -> _Codes:
+        """Codes of nodes."""
+        hidden = relu(_of(self.path, relu(_of(self.rules, self._knots(paths)))))
+        return _Codes(hidden, _of(self.key, hidden))
+
+    def _knots(self, paths: jax.Array) -> jax.Array:
+        """Input of the first layer [m, 2 F K]: each rule lies between two knots of its feature."""
+        place, side = paths // 2, paths % 2
+        feature, cut = place // self.num_cuts, place % self.num_cuts
+        position = cut * ((self.num_knots - 1) / max(self.num_cuts - 1, 1))
+        knot = jnp.arange(self.num_knots, dtype=jnp.float32)[None, None]
+        near = relu(1.0 - jnp.abs(position[..., None] - knot)).astype(jnp.float32)
+        row = jnp.where(paths >= 0, 2 * feature + side, -1)  # no row where the path has ended
+        num_rows = self.rules.weight.shape[1] // self.num_knots
+        rows = jax.nn.one_hot(row, num_rows, dtype=jnp.float32)
+        return jnp.einsum("mdr,mdk->mrk", rows, near).reshape(len(paths), -1)
+
+    def context(self, codes: _Codes, is_open: jax.Array) -> _Context:
+        """Contexts of trees."""
+        together = jnp.einsum("bk,bkh->bh", is_open.astype(codes.hidden.dtype), codes.hidden)
+        together = relu(_of(self.pooled, together))
+        hidden, last = self.termination
+        stop = _of(last, relu(_of(hidden, together)))[:, 0]
+        return _Context(stop, together * self.sees_all_leaves)
+
+    def stop(self, context: _Context) -> jax.Array:
+        """Logits of stopping."""
+        return context.stop
+
+    def leaves(self, codes: _Codes, context: _Context) -> jax.Array:
+        """Logits of the leaf to split."""
+        return jnp.einsum("ba,bka->bk", _of(self.query, context.action), codes.key)
+
+    def _action(self, code: _Codes, context: _Context) -> jax.Array:
+        return relu(_of(self.action, code.hidden) + _of(self.mixed, context.action))
+
+    def features(self, code: _Codes, context: _Context) -> jax.Array:
+        """Logits of the feature."""
+        return _of(self.feature, self._action(code, context))
+
+    def cuts(self, code: _Codes, context: _Context, feature: jax.Array) -> jax.Array:
+        """Logits of the cut, given the feature."""
+        first, second = self.cut
+        of_feature = jax.nn.one_hot(feature, self.feature.weight.shape[0], dtype=jnp.float32)
+        hidden = _of(first, self._action(code, context)) + _of(self.feature_code, of_feature)
+        return _of(second, relu(hidden))
+
+
+def _of(layer: eqx.nn.Linear, values: jax.Array) -> jax.Array:
+    """Apply a layer to values [m, inputs]."""
+    return values @ layer.weight.T + layer.bias[None]

@@ -1,0 +1,80 @@
+"""The best distinct trees seen so far, to be made again (DT-GFN, appendix F.1)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bdtppl.inference.gflownet.construction import Partial
+from bdtppl.inference.shapes import Shape, roots
+
+__all__ = ["Buffer", "empty", "mixed", "path_keys", "recall", "remember", "tree_keys"]
+
+_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of the finaliser of splitmix64
+
+
+class Buffer(NamedTuple):
+    """K trees, the best first.
+
+    Attributes
+    ----------
+    shape
+        The trees; those of one leaf in empty places.
+    key
+        uint64 [K]; keys of the trees.
+    log_joint
+        float64 [K]; -inf in empty places.
+    """
+
+    shape: Shape
+    key: jax.Array
+    log_joint: jax.Array
+
+
+def empty(size: int, capacity: int) -> Buffer:
+    """Make room for a number of trees of so many slots."""
+    return Buffer(
+        roots(size, capacity), jnp.zeros(size, jnp.uint64), jnp.full(size, -jnp.inf, jnp.float64)
+    )
+
+
+def mixed(words: jax.Array) -> jax.Array:
+    """Finaliser of splitmix64 (Steele, Lea and Flood 2014): all bits depend on all."""
+    words = (words ^ (words >> 30)) * jnp.uint64(_FIRST)
+    words = (words ^ (words >> 27)) * jnp.uint64(_SECOND)
+    return words ^ (words >> 31)
+
+
+def path_keys(paths: jax.Array) -> jax.Array:
+    """Keys of nodes by their paths [..., D], uint64 [...]."""
+    level = jnp.arange(1, paths.shape[-1] + 1, dtype=jnp.uint64)
+    level = level.reshape((1,) * (paths.ndim - 1) + (-1,))
+    each = mixed((paths + 2).astype(jnp.uint64) * jnp.uint64(_ODD) + level)
+    return mixed(each).sum(axis=-1)
+
+
+def tree_keys(trees: Partial) -> jax.Array:
+    """Keys of trees, uint64 [b]: equal for equal trees, however they were made."""
+    return jnp.where(trees.shape.is_leaf, mixed(path_keys(trees.paths)), 0).sum(axis=1)
+
+
+def remember(buffer: Buffer, trees: Partial, log_joint: jax.Array) -> Buffer:
+    """Take in trees [b] with their log joints, and keep the best distinct ones."""
+    new = Buffer(trees.shape, tree_keys(trees), log_joint)
+    joined = jax.tree.map(lambda old, own: jnp.concatenate([old, own]), buffer, new)
+    # Where a key is met again, in an order that brings equal ones together, it is dropped.
+    order = jnp.argsort(joined.key, stable=True)
+    key, found = joined.key[order], joined.log_joint[order]
+    is_known = jnp.concatenate([jnp.zeros(1, bool), key[1:] == key[:-1]])
+    log_joint, place = lax.top_k(jnp.where(is_known, -jnp.inf, found), len(buffer.key))
+    kept = jax.tree.map(lambda a: a[order][place], joined)
+    return kept._replace(log_joint=log_joint)
+
+
+def recall(rng_key: jax.Array, buffer: Buffer, num_trees: int) -> Shape:
+    """Draw trees of the buffer uniformly, with replacement; of one leaf where it is empty."""
+    size = (buffer.log_joint > -jnp.inf).sum()
+    place = jax.random.randint(rng_key, (num_trees,), 0, jnp.maximum(size, 1))
+    return jax.tree.map(lambda a: a[place], buffer.shape)

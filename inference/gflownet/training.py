@@ -1,0 +1,270 @@
+"""Train a policy by the balance of its trajectories (DT-GFN, section 3.2 and appendix F).
+
+A step draws trajectories from the policy, with a little exploration, and makes some of the best
+trees again in orders drawn from the backward policy. The loss of both together gives a step of Adam
+for the policy, and one of gradient descent with a rate of its own for log Z.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.scipy.special import logsumexp
+
+from bdtppl.inference.gflownet.backward import reordered
+from bdtppl.inference.gflownet.balance import BALANCES
+from bdtppl.inference.gflownet.construction import Construction
+from bdtppl.inference.gflownet.policy import Policy
+from bdtppl.inference.gflownet.replay import Buffer, empty, recall, remember
+from bdtppl.inference.gflownet.rollout import roll_out
+from bdtppl.inference.precision import in_float64
+
+__all__ = ["Info", "Learner", "Settings", "begin", "from_arrays", "to_arrays", "train"]
+
+_CHUNK = 20  # steps between two tellings of progress
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; numbers of the paper's Table 5 where it has them, but for rates and steps.
+
+    Attributes
+    ----------
+    num_steps
+        Steps of training, over which the policy's rate and exploration fall.
+    balance
+        The loss: "trajectory", "detailed" or "sub-trajectory" balance.
+    num_forward, num_replayed
+        Trajectories of a step that are drawn from the policy, and trees that are made again.
+    buffer_size
+        Trees that are remembered.
+    epsilon, last_epsilon
+        Probability of a random action, at the start and at the end.
+    learning_rate
+        Rate of Adam for the policy at the start; it falls to 0 along a cosine.
+    log_z_learning_rate
+        Rate of gradient descent for log Z.
+    """
+
+    num_steps: int = 2000
+    balance: str = "trajectory"
+    num_forward: int = 90
+    num_replayed: int = 10
+    buffer_size: int = 100
+    epsilon: float = 0.1
+    last_epsilon: float = 0.01
+    learning_rate: float = 1e-3
+    log_z_learning_rate: float = 0.05
+
+    def __post_init__(self):
+        for name in ("num_steps", "num_forward", "buffer_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)!r}.")
+        if self.num_replayed < 0:
+            raise ValueError(f"num_replayed must be at least 0; got {self.num_replayed!r}.")
+        if self.balance not in BALANCES:
+            raise ValueError(f"balance must be one of {', '.join(BALANCES)}; got {self.balance!r}.")
+        for name in ("epsilon", "last_epsilon"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1; got {getattr(self, name)!r}.")
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam for `Parameters`."""
+        falling = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
+        # Half of the gradient is the distance to the mean of the log weights, which has the right
+        # scale by itself: log Z follows that mean, and lags behind it under Adam.
+        each = {"policy": optax.adam(falling), "log_z": optax.sgd(self.log_z_learning_rate)}
+        return optax.partition(each, Parameters(*Parameters._fields))
+
+
+class Parameters(NamedTuple):
+    """What is learned: a policy and log Z."""
+
+    policy: Any
+    log_z: Any
+
+
+class Learner(NamedTuple):
+    """State of training.
+
+    Attributes
+    ----------
+    policy
+        The policy.
+    log_z
+        float64; log of the sum over trees of their weights, as learned.
+    optimiser
+        State of the optimiser.
+    buffer
+        The best trees seen.
+    step
+        int32; steps made.
+    """
+
+    policy: Any
+    log_z: jax.Array
+    optimiser: Any
+    buffer: Buffer
+    step: jax.Array
+
+
+class Info(NamedTuple):
+    """What a step reports.
+
+    Attributes
+    ----------
+    loss
+        Mean loss of the step's trajectories, before the gradient step.
+    log_z
+        The learned log Z, after it.
+    log_weight
+        Mean log importance weight of the trajectories drawn from the policy: without exploration, a
+        lower bound of log Z.
+    best_log_joint
+        Log joint of the best tree seen.
+    num_splits
+        Mean number of splits of the trees drawn.
+    """
+
+    loss: jax.Array
+    log_z: jax.Array
+    log_weight: jax.Array
+    best_log_joint: jax.Array
+    num_splits: jax.Array
+
+
+@in_float64
+def begin(
+    rng_key: jax.Array, construction: Construction, policy: Policy, settings: Settings
+) -> Learner:
+    """Start at a policy; log Z starts at what trajectories of this policy estimate."""
+    return _begin(rng_key, construction, policy, settings=settings)
+
+
+@partial(jax.jit, static_argnames="settings")
+def _begin(rng_key, construction, policy, *, settings: Settings) -> Learner:
+    log_weights = roll_out(
+        rng_key, construction, policy, num_drawn=settings.num_forward
+    ).log_weights
+    log_z = logsumexp(log_weights) - jnp.log(float(settings.num_forward))
+    learned = Parameters(eqx.filter(policy, eqx.is_inexact_array), log_z)
+    buffer = empty(settings.buffer_size, construction.capacity)
+    return Learner(policy, log_z, settings.optimiser.init(learned), buffer, jnp.int32(0))
+
+
+@partial(jax.jit, static_argnames="settings")
+def _step(rng_key, construction, learner, *, settings: Settings) -> tuple[Learner, Info]:
+    """Make one gradient step."""
+    own_key = jax.random.fold_in(rng_key, learner.step)
+    key_draw, key_recall, key_order = jax.random.split(own_key, 3)
+    done = learner.step / settings.num_steps
+    epsilon = settings.epsilon + (settings.last_epsilon - settings.epsilon) * done
+    given = None
+    if settings.num_replayed:
+        given = reordered(key_order, recall(key_recall, learner.buffer, settings.num_replayed))
+    weights, fixed = eqx.partition(learner.policy, eqx.is_inexact_array)
+    learned = Parameters(weights, learner.log_z)
+
+    def mean_loss(learned: Parameters):
+        policy, number = eqx.combine(learned.policy, fixed), settings.num_forward
+        made = roll_out(key_draw, construction, policy, epsilon, num_drawn=number, given=given)
+        return BALANCES[settings.balance](learned.log_z, made).mean(), made
+
+    (loss, made), gradient = jax.value_and_grad(mean_loss, has_aux=True)(learned)
+    updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, learned)
+    learned = optax.apply_updates(learned, updates)
+    # Nothing changes beyond the last split.
+    buffer = remember(learner.buffer, made.trees, made.log_joint[:, -1])
+    policy = eqx.combine(learned.policy, fixed)
+    info = Info(
+        loss,
+        learned.log_z,
+        made.log_weights[: settings.num_forward].mean(),
+        buffer.log_joint[0],
+        made.num_splits[: settings.num_forward].mean(),
+    )
+    return Learner(policy, learned.log_z, optimiser, buffer, learner.step + 1), info
+
+
+@in_float64
+def train(
+    rng_key: jax.Array,
+    construction: Construction,
+    learner: Learner,
+    settings: Settings,
+    *,
+    tell: Callable[[Learner, Info], bool | None] = lambda learner, info: None,
+) -> tuple[Learner, Info]:
+    """Train to the end of the settings' steps, from the learner's own step on.
+
+    Parameters
+    ----------
+    rng_key
+        Key; the same for a training that goes on as for the one that was stopped.
+    construction
+        What trees are made of.
+    learner
+        Where to start.
+    settings
+        How to train.
+    tell
+        Called now and then with the learner and what its last step reports; training ends where it
+        returns True.
+
+    Returns
+    -------
+    learner
+        The learner at the end.
+    info
+        What each step reported, arrays [steps].
+    """
+    reports = []
+    for done in range(int(learner.step), settings.num_steps):
+        learner, info = _step(rng_key, construction, learner, settings=settings)
+        reports.append(info)
+        if (done + 1) % _CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
+            break
+    return learner, jax.tree.map(lambda *a: np.array(a), *reports)
+
+
+def to_arrays(learner: Learner) -> dict[str, np.ndarray]:
+    """Write a learner as named arrays, for a file."""
+    return {name: np.asarray(value) for name, value in _named(learner)}
+
+
+@in_float64
+def from_arrays(learner: Learner, arrays: Mapping[str, np.ndarray]) -> Learner:
+    """Read a learner back.
+
+    Parameters
+    ----------
+    learner
+        A learner of the same construction, policy and settings, as `begin` makes it.
+    arrays
+        What `to_arrays` gave.
+
+    Raises
+    ------
+    ValueError
+        If an array is missing, or has another shape or type than the learner's.
+    """
+    values = []
+    for name, own in _named(learner):
+        given = arrays.get(name)
+        if given is None or given.shape != own.shape or given.dtype != own.dtype:
+            found = "nothing" if given is None else f"{given.dtype} {given.shape}"
+            raise ValueError(f"{name} must be {own.dtype} {own.shape}; got {found}.")
+        values.append(jnp.asarray(given))
+    return jax.tree.unflatten(jax.tree.structure(learner), values)
+
+
+def _named(learner: Learner) -> list[tuple[str, Any]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(learner)
+    return [(jax.tree_util.keystr(path), value) for path, value in leaves]

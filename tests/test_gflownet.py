@@ -1,0 +1,400 @@
+"""Trees built split by split: policies and losses against enumeration of all trees and orders."""
+
+import functools
+from collections import Counter
+
+import constructions as co
+import equinox as eqx
+import exact_problems as ep
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import minimize
+from tiers import slow_but
+
+from bdtppl.inference.gflownet import rollout
+from bdtppl.inference.gflownet.backward import reordered
+from bdtppl.inference.gflownet.balance import BALANCES
+from bdtppl.inference.gflownet.construction import Construction
+from bdtppl.inference.gflownet.policy import PathPolicy, log_choices
+from bdtppl.inference.gflownet.replay import empty, recall, remember
+from bdtppl.inference.gflownet.rollout import roll_out
+from bdtppl.inference.gflownet.sample import sample, upper_bound
+from bdtppl.inference.gflownet.training import Settings, begin, from_arrays, to_arrays, train
+from bdtppl.inference.written_trees import write_out
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import DescriptionLength
+
+MODEL = "description length, cuts"
+CASES = slow_but(
+    [(MODEL, "classes")], [(model, family) for model in ep.SOME_MODELS for family in ep.FAMILIES]
+)
+
+
+@functools.cache
+def enumerated(model=MODEL, family="classes"):
+    with jax.enable_x64(True):
+        return co.small(model, family, most_trees=60, num_splits=3)
+
+
+def path_policy(found, seed=0, **options):
+    made_of = found.construction
+    with jax.enable_x64(True):
+        return PathPolicy(
+            ep.key(seed), made_of.num_features, made_of.num_cuts, num_hidden=16, **options
+        )
+
+
+# ------------------------------------------------------------------------- orders of making
+
+
+def check_orders(found):
+    """The backward policy's probability of each order is that of undoing it by hand."""
+    shape, every = found.trajectories, found.orders
+    expected = np.log([co.backward_probability(order) for order in every])
+    np.testing.assert_allclose(-sum_of_log_parents(shape), expected, atol=1e-12)
+    total = Counter()
+    for order, p in zip(every, np.exp(expected), strict=True):
+        total[frozenset(order)] += p
+    np.testing.assert_allclose(list(total.values()), 1.0, atol=1e-12)
+
+
+def sum_of_log_parents(shape):
+    return np.asarray(rollout.log_parents(shape)).sum(axis=1)
+
+
+def miscounted(shape):
+    """Every split taken for a last one."""
+    number = jnp.arange(1, shape.capacity // 2 + 1)[None]
+    return jnp.log(jnp.minimum(number, shape.size[:, None] // 2).astype(float))
+
+
+def test_orders_of_making_are_counted():
+    with jax.enable_x64(True):
+        check_orders(enumerated())
+
+
+def test_miscounted_parents_are_noticed(monkeypatch):
+    monkeypatch.setattr(rollout, "log_parents", miscounted)
+    with jax.enable_x64(True), pytest.raises(AssertionError):
+        check_orders(enumerated())
+
+
+def order_frequencies(draw):
+    """p-value that trees are laid out in orders of the right law; 1e-4 of false alarms."""
+    found = enumerated()
+    state = max(found.probability, key=lambda state: len(co.orders(state)))
+    every = co.orders(state)
+    assert len(every) > 1
+    shape = co.laid_out([every[0]] * 4000, found.construction.capacity)
+    drawn = draw(ep.key(0), shape)
+    assert set(co.states_of(drawn)) == {state}
+    laid = co.laid_out(every, shape.capacity)
+    names = {nodes.tobytes(): i for i, nodes in enumerate(np.asarray(laid.nodes))}
+    seen = Counter(names[nodes.tobytes()] for nodes in np.asarray(drawn.nodes))
+    expected = {i: co.backward_probability(order) for i, order in enumerate(every)}
+    return ep.g_test(seen, expected)
+
+
+def test_orders_are_drawn_from_the_backward_policy():
+    with jax.enable_x64(True):
+        assert order_frequencies(jax.jit(reordered)) > ep.FALSE_ALARM
+        assert order_frequencies(lambda key, shape: shape) < ep.FALSE_ALARM  # the twin
+
+
+# ------------------------------------------------------------------------ trees on the way
+
+
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
+    with jax.enable_x64(True):
+        found = enumerated(model, family)
+        case = found.case
+        made = co.along(found.construction, path_policy(found), found.trajectories)
+        capacity = found.construction.capacity
+        for size in range(found.construction.num_splits + 1):
+            cut_off = [order[:size] for order in found.orders]
+            shape = co.laid_out(cut_off, capacity)
+            written = write_out(found.construction.model, case.design, shape)
+            scores = log_joint(
+                written.trees, case.design, case.y, case.prior, case.leaf, case.constraints
+            )
+            expected = scores.log_joint
+            if case.prior.counts_partitions:  # rules share the weight of a partition here
+                state = co.states_of(shape)
+                expected = np.log([found.probability[s] for s in state]) + found.log_z
+            np.testing.assert_allclose(made.log_joint[:, size], expected, atol=1e-9)
+
+
+def test_order_does_not_matter_to_a_policy_over_paths():
+    with jax.enable_x64(True):
+        found = enumerated()
+        made = co.along(found.construction, path_policy(found), found.trajectories)
+        last = np.take_along_axis(np.asarray(made.log_stop), made.num_splits[:, None], axis=1)
+        by_tree = {}
+        for state, value in zip(co.states_of(found.trajectories), last[:, 0], strict=True):
+            assert abs(by_tree.setdefault(state, value) - value) < 1e-5
+
+
+# --------------------------------------------------------------------------- forward policy
+
+
+def p_value_of_draws(found, policy, epsilon, law):
+    drawn = draw_many(ep.key(1), found.construction, policy, epsilon)
+    seen = Counter(co.states_of(drawn.trees.shape))
+    return ep.g_test(seen, law)
+
+
+@functools.partial(jax.jit, static_argnames="num_trees")
+def rolled_out(key, made_of, policy, epsilon, num_trees=4000):
+    return roll_out(key, made_of, policy, epsilon, num_drawn=num_trees)
+
+
+def draw_many(key, made_of, policy, epsilon):
+    return rolled_out(key, made_of, policy, jnp.float64(epsilon))
+
+
+@pytest.mark.parametrize(("model", "family"), CASES)
+@pytest.mark.parametrize("sees_all_leaves", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_draws_have_the_law_of_the_policy(model, family, sees_all_leaves):
+    """By dynamic programming; it sums to 1, so nothing is lost on what is masked."""
+    with jax.enable_x64(True):
+        found = enumerated(model, family)
+        policy = path_policy(found, sees_all_leaves=sees_all_leaves)
+        law = found.terminal_law(policy)
+        assert abs(sum(law.values()) - 1) < 1e-5
+        assert p_value_of_draws(found, policy, 0.0, law) > ep.FALSE_ALARM
+        # Random actions are those of a policy without preferences.
+        flat = jax.tree.map(jnp.zeros_like, policy)
+        law_of_chance = found.terminal_law(flat)
+        assert abs(sum(law_of_chance.values()) - 1) < 1e-5
+        assert p_value_of_draws(found, policy, 1.0, law_of_chance) > ep.FALSE_ALARM
+        assert p_value_of_draws(found, policy, 1.0, law) < ep.FALSE_ALARM  # the twin
+
+
+def test_masked_moves_have_probability_zero():
+    with jax.enable_x64(True):
+        logits = jnp.array([[5.0, 1.0, 90.0], [0.0, 0.0, 0.0]], jnp.float32)
+        mask = jnp.array([[True, True, False], [False, False, False]])
+        p = np.exp(log_choices(logits, mask))
+        assert p[0, 2] == 0
+        assert abs(p[0].sum() - 1) < 1e-6
+        gradient = jax.grad(lambda x: log_choices(x, mask)[0, 0])(logits)
+        assert np.isfinite(gradient).all()
+        assert gradient[0, 2] == 0
+
+
+# ---------------------------------------------------------------------------------- balance
+
+
+def check_table(found, policy, log_z, count=lambda shape: None):
+    """Losses of every kind are 0, and draws are from the posterior."""
+    made = co.along(found.construction, policy, found.trajectories)
+    if (log_parents := count(made.trees.shape)) is not None:
+        made = made._replace(log_backward=-log_parents)
+    for loss in BALANCES.values():
+        assert float(loss(log_z, made).max()) < 1e-10
+    assert found.distance(policy) < 1e-6
+    assert abs(float(log_z) - found.log_z) < 1e-5
+
+
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_a_table_of_the_flows_is_balanced(model, family):
+    with jax.enable_x64(True):
+        found = enumerated(model, family)
+        check_table(found, co.TabularPolicy.balanced(found), found.log_z)
+
+
+def test_losses_that_miscount_parents_are_noticed():
+    found = enumerated()
+    with jax.enable_x64(True), pytest.raises(AssertionError):
+        check_table(found, co.TabularPolicy.balanced(found), found.log_z, miscounted)
+
+
+def fitted_table(found):
+    """A table that balances all trajectories as well as any, and its log Z."""
+    table = co.TabularPolicy(found.construction, found.trajectories)
+    numbers, fixed = eqx.partition((table, jnp.float64(0.0)), eqx.is_inexact_array)
+    flat, unflatten = ravel_pytree(numbers)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(flat):
+        policy, log_z = eqx.combine(unflatten(flat), fixed)
+        made = co.along(found.construction, policy, found.trajectories)
+        return BALANCES["trajectory"](log_z, made).mean()
+
+    options = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 0.0, "gtol": 1e-9, "maxcor": 50}
+    solved = minimize(loss, flat, jac=True, method="L-BFGS-B", options=options)
+    return eqx.combine(unflatten(jnp.asarray(solved.x)), fixed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "family"), CASES)
+def test_a_table_learns_the_posterior(model, family):
+    with jax.enable_x64(True):
+        check_table(enumerated(model, family), *fitted_table(enumerated(model, family)))
+
+
+@pytest.mark.slow
+def test_a_table_that_learns_with_miscounted_parents_is_noticed(monkeypatch):
+    monkeypatch.setattr(rollout, "log_parents", miscounted)
+    found = enumerated()
+    jax.clear_caches()
+    try:
+        with jax.enable_x64(True), pytest.raises(AssertionError):
+            check_table(found, *fitted_table(found))
+    finally:
+        jax.clear_caches()
+
+
+# ------------------------------------------------------------------------- weights and bounds
+
+
+def draws_of(found, policy, draws):
+    case = found.case
+    model = case.design, case.y, case.prior, case.leaf
+    return sample(ep.key(2), found.construction, policy, *model, chains=2, draws=draws // 2)
+
+
+def check_estimates(found, policy, drawn):
+    """Log Z within 4 standard errors (6e-5), between its bounds; and weights that say the truth."""
+    assert abs(drawn.log_partition - found.log_z) < 4 * drawn.log_partition_se
+    trees = found.case.exact.sample_trees(ep.key(3), 1000)
+    above = upper_bound(ep.key(4), found.construction, policy, found.case.design, trees)
+    assert drawn.lower_bound < found.log_z < above
+    names = ep.rule_trees(found.case, drawn.posterior.trees)
+    share = Counter()
+    for name, weight in zip(names, drawn.posterior.weights.ravel(), strict=True):
+        share[name] += weight
+    for name, p in found.case.probabilities.items():
+        assert abs(share[name] - p) < 5 / np.sqrt(drawn.effective_size)
+
+
+def test_weighted_draws_of_any_policy_estimate_log_z_between_its_bounds():
+    found = enumerated()
+    policy = path_policy(found)
+    drawn = draws_of(found, policy, 2048)
+    check_estimates(found, policy, drawn)
+    case, posterior = found.case, drawn.posterior
+    scores = log_joint(
+        posterior.trees, case.design, case.y, case.prior, case.leaf, case.constraints
+    )
+    for name in ("log_joint", "log_likelihood"):
+        np.testing.assert_allclose(posterior.sample_stats[name], getattr(scores, name), atol=1e-9)
+    assert np.isnan(posterior.log_evidence)  # the weights of this prior do not sum to one
+
+
+def test_weights_with_miscounted_parents_are_noticed(monkeypatch):
+    found = enumerated()
+    monkeypatch.setattr(rollout, "log_parents", lambda shape: 2 * miscounted(shape))
+    jax.clear_caches()
+    try:
+        with pytest.raises(AssertionError):
+            check_estimates(found, path_policy(found), draws_of(found, path_policy(found), 2048))
+    finally:
+        jax.clear_caches()
+
+
+# ------------------------------------------------------------------------------------ replay
+
+
+def test_the_buffer_keeps_the_best_distinct_trees():
+    with jax.enable_x64(True):
+        found = enumerated()
+        trees = co.along(found.construction, path_policy(found), found.trajectories).trees
+        scores = np.log([found.probability[frozenset(order)] for order in found.orders])
+        buffer = empty(12, found.construction.capacity)
+        assert co.states_of(recall(ep.key(0), buffer, 3)) == [frozenset()] * 3
+        for start in range(0, len(scores), 40):  # each batch has a tree in several orders
+            some = slice(start, start + 40)
+            batch = jax.tree.map(lambda a, some=some: a[some], trees)
+            buffer = remember(buffer, batch, jnp.asarray(scores[some]))
+        best = sorted(found.probability.values(), reverse=True)[:12]
+        np.testing.assert_allclose(np.exp(buffer.log_joint), best, rtol=1e-9)
+        kept = co.states_of(buffer.shape)
+        assert len(set(kept)) == 12
+        np.testing.assert_allclose([found.probability[s] for s in kept], best, rtol=1e-9)
+        assert set(co.states_of(recall(ep.key(0), buffer, 200))) == set(kept)
+
+
+# ---------------------------------------------------------------------------------- training
+
+FEW = Settings(num_steps=30, num_forward=16, num_replayed=4, buffer_size=8)
+
+
+@functools.cache
+def started():
+    found = enumerated()
+    return found, begin(ep.key(0), found.construction, path_policy(found), FEW)
+
+
+def test_training_that_is_stopped_goes_on_to_the_same_weights():
+    found, learner = started()
+    whole, info = train(ep.key(1), found.construction, learner, FEW)
+    assert len(info.loss) == 30
+    assert info.loss[-5:].mean() < info.loss[:5].mean()
+    half, _ = train(ep.key(1), found.construction, learner, FEW, tell=lambda *_: True)
+    assert int(half.step) == 20
+    arrays = to_arrays(half)
+    assert all(isinstance(a, np.ndarray) and a.dtype != object for a in arrays.values())
+    again, rest = train(ep.key(1), found.construction, from_arrays(learner, arrays), FEW)
+    assert len(rest.loss) == 10
+    for name, value in to_arrays(whole).items():
+        np.testing.assert_array_equal(to_arrays(again)[name], value, err_msg=name)
+
+
+def test_a_checkpoint_of_another_learner_is_refused():
+    _, learner = started()
+    arrays = to_arrays(learner)
+    with pytest.raises(ValueError, match=r"\.log_z must be float64 \(\); got nothing"):
+        from_arrays(learner, {k: v for k, v in arrays.items() if k != ".log_z"})
+    with pytest.raises(ValueError, match=r"got float32 \(\)"):
+        from_arrays(learner, arrays | {".log_z": np.float32(0)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("balance_name", list(BALANCES))
+def test_training_learns_the_posterior(balance_name):
+    found = enumerated()
+    settings = Settings(
+        num_steps=1500, balance=balance_name, learning_rate=3e-3, num_forward=64, num_replayed=8
+    )
+    learner = begin(ep.key(0), found.construction, path_policy(found), settings)
+    learner, _ = train(ep.key(1), found.construction, learner, settings)
+    with jax.enable_x64(True):
+        assert found.distance(learner.policy) < 0.02
+        assert abs(float(learner.log_z) - found.log_z) < 0.02
+
+
+# --------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be at least 1"),
+        ({"num_replayed": -1}, "num_replayed must be at least 0"),
+        ({"balance": "local"}, "balance must be one of trajectory, detailed, sub-trajectory"),
+        ({"epsilon": 2.0}, "epsilon must lie between 0 and 1"),
+    ],
+)
+def test_bad_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**options)
+
+
+def test_a_construction_needs_room_and_free_leaves():
+    design, y = Design.from_matrix(np.arange(4.0)[:, None]), np.arange(4) % 2
+    model = design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
+    with pytest.raises(ValueError, match="room for a split"):
+        Construction.of(*model, Constraints(max_depth=0))
+    with pytest.raises(ValueError, match="monotone"):
+        Construction.of(*model, Constraints(monotone={"x0": 1}))
+    assert Construction.of(*model).num_splits == 3
+    assert Construction.of(*model, Constraints(min_leaf=2)).num_splits == 1
