@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
     from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+    from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
     from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
     from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
     from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
@@ -44,6 +45,8 @@ __all__ = [
     "DCCTreeRegressor",
     "ExactTreeClassifier",
     "ExactTreeRegressor",
+    "GFlowNetTreeClassifier",
+    "GFlowNetTreeRegressor",
     "GreedyModalTreeClassifier",
     "GreedyModalTreeRegressor",
     "MetropolisTreeClassifier",
@@ -73,6 +76,8 @@ _DEFINED_IN = {
     "DCCTreeRegressor": "bdtppl.estimators.dcc",
     "ExactTreeClassifier": "bdtppl.estimators.exact",
     "ExactTreeRegressor": "bdtppl.estimators.exact",
+    "GFlowNetTreeClassifier": "bdtppl.estimators.gflownet",
+    "GFlowNetTreeRegressor": "bdtppl.estimators.gflownet",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
     "MetropolisTreeClassifier": "bdtppl.estimators.metropolis",

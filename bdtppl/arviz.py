@@ -121,8 +121,11 @@ def to_arviz(
     matrix, y = posterior.matrix[row], posterior.y[row]
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
 
-    label = label_draws if isinstance(posterior, Posterior) else label_soft_draws
-    groups: dict[str, Any] = label(posterior, classes=classes)
+    groups: dict[str, Any]
+    if isinstance(posterior, SoftPosterior):
+        groups = label_soft_draws(posterior, classes=classes)
+    else:
+        groups = label_draws(posterior, classes=classes)
     draws = {name: groups["trees"].coords[name] for name in ("chain", "draw")}
     obs = {"obs": np.arange(len(row))}
     labels = {} if classes is None else {"class": class_labels(classes)}

@@ -54,6 +54,8 @@ _ESTIMATORS = {
     "DCCTreeRegressor": "bdtppl.estimators.dcc",
     "ExactTreeClassifier": "bdtppl.estimators.exact",
     "ExactTreeRegressor": "bdtppl.estimators.exact",
+    "GFlowNetTreeClassifier": "bdtppl.estimators.gflownet",
+    "GFlowNetTreeRegressor": "bdtppl.estimators.gflownet",
     "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
     "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
     "MetropolisTreeClassifier": "bdtppl.estimators.metropolis",

@@ -82,6 +82,15 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             f"{summary['runs']:,} runs of {summary['particles']:,}, effectively "
             f"{summary['effective_size']:,.0f}"
         )
+    if "lower_bound" in summary:
+        facts["training"] = (
+            f"{_counted(summary['steps'], 'step')} ({summary['method']}); draws are effectively "
+            f"{summary['effective_size']:,.0f}"
+        )
+        facts["log partition"] = (
+            f"{summary['log_partition']:.3f}, learned {summary['learned_log_partition']:.3f}, "
+            f"lower bound {summary['lower_bound']:.3f}"
+        )
     if summary.get("log_evidence") is not None:
         error = summary.get("log_evidence_se")
         more = "" if error is None else f" +- {error:.3f}"

@@ -38,6 +38,10 @@ class ClassMixture:
         """Log probability of one class index per row, float64 [m]."""
         return np.log(self.mean()[np.arange(len(y)), y])
 
+    def each_log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log probability under each draw's law, float64 [s..., m]."""
+        return np.log(self.probability[..., np.arange(len(y)), y])
+
     @in_float64
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
         """Draw class indices, [num_draws, m]."""
@@ -71,7 +75,7 @@ class NoiseMixture:
         return logsumexp(self.each_log_density(np.asarray(y)), axis=0) - np.log(len(self.loc))
 
     def each_log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log density under each draw's law, float64 [s, m]."""
+        """Log density under each draw's law, float64 [s..., m]."""
         z, df = (y - self.loc) / self.scale, self.degrees_of_freedom
         if df is None:
             return -0.5 * z * z - 0.5 * np.log(2 * np.pi) - np.log(self.scale)

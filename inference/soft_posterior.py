@@ -122,17 +122,12 @@ class SoftPosterior:
     def input_weights(self) -> np.ndarray:
         """Mean direction of each draw's splits, float64 [chain, draw, d]; 0 where it has none."""
         splits = np.maximum(self.num_leaves - 1, 1)
-        return self.trees.direction.sum(axis=-2) / splits[..., None]
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether targets are real numbers."""
-        return isinstance(self.model, SoftRegression)
+        return np.asarray(self.trees.direction).sum(axis=-2) / splits[..., None]
 
     @property
     def has_pointwise_likelihood(self) -> bool:
         """Whether each row has a likelihood of its own; in equation 8 it has none."""
-        return self.is_regression or self.model.likelihood == "mixture"
+        return getattr(self.model, "likelihood", None) != "compound"
 
     @property
     def row(self) -> np.ndarray:
@@ -156,10 +151,15 @@ class SoftPosterior:
             that it has, and votes are scaled to add up to 1.
         """
         laws = self._laws(matrix, sharpness, votes)
-        flat = [law.reshape(-1, *law.shape[2:]) for law in laws]
-        if self.is_regression:
-            return NoiseMixture(*flat, self.model.degrees_of_freedom)
-        return ClassMixture(*flat)
+        return self._mixture([law.reshape(-1, *law.shape[2:]) for law in laws])
+
+    def _mixture(self, laws: Sequence[np.ndarray]) -> ClassMixture | NoiseMixture:
+        """Mix laws along their first axis."""
+        if isinstance(self.model, SoftRegression):
+            loc, scale = laws
+            return NoiseMixture(loc, scale, self.model.degrees_of_freedom)
+        (probability,) = laws
+        return ClassMixture(probability)
 
     def means(self, matrix: np.ndarray, *, sharpness: float | None = None) -> np.ndarray:
         """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
@@ -177,11 +177,7 @@ class SoftPosterior:
         laws = self._laws(matrix)
         # Each draw is a mixture of one law, all its rows side by side.
         flat = [law.reshape(1, size * len(matrix), *law.shape[3:]) for law in laws]
-        if self.is_regression:
-            each = NoiseMixture(*flat, self.model.degrees_of_freedom)
-        else:
-            each = ClassMixture(*flat)
-        return each.sample(rng_key, 1).reshape(*shape, len(matrix))
+        return self._mixture(flat).sample(rng_key, 1).reshape(*shape, len(matrix))
 
     def log_likelihood(self) -> np.ndarray:
         """Pointwise log likelihood of the training rows, float64 [chain, draw, N].
@@ -196,11 +192,7 @@ class SoftPosterior:
                 "The compound likelihood (equation 8) is no law of labels that rows make up one by "
                 "one; fit with likelihood='mixture'."
             )
-        laws = self._laws(self.matrix)
-        if self.is_regression:
-            return NoiseMixture(*laws, self.model.degrees_of_freedom).each_log_density(self.y)
-        of_rows = np.take_along_axis(laws[0], self.y[None, None, :, None], axis=-1)
-        return np.log(of_rows[..., 0])
+        return self._mixture(self._laws(self.matrix)).each_log_density(self.y)
 
     @in_float64
     def _laws(
@@ -311,7 +303,7 @@ def along_chains(
         own = position[here][:, : density(shape.num_splits).size]
         looked_at = None if inputs is None else inputs[here][:, : shape.num_splits]
         weight = np.full(len(own), 1 / len(own))
-        found.append(TopologyDraws(shape, share[m], np.nan, np.nan, own, looked_at, weight))
+        found.append(TopologyDraws(shape, float(share[m]), np.nan, np.nan, own, looked_at, weight))
     rank = np.argsort(order)
     return _assembled(found, density, rank[topology], draw, **about)
 
@@ -331,7 +323,7 @@ def _assembled(
     )
     place = np.empty(topology.size, int)  # trees lie topology by topology
     place[np.argsort(topology, axis=None, kind="stable")] = np.arange(topology.size)
-    any_density = density(0)
+    any_density: Any = density(0)
     return SoftPosterior(
         model=any_density.model,
         y=np.asarray(any_density.y),
@@ -349,7 +341,7 @@ def _trees(density: SoftDensity, found: TopologyDraws, chosen: np.ndarray) -> So
     """Make trees of chosen draws."""
     positions, places = np.unique(chosen, return_inverse=True)
     batch = padded(found.position[positions].astype(np.float64), padded_size(len(positions)))
-    sites = {
+    sites: dict[str, Any] = {
         name: np.asarray(values)[: len(positions)][places]
         for name, values in _parameters(density, batch).items()
     }

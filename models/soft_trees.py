@@ -82,5 +82,6 @@ class SoftTrees:
 
     def reached(self, x: jax.Array, sharpness: Any) -> jax.Array:
         """Probability that rows [m, d] reach the leaves of a single tree, float [n + 1, m]."""
-        reached = leaf_probabilities(self.paths, x, self.direction, self.threshold, sharpness)
+        direction, threshold = jnp.asarray(self.direction), jnp.asarray(self.threshold)
+        reached = leaf_probabilities(self.paths, x, direction, threshold, sharpness)
         return jnp.where(self.is_leaf[:, None], reached, 0.0)

@@ -26,6 +26,7 @@ class Model(StrEnum):
     particle = "particle"
     dcc = "dcc"
     rjhmc = "rjhmc"
+    gflownet = "gflownet"
 
 
 class Proposal(StrEnum):
@@ -37,6 +38,15 @@ class Proposal(StrEnum):
     regrow = "regrow"
     cyclic = "cyclic"
     independence = "independence"
+
+
+class Method(StrEnum):
+    """What a generative flow network learns."""
+
+    grammar = "grammar"
+    trajectory = "trajectory"
+    detailed = "detailed"
+    sub_trajectory = "sub-trajectory"
 
 
 class Inputs(StrEnum):
@@ -217,6 +227,23 @@ def fit(
             rich_help_panel="Inference: dcc",
         ),
     ] = None,
+    method: Annotated[
+        Method | None,
+        typer.Option(
+            help="Flows of subproblems (grammar), or a policy that builds trees, by its balance.",
+            show_default="grammar",
+            rich_help_panel="Inference: gflownet",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps of training.",
+            show_default="300 for the grammar, 2000 for the others",
+            rich_help_panel="Inference: gflownet",
+        ),
+    ] = None,
     burn_in: Annotated[
         int | None,
         typer.Option(
@@ -241,7 +268,7 @@ def fit(
             min=1,
             help="Draws of each chain.",
             show_default="250; 100 an iteration for dcc, 500 for rjhmc",
-            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc",
+            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc, gflownet",
         ),
     ] = None,
     chains: Annotated[
@@ -250,7 +277,7 @@ def fit(
             min=1,
             help="Chains.",
             show_default="4; 16 for dcc",
-            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc",
+            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc, gflownet",
         ),
     ] = None,
     warmup: Annotated[
@@ -378,6 +405,7 @@ def fit(
                     "proposal": proposal,
                 },
                 Model.particle: {**hard, "particles": particles, "runs": runs},
+                Model.gflownet: {**hard, **chain, "method": method, "steps": steps},
                 Model.dcc: {**soft, **chain, "iterations": iterations, "evidence": evidence},
                 Model.rjhmc: {**soft, **chain, "burn_in": burn_in, "inputs": inputs},
             },
@@ -389,7 +417,7 @@ def fit(
         goal = read_target(rows, target, None if task is None else task.value)
         features = rows.features(_feature_names(rows, target, drop or []))
         if model not in (Model.dcc, Model.rjhmc):
-            settings = _read_hard(settings, file, is_exact=model == Model.exact)
+            settings = _read_hard(settings, file, model)
             settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
     settings["random_state"] = seed
     for position in rows.unnamed:
@@ -405,9 +433,7 @@ def fit(
         )
 
 
-def _read_hard(
-    settings: dict[str, Any], file: "PriorFile | None", *, is_exact: bool
-) -> dict[str, Any]:
+def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model) -> dict[str, Any]:
     """Read priors and cut points."""
     from bdtppl.cli.specification import parse_prior
 
@@ -425,8 +451,10 @@ def _read_hard(
         if file.prior is not None:
             settings["prior"] = file.prior
     settings["bins"] = _parse_bins(settings["bins"], settings.get("grid"))
-    if not is_exact and settings["bins"] == "auto":
+    if model != Model.exact and settings["bins"] == "auto":
         settings["bins"] = None
+    if model == Model.gflownet and settings["bins"] is not None:
+        settings.setdefault("grid", None)  # it has one by default
     return settings
 
 

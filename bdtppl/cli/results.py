@@ -13,6 +13,7 @@ from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
 from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
 from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
@@ -50,6 +51,7 @@ _FIGURES = (
 ESTIMATORS = {
     "dcc": {"classification": DCCTreeClassifier, "regression": DCCTreeRegressor},
     "exact": {"classification": ExactTreeClassifier, "regression": ExactTreeRegressor},
+    "gflownet": {"classification": GFlowNetTreeClassifier, "regression": GFlowNetTreeRegressor},
     "greedy-modal": {
         "classification": GreedyModalTreeClassifier,
         "regression": GreedyModalTreeRegressor,
@@ -184,6 +186,7 @@ def _draw(model: Any, problem: Problem, folder: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    axes: dict[str, Any]
     if isinstance(model, SoftTreeEstimator):
         axes = {"topologies.png": plot_topologies(model)}
     else:

@@ -181,13 +181,14 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
         "ess": None,
         "divergences": None,
     }
-    if explored.draws is None:
+    draws: Any = explored.draws
+    if draws is None:
         return found
-    agreement = diagnose({"log_density": explored.draws.log_density})["log_density"]
+    agreement = diagnose({"log_density": draws.log_density})["log_density"]
     return found | {
         "r_hat": plain(agreement.r_hat),
         "ess": plain(agreement.ess),
-        "divergences": int(explored.draws.is_divergent.sum()),
+        "divergences": int(draws.is_divergent.sum()),
     }
 
 
@@ -204,7 +205,7 @@ def _draws(part: Component) -> TopologyDraws:
     )
 
 
-def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, float]:
+def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, Any]:
     """Log evidence over topologies, and its error by the delta method."""
     log_joint = [part.evidence.log_evidence + prior.log_prob(part.topology) for part in parts]
     errors = [part.probability * part.evidence.standard_error for part in parts]

@@ -232,12 +232,9 @@ class SoftClasses(ClassTargets):
     model: SoftClassification | None
     votes: Votes
 
-    def _check(self) -> None:
-        super()._check()
+    def _model_of(self, y: np.ndarray) -> SoftClassification:
         if self.votes not in get_args(Votes):
             raise ValueError(f"votes must be 'probability' or 'balanced'; got {self.votes!r}.")
-
-    def _model_of(self, y: np.ndarray) -> SoftClassification:
         num_classes = len(self.classes_)
         if self.model is None:
             return SoftClassification(concentration=(1.0,) * num_classes)

@@ -102,7 +102,7 @@ def plot_density(
         ax.axhline(base, color=LINE, linewidth=0.6)
     bases = np.arange(len(matrix))[::-1]
     for name, (values, colour, marker) in marks.items():
-        style = {"s": 260, "linewidths": 2} if marker == "|" else {"s": 36}
+        style: dict[str, Any] = {"s": 260, "linewidths": 2} if marker == "|" else {"s": 36}
         ax.scatter(
             values,
             bases + 0.08,

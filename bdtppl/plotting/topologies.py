@@ -107,7 +107,7 @@ def _draw_shape(ax: "Axes", shape: Topology, row: int, scale: int) -> None:
     """Draw a topology to the left of the axes, beside its row; splits are dots, leaves squares."""
     places, edges = _layout(shape)
     transform = ax.get_yaxis_transform()  # x is a share of the axes' width, y a row
-    width = _GLYPH / ax.get_figure().get_size_inches()[0]
+    width = _GLYPH * ax.figure.dpi / ax.figure.bbox.width
     x = (
         -0.02
         - width

@@ -1,0 +1,101 @@
+"""Estimators of GFlowNets: trained, weighed, saved, and held against the exact posterior."""
+
+import numpy as np
+import pytest
+
+from bdtppl import (
+    ExactTreeClassifier,
+    GFlowNetTreeClassifier,
+    GFlowNetTreeRegressor,
+    load,
+)
+from bdtppl.inference.gflownet import grammar_training, training
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import DescriptionLength
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(size=(30, 2))
+LABELS = np.where((X[:, 0] > 0.5) ^ (RNG.random(30) < 0.1), "high", "low")
+TINY = {"grid": 3, "max_depth": 2, "steps": 10, "chains": 2, "draws": 50, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def exact():
+    leaf = DirichletCategorical.symmetric(2, 0.1)
+    model = ExactTreeClassifier(prior=DescriptionLength(), leaf=leaf, grid=3, max_depth=2)
+    return model.fit(X, LABELS)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
+
+
+def test_grammar_finds_the_posterior(fitted, exact):
+    """On two levels of splits the last is exact; draws number 100, errors at most four each."""
+    difference = fitted.log_partition_ - exact.log_partition_
+    assert abs(difference) < max(4 * fitted.log_partition_se_, 0.01)
+    assert fitted.lower_bound_ <= fitted.log_partition_ + 1e-9
+    assert fitted.map_log_joint_ == pytest.approx(exact.map_log_joint_)
+    np.testing.assert_allclose(fitted.predict_proba(X), exact.predict_proba(X), atol=0.08)
+    assert fitted.effective_size_ > 50
+    assert len(fitted.history_["loss"]) == 10
+
+
+def test_files_keep_every_bit(fitted, tmp_path):
+    fitted.save(tmp_path)
+    loaded = load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert loaded.summary() == fitted.summary()
+
+
+def test_ensembles_weigh_the_same_draws(fitted):
+    """Each by its definition, from draws, importance weights and log joints."""
+    posterior = fitted.posterior_
+    joint = posterior.sample_stats["log_joint"]
+    models = {
+        name: GFlowNetTreeClassifier(ensemble=name, **TINY).fit(X, LABELS).posterior_
+        for name in ("mean", "distinct", "algorithm-1")
+    }
+    for other in models.values():
+        np.testing.assert_array_equal(other.sample_stats["log_joint"], joint)
+    np.testing.assert_allclose(models["mean"].weights, 1 / joint.size)
+    algorithm = models["algorithm-1"].weights
+    np.testing.assert_allclose(algorithm, np.exp(joint) / np.exp(joint).sum())
+    ranked = models["distinct"].ranked
+    expected = np.exp(ranked.log_joint - np.logaddexp.reduce(ranked.log_joint))
+    np.testing.assert_allclose(ranked.probability, expected)
+    assert len(ranked.probability) < joint.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["trajectory", "detailed", "sub-trajectory"])
+def test_construction_finds_the_posterior(method, exact):
+    settings = dict(TINY) | {"steps": 300, "draws": 500}
+    model = GFlowNetTreeClassifier(method=method, **settings).fit(X, LABELS)
+    assert abs(model.log_partition_ - exact.log_partition_) < max(4 * model.log_partition_se_, 0.01)
+    np.testing.assert_allclose(model.predict_proba(X), exact.predict_proba(X), atol=0.1)
+
+
+@pytest.mark.slow
+def test_regression():
+    y = np.where(X[:, 0] > 0.5, 2.0, -1.0) + RNG.normal(0, 0.1, 30)
+    model = GFlowNetTreeRegressor(**TINY).fit(X, y)
+    np.testing.assert_allclose(model.predict([[0.1, 0.5], [0.9, 0.5]]), [-1.0, 2.0], atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "flow"}, "method must be one of"),
+        ({"ensemble": "vote"}, "ensemble must be one of"),
+        ({"steps": 0}, "steps must be an integer of at least 1"),
+        ({"draws": 0}, "draws must be an integer of at least 1"),
+        ({"settings": training.Settings()}, "settings must be"),
+        ({"settings": grammar_training.Settings(), "method": "trajectory"}, "settings must be"),
+        ({"max_depth": None}, "max_depth"),
+    ],
+)
+def test_bad_parameters_are_named(changes, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        GFlowNetTreeClassifier(**(TINY | changes)).fit(X, LABELS)
