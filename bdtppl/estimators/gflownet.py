@@ -143,7 +143,7 @@ class _GFlowNetTree(WeightedTrees):
             is_indicator=schema.is_indicator,
         )
         self.schema_, self.design_ = schema, design
-        self.prior_, self.leaf_, self.constraints_ = prior, leaf, constraints
+        self.prior_, self.leaf_, self.constraints_ = prior.resolve(design), leaf, constraints
         seed = self._draw_seed()
         keys = jax.random.split(jax.random.key(seed), 3)
         run = self._by_grammar if self.method == "grammar" else self._by_construction
