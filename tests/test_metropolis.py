@@ -251,13 +251,13 @@ def test_exact_draws_stay_exact_under_every_prior(model, family, num_steps):
 @pytest.mark.parametrize("model", ["depth decay, gaps", "leaf penalty, gaps"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_without_data_chains_draw_from_the_prior(kernel, model):
-    """Chains from the tree of one leaf; 400 steps are many times what they need to forget it."""
+    """Chains from the tree of one leaf; 200 steps are many times what they need to forget it."""
     case = ep.random_case(model, "classes", 8)
     log_total = en.log_prior_normaliser(case.scored)
     expected = {s.tree: np.exp(s.log_prior - log_total) for s in case.scored}
     root = Tree.from_nested({})
-    trees = Tree.concatenate([root.reshape(1)] * NUM_CHAINS)
-    after = Counter(walked(case, trees, 400, KERNELS[kernel], power=0.0))
+    trees = Tree.concatenate([root.reshape(1)] * 4_000)
+    after = Counter(walked(case, trees, 200, KERNELS[kernel], power=0.0))
     assert ep.g_test(after, expected) > ep.FALSE_ALARM
 
 

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once, at most
-_FEWEST_NODES = 16  # that are
+_FEWEST_NODES = 4  # that are; more would cost a few chains most of their time
 
 
 class State(NamedTuple):
