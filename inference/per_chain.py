@@ -49,9 +49,7 @@ class PerChain:
         impl, keys = jax.random.key_impl(rng_key), np.asarray(jax.random.key_data(rng_key))
         keys = keys.reshape(rng_key.size, -1)
         own = jax.tree.map(lambda a: a.reshape(len(topology), *a.shape[len(lead) :]), own)
-        paths = jax.tree.map(
-            lambda a: np.reshape(a, (rng_key.size, *a.shape[len(lead) - 1 :])), paths
-        )
+        paths = jax.tree.map(lambda a: a.reshape(len(keys), *a.shape[len(lead) - 1 :]), paths)
         call = self._by_threads if jax.default_backend() == "cpu" else self._vectorised
         found = call(impl, shared, keys, own, paths, topology)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)

@@ -320,13 +320,9 @@ def _shared(
         Places of the shared coordinates in the smaller and in the larger topology's positions, and
         numbers in the larger of the smaller's splits.
     """
-    code = smaller.code
-    grown = next(
-        place
-        for place, node in enumerate(code)
-        if node == "0" and f"{code[:place]}100{code[place + 1 :]}" == larger.code
-    )
-    split, leaf = code[:grown].count("1"), code[:grown].count("0")
+    leaf = list(smaller.grown()).index(larger)
+    place = [place for place, node in enumerate(smaller.code) if node == "0"][leaf]
+    split = smaller.code[:place].count("1")  # number of the new split
     splits, leaves = np.arange(smaller.num_splits), np.arange(smaller.num_leaves)
     splits, leaves = splits + (splits >= split), leaves + (leaves > leaf)  # its left leaf keeps all
     inside = of_smaller.coordinates(np.arange(of_smaller.size))
@@ -347,12 +343,15 @@ def _position(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
 
 
 @jax.jit
-def _scores(
-    density: SoftDensity, position, paths, sharpness, inputs
-) -> tuple[jax.Array, jax.Array]:
+def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
     """Log likelihood and log density."""
-    whole = density.log_density(position, paths, sharpness, inputs=inputs)
-    return whole - density.log_density(position, paths, sharpness, 0.0, inputs), whole
+
+    @jax.vmap  # NumPyro takes no power of 0 but a traced one
+    def log_density(power):
+        return density.log_density(position, paths, sharpness, power, inputs)
+
+    prior, whole = log_density(jnp.arange(2.0))
+    return whole - prior, whole
 
 
 def _key_data(rng: np.random.Generator) -> np.ndarray:

@@ -43,19 +43,22 @@ def _reached(code, distance):
 
 
 @cache
-def quadrature(code: str, inputs: tuple[int, ...] | None = None, num_points: int = 40):
+def quadrature(
+    code: str, inputs: tuple[int, ...] | None = None, num_rows: int = 24, num_points: int = 40
+):
     """Integrate the model of a shape, whose splits look at given inputs (default the first)."""
     num_splits = len(code) // 2
-    looked_at = X[:, np.array(inputs or (0,) * num_splits, int)].T  # [split, row]
+    x, y = X[:num_rows], Y[:num_rows]
+    looked_at = x[:, np.array(inputs or (0,) * num_splits, int)].T  # [split, row]
     nodes, weights = np.polynomial.legendre.leggauss(num_points)
     cuts = np.array(list(itertools.product((nodes + 1) / 2, repeat=num_splits)))
     log_weight = np.array(
         [np.log(np.prod(each)) for each in itertools.product(weights / 2, repeat=num_splits)]
     )
     distance = (cuts[:, :, None] - looked_at[None]) / SHARPNESS  # [cut, split, row]
-    reached = _reached(code, np.moveaxis(distance, 0, 1).reshape(num_splits, len(cuts), len(Y)))
+    reached = _reached(code, np.moveaxis(distance, 0, 1).reshape(num_splits, len(cuts), len(y)))
     values, vectors = np.linalg.eigh(np.einsum("ktn,ltn->tkl", reached, reached))
-    away = Y - LOC
+    away = y - LOC
     turned = np.einsum("tkl,ktn,n->tl", vectors, reached, away)
 
     log_variance = np.linspace(-4.5, 2.5, 200)
@@ -63,7 +66,7 @@ def quadrature(code: str, inputs: tuple[int, ...] | None = None, num_points: int
     shrunk = values[:, None] + variance / SCALE**2  # [cut, variance, leaf]
     fit = (away @ away - (turned[:, None] ** 2 / shrunk).sum(-1)) / variance[..., 0]
     log_volume = np.log1p(SCALE**2 * values[:, None] / variance).sum(-1)
-    log_likelihood = -(len(Y) * np.log(2 * np.pi * variance[..., 0]) + log_volume + fit) / 2
+    log_likelihood = -(len(y) * np.log(2 * np.pi * variance[..., 0]) + log_volume + fit) / 2
     log_prior = stats.invgamma(SHAPE, scale=RATE).logpdf(variance[..., 0]) + log_variance
     log_joint = log_likelihood + log_prior + log_weight[:, None]
     log_joint += np.log(log_variance[1] - log_variance[0])

@@ -1,6 +1,7 @@
 """Frequencies of topologies against evidences by quadrature."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -24,6 +25,7 @@ SETTINGS = RJHMC(
     moves={"grow": 0.4, "prune": 0.4, "stay": 0.2},
     max_splits=2,
 )
+ROWS = 6  # so few that the tree without a split has its share
 SHAPES = [shape for n in range(3) for shape in topologies(n)]
 
 
@@ -32,9 +34,10 @@ def exact_probabilities(hard):
 
     def evidence(shape):
         if not hard:
-            return np.exp(sp.quadrature(shape.code).log_evidence)
-        every = list(itertools.product(range(2), repeat=shape.num_splits))
-        return np.mean([np.exp(sp.quadrature(shape.code, each).log_evidence) for each in every])
+            return np.exp(sp.quadrature(shape.code, None, ROWS).log_evidence)
+        every = itertools.product(range(2), repeat=shape.num_splits)
+        found = [sp.quadrature(shape.code, each, ROWS).log_evidence for each in every]
+        return np.exp(found).mean()
 
     weight = np.array([np.exp(PRIOR.log_prob(shape)) * evidence(shape) for shape in SHAPES])
     return weight / weight.sum()
@@ -51,15 +54,15 @@ def check_frequencies(walk, expected, false_alarm=1e-4):
         assert abs(found.mean() - probability) < bound * error, shape
 
 
-def walked(draws, chains=16, hard=False, settings=SETTINGS):
-    x = sp.X if hard else sp.X[:, :1]
+def walked(draws, chains=16, hard=False, settings=SETTINGS, rows=ROWS):
+    x, y = sp.X[:rows, : 2 if hard else 1], sp.Y[:rows]
     return settings.sample(
-        jax.random.key(0), MODEL, x, sp.Y, hard_inputs=hard, chains=chains, draws=draws
+        jax.random.key(0), MODEL, x, y, hard_inputs=hard, chains=chains, draws=draws
     )
 
 
 def test_arrays_of_a_walk():
-    walk = walked(30, chains=3)
+    walk = walked(30, chains=3, settings=replace(SETTINGS, max_splits=1), rows=None)
     assert walk.topology.shape == walk.log_joint.shape == walk.is_accepted.shape == (3, 30)
     assert walk.is_accepted.any()
     moved = np.diff(walk.topology, axis=1) != 0
