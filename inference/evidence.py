@@ -103,7 +103,7 @@ def summarise(log_weight: np.ndarray) -> Evidence:
     strata = log_weight.reshape(-1, log_weight.shape[-1])
     if strata.shape[1] == 1:
         strata = strata.reshape(1, -1)
-    highest = strata.max()
+    highest = strata.max(initial=-np.inf)
     if not np.isfinite(highest):
         return Evidence(-np.inf, np.inf, "lais", 0.0, np.inf)
     weight = np.exp(strata - highest)

@@ -195,9 +195,16 @@ class NUTS:
         -------
         Chains, Draws
             The chains, and the steps: they show how far warm-up has got, and are no draws.
+
+        Raises
+        ------
+        ValueError
+            If there is no step to go on for.
         """
         first = self._warmed(chains)
         stop = self.warmup if num_steps is None else min(first + num_steps, self.warmup)
+        if stop <= first:
+            raise ValueError(f"There is no step to make from {first} of {self.warmup} on.")
         kinds, sharpness = self._kinds[first:stop], self.sharpness[first:stop]
         return self._walk(rng_key, density, paths, chains, kinds, sharpness, first, tell)
 
@@ -228,11 +235,13 @@ class NUTS:
         Raises
         ------
         ValueError
-            If warm-up is not over.
+            If warm-up is not over, or there is nothing to draw.
         """
         first = self._warmed(chains)
         if first < self.warmup:
             raise ValueError(f"chains have made {first} of {self.warmup} steps of warm-up.")
+        if num_draws < 1:
+            raise ValueError(f"num_draws must be at least 1; got {num_draws}.")
         kinds = np.full(num_draws, Kind.DRAW)
         sharpness = np.full(num_draws, self.h_final)
         return self._walk(rng_key, density, paths, chains, kinds, sharpness, first, tell)

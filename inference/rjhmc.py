@@ -320,13 +320,9 @@ def _shared(
         Places of the shared coordinates in the smaller and in the larger topology's positions, and
         numbers in the larger of the smaller's splits.
     """
-    code = smaller.code
-    grown = next(
-        place
-        for place, node in enumerate(code)
-        if node == "0" and f"{code[:place]}100{code[place + 1 :]}" == larger.code
-    )
-    split, leaf = code[:grown].count("1"), code[:grown].count("0")
+    leaf = list(smaller.grown()).index(larger)
+    place = [place for place, node in enumerate(smaller.code) if node == "0"][leaf]
+    split = smaller.code[:place].count("1")  # number of the new split
     splits, leaves = np.arange(smaller.num_splits), np.arange(smaller.num_leaves)
     splits, leaves = splits + (splits >= split), leaves + (leaves > leaf)  # its left leaf keeps all
     inside = of_smaller.coordinates(np.arange(of_smaller.size))

@@ -143,7 +143,7 @@ class SoftDensity:
             key = jax.random.fold_in(rng_key, j)
             return inputs.at[j].set(jax.random.categorical(key, log_density))
 
-        return jax.lax.fori_loop(0, self.num_splits, draw, inputs)
+        return jax.lax.fori_loop(0, self.num_splits, draw, inputs) if self.num_splits else inputs
 
     @cached_property
     def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:

@@ -202,6 +202,7 @@ def test_without_a_pilot_and_without_the_leaf():
     state = explore(settings, start(settings, jax.random.key(0)), 2)
     assert set(state.explored) == {Topology("100")}
     assert Topology("0") not in state.proposed
+    assert [part.probability for part in combine(settings, state)] == [1.0]
 
 
 def test_the_walk_stops_where_nothing_of_weight_is_found():

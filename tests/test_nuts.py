@@ -169,11 +169,15 @@ def test_bad_settings_are_named(settings, message):
 
 
 def test_misuse_is_named(one_split):
-    density, _, _ = one_split
+    density, warm, _ = one_split
     paths = Topology("100").paths
     chains = SAMPLER.start(KEY, density, paths, 2)
     with pytest.raises(ValueError, match="0 of 500 steps of warm-up"):
         SAMPLER.draw(KEY, density, paths, chains, 5)
+    with pytest.raises(ValueError, match="no step to make from 500"):
+        SAMPLER.warm_up(KEY, density, paths, warm)
+    with pytest.raises(ValueError, match="num_draws must be at least 1"):
+        SAMPLER.draw(KEY, density, paths, warm, 0)
     with pytest.raises(ValueError, match="rng_key must have shape"):
         SAMPLER.warm_up(jax.random.split(KEY), density, np.stack([paths] * 2), chains)
     broken = SoftDensity(MODEL, sp.X[:, :1] * np.nan, sp.Y, 1)

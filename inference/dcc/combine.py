@@ -101,7 +101,7 @@ def combine(
         For topologies of at least ``smc_share`` of the weight whose estimate is not to be relied
         on.
     """
-    explored = list(state.explored.values())
+    explored = [each for each in state.explored.values() if each.log_weight.size]
     matters = within_reach(dcc, state.explored, smc_share)
     found = []
     for each in explored:

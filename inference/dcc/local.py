@@ -5,8 +5,8 @@ steps, and their last steps are the centres of importance samples. That estimate
 wherever chains have got to, but where they missed the main mode it is almost surely far too low. So
 a topology is left after the pilot only if the estimate, three standard errors and some nats for
 what may have been missed do not reach the least share of the weight. In the second stage new chains
-from the prior warm up in full; those that end in modes of negligible mass begin again, and if that
-does not help they go where another chain is.
+from the prior warm up in full. As soon as splits are sharp, those in modes of negligible mass begin
+again, and if that does not help they go where another chain is.
 
 References
 ----------
@@ -39,9 +39,8 @@ __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 
 _LEAST_PILOT = 20  # steps
 
-_PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(
-    6
-)  # uses of a topology's random numbers
+# Uses of a topology's random numbers; visits are numbered from the last one on.
+_PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(6)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Explored:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The evidence by importance sampling."""
+        """The evidence by importance sampling; of minus infinity before there is a weight."""
         return summarise(self.log_weight)
 
 
@@ -110,12 +109,23 @@ def begin(
 
 @in_float64
 def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
-    """Warm up the chains of topologies of one size, side by side, and restart stuck ones."""
+    """Warm up the chains of topologies of one size, side by side, and restart stuck ones.
+
+    Chains are compared as soon as splits are as sharp as those of draws.
+    """
     topologies = [each.topology for each in group]
-    warm = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN)
+    annealing = _annealing(dcc)
+    chains, draws = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN, annealing)
+    found = [
+        _restart(dcc, rng_key, topology, *jax.tree.map(lambda a, i=i: a[i], (chains, draws)))
+        for i, topology in enumerate(topologies)
+    ]
+    chains = jax.tree.map(lambda *each: np.stack(each), *(chains for chains, _ in found))
+    if annealing < dcc.nuts.warmup:
+        chains, _ = dcc.nuts.warm_up(*_sites(dcc, rng_key, topologies, _BURN_IN), chains)
     return [
-        _restart(dcc, rng_key, each, *jax.tree.map(lambda a, place=place: a[place], warm))
-        for place, each in enumerate(group)
+        replace(each, chains=jax.tree.map(lambda a, i=i: a[i], chains), num_restarts=found[i][1])
+        for i, each in enumerate(group)
     ]
 
 
@@ -153,23 +163,34 @@ def temper(
     return tempered_evidence(key, dcc.log_density(topology), draw_prior, **options)
 
 
+def _sites(dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], use: int) -> tuple:
+    """Keys, density and paths of topologies of one size, side by side."""
+    keys = jnp.stack([_key(rng_key, topology, use) for topology in topologies])
+    paths = np.stack([topology.paths for topology in topologies])
+    return keys, dcc.density(topologies[0].num_splits), paths
+
+
 def _warm_up(
-    dcc: DCC, rng_key: jax.Array, sampler: NUTS, topologies: Sequence[Topology], use: int
+    dcc: DCC,
+    rng_key: jax.Array,
+    sampler: NUTS,
+    topologies: Sequence[Topology],
+    use: int,
+    num_steps: int | None = None,
 ) -> tuple[Chains, Draws]:
     """Warm up chains from the prior; leading axes [topology, chain]."""
-    density = dcc.density(topologies[0].num_splits)
-    paths = np.stack([topology.paths for topology in topologies])
-    keys = jnp.stack([_key(rng_key, topology, use) for topology in topologies])
-    chains = sampler.start(keys, density, paths, dcc.num_chains)
-    return sampler.warm_up(keys, density, paths, chains)
+    sites = _sites(dcc, rng_key, topologies, use)
+    return sampler.warm_up(*sites, sampler.start(*sites, dcc.num_chains), num_steps)
 
 
 def _restart(
-    dcc: DCC, rng_key: jax.Array, explored: Explored, chains: Chains, draws: Draws
-) -> Explored:
-    """Begin stuck chains again, and put those that stay stuck where others are."""
-    topology = explored.topology
-    density = dcc.density(topology.num_splits)
+    dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: Draws
+) -> tuple[Chains, int]:
+    """Begin stuck chains again, and put those that stay stuck where others are.
+
+    Returns the chains, and how many have begun again.
+    """
+    density, annealing = dcc.density(topology.num_splits), _annealing(dcc)
     masses = _log_masses(dcc, draws)
     num_restarts = 0
     for attempt in range(dcc.restarts):
@@ -178,18 +199,23 @@ def _restart(
             break
         key = jax.random.fold_in(_key(rng_key, topology, _RESTART), attempt)
         again = dcc.nuts.start(key, density, topology.paths, int(is_stuck.sum()))
-        again, draws = dcc.nuts.warm_up(key, density, topology.paths, again)
+        again, draws = dcc.nuts.warm_up(key, density, topology.paths, again, annealing)
         chains = jax.tree.map(partial(_replaced, is_stuck), chains, again)
         masses[is_stuck] = _log_masses(dcc, draws)
         num_restarts += int(is_stuck.sum())
     rng = np.random.default_rng(np.asarray(jax.random.key_data(_key(rng_key, topology, _COPIES))))
-    chains = chains.restarted(rng, stuck(masses))
-    return replace(explored, chains=chains, num_restarts=num_restarts)
+    return chains.restarted(rng, stuck(masses)), num_restarts
+
+
+def _annealing(dcc: DCC) -> int:
+    """Count the steps of warm-up until splits are sharp, and some more to compare chains by."""
+    is_sharp = np.isclose(dcc.nuts.sharpness, dcc.nuts.h_final, rtol=1e-9)
+    return min(int(np.argmax(is_sharp)) + dcc.num_draws, dcc.nuts.warmup)
 
 
 def _log_masses(dcc: DCC, draws: Draws) -> np.ndarray:
-    """Log masses of the modes where chains have ended their warm-up, [C]."""
-    last = slice(-_last_steps(dcc.nuts, dcc.num_draws), None)
+    """Log masses of the modes that chains are in, [C], by the last draws."""
+    last = slice(-dcc.num_draws, None)
     return log_masses(draws.position[:, last], draws.log_density[:, last])
 
 
