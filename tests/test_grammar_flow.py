@@ -162,7 +162,8 @@ def test_flows_in_balance_are_the_exact_posterior(model, family, lookahead):
 def test_a_flow_out_of_balance_is_noticed():
     case, problem = case_of(*FIRST), posed(*FIRST)
     flow, _ = balanced(case, problem)
-    flow = Table(flow.value * 0.99)
+    with jax.enable_x64(True):
+        flow = Table(flow.value * 0.99)
     assert total_variation(case, problem, flow) > 1e-4
     assert abs(log_partition_of(problem, flow) - case.exact.log_partition) > 1e-4
 
@@ -203,6 +204,22 @@ def test_probabilities_are_those_of_the_choices(model, family, lookahead):
     again = follow_in_float64(problem, flow, drawn.rule)
     np.testing.assert_allclose(again.log_probability, drawn.log_probability, atol=1e-9)
     np.testing.assert_allclose(again.log_joint, drawn.log_joint, atol=1e-9)
+
+
+def test_weights_are_the_imbalance_of_what_was_visited():
+    """Equation (2); the network computes in float32."""
+    case, problem = case_of(*FIRST), posed(*FIRST)
+    flow = network(problem)
+    deepest = np.argsort(-all_trees(case)[0].num_nodes)[:5]
+    for heap in heaps(case, problem, all_trees(case)[0][deepest]):
+        with jax.enable_x64(True):
+            drawn, visits = follow(problem, flow, np.tile(heap, (TREES, 1)))
+            sums = grammar.row_sums(visits.words, flow.statistics(problem.rows))
+            imbalance = np.asarray(visits.imbalance - flow(sums, visits.facts))
+        is_learned = np.asarray(visits.is_learned)
+        assert is_learned.sum() > 0
+        total = imbalance[is_learned].sum() + float(visits.log_partition)
+        np.testing.assert_allclose(drawn.log_weight, total, atol=1e-4)
 
 
 def follow_in_float64(problem, flow, rule):
