@@ -163,6 +163,26 @@ def along(construction, policy, given: Shape):
     return roll_out(ep.key(0), construction, policy, given=given)
 
 
+def distance_by_draws(construction, policy, shape: Shape, log_z: float) -> float:
+    """Total variation of a policy from the posterior, estimated from its own draws [m].
+
+    It is half the mean of |p / q - 1| over them; q sums over all orders in which a tree is made.
+    """
+    states = states_of(shape)
+    every = [orders(state) for state in states]
+    rows = [order for own in every for order in own]
+    tree = np.repeat(np.arange(len(states)), [len(own) for own in every])
+    log_q, log_joint = np.full(len(states), -np.inf), np.zeros(len(states))
+    for start in range(0, len(rows), _PIECE):
+        some = [rows[i % len(rows)] for i in range(start, start + _PIECE)]
+        made = along(construction, policy, laid_out(some, construction.capacity))
+        own = tree[start : start + _PIECE]
+        log_p = made.log_joint[:, -1] - made.log_weights + made.log_backward.sum(axis=1)
+        np.logaddexp.at(log_q, own, np.asarray(log_p)[: len(own)])
+        log_joint[own] = np.asarray(made.log_joint)[: len(own), -1]
+    return float(np.abs(np.exp(log_joint - log_z - log_q) - 1).mean() / 2)
+
+
 def of_case(case) -> Enumerated:
     """Enumerate a problem that is stated twice; its own trees are its scored ones."""
     trees = [s.tree for s in case.scored]

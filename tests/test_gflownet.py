@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
+from sklearn.datasets import load_iris
+from sklearn.model_selection import train_test_split
 from tiers import slow_but
 
 from bdtppl.inference.gflownet import rollout
@@ -23,6 +25,8 @@ from bdtppl.inference.gflownet.replay import empty, recall, remember
 from bdtppl.inference.gflownet.rollout import roll_out
 from bdtppl.inference.gflownet.sample import sample, upper_bound
 from bdtppl.inference.gflownet.training import Settings, begin, from_arrays, to_arrays, train
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.written_trees import write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
@@ -145,7 +149,7 @@ def test_order_does_not_matter_to_a_policy_over_paths():
 
 
 def p_value_of_draws(found, policy, epsilon, law):
-    drawn = draw_many(ep.key(1), found.construction, policy, epsilon)
+    drawn = rolled_out(ep.key(1), found.construction, policy, epsilon)
     seen = Counter(co.states_of(drawn.trees.shape))
     return ep.g_test(seen, law)
 
@@ -153,10 +157,6 @@ def p_value_of_draws(found, policy, epsilon, law):
 @functools.partial(jax.jit, static_argnames="num_trees")
 def rolled_out(key, made_of, policy, epsilon, num_trees=4000):
     return roll_out(key, made_of, policy, epsilon, num_drawn=num_trees)
-
-
-def draw_many(key, made_of, policy, epsilon):
-    return rolled_out(key, made_of, policy, jnp.float64(epsilon))
 
 
 @pytest.mark.parametrize(("model", "family"), CASES)
@@ -370,6 +370,37 @@ def test_training_learns_the_posterior(balance_name):
     with jax.enable_x64(True):
         assert found.distance(learner.policy) < 0.02
         assert abs(float(learner.log_z) - found.log_z) < 0.02
+
+
+def of_iris(split_seed, max_depth, grid):
+    """The paper's model of four fifths of iris; what trees are made of, and the exact posterior."""
+    matrix, y = load_iris(return_X_y=True)
+    matrix, _, y, _ = train_test_split(matrix, y, test_size=0.2, random_state=split_seed)
+    design, constraints = Design.from_matrix(matrix, grid=grid), Constraints(max_depth=max_depth)
+    prior = DescriptionLength(float(np.log(4 * matrix.shape[1])))
+    leaf = DirichletCategorical(np.full(3, 0.1))
+    grammar = compile_grammar(design, rules=prior.rules, constraints=constraints)
+    model = design, y, prior, leaf
+    return model, Construction.of(*model, constraints), ExactPosterior(grammar, prior, leaf, y)
+
+
+@pytest.mark.slow
+def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
+    model, made_of, exact = of_iris(1, max_depth=2, grid=9)
+    assert abs(exact.log_partition - -31.929350) < 1e-6
+    settings = Settings(num_steps=2000)
+    with jax.enable_x64(True):
+        policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts)
+    learner = begin(ep.key(1), made_of, policy, settings)
+    learner, _ = train(ep.key(2), made_of, learner, settings)
+    drawn = sample(ep.key(3), made_of, learner.policy, *model, chains=4, draws=1024)
+    assert abs(drawn.log_partition - exact.log_partition) < 0.05
+    assert abs(float(learner.log_z) - exact.log_partition) < 0.05
+    with jax.enable_x64(True):
+        trees = rolled_out(ep.key(4), made_of, learner.policy, 0.0).trees
+        assert (
+            co.distance_by_draws(made_of, learner.policy, trees.shape, exact.log_partition) < 0.05
+        )
 
 
 # --------------------------------------------------------------------------------- bad input

@@ -86,10 +86,10 @@ class PathPolicy(eqx.Module):
     The first layer of a path sums one vector for each rule and side on it, so neither the order of
     leaves nor that of the rules above one matters. Cuts of a feature that has many lie between
     knots, whose vectors they share. A second layer makes the code of the leaf, a third one reads it
-    for the leaf's features and cuts. The termination network reads the sum of
-    the codes of all leaves. With a uniform backward policy, flows couple the subtrees of a tree,
-    which no score of each leaf alone represents beyond two levels of splits, so the action network
-    reads that sum as well.
+    for the leaf's features and cuts. The termination network reads the sum of the codes of all
+    leaves. With a uniform backward policy, flows couple the subtrees of a tree, which no score of
+    each leaf alone represents beyond two levels of splits, so the action network reads that sum as
+    well.
 
     Attributes
     ----------

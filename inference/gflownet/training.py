@@ -59,7 +59,7 @@ class Settings:
     buffer_size: int = 100
     epsilon: float = 0.1
     last_epsilon: float = 0.01
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     log_z_learning_rate: float = 0.05
 
     def __post_init__(self):
