@@ -133,7 +133,7 @@ def solve(of_draws: np.ndarray, of_reference: np.ndarray) -> Evidence:
     target, other = of_draws - shift, of_reference - shift
     share = of_draws.size / (of_draws.size + of_reference.size)
     log_share, log_rest = np.log(share), np.log1p(-share)
-    log_ratio = 0.0
+    log_ratio = mean_above = mean_below = 0.0
     for _ in range(_MOST_STEPS):
         before = log_ratio
         # Means of target / (share target + rest Z reference) under the reference, and of

@@ -33,8 +33,9 @@ __all__ = ["NUTS", "Chains", "Density", "Draws"]
 class Density(Protocol):
     """What is sampled: a pytree, so that its numbers are no part of what is compiled."""
 
-    def log_density(self, position: Any, paths: Any, sharpness: Any, **inputs: Any) -> jax.Array:
-        """Log density at a position [size], up to a constant."""
+    @property
+    def log_density(self) -> Callable[..., jax.Array]:
+        """Log density of (position [size], paths, sharpness, inputs=), up to a constant."""
         ...
 
 

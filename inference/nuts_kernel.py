@@ -197,7 +197,8 @@ def advance(shared: Steps, rng_key: jax.Array, own: tuple, paths: Any) -> tuple[
             inputs = density.draw_inputs(key_inputs, inputs, chain.position, paths, sharpness)
         log_density = _at(density, paths, sharpness, inputs)
         averaging = chain.averaging
-        step_size = jnp.exp(
+        inverse_mass: Any = chain.inverse_mass
+        step_size: Any = jnp.exp(
             jnp.where(kind == Kind.DRAW, averaging.log_step_size_avg, averaging.log_step_size)
         )
         state, info = move(
@@ -205,7 +206,7 @@ def advance(shared: Steps, rng_key: jax.Array, own: tuple, paths: Any) -> tuple[
             nuts.init(chain.position, log_density),
             log_density,
             step_size,
-            chain.inverse_mass,
+            inverse_mass,
             shared.max_doublings,
         )
         made = Draws(
@@ -219,7 +220,8 @@ def advance(shared: Steps, rng_key: jax.Array, own: tuple, paths: Any) -> tuple[
         )
         adapted = adapt(kind, averaging, chain.mass, state.position, info.acceptance_rate)
         num_warm = chain.num_warm + (kind != Kind.DRAW)
-        return Chains(state.position, inputs, *adapted, num_warm), made
+        averaging, mass = adapted
+        return Chains(state.position, inputs, averaging, mass, num_warm), made
 
     def keep(i, carry):
         chain, kept = carry

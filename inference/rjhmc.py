@@ -21,7 +21,7 @@ RJHMC-Tree for exploration of the Bayesian decision tree posterior.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -242,7 +242,8 @@ class _Run:
         position[target] = place.position[source]
         if inputs is not None:
             target, source = (splits, slice(None)) if grows else (slice(None), splits)
-            inputs[target] = place.inputs[source]
+            given: Any = place.inputs
+            inputs[target] = given[source]
         return position, inputs
 
     def _scored(self, topology: Topology, position, inputs) -> _Place:
@@ -258,7 +259,7 @@ class _Run:
             each = [
                 self.tuned(places[row].topology)._replace(
                     position=places[row].position[None],
-                    inputs=None if places[row].inputs is None else places[row].inputs[None],
+                    inputs=jax.tree.map(lambda a: a[None], places[row].inputs),
                 )
                 for row in rows
             ]
@@ -266,9 +267,9 @@ class _Run:
             paths = np.stack([places[row].topology.paths for row in rows])
             given = self.density(num_splits), paths
             if self.settings.published:
-                keys = jax.random.wrap_key_data(np.stack([_key_data(rngs[row]) for row in rows]))
+                keys = _keys(rngs[row] for row in rows)
                 chains, _ = sampler.warm_up(keys, *given, chains)
-            keys = jax.random.wrap_key_data(np.stack([_key_data(rngs[row]) for row in rows]))
+            keys = _keys(rngs[row] for row in rows)
             chains, _ = sampler.draw(keys, *given, chains, 1)
             for place, row in enumerate(rows):
                 inputs = None if chains.inputs is None else chains.inputs[place, 0]
@@ -325,9 +326,9 @@ def _shared(
     split = smaller.code[:place].count("1")  # number of the new split
     splits, leaves = np.arange(smaller.num_splits), np.arange(smaller.num_leaves)
     splits, leaves = splits + (splits >= split), leaves + (leaves > leaf)  # its left leaf keeps all
-    inside = of_smaller.coordinates(np.arange(of_smaller.size))
-    outside = of_larger.coordinates(np.arange(of_larger.size))
-    pairs = [(np.zeros(0, int), np.zeros(0, int))]
+    inside = of_smaller.coordinates(jnp.arange(of_smaller.size))
+    outside = of_larger.coordinates(jnp.arange(of_larger.size))
+    pairs: list[tuple[Any, Any]] = [(np.zeros(0, int), np.zeros(0, int))]
     for name, own in inside.items():
         theirs = outside[name]
         if own.shape != theirs.shape:
@@ -354,9 +355,11 @@ def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[A
     return whole - prior, whole
 
 
-def _key_data(rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, 2**32, 2, np.uint32)
+def _keys(rngs: Iterable[np.random.Generator]) -> jax.Array:
+    """Draw a key from each generator."""
+    drawn = [rng.integers(0, 2**32, 2, np.uint32) for rng in rngs]
+    return jax.random.wrap_key_data(jnp.asarray(np.stack(drawn)))
 
 
 def _key(rng: np.random.Generator) -> jax.Array:
-    return jax.random.wrap_key_data(_key_data(rng))
+    return _keys([rng])[0]

@@ -86,7 +86,8 @@ class SoftDensity:
         given, options = (paths, self.x, self.y, sharpness), {"inputs": inputs, "power": power}
         prior = -self.num_splits * math.log(self.x.shape[1]) if self.hard_inputs else 0.0
         with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
-            return prior - potential_energy(self.model, given, options, self.coordinates(position))
+            energy: Any = potential_energy(self.model, given, options, self.coordinates(position))
+            return prior - energy
 
     def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:
         """Part a position [size] into the free coordinates of the model's sites."""

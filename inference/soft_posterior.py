@@ -157,7 +157,8 @@ class SoftPosterior:
         """Mix laws along their first axis."""
         if isinstance(self.model, SoftRegression):
             loc, scale = laws
-            return NoiseMixture(loc, scale, self.model.degrees_of_freedom)
+            degrees: Any = self.model.degrees_of_freedom
+            return NoiseMixture(loc, scale, degrees)
         (probability,) = laws
         return ClassMixture(probability)
 

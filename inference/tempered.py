@@ -266,8 +266,9 @@ def _start(particles: jax.Array) -> tempered.TemperedSMCState:
 
 def _variance(state: tempered.TemperedSMCState) -> jax.Array:
     """Variances of weighted particles, [size]."""
-    mean = state.weights @ state.particles
-    variance = state.weights @ (state.particles - mean[None]) ** 2
+    particles: Any = state.particles
+    mean = state.weights @ particles
+    variance = state.weights @ (particles - mean[None]) ** 2
     return jnp.maximum(variance, 1e-8)
 
 

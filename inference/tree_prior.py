@@ -214,7 +214,8 @@ def has_root_rule(design: Design, rules: Rules, constraints: Constraints | None 
     constraints
         Limits on the trees.
     """
-    prior, nothing = DepthDecay(rules=rules), np.zeros(design.num_rows, int)
+    prior: Any = DepthDecay(rules=rules)
+    nothing = np.zeros(design.num_rows, int)
     choices = NodeChoices(pose(design, nothing, prior, NO_LIKELIHOOD, constraints))
     return bool(choices(choices.root_rows, 0).rules)
 

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from bdtppl.estimators.soft import (
@@ -210,7 +209,7 @@ def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, Any]:
     log_joint = [part.evidence.log_evidence + prior.log_prob(part.topology) for part in parts]
     errors = [part.probability * part.evidence.standard_error for part in parts]
     return {
-        "log_evidence": float(logsumexp(log_joint)),
+        "log_evidence": float(np.logaddexp.reduce(log_joint)),
         "log_evidence_se": float(np.sqrt(np.nansum(np.square(errors)))),
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.dcc.explore import State
@@ -75,7 +76,7 @@ def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> State:
             **nests,
         )
     return State(
-        jax.random.wrap_key_data(arrays["rng_key"], impl=str(arrays["rng_impl"])),
+        jax.random.wrap_key_data(jnp.asarray(arrays["rng_key"]), impl=str(arrays["rng_impl"])),
         dict(zip(_topologies(arrays["proposed"]), arrays["count"].tolist(), strict=True)),
         explored,
         tuple(_topologies(arrays["visited"])),

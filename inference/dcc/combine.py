@@ -114,7 +114,7 @@ def combine(
             found.append(_estimate(dcc, state, each, evidence, smc))
     shapes = [each.topology for each in explored]
     weights = topology_weights(
-        shapes, [estimate.log_evidence for estimate, _, _ in found], dcc.prior
+        shapes, np.array([estimate.log_evidence for estimate, _, _ in found]), dcc.prior
     )
     for (estimate, _, _), weight in zip(found, weights, strict=True):
         if weight >= smc_share:

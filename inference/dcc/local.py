@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,9 +133,10 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
 def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
     """Draw from the chains and weigh importance samples around the draws."""
     topology, visits = explored.topology, explored.visits
+    before: Any = explored.chains
     key_draw, key_weigh = jax.random.split(_key(rng_key, topology, _VISIT + visits))
     density = dcc.density(topology.num_splits)
-    chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, explored.chains, dcc.num_draws)
+    chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, before, dcc.num_draws)
     if visits:
         draws = _joined(explored.draws, draws)
     centres = draws.position if dcc.pool_visits else draws.position[:, -dcc.num_draws :]
@@ -163,11 +164,19 @@ def temper(
     return tempered_evidence(key, dcc.log_density(topology), draw_prior, **options)
 
 
-def _sites(dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], use: int) -> tuple:
+class _Sites(NamedTuple):
+    """Where chains of topologies of one size walk."""
+
+    keys: jax.Array
+    density: SoftDensity
+    paths: np.ndarray
+
+
+def _sites(dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], use: int) -> _Sites:
     """Keys, density and paths of topologies of one size, side by side."""
     keys = jnp.stack([_key(rng_key, topology, use) for topology in topologies])
     paths = np.stack([topology.paths for topology in topologies])
-    return keys, dcc.density(topologies[0].num_splits), paths
+    return _Sites(keys, dcc.density(topologies[0].num_splits), paths)
 
 
 def _warm_up(

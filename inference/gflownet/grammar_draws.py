@@ -161,8 +161,8 @@ def walk(
     )
     chosen = chosen.reshape(max_depth, num_trees, width)
     heap = jnp.concatenate([chosen[depth, :, : 2**depth] for depth in range(max_depth)], axis=1)
-    visited = (array.reshape(-1, *array.shape[2:]) for array in visits[:-1])
-    return Draws(heap, *end[2:]), Visits(*visited, visits.log_partition[0])
+    visits = jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), visits)
+    return Draws(heap, *end[2:]), visits._replace(log_partition=visits.log_partition[0])
 
 
 def draw(
@@ -202,7 +202,8 @@ def from_heap(rule: np.ndarray) -> Shape:
         return np.where(in_use, np.take_along_axis(values, order, axis=1), unused)
 
     rules = np.concatenate([rule, leaves], axis=1)
-    return Shape.of(taken(rules, LEAF), *(taken(a, 0) for a in (left, parent, depth)), size)
+    left, parent, depth = (taken(array, 0) for array in (left, parent, depth))
+    return Shape.of(taken(rules, LEAF), left, parent, depth, size)
 
 
 def as_heap(shape: Shape, max_depth: int) -> np.ndarray:

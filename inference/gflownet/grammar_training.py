@@ -9,7 +9,7 @@ the lowest are exact and never change, those above are replaced as their subprob
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,8 +105,12 @@ class Ring(NamedTuple):
         def written(ring, new):
             return ring.at[place].set(new.astype(ring.dtype), mode="drop")
 
-        kept = (written(*pair) for pair in zip(self[:3], visits[:3], strict=True))
-        return Ring(*kept, (self.count + visits.is_learned.sum()).astype(jnp.int32))
+        return Ring(
+            written(self.words, visits.words),
+            written(self.facts, visits.facts),
+            written(self.imbalance, visits.imbalance),
+            (self.count + visits.is_learned.sum()).astype(jnp.int32),
+        )
 
 
 class State(NamedTuple):
@@ -169,13 +173,14 @@ def initial(
     """Start with a new network, or with a flow that is given, and an empty ring."""
     if flow is None:
         flow = FlowNetwork(rng_key, problem.rows.shape[1], NUM_FACTS)
+    weights: Any = flow
     ring = Ring(
         jnp.zeros((settings.ring, len(problem.model.every_row)), problem.model.every_row.dtype),
         jnp.zeros((settings.ring, NUM_FACTS), jnp.float32),
         jnp.zeros(settings.ring, jnp.float32),
         jnp.int32(0),
     )
-    return State(flow, optimiser(settings).init(flow), ring, jnp.int32(0))
+    return State(flow, optimiser(settings).init(weights), ring, jnp.int32(0))
 
 
 def balance_loss(
@@ -223,7 +228,8 @@ def learn(
         drawn.log_joint.max(),
         jnp.exp(2 * log_sum - log_squares) / len(drawn.log_joint),
     )
-    return State(*learned, ring, state.num_steps + 1), metrics
+    flow, inner = learned
+    return State(flow, inner, ring, state.num_steps + 1), metrics
 
 
 @in_float64
@@ -288,7 +294,7 @@ def train(
     history = []
     for _ in range(num_steps):
         state, metrics = step(rng_key, problem, state, settings)
-        history.append(Metrics(*(np.asarray(value) for value in metrics)))
+        history.append(jax.tree.map(np.asarray, metrics))
         if report is not None and report(int(state.num_steps), history[-1]):
             break
     return state, jax.tree.map(lambda *values: np.stack(values), *history)

@@ -206,4 +206,5 @@ class PathPolicy(eqx.Module):
 
 def _of(layer: eqx.nn.Linear, values: jax.Array) -> jax.Array:
     """Apply a layer to values [m, inputs]."""
-    return values @ layer.weight.T + layer.bias[None]
+    bias: Any = layer.bias
+    return values @ layer.weight.T + bias[None]

@@ -80,7 +80,10 @@ class Settings:
         falling = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
         # Half of the gradient is the distance to the mean of the log weights, which has the right
         # scale by itself: log Z follows that mean, and lags behind it under Adam.
-        each = {"policy": optax.adam(falling), "log_z": optax.sgd(self.log_z_learning_rate)}
+        each: dict[Any, Any] = {
+            "policy": optax.adam(falling),
+            "log_z": optax.sgd(self.log_z_learning_rate),
+        }
         return optax.partition(each, Parameters(*Parameters._fields))
 
 
@@ -170,16 +173,16 @@ def _step(rng_key, construction, learner, *, settings: Settings) -> tuple[Learne
     if settings.num_replayed:
         given = reordered(key_order, recall(key_recall, learner.buffer, settings.num_replayed))
     weights, fixed = eqx.partition(learner.policy, eqx.is_inexact_array)
-    learned = Parameters(weights, learner.log_z)
+    before = Parameters(weights, learner.log_z)
 
     def mean_loss(learned: Parameters):
         policy, number = eqx.combine(learned.policy, fixed), settings.num_forward
         made = roll_out(key_draw, construction, policy, epsilon, num_drawn=number, given=given)
         return BALANCES[settings.balance](learned.log_z, made).mean(), made
 
-    (loss, made), gradient = jax.value_and_grad(mean_loss, has_aux=True)(learned)
-    updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, learned)
-    learned = optax.apply_updates(learned, updates)
+    (loss, made), gradient = jax.value_and_grad(mean_loss, has_aux=True)(before)
+    updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, before)
+    learned: Any = optax.apply_updates(before, updates)
     # Nothing changes beyond the last split.
     buffer = remember(learner.buffer, made.trees, made.log_joint[:, -1])
     policy = eqx.combine(learned.policy, fixed)
