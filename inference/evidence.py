@@ -30,6 +30,7 @@ EvidenceMethod = Literal["auto", "lais", "smc"]
 
 _GREATEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4
 _LEAST_EFFECTIVE_SIZE = 100.0
+_GREATEST_ERROR = 0.25  # in nats; where a few runs or weights decide, the error is near 1
 
 
 class Evidence(NamedTuple):
@@ -58,24 +59,28 @@ class Evidence(NamedTuple):
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the weights are even enough for the error to be believed."""
-        return (
+        """Whether weights, or runs, are even enough for the error to be believed."""
+        return bool(
             np.isfinite(self.log_evidence)
+            and self.standard_error <= _GREATEST_ERROR
             and self.pareto_k <= _GREATEST_PARETO_K
             and self.effective_size >= _LEAST_EFFECTIVE_SIZE
         )
 
     def describe_weights(self) -> str:
         """Say how even the weights are."""
-        return f"Pareto k {self.pareto_k:.2f}, effective sample size {self.effective_size:.0f}"
+        return (
+            f"standard error {self.standard_error:.2f}, Pareto k {self.pareto_k:.2f}, effective "
+            f"sample size {self.effective_size:.0f}"
+        )
 
     def warn(self) -> "Evidence":
         """Warn if the weights are too uneven, and return the estimate."""
         if not self.is_reliable:
             warnings.warn(
-                f"log evidence {self.log_evidence:.2f} is not to be relied on: "
-                f"{self.describe_weights()}; wanted are at most {_GREATEST_PARETO_K} and at least "
-                f"{_LEAST_EFFECTIVE_SIZE:.0f}.",
+                f"log evidence {self.log_evidence:.2f} ({self.method}) is not to be relied on: "
+                f"{self.describe_weights()}; wanted are at most {_GREATEST_ERROR} and "
+                f"{_GREATEST_PARETO_K}, and at least {_LEAST_EFFECTIVE_SIZE:.0f}.",
                 stacklevel=2,
             )
         return self
@@ -162,6 +167,9 @@ def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
 def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]) -> Evidence:
     """Take the estimate by importance sampling, or run tempered SMC for another one.
 
+    Both have mean Z, so neither is often far too high: P(estimate > a Z) < 1 / a. Where one has
+    missed modes, it is too low. So SMC that ends clearly below importance sampling is not taken.
+
     Parameters
     ----------
     method
@@ -191,4 +199,9 @@ def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evi
     found = layered.describe_weights()
     if layered.is_reliable:
         return layered._replace(reason=f"its weights are even enough: {found}")
-    return tempered()._replace(reason=f"weights of importance sampling are too uneven: {found}")
+    other = tempered()
+    errors = 3 * np.hypot(layered.standard_error, other.standard_error)
+    if other.log_evidence < layered.log_evidence - errors:
+        missed = f"tempered SMC has missed modes: it found {other.log_evidence:.2f}"
+        return layered._replace(reason=f"{missed}, though weights are uneven: {found}")
+    return other._replace(reason=f"weights of importance sampling are too uneven: {found}")

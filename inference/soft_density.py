@@ -129,6 +129,10 @@ class SoftDensity:
             return values, None
         return values, rng.integers(num_inputs, size=(num_draws, self.num_splits))
 
+    def draw_prior_positions(self, rng: np.random.Generator, num_draws: int) -> jax.Array:
+        """Draw positions [num_draws, size] from the prior."""
+        return _positions(self, self.draw_prior(rng, num_draws)[0])
+
     def draw_inputs(
         self, rng_key: jax.Array, inputs: jax.Array, position: jax.Array, paths: Any, sharpness: Any
     ) -> jax.Array:
@@ -166,3 +170,8 @@ class SoftDensity:
         with jax.numpy_rank_promotion("allow"):
             jax.eval_shape(run, jax.random.key(0))
         return found
+
+
+@jax.jit
+def _positions(density: SoftDensity, values: dict[str, Any]) -> jax.Array:
+    return jax.vmap(density.position)(values)

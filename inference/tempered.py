@@ -200,7 +200,7 @@ def follow(
 def tempered_evidence(
     rng_key: jax.Array,
     log_density: Callable[..., jax.Array],
-    draw_prior: Callable[[jax.Array], jax.Array],
+    draw_prior: Callable[[np.random.Generator, int], Any],
     *,
     particles: int = 128,
     runs: int = 16,
@@ -214,7 +214,7 @@ def tempered_evidence(
     rng_key, log_density, target_ess, num_moves
         See `adapt`.
     draw_prior
-        Draws a position [size] from the prior by a key.
+        Draws so many positions [number, size] from the prior.
     particles, runs
         Particles of each run, and the runs.
 
@@ -225,7 +225,8 @@ def tempered_evidence(
         particles of the runs, with a leading axis.
     """
     key_prior, key_adapt, key_follow = jax.random.split(rng_key, 3)
-    start = _draw_prior(key_prior, as_partial(draw_prior), number=(runs + 1) * particles)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key_prior)))
+    start = jnp.asarray(draw_prior(rng, (runs + 1) * particles))
     start = start.reshape(runs + 1, particles, -1)
     density = as_partial(log_density)
     schedule = adapt(key_adapt, density, start[0], target_ess=target_ess, num_moves=num_moves)
@@ -240,16 +241,12 @@ def tempered_evidence(
     return Evidence(log_evidence, error, "smc", effective_size), found
 
 
-@partial(jax.jit, static_argnames="number")
-def _draw_prior(rng_key: jax.Array, draw_prior: Partial, *, number: int) -> jax.Array:
-    return jax.vmap(draw_prior)(jax.random.split(rng_key, number))
-
-
 def _parts(log_density: Partial) -> tuple[Callable, Callable]:
     """Prior and likelihood of a density with a power."""
 
     def log_prior(position):
-        return log_density(position, power=0.0)
+        # A traced number: NumPyro refuses a power that it can see to be 0.
+        return log_density(position, power=jnp.zeros((), position.dtype))
 
     def log_likelihood(position):
         found = log_density(position, power=1.0) - log_prior(position)

@@ -46,6 +46,11 @@ def test_uneven_weights_warn():
     summarise(light).warn()  # warnings are errors
 
 
+def test_runs_that_disagree_are_not_relied_on():
+    assert Evidence(-2.0, 0.1, "smc", 500.0).is_reliable
+    assert not Evidence(-2.0, 0.8, "smc", 500.0).is_reliable
+
+
 def test_which_estimate_is_taken():
     even = Evidence(-3.0, 0.1, "lais", 500.0, 0.2)
     uneven = even._replace(pareto_k=0.9)
@@ -61,5 +66,8 @@ def test_which_estimate_is_taken():
         found = choose("auto", layered, smc)
         assert found.method == "smc"
         assert layered.describe_weights() in found.reason
+    missed = choose("auto", uneven, lambda: Evidence(-9.0, 0.8, "smc", 500.0))
+    assert missed.method == "lais"
+    assert "it found -9.00" in missed.reason
     with pytest.raises(ValueError, match="method must be one of"):
         choose("bridge", even, smc)

@@ -38,7 +38,7 @@ def estimates(code):
         return [
             summarise(layer.log_weight),
             bridge_evidence(keys[4], log_density, draws.position),
-            tempered_evidence(keys[5], log_density, Partial(SoftDensity.draw_prior, density))[0],
+            tempered_evidence(keys[5], log_density, density.draw_prior_positions)[0],
         ]
 
 

@@ -27,8 +27,8 @@ def log_density(x, power):
     return log_prior + power * jax.scipy.special.logsumexp(each)
 
 
-def draw_prior(key):
-    return jax.random.normal(key, (2,))
+def draw_prior(rng, number):
+    return rng.normal(size=(number, 2)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

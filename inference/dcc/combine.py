@@ -140,7 +140,7 @@ def _estimate(
         return estimate
 
     estimate = choose(method, explored.evidence, run)
-    if not particles:
+    if estimate.method != "smc":
         return estimate, *_layered(explored)
     position, log_weight = particles[0].position, particles[0].log_weight
     return estimate, position.reshape(-1, position.shape[-1]), softmax(log_weight.ravel())

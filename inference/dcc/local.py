@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.diagnostics import log_masses, stuck
@@ -31,7 +30,6 @@ from bdtppl.inference.evidence import Evidence, summarise
 from bdtppl.inference.importance import sample_layer, thin
 from bdtppl.inference.nuts import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.soft_density import SoftDensity
 from bdtppl.inference.tempered import Tempered, tempered_evidence
 from bdtppl.models.topology import Topology
 
@@ -159,9 +157,11 @@ def temper(
     dcc: DCC, rng_key: jax.Array, topology: Topology, **options: Any
 ) -> tuple[Evidence, Tempered]:
     """Estimate the evidence by tempered SMC; see `bdtppl.inference.tempered`."""
-    draw_prior = Partial(SoftDensity.draw_prior, dcc.density(topology.num_splits))
+    density = dcc.density(topology.num_splits)
     key = _key(rng_key, topology, _TEMPERED)
-    return tempered_evidence(key, dcc.log_density(topology), draw_prior, **options)
+    return tempered_evidence(
+        key, dcc.log_density(topology), density.draw_prior_positions, **options
+    )
 
 
 class _Sites(NamedTuple):
