@@ -160,7 +160,7 @@ _PIECE = 2048  # trajectories that are followed at once
 @jax.jit
 def along(construction, policy, given: Shape):
     """Trajectories through given trees, in the order of their slots."""
-    return roll_out(ep.key(0), construction, policy, given=given)
+    return roll_out(jax.random.key(0), construction, policy, given=given)
 
 
 def distance_by_draws(construction, policy, shape: Shape, log_z: float) -> float:

@@ -290,6 +290,7 @@ def test_weighted_draws_of_any_policy_estimate_log_z_between_its_bounds():
     assert np.isnan(posterior.log_evidence)  # the weights of this prior do not sum to one
 
 
+@pytest.mark.slow
 def test_weights_with_miscounted_parents_are_noticed(monkeypatch):
     found = enumerated()
     monkeypatch.setattr(rollout, "log_parents", lambda shape: 2 * miscounted(shape))
@@ -345,6 +346,7 @@ def test_training_that_is_stopped_goes_on_to_the_same_weights():
     assert all(isinstance(a, np.ndarray) and a.dtype != object for a in arrays.values())
     again, rest = train(ep.key(1), found.construction, from_arrays(learner, arrays), FEW)
     assert len(rest.loss) == 10
+    assert len(train(ep.key(1), found.construction, again, FEW)[1].loss) == 0
     for name, value in to_arrays(whole).items():
         np.testing.assert_array_equal(to_arrays(again)[name], value, err_msg=name)
 

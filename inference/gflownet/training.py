@@ -234,7 +234,8 @@ def train(
         reports.append(info)
         if (done + 1) % _CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
             break
-    return learner, jax.tree.map(lambda *a: np.array(a), *reports)
+    columns = [np.array([report[i] for report in reports]) for i in range(len(Info._fields))]
+    return learner, Info(*columns)
 
 
 def to_arrays(learner: Learner) -> dict[str, np.ndarray]:
