@@ -69,7 +69,7 @@ __all__ = [
 
 NUM_FACTS = 7
 _MOST_DEPTH = 10  # levels of splits of which all nodes are laid out
-_PIECE_ENTRIES = 1 << 17  # children times rules that are weighed at once
+_PIECE_ENTRIES = 1 << 17  # children times rules, or rows, that are weighed at once
 _VISITED = 8  # nodes whose children are gathered at once
 
 Total = Callable[..., jax.Array]
@@ -253,7 +253,8 @@ def log_flows(
         above = amortised.flow(row_sums(words, amortised.statistics), seen.facts)
         return seen.log_base + jnp.where(seen.is_exact, 0.0, above.astype(float))
 
-    piece = max(16, _PIECE_ENTRIES // problem.num_rules)
+    entries = problem.num_rules if problem.lookahead else len(problem.rows)
+    piece = max(16, _PIECE_ENTRIES // entries)
     return map_distinct(of, words, distinct(words), piece)
 
 
