@@ -30,6 +30,7 @@ from bdtppl.inference.evidence import Evidence, summarise
 from bdtppl.inference.importance import sample_layer, thin
 from bdtppl.inference.nuts import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
+from bdtppl.inference.soft_density import SoftDensity
 from bdtppl.inference.tempered import Tempered, tempered_evidence
 from bdtppl.models.topology import Topology
 
