@@ -25,7 +25,8 @@ def sampled(density, shape, chains=8, draws=1000, sampler=SAMPLER):
 def parameters(density, draws):
     """Values of all sites, arrays [chain, draw, ...]."""
     with jax.enable_x64(True):
-        return jax.jit(jax.vmap(jax.vmap(density.parameters)))(draws.position)
+        values = jax.jit(jax.vmap(jax.vmap(density.parameters)))(draws.position)
+        return jax.tree.map(np.asarray, values)
 
 
 def check_moments(values, expected, false_alarm=1e-4):
