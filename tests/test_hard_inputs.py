@@ -33,8 +33,8 @@ def expected():
 
 
 def check_draws(density):
-    _, draws = sampled(density, SHAPE, draws=1500)
-    assert draws.inputs.shape == (8, 1500, 1)
+    _, draws = sampled(density, SHAPE, draws=800)
+    assert draws.inputs.shape == (8, 800, 1)
     values = parameters(density, draws) | {"input": draws.inputs[..., 0].astype(float)}
     check_moments(values, expected())
 
