@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from chains import Chains
 
 from bdtppl.inference import hard_model, node_scores
 from bdtppl.inference.metropolis import moves
@@ -295,22 +296,37 @@ def test_a_move_out_of_balance_is_noticed(change):
         check_balance(case, with_ratio(change))
 
 
+ROTATIONS = moves.LocalMoves.of({"grow": 1, "prune": 1, "rotate": 2})
+
+
 @pytree_dataclass
-class Climbing(moves.LocalMoves):
-    """Rotates only where the sum of depths falls."""
+class Reckless(moves.LocalMoves):
+    """Hardly ever rejects a rotation."""
 
     def propose(self, rng_keys, number, model, state):
         proposal = super().propose(rng_keys, number, model, state)
-        falls = proposal.state.shape.depth.sum(axis=1) < state.shape.depth.sum(axis=1)
-        is_refused = (proposal.move == moves.MOVES.index("rotate")) & ~falls
-        return proposal._replace(log_ratio=jnp.where(is_refused, -jnp.inf, proposal.log_ratio))
+        gain = 5.0 * (proposal.move == moves.MOVES.index("rotate"))
+        return proposal._replace(log_ratio=proposal.log_ratio + gain)
+
+
+def check_rotations(kernel, num_steps):
+    """Nearly all trees of this case have three leaves or more, so that many can be rotated."""
+    case = ep.random_case("depth decay, gaps", "classes", 15, most_trees=400)
+    with jax.enable_x64(True):
+        after = Counter(Chains(case, case.prior, CAPACITY).walked(kernel, 4_000, num_steps))
+    assert ep.g_test(after, case.probabilities) > ep.FALSE_ALARM
 
 
 @pytest.mark.slow
-def test_rotations_in_one_direction_are_noticed():
-    case = ep.random_case("depth decay, gaps", "classes", 7)
+@pytest.mark.parametrize("num_steps", [1, 5, 50])
+def test_exact_draws_stay_exact_under_rotations(num_steps):
+    check_rotations(ROTATIONS, num_steps)
+
+
+@pytest.mark.slow
+def test_rotations_that_are_hardly_ever_rejected_are_noticed():
     with pytest.raises(AssertionError):
-        check_invariance(case, NUM_CHAINS, 50, Climbing(LOCAL.log_probability))
+        check_rotations(Reckless(ROTATIONS.log_probability), 5)
 
 
 @pytest.mark.slow
