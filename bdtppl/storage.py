@@ -186,7 +186,7 @@ def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
         )
         parameters["random_state"] = None
     posterior = estimator.posterior_
-    stored, groups = describe_posterior(posterior, getattr(estimator, "classes_", None))
+    groups: dict[str, xr.Dataset] = {}
     attributes = {}
     for attribute, value in vars(estimator).items():
         if not _is_fitted_attribute(attribute) or attribute in _NOT_ATTRIBUTES:
@@ -198,6 +198,8 @@ def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
             attributes[attribute] = {"name": "Tree", "group": attribute}
         else:
             attributes[attribute] = encode(value, attribute)
+    stored, of_posterior = describe_posterior(posterior, getattr(estimator, "classes_", None))
+    groups |= of_posterior
     state = estimator._saved_state() if hasattr(estimator, "_saved_state") else {}
     model = {
         "estimator": name,

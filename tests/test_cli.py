@@ -160,7 +160,6 @@ def test_fit_hands_on_the_settings_of_the_model(trees, tmp_path, monkeypatch):
     assert settings == {
         "bins": 4,
         "binning": "uniform",
-        "grid": None,
         "max_depth": 1,
         "min_leaf": 5,
         "max_subproblems": 500,
@@ -517,8 +516,9 @@ def test_leaf_families_are_parsed():
 
 def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
     demo = sys.modules["bdtppl.cli.demo"]
-    *_, (name, problem, settings) = demo._problems()
-    monkeypatch.setattr(demo, "_problems", lambda: iter([(name, problem, settings | {"draws": 9})]))
+    (only,) = [given for given in demo._problems() if given[0] == "cgm"]
+    *others, settings = only
+    monkeypatch.setattr(demo, "_problems", lambda: iter([(*others, settings | {"draws": 9})]))
     result = run("demo", "--out", tmp_path)
     assert "as of 2 equally likely trees" in result.stdout
     assert "probability 0.5, 5 leaves" in result.stdout
@@ -537,12 +537,43 @@ def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
 def test_demo_poses_its_problems_without_a_folder_of_data(monkeypatch):
     monkeypatch.delenv("BDTPPL_DATA", raising=False)
     problems = list(sys.modules["bdtppl.cli.demo"]._problems())
-    assert [name for name, _, _ in problems] == ["iris", "diabetes", "cgm"]
-    assert [problem.target.task for _, problem, _ in problems] == [
+    assert [name for name, _, _, _ in problems] == ["iris", "diabetes", "cgm", "wu"]
+    assert [problem.target.task for _, _, problem, _ in problems] == [
         "classification",
         "regression",
         "regression",
+        "regression",
     ]
+
+
+def test_soft_trees_have_settings_of_their_own(trees):
+    assert "--bins is for --model exact" in refusal(
+        "fit", trees, "--target", "height", "--model", "dcc", "--bins", 3
+    )
+    assert "--h-final is for --model dcc or rjhmc" in refusal(
+        "fit", trees, "--target", "height", "--h-final", 0.1
+    )
+
+
+def test_the_demo_draws_soft_trees(tmp_path, monkeypatch):
+    """The regression of the demo that has soft trees, with hardly any draws."""
+    demo = sys.modules["bdtppl.cli.demo"]
+    (only,) = [given for given in demo._problems() if given[0] == "wu"]
+    *others, settings = only
+    few = {"iterations": 1, "chains": 2, "warmup": 40, "draws": 20, "max_splits": 1}
+    monkeypatch.setattr(demo, "_problems", lambda: iter([(*others, settings | few)]))
+    result = run("demo", "--out", tmp_path)
+    assert "Topologies" in result.stdout
+    assert "log Z" in result.stdout
+    assert {path.name for path in (tmp_path / "wu").iterdir()} == {
+        "density.png",
+        "model.json",
+        "posterior.nc",
+        "predictive.png",
+        "summary.json",
+        "topologies.png",
+        "wu.csv",
+    }
 
 
 def test_warnings_become_notes(capsys):

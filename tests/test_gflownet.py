@@ -276,6 +276,7 @@ def check_estimates(found, policy, drawn):
         assert abs(share[name] - p) < 5 / np.sqrt(drawn.effective_size)
 
 
+@pytest.mark.slow
 def test_weighted_draws_of_any_policy_estimate_log_z_between_its_bounds():
     found = enumerated()
     policy = path_policy(found)
@@ -305,6 +306,7 @@ def test_weights_with_miscounted_parents_are_noticed(monkeypatch):
 # ------------------------------------------------------------------------------------ replay
 
 
+@pytest.mark.slow
 def test_the_buffer_keeps_the_best_distinct_trees():
     with jax.enable_x64(True):
         found = enumerated()
@@ -335,6 +337,7 @@ def started():
     return found, begin(ep.key(0), found.construction, path_policy(found), FEW)
 
 
+@pytest.mark.slow
 def test_training_that_is_stopped_goes_on_to_the_same_weights():
     found, learner = started()
     whole, info = train(ep.key(1), found.construction, learner, FEW)

@@ -39,6 +39,7 @@ def check_draws(density):
     check_moments(values, expected())
 
 
+@pytest.mark.slow
 def test_one_split_has_the_moments_of_quadrature():
     weight = expected().mean["input"]
     assert 0.05 < weight < 0.95  # there is something to find out

@@ -79,6 +79,7 @@ def test_topologies_of_a_size_share_their_code():
     assert prior == function(position, Topology("1110000").paths, 0.3, 0.0)
 
 
+@pytest.mark.slow
 def test_priors_and_rows_are_data_too():
     function = jax.jit(lambda density, position: density.log_density(position, PATHS, 0.2))
     density = SoftDensity(SoftClassification(concentration=(1.0, 2.0)), X, CLASSES, 2)

@@ -119,7 +119,8 @@ def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
             "warmup": 400,
             "h_init": 0.5,
             "h_final": 0.025,
-            "max_splits": 3,
+            "max_splits": 2,
+            "evidence": "lais",
             "random_state": 0,
         },
     )
