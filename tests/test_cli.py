@@ -555,6 +555,7 @@ def test_soft_trees_have_settings_of_their_own(trees):
     )
 
 
+@pytest.mark.slow
 def test_the_demo_draws_soft_trees(tmp_path, monkeypatch):
     """The regression of the demo that has soft trees, with hardly any draws."""
     demo = sys.modules["bdtppl.cli.demo"]

@@ -114,6 +114,7 @@ def test_orders_are_drawn_from_the_backward_policy():
 # ------------------------------------------------------------------------ trees on the way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "family"), CASES)
 def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
     with jax.enable_x64(True):

@@ -183,6 +183,7 @@ def test_a_child_counted_twice_is_noticed(monkeypatch):
 # -------------------------------------------------------------------- draws of any flow at all
 
 
+@pytest.mark.slow
 @every_case
 def test_probabilities_are_those_of_the_choices(model, family, lookahead):
     """They sum to 1 over all trees, and log joints are those of the enumeration."""
@@ -311,6 +312,7 @@ def test_the_best_tree_is_found(model, family, lookahead):
 # -------------------------------------------------------------------------------- training
 
 
+@pytest.mark.slow
 def test_training_brings_flows_into_balance():
     case, problem = case_of(*FIRST), posed(*FIRST)
     before = total_variation(case, problem, network(problem))

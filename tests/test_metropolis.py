@@ -388,6 +388,7 @@ def az_ess(values):
     return np.asarray(az.ess(values))
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_draws_and_a_start_is_taken():
     case = ep.random_case("depth decay, cuts", "values", 5)
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints

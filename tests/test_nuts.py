@@ -25,6 +25,7 @@ def one_split():
     return density, *sampled(density, Topology("100"))
 
 
+@pytest.mark.slow
 def test_one_split_has_the_moments_of_quadrature(one_split):
     density, _, draws = one_split
     check_moments(parameters(density, draws), sp.quadrature("100"))

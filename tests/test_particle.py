@@ -272,6 +272,7 @@ def test_weighted_particles_are_the_posterior(family):
 # ------------------------------------------------------------------------------ whole filters
 
 
+@pytest.mark.slow
 def test_without_resampling_nodes_and_layers_grow_the_same_trees():
     case = case_of(PROBLEM, "classes")
     one, other = (estimates(case, "optimal", growth, "never", 0.6) for growth in ("node", "layer"))

@@ -245,7 +245,8 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "family", "kernel"), slow_but(STEPS[11], STEPS))
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "family", "kernel"), STEPS)
 def test_steps_have_the_law_of_the_reference(model, family, kernel):
     for number in (0, 2) if kernel.choice == "cycle" else (0,):
         check_steps(small_case(model, family), kernel, number)

@@ -44,7 +44,7 @@ def check_density(density, model, y, sharpness=0.2, power=0.7):
             assert found == pytest.approx(float(expected))
 
 
-@pytest.mark.parametrize("num_splits", [0, 1, 2])
+@pytest.mark.parametrize("num_splits", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_density_of_regression(num_splits):
     with jax.enable_x64(True):
         model = SoftRegression(mean_scale=2.0)
