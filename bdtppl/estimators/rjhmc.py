@@ -76,7 +76,7 @@ _PARAMETERS = f"""
     >>> from bdtppl import {{name}}
     >>> X = np.linspace(0, 1, 40)[:, None]
     >>> y = {{targets}}
-    >>> few = {{{{"chains": 2, "burn_in": 10, "draws": 40, "warmup": 60}}}}
+    >>> few = {{{{"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60}}}}
     >>> model = {{name}}(max_splits=1, random_state=0, **few).fit(X, y)
     >>> model.posterior_.topologies[0].code
     '100'

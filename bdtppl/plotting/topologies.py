@@ -52,7 +52,7 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     >>> import numpy as np
     >>> from bdtppl import RJHMCTreeRegressor, plot_topologies
     >>> X = np.linspace(0, 1, 30)[:, None]
-    >>> few = {"chains": 2, "burn_in": 10, "draws": 40, "warmup": 60, "max_splits": 1}
+    >>> few = {"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60, "max_splits": 1}
     >>> model = RJHMCTreeRegressor(random_state=0, **few).fit(X, X[:, 0] > 0.5)
     >>> plot_topologies(model).get_xlabel()
     'probability'
