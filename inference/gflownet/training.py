@@ -136,11 +136,11 @@ class Info(NamedTuple):
         Mean number of splits of the trees drawn.
     """
 
-    loss: jax.Array
-    log_z: jax.Array
-    log_weight: jax.Array
-    best_log_joint: jax.Array
-    num_splits: jax.Array
+    loss: Any
+    log_z: Any
+    log_weight: Any
+    best_log_joint: Any
+    num_splits: Any
 
 
 @in_float64
