@@ -108,12 +108,13 @@ class SoftTreeEstimator(TableEstimator):
             raise ValueError("All features are constant: there is nothing to split on.")
         self.schema_ = schema
         scaling = np.stack([low, np.where(high > low, high - low, 1.0)])
+        y = np.repeat(y, weights)
         self.model_ = self._model_of(y)
         prior = TopologyPrior() if self.topology_prior is None else self.topology_prior
         if not isinstance(prior, TopologyPrior):
             raise TypeError(f"topology_prior must be a TopologyPrior; got {type(prior).__name__}.")
         self.topology_prior_ = prior
-        return _Problem(np.repeat(matrix, weights, axis=0), np.repeat(y, weights), scaling)
+        return _Problem(np.repeat(matrix, weights, axis=0), y, scaling)
 
     def _fitted_posterior(self) -> SoftPosterior:
         check_is_fitted(self)
