@@ -21,6 +21,7 @@ if find_spec("bdtppl.models") is None:
 
 if TYPE_CHECKING:
     from bdtppl import datasets, inference, models
+    from bdtppl.comparison import compare
     from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
+        plot_comparison,
         plot_density,
         plot_partitions,
         plot_predictive,
@@ -55,11 +57,13 @@ __all__ = [
     "ParticleTreeRegressor",
     "RJHMCTreeClassifier",
     "RJHMCTreeRegressor",
+    "compare",
     "datasets",
     "inference",
     "load",
     "models",
     "plot_boundaries",
+    "plot_comparison",
     "plot_density",
     "plot_partitions",
     "plot_predictive",
@@ -86,8 +90,10 @@ _DEFINED_IN = {
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
     "RJHMCTreeClassifier": "bdtppl.estimators.rjhmc",
     "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
+    "compare": "bdtppl.comparison",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
+    "plot_comparison": "bdtppl.plotting",
     "plot_density": "bdtppl.plotting",
     "plot_partitions": "bdtppl.plotting",
     "plot_predictive": "bdtppl.plotting",

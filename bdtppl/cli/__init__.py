@@ -1,4 +1,4 @@
-"""The command line: ``bdtppl demo``, ``bdtppl fit`` and ``bdtppl predict``.
+"""The command line: ``bdtppl demo``, ``fit``, ``predict`` and ``compare``.
 
 What takes long to import is imported by the commands, so that help is there at once.
 """
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bdtppl import __version__
+from bdtppl.cli.compare import compare
 from bdtppl.cli.console import Commands
 from bdtppl.cli.demo import demo
 from bdtppl.cli.fit import fit
@@ -17,7 +18,7 @@ from bdtppl.cli.predict import predict
 __all__ = ["app", "main"]
 
 app = typer.Typer(cls=Commands, name="bdtppl")
-for _command in (demo, fit, predict):
+for _command in (demo, fit, predict, compare):
     app.command()(_command)
 
 

@@ -3,7 +3,7 @@
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -150,6 +150,10 @@ class _GreedyModalTree(TreeEstimator):
 
     probability_name = "probability among the trees found"
     reads_sparse = True
+    unknown: ClassVar = {
+        "log_evidence": "a greedy search does not sum over all trees",
+        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
+    }
 
     prior: TreePrior | None
     bins: int | Literal["auto"] | None

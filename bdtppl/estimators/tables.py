@@ -29,9 +29,12 @@ class TableEstimator(BaseEstimator):
         Whether scipy sparse tables are read.
     columns_
         Columns of X that ``schema_`` holds; None for all.
+    unknown
+        Quantities of `bdtppl.compare` that the inference cannot know, and why.
     """
 
     reads_sparse: ClassVar[bool] = False
+    unknown: ClassVar[Mapping[str, str]] = {}
     columns_: np.ndarray | None = None
 
     drop_first: bool

@@ -1,6 +1,7 @@
 """Figures of trees and predictions; each function draws on given axes or makes its own figure."""
 
 from bdtppl.plotting.boundaries import plot_boundaries
+from bdtppl.plotting.comparison import plot_comparison
 from bdtppl.plotting.density import plot_density
 from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
@@ -10,6 +11,7 @@ from bdtppl.plotting.tree import plot_structures, plot_tree
 
 __all__ = [
     "plot_boundaries",
+    "plot_comparison",
     "plot_density",
     "plot_partitions",
     "plot_predictive",
