@@ -24,9 +24,24 @@ from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.soft_groups import label_soft_draws
 
-__all__ = ["LeaveOneOut", "for_installed_arviz", "leave_one_out", "to_arviz"]
+__all__ = ["LeaveOneOut", "PriorDraws", "for_installed_arviz", "leave_one_out", "to_arviz"]
 
 _TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
+
+
+class PriorDraws(NamedTuple):
+    """Draws from the prior.
+
+    Attributes
+    ----------
+    described
+        Numbers that describe the trees, [chain, draw, ...].
+    targets
+        [chain, draw, obs]; targets of the observations' rows given each tree and no target.
+    """
+
+    described: xr.Dataset
+    targets: np.ndarray
 
 
 class LeaveOneOut(NamedTuple):
@@ -51,6 +66,7 @@ def to_arviz(
     random_state: int | np.random.RandomState | None = None,
     classes: Any = None,
     inference: str | None = None,
+    prior: PriorDraws | None = None,
 ) -> xr.DataTree:
     """Lay out a posterior as ArviZ expects it.
 
@@ -70,6 +86,8 @@ def to_arviz(
         Class labels [c], for classification: y is an index into them.
     inference
         How the posterior was got; named in the attributes.
+    prior
+        Draws from the prior; the estimators' method ``to_arviz`` makes them.
 
     Returns
     -------
@@ -88,6 +106,8 @@ def to_arviz(
             ``y`` [obs].
         constant_data
             ``X`` [obs, feature] (NaN is missing), ``row`` [obs].
+        prior, prior_predictive
+            Likewise of draws from the prior, if there are any; draws of their own.
         trees
             The arrays of `bdtppl.models.tree.Tree`, as ``node_feature``, ``node_threshold``, ...
             [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
@@ -148,12 +168,16 @@ def to_arviz(
     labels = {} if classes is None else {"class": class_labels(classes)}
     about_y = {} if classes is None else {"description": "index into the coordinate class"}
 
-    def pointwise(values: np.ndarray) -> xr.Dataset:
+    def pointwise(values: np.ndarray, draws: Any = draws) -> xr.Dataset:
         variable = (("chain", "draw", "obs"), values, about_y)
         return xr.Dataset({"y": variable}, draws | obs | labels)
 
     if posterior.has_pointwise_likelihood:
         groups["log_likelihood"] = pointwise(_log_likelihood(posterior))
+    if prior is not None:
+        own = {name: prior.described.coords[name] for name in ("chain", "draw")}
+        groups["prior"] = prior.described
+        groups["prior_predictive"] = pointwise(prior.targets, own)
     groups |= {
         "posterior_predictive": pointwise(predictive),
         "observed_data": xr.Dataset({"y": ("obs", y, about_y)}, obs | labels),

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["facts_view", "summary_view"]
+__all__ = ["facts_view", "structures_view", "summary_view"]
 
 _BAR = 24  # characters
 _MOST_FEATURES = 12
@@ -177,6 +177,72 @@ def facts_view(facts: Mapping[str, str]) -> RenderableType:
     for name, value in facts.items():
         table.add_row(name, Text(value))
     return _indented(table)
+
+
+def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableType:
+    """Lay out a `bdtppl.structures.Structures` for a terminal.
+
+    Parameters
+    ----------
+    summary
+        Its ``summary()``.
+    consensus
+        Rules of the consensus tree; empty where there is none.
+    """
+    number = summary["credible_set_90"]
+    facts = {
+        "distinct": f"{_counted(summary['structures'], 'structure')} listed",
+        "credible set": "more than these hold 90 %"
+        if number is None
+        else f"the first {number:,} hold 90 %",
+        "entropy": "unknown"
+        if summary["entropy"] is None
+        else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
+        f"{_size(summary['entropy'])}",
+    }
+    if summary["diagnostics"]:
+        facts["agreement"] = "; ".join(
+            f"{name.replace('_', ' ')}: {_agreement(**found)}"
+            for name, found in summary["diagnostics"].items()
+        )
+    if summary["pareto_k"] is not None:
+        facts["weights"] = f"Pareto k {summary['pareto_k']:.2f} (at most 0.7 is good)"
+    trees = Table.grid(padding=(0, 2))
+    for each in summary["most_probable"]:
+        used = each["splits_on"]
+        trees.add_row(
+            _with_error(each),
+            _leaves(each["leaves"]),
+            Text(used if isinstance(used, str) else f"on {', '.join(used)}" if used else ""),
+        )
+    shares = Table.grid(padding=(0, 2))
+    ranked = sorted(summary["inclusion"].items(), key=lambda item: -item[1]["probability"])
+    for name, each in ranked[:_MOST_FEATURES]:
+        bar = Text(_bar(each["probability"]), style="blue")
+        shares.add_row(Text(name), _with_error(each), bar)
+    if len(ranked) > _MOST_FEATURES:
+        shares.add_row(Text(f"{len(ranked) - _MOST_FEATURES} more", style="dim"))
+    parts = [
+        facts_view(facts),
+        _heading("Most probable structures", "probability, with its Monte Carlo error if any"),
+        _indented(trees),
+        _heading("Features", "probability that a tree splits on them"),
+        _indented(shares),
+    ]
+    if consensus:
+        parts.append(_heading("Consensus", "the tree whose leaves part rows most like all trees"))
+        parts.append(_indented(_rules(consensus)))
+    return Group(*parts)
+
+
+def _with_error(each: Mapping[str, Any]) -> str:
+    error = each["error"]
+    return f"{each['probability']:.3f}" + (f" +- {error:.3f}" if error else "")
+
+
+def _agreement(r_hat: float | None, ess: float | None) -> str:
+    known = [] if r_hat is None else [f"R-hat {r_hat:.2f}"]
+    return ", ".join(known + ([] if ess is None else [f"{ess:.0f} effective draws"])) or "unknown"
 
 
 def _cut_points(summary: Mapping[str, Any]) -> str:

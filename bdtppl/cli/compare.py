@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdtppl.cli.console import UserError, notes_after, refusing, say, say_json
+from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
     from bdtppl.comparison import Comparison
@@ -73,7 +73,7 @@ def compare(
     if as_json:
         say_json({"models": found.rows(), "notes": found.notes()})
     else:
-        say(str(found))
+        typer.echo(str(found))
 
 
 def _names(folders: list[Path]) -> list[str]:

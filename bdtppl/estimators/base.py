@@ -126,7 +126,10 @@ class TreeEstimator(TableEstimator):
         ValueError
             If rank is not an integer of at least 0, or there are too few trees.
         """
-        tree, statistics = self._ranked(rank)
+        return self._written(*self._ranked(rank))
+
+    def _written(self, tree: Tree, statistics: np.ndarray) -> str:
+        """Write a tree as rules, with what its leaves predict."""
         return tree.rules(
             self.design_.names,
             self._leaf_text(statistics, self._rows_of_slots(tree)),
@@ -173,6 +176,19 @@ class TreeEstimator(TableEstimator):
                 paths[int(child)] = f"{paths[slot]} and {condition}" if slot else condition
         slots = route(tree.reshape(1), matrix)[0]
         return [f"{paths[slot] or 'always'}: {leaf_text[slot]}" for slot in slots.tolist()]
+
+    def _draw_prior(self, num_draws: int) -> Any:
+        from bdtppl.arviz import PriorDraws
+        from bdtppl.groups import describe_trees
+        from bdtppl.inference.prior_predictive import draw_prior_targets, draw_prior_trees
+
+        key_tree, key_target = jax.random.split(jax.random.key(self._seed))
+        model = self.design_, self.prior_, self.constraints_
+        trees = draw_prior_trees(key_tree, *model, num_draws)
+        rows = self.design_.matrix[self.posterior_.row]
+        targets = draw_prior_targets(key_target, trees, self.leaf_, rows)
+        described = describe_trees(trees.reshape(1, num_draws), self.design_.names)
+        return PriorDraws(described, targets[None])
 
     def _rows_of_slots(self, tree: Tree) -> np.ndarray:
         """Count the training rows that end in each slot of a tree, by their weights, [k]."""

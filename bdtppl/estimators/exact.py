@@ -139,6 +139,8 @@ class _Fit:
 class _ExactTree(TreeEstimator):
     """What classification and regression share."""
 
+    draws_are = "exact"
+
     prior: TreePrior | None
     bins: int | Literal["auto"] | None
     binning: Binning

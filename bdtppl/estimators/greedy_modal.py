@@ -150,6 +150,7 @@ class _GreedyModalTree(TreeEstimator):
 
     probability_name = "probability among the trees found"
     reads_sparse = True
+    draws_are = "found"
     unknown: ClassVar = {
         "log_evidence": "a greedy search does not sum over all trees",
         "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
@@ -418,6 +419,13 @@ class _GreedyModalTree(TreeEstimator):
                 zip(names, map(float, self.feature_importances_[own]), strict=True)
             ),
         }
+
+    def _draw_prior(self, num_draws: int) -> Any:
+        if self.columns_ is not None:
+            raise ValueError("a model fitted on a sparse table keeps those columns that it uses")
+        if len(self.directions_):
+            raise ValueError("the prior does not say which hyperplanes there are")
+        return super()._draw_prior(num_draws)
 
     @property
     def _num_features(self) -> int:

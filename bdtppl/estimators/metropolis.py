@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.followed import followed
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
-from bdtppl.inference.metropolis.diagnostics import followed
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample
@@ -138,6 +138,7 @@ class _MetropolisTree(TreeEstimator):
     """What classification and regression share."""
 
     probability_name = "share of the draws"
+    draws_are = "chains"
 
     prior: TreePrior | None
     bins: int | None

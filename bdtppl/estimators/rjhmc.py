@@ -86,6 +86,7 @@ _PARAMETERS = f"""
 class _RJHMCTree(SoftTreeEstimator):
     """What classification and regression share."""
 
+    draws_are = "chains"
     unknown: ClassVar = {
         "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
     }
