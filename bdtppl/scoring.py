@@ -223,7 +223,8 @@ def rows_of(X: Any, rows: np.ndarray) -> Any:
 def _affine(name: str, transformer: Any) -> tuple[float, float]:
     """Slope and shift of a transformer of targets."""
     at = np.linspace(-2.0, 3.0, 6)
-    values = np.asarray(transformer.transform(at[:, None])).ravel()
+    with np.errstate(all="ignore"):  # a logarithm, say, is refused below
+        values = np.asarray(transformer.transform(at[:, None])).ravel()
     slope = float(values[-1] - values[0]) / 5
     shift = float(values[0] + 2 * slope)
     if slope == 0 or not np.allclose(values, slope * at + shift, rtol=1e-8, atol=1e-12):

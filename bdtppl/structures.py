@@ -23,6 +23,8 @@ from bdtppl.inference.co_membership import (
 from bdtppl.inference.diagnostics import Diagnostics, diagnose
 from bdtppl.inference.evidence import pareto_k
 from bdtppl.inference.followed import followed
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.proportions import share_errors
 from bdtppl.inference.soft_posterior import SoftPosterior
@@ -253,12 +255,13 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
     } | _drawn_trees(posterior, kind)
 
 
-def _listed(exact: Any) -> RankedTrees | None:
+def _listed(exact: ExactPosterior) -> RankedTrees | None:
     """List the exact posterior's trees until they have nine tenths of it, or are too many.
 
-    None where a tree of the list stands for several cuts of a gap, each of which is a tree.
+    None where the chart does not rank them: under a prior on the number of leaves, and where an
+    entry stands for several cuts of a gap, each of which is a tree.
     """
-    if exact._sides.num_cuts is not None:
+    if isinstance(exact, LeafCountPosterior) or exact._sides.num_cuts is not None:
         return None
     number = 10
     while True:

@@ -1,7 +1,8 @@
 """A summary of a fit as people read it, within 80 columns."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,11 +10,46 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["facts_view", "structures_view", "summary_view"]
+from bdtppl.rendering import as_html, as_text
 
-_BAR = 24  # characters
+__all__ = ["Summary", "facts_view", "structures_view", "summarised", "summary_view"]
+
+_WIDTH = 80  # characters
+_BAR = 24
 _MOST_FEATURES = 12
 _MOST_RULES = 40  # lines
+
+
+class Summary(dict):
+    """A fit summed up with JSON types alone; it prints, and shows in notebooks, as people read it.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
+    >>> summary = ExactTreeClassifier().fit(X, y).summary()
+    >>> summary["map_leaves"], str(summary).splitlines()[5]
+    (2, '  log evidence     -8.212')
+    """
+
+    def __or__(self, other: Any) -> "Summary":
+        return Summary({**self, **other})
+
+    def __str__(self) -> str:
+        return as_text(summary_view(self), _WIDTH)
+
+    def _repr_html_(self) -> str:
+        return as_html(summary_view(self), _WIDTH)
+
+
+def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summary]:
+    """Let a method ``summary`` return a `Summary`."""
+
+    @wraps(method)
+    def printed(self: Any) -> Summary:
+        return Summary(method(self))
+
+    return printed
 
 
 def summary_view(summary: Mapping[str, Any]) -> RenderableType:

@@ -36,6 +36,7 @@ from bdtppl.models.priors import (
 from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting, waiting
+from bdtppl.summary import summarised
 
 __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
@@ -290,6 +291,7 @@ class _ExactTree(TreeEstimator):
         require_positive_integer("k", k)
         return self.exact_.k_best(k)
 
+    @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)

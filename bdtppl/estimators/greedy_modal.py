@@ -33,6 +33,7 @@ from bdtppl.models.priors import GreedyPartition, TreePrior
 from bdtppl.models.sparse import SparseDesign
 from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree
+from bdtppl.summary import summarised
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
 
@@ -399,6 +400,7 @@ class _GreedyModalTree(TreeEstimator):
             posterior.weights[0, :k],
         )
 
+    @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)

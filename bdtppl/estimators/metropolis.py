@@ -30,6 +30,7 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
+from bdtppl.summary import summarised
 
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
@@ -320,6 +321,7 @@ class _MetropolisTree(TreeEstimator):
             ranked.probability[:k],
         )
 
+    @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)

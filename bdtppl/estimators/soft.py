@@ -12,6 +12,7 @@ from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft_posterior import SoftPosterior, Votes
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
+from bdtppl.summary import summarised
 
 __all__ = [
     "CLASSES",
@@ -194,6 +195,7 @@ class SoftTreeEstimator(TableEstimator):
         check_is_fitted(self)
         return self.posterior_.means(self._matrix(X), sharpness=self._sharpness(self.routing))
 
+    @summarised
     def summary(self) -> dict[str, Any]:
         """Summarise the fit in plain numbers and words, ready for JSON.
 
