@@ -237,10 +237,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         f"{_size(summary['entropy'])}",
     }
     if summary["diagnostics"]:
-        facts["agreement"] = "; ".join(
-            f"{name.replace('_', ' ')}: {_agreement(**found)}"
-            for name, found in summary["diagnostics"].items()
-        )
+        facts["agreement"] = _agreement(summary["diagnostics"])
     if summary["pareto_k"] is not None:
         facts["weights"] = f"Pareto k {summary['pareto_k']:.2f} (at most 0.7 is good)"
     trees = Table.grid(padding=(0, 2))
@@ -276,9 +273,18 @@ def _with_error(each: Mapping[str, Any]) -> str:
     return f"{each['probability']:.3f}" + (f" +- {error:.3f}" if error else "")
 
 
-def _agreement(r_hat: float | None, ess: float | None) -> str:
-    known = [] if r_hat is None else [f"R-hat {r_hat:.2f}"]
-    return ", ".join(known + ([] if ess is None else [f"{ess:.0f} effective draws"])) or "unknown"
+def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Say how well chains agree on what they agree on least."""
+    said = []
+    for which, text, worst in (
+        ("r_hat", "R-hat at most {:.2f} ({})", max),
+        ("ess", "effective draws at least {:.0f} ({})", min),
+    ):
+        known = {name: each[which] for name, each in diagnostics.items() if each[which] is not None}
+        if known:
+            name = worst(known, key=lambda name: known[name])
+            said.append(text.format(known[name], name.replace("_", " ")))
+    return ", ".join(said) or "unknown"
 
 
 def _cut_points(summary: Mapping[str, Any]) -> str:
