@@ -20,7 +20,7 @@ if find_spec("bdtppl.models") is None:
     )
 
 if TYPE_CHECKING:
-    from bdtppl import datasets, inference, models
+    from bdtppl import datasets, export, inference, models
     from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
@@ -56,6 +56,7 @@ __all__ = [
     "RJHMCTreeClassifier",
     "RJHMCTreeRegressor",
     "datasets",
+    "export",
     "inference",
     "load",
     "models",
@@ -69,7 +70,7 @@ __all__ = [
     "plot_tree",
 ]
 
-_SUBMODULES = ("datasets", "inference", "models")
+_SUBMODULES = ("datasets", "export", "inference", "models")
 
 _DEFINED_IN = {
     "DCCTreeClassifier": "bdtppl.estimators.dcc",

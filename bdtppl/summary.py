@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["facts_view", "summary_view"]
+__all__ = ["facts_view", "prior_view", "summary_view"]
 
 _BAR = 24  # characters
 _MOST_FEATURES = 12
@@ -177,6 +177,33 @@ def facts_view(facts: Mapping[str, str]) -> RenderableType:
     for name, value in facts.items():
         table.add_row(name, Text(value))
     return _indented(table)
+
+
+def prior_view(drawn: Mapping[str, Any]) -> RenderableType:
+    """Lay out for a terminal what trees drawn from a prior are like (``bdtppl prior --json``)."""
+    facts = {"prior": drawn["prior"]}
+    if drawn["constraints"] is not None:
+        facts["constraints"] = drawn["constraints"]
+    facts |= {
+        "table": drawn["table"],
+        "rows": f"{drawn['rows']:,}, with {_counted(len(drawn['features']), 'feature')}",
+        "trees drawn": f"{drawn['draws']:,}",
+        "expected leaves": f"{drawn['expected_leaves']:.2f}",
+        "expected depth": f"{drawn['expected_depth']:.2f}",
+    }
+    shown = dict(list(drawn["leaves"].items())[:_MOST_FEATURES])
+    sizes = Table.grid(padding=(0, 2))
+    sizes.add_column(justify="right")
+    sizes.add_column(justify="right")
+    sizes.add_column(style="blue", no_wrap=True)
+    for number, share in shown.items():
+        sizes.add_row(number, f"{share:.3f}", _bar(share / max(shown.values())))
+    if len(drawn["leaves"]) > len(shown):
+        sizes.add_row("more", f"{1 - sum(shown.values()):.3f}")
+    parts = [facts_view(facts), _heading("Leaves", "share of the trees"), _indented(sizes)]
+    for number, rules in enumerate(drawn["trees"], 1):
+        parts += [_heading(f"Tree {number}", "as drawn"), _indented(_rules(rules))]
+    return Group(*parts)
 
 
 def _cut_points(summary: Mapping[str, Any]) -> str:
