@@ -729,6 +729,17 @@ def test_every_command_has_json_and_every_model_a_name():
     assert offered == set(results.ESTIMATORS)
 
 
+def test_a_column_says_how_often_rows_count(tmp_path):
+    columns = {"a": [1, 2, 1, 2], "often": [3, 4, 0, 2], "y": list("uvvv")}
+    table = write_table(tmp_path / "t.csv", columns)
+    said = json.loads(run("fit", table, "--target", "y", "--weight", "often", "--json").stdout)
+    assert (said["rows"], said["features"]) == (9, 1)
+    columns["often"][1] = 0.5
+    table = write_table(tmp_path / "t.csv", columns)
+    said = refusal("fit", table, "--target", "y", "--weight", "often")
+    assert said.startswith("--weight, row 1: 0.5 is not a repeat count")
+
+
 def test_exit_statuses_are_documented():
     said = " ".join(run("--help").stdout.split())
     assert "Exit status: 0 done, 1 an unexpected failure, 2 something that you can put" in said

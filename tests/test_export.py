@@ -1,5 +1,6 @@
 """Trees written for other programs predict what the tree itself predicts."""
 
+import ast
 import json
 import re
 import sqlite3
@@ -11,6 +12,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.tree import plot_tree as sklearn_plot_tree
 
 from bdtppl import (
@@ -29,6 +32,7 @@ from bdtppl.export import (
     to_sklearn,
     to_sql,
 )
+from bdtppl.export.scikit_learn import single_threshold
 from bdtppl.models.tree import route
 
 needs_shap = pytest.mark.skipif(find_spec("shap") is None, reason="shap is not installed")
@@ -119,7 +123,7 @@ print(ascii([tried(row) for row in {rows!r}]))
         [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 0, result.stderr
-    return json.loads(json.dumps(__import__("ast").literal_eval(result.stdout)))
+    return ast.literal_eval(result.stdout)
 
 
 def test_python_source_predicts_what_the_tree_predicts(fitted):
@@ -138,17 +142,16 @@ def test_python_source_gives_the_probability_of_a_class_by_another_name():
     assert found == tree_value(model, frame)[:, column].tolist()
 
 
-def test_python_source_refuses_what_the_model_refuses(fitted):
+@pytest.mark.parametrize(("column", "value"), [("class", None), ("hue", "unheard of")])
+def test_rows_that_the_model_would_refuse_are_refused(fitted, column, value):
+    """By those, and only those, whose way to the leaf asks for the column."""
     model, frame = fitted
-    odd = frame.astype(object).iloc[:4].copy()
-    odd["class"] = None  # never missing at fit
-    odd["hue"] = "unheard of"
-    source = to_python(model)
-    uses_class = "row['class']" in source
-    for answer in run_source(source, odd[["class"]].assign(**frame.drop(columns="class").iloc[:4])):
-        assert str(answer).startswith("refused: No rule says") or not uses_class
-    answers = run_source(source, odd.assign(**{"class": 1}))
-    assert any(str(answer).startswith("refused: No rule says") for answer in answers)
+    asked = [column in path.rpartition(":")[0] for path in model.explain(frame)]
+    assert 0 < sum(asked) < len(frame)
+    odd = frame.assign(**{column: pd.Series([value] * len(frame), dtype=object)})
+    answers = run_source(to_python(model), odd)
+    assert [str(answer).startswith("refused: No rule says") for answer in answers] == asked
+    assert [answer is None for answer in run_sql(to_sql(model), odd)] == asked
 
 
 def test_a_single_leaf_is_written_too():
@@ -201,14 +204,6 @@ def test_sql_gives_the_probability_of_a_class():
     model = GreedyModalTreeClassifier(random_state=0).fit(frame, np.array(LABELS)[y])
     found = run_sql(to_sql(model, probability_of=model.classes_[2]), frame)
     assert found == tree_value(model, frame)[:, 2].tolist()
-
-
-def test_sql_is_null_where_the_model_refuses():
-    frame, y = table(missing=False)
-    model = GreedyModalTreeClassifier(random_state=0).fit(frame, y)
-    assert any(run_sql(to_sql(model), frame.assign(hue="unheard of"))[i] is None for i in range(9))
-    assert None in run_sql(to_sql(model), frame.assign(**{NASTY: None}))
-    assert None not in run_sql(to_sql(model), frame)
 
 
 # ------------------------------------------------------------------------------ Markdown and JSON
@@ -298,22 +293,37 @@ def test_scikit_learn_knows_the_names_of_columns_of_numbers():
     assert tree.predict(frame).shape == (20,)
 
 
-def test_thresholds_part_the_training_rows_in_single_precision():
-    """Neighbouring doubles whose midpoint single precision cannot tell apart from one of them."""
-    low = np.float64(np.float32(16_777_216.0))
-    X = np.repeat([low - 0.6, low + 1.4, low + 4.0], 20)[:, None]
-    y = np.repeat([0.0, 5.0, 9.0], 20)
-    model = ExactTreeRegressor(bins=None).fit(X, y)
-    assert model.map_tree_.num_leaves == 3
-    np.testing.assert_array_equal(to_sklearn(model).predict(X), expected(model, X))
-    # The twin: our own thresholds, as they are, send a row the wrong way.
-    kept = to_sklearn(model)
-    state = kept.tree_.__getstate__()
-    state["nodes"]["threshold"] = np.where(
-        model.map_tree_.feature >= 0, np.nextafter(model.map_tree_.threshold, -np.inf), -2
-    )
-    kept.tree_.__setstate__(state)
-    assert (kept.predict(X) != expected(model, X)).any()
+def parts_alike(found, threshold, values):
+    """Whether scikit-learn's rule at one threshold is ours at another, missing values apart."""
+    values = values[~np.isnan(values)]
+    return ((values.astype(np.float32) <= found) == (values < threshold)).all()
+
+
+@given(
+    st.floats(-1e6, 1e6) | st.sampled_from([np.inf, -np.inf, 0.1, 16_777_217.0]),
+    st.lists(st.sampled_from([0.1, np.nan, -0.0]) | st.floats(-1e6, 1e6), min_size=2, max_size=5),
+    st.lists(st.sampled_from([-1, 0, 1, 3, 10**7]), min_size=5, max_size=5),
+)
+def test_thresholds_part_the_training_rows_in_single_precision(threshold, values, steps):
+    values = np.array(values)
+    if np.isfinite(threshold):  # and values a few floats away from it
+        near = threshold + np.array(steps) * np.spacing(threshold)
+        values = np.concatenate([values, near])
+    try:
+        found = single_threshold(threshold, values, "x")
+    except ValueError:
+        sides = [values[values < threshold].max(), values[values >= threshold].min()]
+        assert np.float32(sides[0]) == np.float32(sides[1])
+        return
+    assert found.dtype == np.float32
+    assert parts_alike(found, threshold, values)
+
+
+def test_a_threshold_taken_as_it_is_would_send_rows_astray():
+    """The twin: 0.0999999999 is 0.1 in single precision."""
+    values = np.array([0.0999999999, 0.3])
+    assert parts_alike(single_threshold(0.1, values, "x"), 0.1, values)
+    assert not parts_alike(np.nextafter(0.1, -np.inf), 0.1, values)
 
 
 def test_values_that_are_one_in_single_precision_are_refused():

@@ -98,6 +98,13 @@ def fit(
         list[str] | None,
         typer.Option(help="Column to leave out; may be repeated.", show_default=False),
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says how often each row counts, whole numbers of at least 0.",
+            show_default="once",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -415,7 +422,11 @@ def fit(
             require_writable(out)
         rows = read_table(table)
         goal = read_target(rows, target, None if task is None else task.value)
-        features = rows.features(feature_names(rows, target, drop or []))
+        if weight == target:
+            raise ValueError(f"--weight {weight} names the target.")
+        left_out = [*(drop or []), *([] if weight is None else [weight])]
+        features = rows.features(feature_names(rows, target, left_out))
+        weights = None if weight is None else rows.numbers(weight)
         if model not in (Model.dcc, Model.rjhmc):
             settings = _read_hard(settings, file, model)
             settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
@@ -424,7 +435,7 @@ def fit(
         note(f"Column {position} of {table} has no name and was left out.")
     with notes_after(), located(file):
         report_fit(
-            Problem(f"{target} in {table}", features, goal),
+            Problem(f"{target} in {table}", features, goal, weights=weights),
             model.value,
             settings,
             {"table": str(table)},

@@ -15,7 +15,7 @@ from sklearn.tree._tree import Tree as ScikitLearnTree
 from bdtppl.export.fitted_tree import FittedTree, read_tree
 from bdtppl.plotting.rows import training_targets
 
-__all__ = ["to_sklearn"]
+__all__ = ["single_threshold", "to_sklearn"]
 
 _LEAF, _NO_FEATURE = -1, -2  # scikit-learn's marks
 
@@ -116,25 +116,46 @@ def _nodes(fitted: FittedTree, columns: np.ndarray) -> np.ndarray:
         node["left_child"], node["right_child"] = left, right
         node["feature"] = columns[feature]
         name = model.schema_.features[feature]
-        node["threshold"] = _single_threshold(tree.threshold[slot], value, name)
+        node["threshold"] = single_threshold(tree.threshold[slot], value, name)
         node["missing_go_to_left"] = missing_left
     return nodes
 
 
-def _single_threshold(threshold: float, values: np.ndarray, name: str) -> np.float32:
-    """Find t such that values below a threshold are those that are at most t in float32."""
+def single_threshold(threshold: float, values: np.ndarray, name: str) -> np.float32:
+    """Find t such that values below a threshold are those that are at most t in float32.
+
+    Parameters
+    ----------
+    threshold
+        The threshold, which may be infinite.
+    values
+        float64 [n]; NaN is missing.
+    name
+        Name of the feature, for an error.
+
+    Raises
+    ------
+    ValueError
+        If there is no such t.
+
+    Examples
+    --------
+    >>> float(single_threshold(2.5, np.array([2.0, 3.0]), "size")) < 2.5
+    True
+    """
     values = values[~np.isnan(values)]
     low, high = values[values < threshold], values[values >= threshold]
-    below = np.float32(low.max(initial=-np.inf))
-    above = np.float32(high.min(initial=np.inf))
+    with np.errstate(over="ignore"):
+        below = np.float32(low.max(initial=-np.inf))
+        above = np.float32(high.min(initial=np.inf))
+        found = np.float32(threshold)
     if below >= above:
         raise ValueError(
-            f"Column {name!r}: {low.max()!r} and {high.min()!r} lie on both sides of a split and "
-            f"are one number in single precision, which scikit-learn rounds to: subtract an offset "
-            f"from the column, or fit with bins."
+            f"Column {name!r}: {low.max()} and {high.min()} lie on both sides of a split and are "
+            f"one number in single precision, which scikit-learn rounds to: subtract an offset "
+            f"from the column, or fit with fewer bins."
         )
-    # The largest one below the threshold is right for every value that single precision has.
-    found = np.float32(threshold)
+    # The largest number below the threshold is right for all that single precision has.
     if found >= threshold:
         found = np.nextafter(found, np.float32(-np.inf))
     return np.clip(found, below, np.nextafter(above, np.float32(-np.inf)))
