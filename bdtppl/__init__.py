@@ -20,7 +20,7 @@ if find_spec("bdtppl.models") is None:
     )
 
 if TYPE_CHECKING:
-    from bdtppl import datasets, inference, models
+    from bdtppl import datasets, export, inference, models
     from bdtppl.comparison import compare
     from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
@@ -59,6 +59,7 @@ __all__ = [
     "RJHMCTreeRegressor",
     "compare",
     "datasets",
+    "export",
     "inference",
     "load",
     "models",
@@ -73,7 +74,7 @@ __all__ = [
     "plot_tree",
 ]
 
-_SUBMODULES = ("datasets", "inference", "models")
+_SUBMODULES = ("datasets", "export", "inference", "models")
 
 _DEFINED_IN = {
     "DCCTreeClassifier": "bdtppl.estimators.dcc",
