@@ -1,4 +1,4 @@
-"""The command line: ``bdtppl demo``, ``bdtppl fit`` and ``bdtppl predict``.
+"""The command line: ``bdtppl demo``, ``fit``, ``predict`` and ``report``.
 
 What takes long to import is imported by the commands, so that help is there at once.
 """
@@ -13,11 +13,12 @@ from bdtppl.cli.console import Commands
 from bdtppl.cli.demo import demo
 from bdtppl.cli.fit import fit
 from bdtppl.cli.predict import predict
+from bdtppl.cli.report import report
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(cls=Commands, name="bdtppl")
-for _command in (demo, fit, predict):
+for _command in (demo, fit, predict, report):
     app.command()(_command)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bdtppl.tables import Table
 
-__all__ = ["predict"]
+__all__ = ["features_of", "predict"]
 
 _CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
 
@@ -68,7 +68,7 @@ def predict(
         fitted = load(model)
         if interval is not None and hasattr(fitted, "classes_"):
             raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
-        features = _features(rows, fitted)
+        features = features_of(rows, fitted)
         predictions: dict[str, list] = {}
         for first in range(0, rows.num_rows, _CHUNK):
             part = {name: column[first : first + _CHUNK] for name, column in features.items()}
@@ -89,7 +89,7 @@ def predict(
         typer.echo(f"Wrote predictions for {rows.num_rows:,} rows to {out}.")
 
 
-def _features(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
+def features_of(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
     """Columns as the model was fitted with them: by name, or by position if they had no names."""
     columns = fitted.schema_.columns
     if hasattr(fitted, "feature_names_in_"):
