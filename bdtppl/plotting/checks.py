@@ -100,7 +100,10 @@ def plot_predictive_check(
         matrix = model._matrix(X)
         observed = observed_targets(model, y, len(matrix))
     replicates = replicate(jax.random.key(model._seed), posterior, matrix, int(draws))
-    ax = prepared(ax, grid="x" if summarise is None and is_classifier else "y")
+    if summarise is None and is_classifier:
+        ax = prepared(ax, size=(6.4, 1.3 + 0.4 * len(model.classes_)), grid="x")
+    else:
+        ax = prepared(ax)
     if summarise is not None:
         name = statistic if isinstance(statistic, str) else getattr(statistic, "__name__", "")
         labels = (model._as_targets(each) for each in (observed, *replicates))
