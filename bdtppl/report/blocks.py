@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 _NUMBER = re.compile(r"[-+\N{EN DASH}]?[\d.,]*(e[-+]\d+)?%?( ± .*)?$")
 
@@ -13,14 +13,14 @@ class Text(NamedTuple):
     """A paragraph."""
 
     text: str
-    kind: ClassVar[str] = "text"
+    kind = "text"
 
 
 class Facts(NamedTuple):
     """Names with what there is to say of each."""
 
     facts: Mapping[str, str]
-    kind: ClassVar[str] = "facts"
+    kind = "facts"
 
 
 class Table(NamedTuple):
@@ -42,7 +42,7 @@ class Table(NamedTuple):
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     shares: Sequence[float] = ()
-    kind: ClassVar[str] = "table"
+    kind = "table"
 
     @property
     def is_number(self) -> list[bool]:
@@ -70,14 +70,14 @@ class Figure(NamedTuple):
     height: int
     text: str
     caption: str
-    kind: ClassVar[str] = "figure"
+    kind = "figure"
 
 
 class Figures(NamedTuple):
     """Small pictures side by side, where the page is wide enough."""
 
     figures: Sequence[Figure]
-    kind: ClassVar[str] = "figures"
+    kind = "figures"
 
 
 class Code(NamedTuple):
@@ -85,7 +85,7 @@ class Code(NamedTuple):
 
     caption: str
     text: str
-    kind: ClassVar[str] = "code"
+    kind = "code"
 
 
 class Notes(NamedTuple):
@@ -93,7 +93,7 @@ class Notes(NamedTuple):
 
     warnings: Sequence[str]
     all_well: str
-    kind: ClassVar[str] = "notes"
+    kind = "notes"
 
 
 Block = Text | Facts | Table | Figure | Figures | Code | Notes
