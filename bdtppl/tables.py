@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,6 +69,10 @@ class Table:
     def num_rows(self) -> int:
         """Number of rows n."""
         return len(next(iter(self.cells.values())))
+
+    def without(self, name: str) -> "Table":
+        """Leave a column out."""
+        return replace(self, cells={each: c for each, c in self.cells.items() if each != name})
 
     def place(self, row: int) -> str:
         """Say where a row, counted from 0, stands: by its line if the file has lines."""

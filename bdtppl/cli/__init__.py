@@ -16,6 +16,7 @@ from bdtppl.cli.demo import demo
 from bdtppl.cli.fit import fit
 from bdtppl.cli.predict import predict
 from bdtppl.cli.prior import prior
+from bdtppl.cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -25,7 +26,7 @@ _EPILOG = (
 )
 
 app = typer.Typer(cls=Commands, name="bdtppl", epilog=_EPILOG)
-for _command in (demo, fit, predict, compare, prior, datasets):
+for _command in (demo, fit, predict, report, compare, prior, datasets):
     app.command()(_command)
 
 

@@ -112,6 +112,14 @@ def fit(
             show_default="nothing is saved",
         ),
     ] = None,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="Write a page that explains the fit: report.html in the folder, or "
+            "TABLE-report.html here where nothing is saved.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
@@ -440,8 +448,16 @@ def fit(
             settings,
             {"table": str(table)},
             out=out,
+            report=_report_path(report, table, out),
             as_json=as_json,
         )
+
+
+def _report_path(wanted: bool, table: Path, out: Path | None) -> Path | None:
+    """Say where the report goes, if one is wanted."""
+    if not wanted:
+        return None
+    return Path(f"{table.stem}-report.html") if out is None else out / "report.html"
 
 
 def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model) -> dict[str, Any]:
