@@ -40,6 +40,7 @@ from bdtppl.progress import counting, waiting
 __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior

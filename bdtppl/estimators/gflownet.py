@@ -31,6 +31,7 @@ _STEPS = {"grammar": 300, "trajectory": 2000, "detailed": 2000, "sub-trajectory"
 _CONCENTRATION = 0.1  # of each class: the paper's
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior

@@ -37,6 +37,7 @@ from bdtppl.models.tree import Tree
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
