@@ -27,17 +27,25 @@ RandomState = int | np.random.RandomState | None
 
 
 class Dataset(NamedTuple):
-    """A table with its target."""
+    """A table with its target.
+
+    Attributes
+    ----------
+    X
+        Features, [n, d]: float64 with NaN where a value is missing. Where a column holds words, an
+        object array: floats in the columns of numbers, strings (None if missing) in those of words.
+    y
+        Target, [n]: float64 for regression, integer or string labels for classification.
+    feature_names
+        Names of the d columns of X.
+    target_name
+        Name of the target.
+    """
 
     X: NDArray
-    """Features, [n, d]: float64 with NaN where a value is missing. Where a column holds words, an
-    object array: floats in the columns of numbers, strings (None if missing) in those of words."""
     y: NDArray
-    """Target, [n]: float64 for regression, integer or string labels for classification."""
     feature_names: tuple[str, ...]
-    """Names of the d columns of X."""
     target_name: str
-    """Name of the target."""
 
 
 def make_wu(
