@@ -173,7 +173,11 @@ def to_arviz(
         return xr.Dataset({"y": variable}, draws | obs | labels)
 
     if posterior.has_pointwise_likelihood:
-        groups["log_likelihood"] = pointwise(_log_likelihood(posterior))
+        log_likelihood = _log_likelihood(posterior)
+        groups["log_likelihood"] = pointwise(log_likelihood)
+        if "log_likelihood" not in groups["sample_stats"]:
+            total = ("chain", "draw"), log_likelihood.sum(axis=-1)
+            groups["sample_stats"] = groups["sample_stats"].assign(log_likelihood=total)
     if prior is not None:
         own = {name: prior.described.coords[name] for name in ("chain", "draw")}
         groups["prior"] = prior.described

@@ -37,6 +37,8 @@ __all__ = ["Structures", "structures_of"]
 
 _MOST_TREES = 1000  # that are listed of an exact posterior
 _SHOWN = 5
+_PROBABILITY = "probability that a tree splits on the feature"
+_WEIGHT = "mean weight of the feature in the directions of splits"
 _MATTERS = 0.01  # probability of a topology whose weights' tail counts
 
 
@@ -160,6 +162,7 @@ class Structures:
             "credible_set_90": self.credible_set(0.9),
             "entropy": _finite(self.entropy),
             "entropy_is": self.entropy_is,
+            "inclusion_is": _PROBABILITY if self.ranked is not None else _WEIGHT,
             "inclusion": {
                 name: {"probability": float(share), "error": _finite(error)}
                 for name, share, error in zip(
@@ -308,7 +311,7 @@ def _entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
 
 def _plug_in(probability: np.ndarray) -> float:
     known = probability[probability > 0]
-    return float(-(known * np.log(known)).sum())
+    return max(0.0, float(-(known * np.log(known)).sum()))
 
 
 def _of_soft_trees(model: Any, posterior: SoftPosterior) -> dict[str, Any]:
