@@ -12,7 +12,14 @@ from rich.text import Text
 
 from bdtppl.rendering import as_html, as_text
 
-__all__ = ["Summary", "facts_view", "structures_view", "summarised", "summary_view"]
+__all__ = [
+    "Summary",
+    "facts_view",
+    "prior_view",
+    "structures_view",
+    "summarised",
+    "summary_view",
+]
 
 _WIDTH = 80  # characters
 _BAR = 24
@@ -285,6 +292,33 @@ def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
             name = worst(known, key=lambda name: known[name])
             said.append(text.format(known[name], name.replace("_", " ")))
     return ", ".join(said) or "unknown"
+
+
+def prior_view(drawn: Mapping[str, Any]) -> RenderableType:
+    """Lay out for a terminal what trees drawn from a prior are like (``bdtppl prior --json``)."""
+    facts = {"prior": drawn["prior"]}
+    if drawn["constraints"] is not None:
+        facts["constraints"] = drawn["constraints"]
+    facts |= {
+        "table": drawn["table"],
+        "rows": f"{drawn['rows']:,}, with {_counted(len(drawn['features']), 'feature')}",
+        "trees drawn": f"{drawn['draws']:,}",
+        "expected leaves": f"{drawn['expected_leaves']:.2f}",
+        "expected depth": f"{drawn['expected_depth']:.2f}",
+    }
+    shown = dict(list(drawn["leaves"].items())[:_MOST_FEATURES])
+    sizes = Table.grid(padding=(0, 2))
+    sizes.add_column(justify="right")
+    sizes.add_column(justify="right")
+    sizes.add_column(style="blue", no_wrap=True)
+    for number, share in shown.items():
+        sizes.add_row(number, f"{share:.3f}", _bar(share / max(shown.values())))
+    if len(drawn["leaves"]) > len(shown):
+        sizes.add_row("more", f"{1 - sum(shown.values()):.3f}")
+    parts = [facts_view(facts), _heading("Leaves", "share of the trees"), _indented(sizes)]
+    for number, rules in enumerate(drawn["trees"], 1):
+        parts += [_heading(f"Tree {number}", "as drawn"), _indented(_rules(rules))]
+    return Group(*parts)
 
 
 def _cut_points(summary: Mapping[str, Any]) -> str:

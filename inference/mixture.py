@@ -22,7 +22,7 @@ from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.leaves import Leaf
 
-__all__ = ["LeafMixture"]
+__all__ = ["LeafMixture", "leaf_cdf"]
 
 _GRID = 24
 _MOST_STEPS = 100
@@ -66,6 +66,14 @@ class LeafMixture:
         largest = np.maximum.reduceat(each, weights.indptr[:-1])
         scaled = np.exp(each - np.repeat(largest, length))
         return largest + np.log(np.add.reduceat(scaled, weights.indptr[:-1]))
+
+    @in_float64
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of a real target of at most y, one for each row, float64 [m]."""
+        weights = self.weights[self.kind]
+        targets = np.repeat(np.asarray(y, np.float64), np.diff(weights.indptr))
+        each = leaf_cdf(self.leaf, self.statistics[weights.indices], targets)
+        return np.add.reduceat(weights.data * each, weights.indptr[:-1])
 
     @in_float64
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
@@ -195,6 +203,12 @@ def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
     if isinstance(predictive, dist.StudentT):
         return _StudentCdfs(predictive, len(statistics))
     return _Cdfs(leaf, statistics)
+
+
+@in_float64
+def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Predictive CDF of leaves [l, s] at one target each, float64 [l]."""
+    return _leaf_cdfs(leaf, statistics).cdf(np.arange(len(y)), y)
 
 
 def _bracket(

@@ -26,6 +26,7 @@ __all__ = [
     "TreeEstimator",
     "describe_constraints",
     "describe_model",
+    "join_limits",
     "require_finite",
 ]
 
@@ -69,23 +70,7 @@ class TreeEstimator(TableEstimator):
 
     def _limits(self, schema: Schema) -> Constraints:
         """Join max_depth and min_leaf with the further constraints, on features that exist."""
-        given = Constraints() if self.constraints is None else self.constraints
-        if not isinstance(given, Constraints):
-            raise TypeError(
-                f"constraints must be a bdtppl.models.constraints.Constraints; "
-                f"got {type(given).__name__}."
-            )
-        depths = [d for d in (self.max_depth, given.max_depth) if d is not None]
-        for depth in depths:
-            Constraints(max_depth=depth)  # refuses what is not a depth
-        limits = replace(
-            given,
-            min_leaf=max(Constraints(min_leaf=self.min_leaf).min_leaf, given.min_leaf),
-            max_depth=min(depths, default=None),
-            features=None if given.features is None else schema.features_of(given.features),
-        )
-        limits.allows(schema.features)
-        return limits
+        return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
 
     def _warn_of_no_rule(self) -> None:
         """Say where the constraints, and not the table alone, keep the root from splitting."""
@@ -215,6 +200,29 @@ class TreeEstimator(TableEstimator):
             "constraints": describe_constraints(self.constraints_),
             "rows": int(self.design_.weights.sum()),
         }
+
+
+def join_limits(
+    schema: Schema, given: Constraints | None, max_depth: int | None, min_leaf: int
+) -> Constraints:
+    """Join max_depth and min_leaf with further constraints, on features that exist."""
+    given = Constraints() if given is None else given
+    if not isinstance(given, Constraints):
+        raise TypeError(
+            f"constraints must be a bdtppl.models.constraints.Constraints; "
+            f"got {type(given).__name__}."
+        )
+    depths = [d for d in (max_depth, given.max_depth) if d is not None]
+    for depth in depths:
+        Constraints(max_depth=depth)  # refuses what is not a depth
+    limits = replace(
+        given,
+        min_leaf=max(Constraints(min_leaf=min_leaf).min_leaf, given.min_leaf),
+        max_depth=min(depths, default=None),
+        features=None if given.features is None else schema.features_of(given.features),
+    )
+    limits.allows(schema.features)
+    return limits
 
 
 class ClassLeaves(ClassTargets):

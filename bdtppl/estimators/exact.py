@@ -41,6 +41,7 @@ from bdtppl.summary import summarised
 __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior

@@ -38,6 +38,7 @@ from bdtppl.summary import summarised
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior

@@ -37,6 +37,7 @@ __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 _LARGEST_R_HAT = 1.05
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior

@@ -19,6 +19,7 @@ from bdtppl.progress import waiting
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior

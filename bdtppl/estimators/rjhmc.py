@@ -32,6 +32,7 @@ __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 _LARGEST_R_HAT = 1.05
 
 _PARAMETERS = f"""
+
     Parameters
     ----------
     chains
