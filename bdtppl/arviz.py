@@ -24,7 +24,7 @@ from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.soft_groups import label_soft_draws
 
-__all__ = ["LeaveOneOut", "PriorDraws", "for_installed_arviz", "leave_one_out", "to_arviz"]
+__all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
 _TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
 
@@ -44,7 +44,7 @@ class PriorDraws(NamedTuple):
     targets: np.ndarray
 
 
-class LeaveOneOut(NamedTuple):
+class PsisLoo(NamedTuple):
     """Leave-one-out predictions by Pareto smoothed importance sampling.
 
     Attributes
@@ -227,9 +227,9 @@ def for_installed_arviz(data: xr.DataTree) -> Any:
     return data
 
 
-def leave_one_out(
+def psis_loo(
     posterior: Posterior | SoftPosterior, *, random_state: int | np.random.RandomState | None = None
-) -> LeaveOneOut:
+) -> PsisLoo:
     """Estimate by PSIS-LOO how well each observation is predicted from all others.
 
     Parameters
@@ -248,7 +248,7 @@ def leave_one_out(
     --------
     >>> from bdtppl import ExactTreeClassifier
     >>> model = ExactTreeClassifier(random_state=0).fit([[0], [1], [2], [3]] * 9, [0, 0, 1, 1] * 9)
-    >>> leave_one_out(model.posterior_, random_state=0).log_density.sum().round()
+    >>> psis_loo(model.posterior_, random_state=0).log_density.sum().round()
     np.float64(-4.0)
     """
     import arviz
@@ -268,7 +268,7 @@ def leave_one_out(
         warnings.filterwarnings("ignore", "overflow encountered in exp", RuntimeWarning)
         found = arviz.loo(for_installed_arviz(data), pointwise=True)
     log_density = found.elpd_i if hasattr(found, "elpd_i") else found.loo_i
-    return LeaveOneOut(log_density.values, found.pareto_k.values)
+    return PsisLoo(log_density.values, found.pareto_k.values)
 
 
 def _equally_weighted(posterior: Posterior | SoftPosterior, seed: int) -> Posterior | SoftPosterior:
