@@ -178,7 +178,7 @@ class Comparison:
                     if name != self.best(quantity)
                 ]
                 label = LABELS[quantity]
-                behind.append(f"Behind {self.best(quantity)} by {label}: {', '.join(said)}")
+                behind.append(f"Behind {self.best(quantity)} by {label}: {'; '.join(said)}")
         return behind + self.notes()
 
     def __str__(self) -> str:
