@@ -36,6 +36,7 @@ from bdtppl.summary import structures_view
 __all__ = ["Structures", "structures_of"]
 
 _MOST_TREES = 1000  # that are listed of an exact posterior
+_MOST_ROWS = 1000  # that the consensus is found by
 _SHOWN = 5
 _PROBABILITY = "probability that a tree splits on the feature"
 _WEIGHT = "mean weight of the feature in the directions of splits"
@@ -113,21 +114,27 @@ class Structures:
     @cached_property
     def co_membership(self) -> np.ndarray:
         """Probability that two training rows share a leaf, float64 [n, n]."""
+        return self._co_membership(np.arange(len(self._model.posterior_.y)))
+
+    def _co_membership(self, rows: np.ndarray) -> np.ndarray:
         posterior = self._model.posterior_
         if isinstance(posterior, SoftPosterior):
-            return soft_co_membership(posterior)
+            return soft_co_membership(posterior, rows)
         if self._model.draws_are == "exact":
-            return exact_co_membership(self._model.exact_)
+            return exact_co_membership(self._model.exact_, rows)
         ranked = posterior.ranked
-        return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix)
+        return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix[rows])
 
     @cached_property
     def _nearest(self) -> tuple[int, float]:
+        """Place of the consensus, and its distance, by some of the rows where they are many."""
         if self.ranked is None:
             raise AttributeError(
                 "consensus is a hard tree; of soft trees there is the most probable topology."
             )
-        return nearest_tree(self.ranked.trees, self._model.posterior_.matrix, self.co_membership)
+        matrix = self._model.posterior_.matrix
+        rows = np.unique(np.linspace(0, len(matrix) - 1, _MOST_ROWS).astype(int))
+        return nearest_tree(self.ranked.trees, matrix[rows], self._co_membership(rows))
 
     @property
     def consensus(self) -> Tree:
