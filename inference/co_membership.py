@@ -29,7 +29,7 @@ _MOST_DRAWS = 1000  # of soft trees
 
 
 def exact_co_membership(exact: ExactPosterior, rows: np.ndarray) -> np.ndarray:
-    """Probability that two of the training rows [m] share a leaf, float64 [m, m], over all trees."""
+    """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
     grammar, probability = exact.grammar, exact.leaf_probability
     used = np.flatnonzero(probability > _NEGLIGIBLE)
     cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
