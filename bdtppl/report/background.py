@@ -121,7 +121,9 @@ def evidence(subject: Subject) -> Iterator[Block]:
         )
     if "entropy" in summary:
         size = np.exp(summary["entropy"])
-        facts["entropy"] = f"{summary['entropy']:.2f} nats, as of {_about(size)} equally likely trees"
+        facts["entropy"] = (
+            f"{summary['entropy']:.2f} nats, as of {_about(size)} equally likely trees"
+        )
     if "expected_leaves" in summary:
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
     if "log evidence" in facts:
