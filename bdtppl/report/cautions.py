@@ -21,7 +21,8 @@ _PROBABLE = 0.01  # topologies of less are nothing to worry about
 _FEWEST_BINS = 5
 _LEAST_EFFICIENCY = 0.05  # of leaving a row out by weights
 _LEVEL = 0.9
-_FALSE_ALARM = 0.01
+_FALSE_ALARM = 0.001
+_PARTS = 10  # of the unit interval, in which laws are tested
 
 
 def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
@@ -136,11 +137,22 @@ def _of_forecasts(forecasts: Forecasts | None) -> Iterator[str]:
                 f"calibration are rough."
             )
     if forecasts.cdf is not None:
-        inside = coverage(forecasts.cdf, _LEVEL)
-        test = stats.binomtest(int(inside.sum()), len(inside), _LEVEL)
-        if test.pvalue < _FALSE_ALARM:
-            way = "wider than they need be" if inside.mean() > _LEVEL else "too narrow"
-            yield (
-                f"{_LEVEL:.0%} intervals hold {inside.mean():.1%} of the targets, which is not "
-                f"chance: the predictive intervals are {way}."
-            )
+        yield from _of_laws(forecasts.cdf)
+
+
+def _of_laws(cdf: np.ndarray) -> Iterator[str]:
+    """Test whether targets lie where their predictive laws say."""
+    inside = coverage(cdf, _LEVEL)
+    if stats.binomtest(int(inside.sum()), len(inside), _LEVEL).pvalue < _FALSE_ALARM:
+        way = "wider than they need be" if inside.mean() > _LEVEL else "too narrow"
+        yield (
+            f"{_LEVEL:.0%} intervals hold {inside.mean():.1%} of the targets, which is not "
+            f"chance: the predictive intervals are {way}."
+        )
+        return
+    counts, _ = np.histogram(cdf, _PARTS, (0, 1))
+    if len(cdf) >= 5 * _PARTS and stats.chisquare(counts).pvalue < _FALSE_ALARM:
+        yield (
+            "Targets do not lie where they were predicted as often as they should (see the "
+            "calibration): the shape of the predictive distributions is not that of the data."
+        )
