@@ -20,7 +20,8 @@ if find_spec("bdtppl.models") is None:
     )
 
 if TYPE_CHECKING:
-    from bdtppl import datasets, inference, models
+    from bdtppl import datasets, export, inference, models
+    from bdtppl.comparison import compare
     from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bdtppl.plotting import (
         plot_boundaries,
         plot_calibration,
+        plot_comparison,
         plot_density,
         plot_evidence,
         plot_partial_dependence,
@@ -60,11 +62,14 @@ __all__ = [
     "ParticleTreeRegressor",
     "RJHMCTreeClassifier",
     "RJHMCTreeRegressor",
+    "compare",
     "datasets",
+    "export",
     "inference",
     "load",
     "models",
     "plot_boundaries",
+    "plot_comparison",
     "plot_calibration",
     "plot_density",
     "plot_evidence",
@@ -79,7 +84,7 @@ __all__ = [
     "write_report",
 ]
 
-_SUBMODULES = ("datasets", "inference", "models")
+_SUBMODULES = ("datasets", "export", "inference", "models")
 
 _DEFINED_IN = {
     "DCCTreeClassifier": "bdtppl.estimators.dcc",
@@ -96,8 +101,10 @@ _DEFINED_IN = {
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
     "RJHMCTreeClassifier": "bdtppl.estimators.rjhmc",
     "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
+    "compare": "bdtppl.comparison",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
+    "plot_comparison": "bdtppl.plotting",
     "plot_calibration": "bdtppl.plotting",
     "plot_density": "bdtppl.plotting",
     "plot_evidence": "bdtppl.plotting",

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
+from bdtppl.inference.crps import crps
 from bdtppl.inference.precision import in_float64
 
 __all__ = ["ClassMixture", "NoiseMixture"]
@@ -99,6 +100,12 @@ class NoiseMixture:
     def quantiles(self, probabilities) -> np.ndarray:
         """Quantiles, float64 [m, probabilities], by Newton's method inside a bracket."""
         return np.stack([self._quantile(p) for p in probabilities], axis=1)
+
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """Continuous ranked probability score of one target per row, float64 [m]."""
+        share, df = np.full(len(self.loc), 1 / len(self.loc)), self.degrees_of_freedom
+        laws = zip(np.asarray(y, float), self.loc.T, self.scale.T, strict=True)
+        return np.array([crps(np.array([each]), share, *law, df)[0] for each, *law in laws])
 
     def _quantile(self, probability: float) -> np.ndarray:
         low = (self.loc - _REACH * self.scale).min(axis=0)

@@ -82,12 +82,13 @@ def require_writable(folder: Path) -> None:
 
 
 class Problem(NamedTuple):
-    """What is fitted, and rows that are not, with their targets, for a figure."""
+    """What is fitted, rows that are not, with their targets, for a figure, and repeat counts."""
 
     title: str
     features: Mapping[str, np.ndarray]
     target: Target
     unseen: tuple[Mapping[str, np.ndarray], np.ndarray] | None = None
+    weights: np.ndarray | None = None
 
 
 def report_fit(
@@ -127,7 +128,7 @@ def report_fit(
     if shows_progress:
         model.set_params(progress=True)
     with refusing(ValueError, TypeError):
-        model.fit(problem.features, target.y)
+        model.fit(problem.features, target.y, sample_weight=problem.weights)
     if shows_progress:
         model.set_params(progress=False)
     with waiting("summing up", shown=True):

@@ -3,6 +3,7 @@
 from bdtppl.plotting.boundaries import plot_boundaries
 from bdtppl.plotting.calibration import plot_calibration
 from bdtppl.plotting.checks import plot_predictive_check
+from bdtppl.plotting.comparison import plot_comparison
 from bdtppl.plotting.density import plot_density
 from bdtppl.plotting.dependence import plot_partial_dependence
 from bdtppl.plotting.evidence import plot_evidence
@@ -14,6 +15,7 @@ from bdtppl.plotting.tree import plot_structures, plot_tree
 
 __all__ = [
     "plot_boundaries",
+    "plot_comparison",
     "plot_calibration",
     "plot_density",
     "plot_evidence",
