@@ -8,6 +8,7 @@ from scipy import stats
 
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.weighted import WeightedTrees
+from bdtppl.inference.evidence import pareto_k
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 
@@ -74,13 +75,21 @@ def _of_room(model: Any) -> Iterator[str]:
 
 
 def _of_weights(model: Any) -> Iterator[str]:
-    if isinstance(model, WeightedTrees):
-        size = model.summary()["effective_size"]
-        if size < _FEWEST_DRAWS:
-            yield (
-                f"The weighted trees are worth only {size:.0f} equally weighted ones: "
-                f"probabilities and predictions are rough."
-            )
+    if not isinstance(model, WeightedTrees):
+        return
+    size = model.summary()["effective_size"]
+    if size < _FEWEST_DRAWS:
+        yield (
+            f"The weighted trees are worth only {size:.0f} equally weighted ones: probabilities "
+            f"and predictions are rough."
+        )
+    is_importance = getattr(model, "ensemble", "") == "importance"  # of draws by one law
+    shape = pareto_k(model.posterior_.log_weights) if is_importance else -np.inf
+    if shape > _LARGEST_PARETO_K:
+        yield (
+            f"Few trees carry most of the weight (Pareto k {shape:.2f}, more than "
+            f"{_LARGEST_PARETO_K}): how far the estimates are off cannot be told."
+        )
 
 
 def _of_evidence(model: Any) -> Iterator[str]:
