@@ -105,6 +105,8 @@ _PARAMETERS = """
 class _ParticleTree(WeightedTrees):
     """What classification and regression share."""
 
+    draws_are = "runs"
+
     particles: int
     runs: int
     proposal: ProposalName

@@ -32,8 +32,8 @@ class Policy(Protocol):
         """Codes [m, ...] of nodes by their paths, int32 [m, D] (see `Partial`)."""
         ...
 
-    def context(self, codes: Any, is_open: jax.Array) -> Any:
-        """Contexts [b, ...] of trees by the codes [b, k, ...] of their leaves, bool [b, k]."""
+    def context(self, pooled: Any) -> Any:
+        """Contexts [b, ...] of trees by the sums [b, ...] of the codes of their leaves."""
         ...
 
     def stop(self, context: Any) -> jax.Array:
@@ -50,6 +50,10 @@ class Policy(Protocol):
 
     def cuts(self, code: Any, context: Any, feature: jax.Array) -> jax.Array:
         """Logits [b, C] of the cut, given the feature, int [b]."""
+        ...
+
+    def undo(self, codes: Any) -> jax.Array | None:
+        """Logits [b, k] of undoing the splits above left children; None for a uniform policy."""
         ...
 
 
@@ -95,6 +99,9 @@ class PathPolicy(eqx.Module):
     ----------
     sees_all_leaves
         Whether it does; if not, leaves are scored independently, as in the paper.
+    last
+        Reads the code of a left child for the logit of undoing the split above; None where the
+        backward policy is uniform, as in the paper.
     """
 
     rules: eqx.nn.Linear  # from 2 F K, the knots of each side of each feature
@@ -108,6 +115,7 @@ class PathPolicy(eqx.Module):
     feature: eqx.nn.Linear
     feature_code: eqx.nn.Linear
     cut: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    last: eqx.nn.Linear | None
     num_cuts: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
     sees_all_leaves: bool = eqx.field(static=True)
@@ -120,6 +128,7 @@ class PathPolicy(eqx.Module):
         *,
         num_hidden: int = 256,
         sees_all_leaves: bool = True,
+        learns_backward: bool = False,
     ):
         """Draw weights.
 
@@ -133,6 +142,8 @@ class PathPolicy(eqx.Module):
             Hidden units h of each layer.
         sees_all_leaves
             Whether the action network reads the pooled set of leaves.
+        learns_backward
+            Whether the backward policy is learned.
         """
         keys, h = iter(jax.random.split(rng_key, 16)), num_hidden
         self.num_cuts, self.num_knots = num_cuts, min(num_cuts, _MOST_KNOTS)
@@ -154,6 +165,7 @@ class PathPolicy(eqx.Module):
         self.feature = linear(h, num_features)
         self.feature_code = linear(num_features, h)
         self.cut = linear(h, h), linear(h, num_cuts)
+        self.last = linear(h, 1) if learns_backward else None
         self.sees_all_leaves = sees_all_leaves
 
     def encode(self, paths: jax.Array) -> _Codes:
@@ -173,10 +185,9 @@ class PathPolicy(eqx.Module):
         rows = jax.nn.one_hot(row, num_rows, dtype=jnp.float32)
         return jnp.einsum("mdr,mdk->mrk", rows, near).reshape(len(paths), -1)
 
-    def context(self, codes: _Codes, is_open: jax.Array) -> _Context:
+    def context(self, pooled: _Codes) -> _Context:
         """Contexts of trees."""
-        together = jnp.einsum("bk,bkh->bh", is_open.astype(codes.hidden.dtype), codes.hidden)
-        together = relu(_of(self.pooled, together))
+        together = relu(_of(self.pooled, pooled.hidden))
         hidden, last = self.termination
         stop = _of(last, relu(_of(hidden, together)))[:, 0]
         return _Context(stop, together * self.sees_all_leaves)
@@ -203,8 +214,12 @@ class PathPolicy(eqx.Module):
         hidden = _of(first, self._action(code, context)) + _of(self.feature_code, of_feature)
         return _of(second, relu(hidden))
 
+    def undo(self, codes: _Codes) -> jax.Array | None:
+        """Logits of undoing the splits above left children."""
+        return None if self.last is None else _of(self.last, codes.hidden)[..., 0]
+
 
 def _of(layer: eqx.nn.Linear, values: jax.Array) -> jax.Array:
-    """Apply a layer to values [m, inputs]."""
+    """Apply a layer to values [..., inputs]."""
     bias: Any = layer.bias
-    return values @ layer.weight.T + bias[None]
+    return values @ layer.weight.T + bias.reshape((1,) * (values.ndim - 1) + (-1,))

@@ -1,7 +1,8 @@
-"""Trajectories: a batch of trees made step by step together, with what a policy says on the way.
+"""Trajectories of a policy: trees it draws, or given trees, made again to be judged.
 
-Some are drawn from the policy, others are given. Each leaf is encoded once, when it is made. Log
-probabilities can be differentiated, so that one pass both draws and judges.
+Trees of a batch are made together, one split a step, until all have stopped. What a policy says of
+them is then looked up for all their steps at once (`judged`), which is what training differentiates
+and takes a fraction of the time of differentiating the making itself.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.gflownet.backward import log_parents, steps_of_splits
+from bdtppl.inference.gflownet.backward import log_backward, steps_of_splits
 from bdtppl.inference.gflownet.construction import (
     Construction,
     Partial,
@@ -23,7 +24,7 @@ from bdtppl.inference.gflownet.policy import Policy, log_choices, log_stop_and_g
 from bdtppl.inference.metropolis.growth import draw
 from bdtppl.inference.shapes import Shape
 
-__all__ = ["Trajectories", "roll_out"]
+__all__ = ["Trajectories", "judged", "log_joints", "roll_out", "undo_logits"]
 
 _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
@@ -38,6 +39,9 @@ class Trajectories(NamedTuple):
     ----------
     trees
         The trees, their slots in the order of their making.
+    features, cuts
+        bool [b, T, F] and [b, T, C]; what was available to the leaf that was split, and to the
+        feature that it was split on.
     log_forward, log_backward
         float64 [b, T]; log probabilities of each split, and of undoing it first; 0 beyond the last
         one.
@@ -48,6 +52,8 @@ class Trajectories(NamedTuple):
     """
 
     trees: Partial
+    features: jax.Array
+    cuts: jax.Array
     log_forward: jax.Array
     log_backward: jax.Array
     log_stop: jax.Array
@@ -64,6 +70,11 @@ class Trajectories(NamedTuple):
         return jnp.arange(self.log_stop.shape[1])[None] <= self.num_splits[:, None]
 
     @property
+    def decides(self) -> jax.Array:
+        """Whether the policy has had to choose what to do with that tree, bool [b, T]."""
+        return self.is_reached[:, :-1]  # a tree without room stops
+
+    @property
     def log_potentials(self) -> jax.Array:
         """Log of Z according to each tree on the way, float64 [b, T + 1]."""
         so_far = jnp.cumsum(self.log_backward - self.log_forward, axis=1)
@@ -75,12 +86,22 @@ class Trajectories(NamedTuple):
         return jnp.take_along_axis(self.log_potentials, self.num_splits[:, None], axis=1)[:, 0]
 
 
+class _Steps(NamedTuple):
+    """What is noted down, step by step; [T, b, ...]."""
+
+    features: jax.Array
+    cuts: jax.Array
+    log_forward: jax.Array
+    log_stop: jax.Array
+
+
 def roll_out(
     rng_key: jax.Array,
     construction: Construction,
     policy: Policy,
     epsilon: Any = 0.0,
     *,
+    temperature: float = 1.0,
     num_drawn: int = 0,
     given: Shape | None = None,
 ) -> Trajectories:
@@ -97,6 +118,8 @@ def roll_out(
     epsilon
         Probability with which a step of a drawn trajectory makes each of its choices uniformly
         instead: whether to stop, the leaf, the feature and the cut.
+    temperature
+        Choices are drawn with probabilities of the policy to the power of one over it.
     num_drawn
         Trajectories to draw.
     given
@@ -106,68 +129,155 @@ def roll_out(
     wanted = _wanted(construction, num_drawn, given)
     most, num_choices, num_trees = wanted.shape
     uniform = jax.random.uniform(rng_key, (most, 1 + num_choices, num_trees))
-    trees = begin(construction, num_trees)
-    root = policy.encode(trees.paths[:1, 0])
+    tree, trees = jnp.arange(num_trees), begin(construction, num_trees)
     codes = jax.tree.map(
         lambda a: jnp.broadcast_to(a[:, None], (num_trees, construction.capacity, *a.shape[1:])),
-        root,
+        policy.encode(trees.paths[:1, 0]),
     )
 
-    def step(i, wanted, uniform, trees, codes, is_going):
-        pick = _picker(wanted, uniform[:-1], uniform[-1] < epsilon)
-        trees, is_going, *log_probabilities = _step(
-            construction, policy, trees, codes, is_going, pick
-        )
-        codes = _with_children(policy, codes, trees, 2 * i + 1)
-        return (trees, codes, is_going), tuple(log_probabilities)
+    def step(carry):
+        i, trees, codes, is_going, noted = carry
+        is_open = trees.shape.is_leaf
+        growable = is_open & (trees.terms.has_rule > 0)
+        pooled = _pooled(codes, is_open[:, None], lambda a: a[:, 0])
+        rules_of: list[Any] = []
 
-    def step_if_any(carry, each):
-        nothing = jnp.zeros(num_trees), jnp.zeros(num_trees)
-        return lax.cond(carry[2].any(), lambda: step(*each, *carry), lambda: (carry, nothing))
+        def offer(slot):
+            found, rules = offered(construction, trees, slot)
+            rules_of.append(found)
+            return rules.any(axis=2), lambda feature: rules[tree, feature]
 
-    carry = trees, codes, jnp.ones(num_trees, bool)
-    steps = jnp.arange(most, dtype=jnp.int32), wanted, uniform
-    (trees, _, _), (log_forward, log_stop) = lax.scan(step_if_any, carry, steps)
+        explores = uniform[i, -1] < epsilon
+        pick = _picker(wanted[i], uniform[i, :-1], explores, temperature)
+        (go, slot, feature, cut), own = _decide(policy, codes, tree, pooled, growable, offer, pick)
+        is_going &= go == 1
+        rule = jnp.maximum(construction.rule[feature, cut], 0)
+        trees = split_leaf(construction, trees, is_going, slot, rules_of[0], rule)
+        own = own._replace(log_forward=jnp.where(is_going, own.log_forward, 0.0))
+        noted = jax.tree.map(lambda all_steps, new: all_steps.at[i].set(new), noted, own)
+        return i + 1, trees, _with_children(policy, codes, trees, 2 * i + 1), is_going, noted
+
+    noted = _Steps(
+        jnp.zeros((most, num_trees, construction.num_features), bool),
+        jnp.zeros((most, num_trees, construction.num_cuts), bool),
+        *jnp.zeros((2, most, num_trees)),
+    )
+    carry = jnp.int32(0), trees, codes, jnp.ones(num_trees, bool), noted
+    carry = lax.while_loop(lambda carry: (carry[0] < most) & carry[3].any(), step, carry)
+    _, trees, codes, _, noted = carry
+    noted = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), noted)
     return Trajectories(
         trees,
-        log_forward.T,
-        -log_parents(trees.shape),
-        jnp.pad(log_stop.T, ((0, 0), (0, 1))),  # a tree without room stops
-        _log_joints(trees),
+        noted.features,
+        noted.cuts,
+        noted.log_forward,
+        log_backward(trees.shape, _undo_logits(policy, trees.shape, codes)),
+        jnp.pad(noted.log_stop, ((0, 0), (0, 1))),  # a tree without room stops
+        log_joints(trees, trees.terms.leaf_score),
     )
 
 
-def _step(construction, policy: Policy, trees: Partial, codes, is_going, pick: Pick):
-    """Stop, or split a leaf; trees, which of them go on, and the log probabilities of both."""
-    is_open = trees.shape.is_leaf
-    growable, tree = is_open & (trees.terms.has_rule > 0), jnp.arange(len(is_going))
-    context = policy.context(codes, is_open)
-    log_stop, log_go = log_stop_and_go(policy, context, growable)
-    can = jnp.stack([jnp.ones_like(is_going), growable.any(axis=1)], axis=1)
-    go, log_go = pick(_GO, jnp.stack([log_stop, log_go], axis=1), can)
-    slot, log_slot = pick(_SLOT, log_choices(policy.leaves(codes, context), growable), growable)
+def judged(
+    construction: Construction, policy: Policy, made: Trajectories, num_decisions: int
+) -> Trajectories:
+    """Look up what a policy says of trajectories, to be differentiated.
 
-    found, rules = offered(construction, trees, slot)
-    is_own, features = _is_at(slot, is_open), rules.any(axis=2)
-    code = jax.tree.map(lambda a: jnp.einsum("bk,bk...->b...", is_own.astype(a.dtype), a), codes)
+    Only decisions that were taken are looked at, side by side: those of most trajectories are few.
+
+    Parameters
+    ----------
+    construction
+        What trees are made of.
+    policy
+        The policy.
+    made
+        The trajectories.
+    num_decisions
+        Room for all their decisions (`Trajectories.decides`).
+    """
+    shape, beyond = made.trees.shape, len(made.log_stop)
+    tree, step = jnp.nonzero(made.decides, size=num_decisions, fill_value=beyond)
+    # A decision makes two nodes, or none.
+    own, slot = jnp.nonzero(shape.is_used, size=2 * num_decisions, fill_value=beyond)
+    codes = jax.tree.map(
+        lambda a: (
+            jnp.zeros((*shape.rule.shape, *a.shape[1:]), a.dtype).at[own, slot].set(a, mode="drop")
+        ),
+        policy.encode(made.trees.paths[own, slot]),
+    )
+    is_open = _is_open(shape)[:, :-1]
+    pooled = _pooled(codes, is_open, lambda a: a[tree, step])
+    growable = is_open[tree, step] & (made.trees.terms.has_rule[tree] > 0)
+    wanted = _wanted(construction, 0, shape)[step, :, tree].T
+    _, noted = _decide(
+        policy,
+        codes,
+        tree,
+        pooled,
+        growable,
+        lambda slot: (made.features[tree, step], lambda feature: made.cuts[tree, step]),
+        lambda choice, log_p, is_available: (wanted[choice], _at(wanted[choice], log_p)),
+    )
+    is_split = step < made.num_splits[tree]
+    log_forward = jnp.where(is_split, noted.log_forward, 0.0)
+    return made._replace(
+        log_backward=log_backward(shape, _undo_logits(policy, shape, codes)),
+        log_forward=jnp.zeros_like(made.log_forward).at[tree, step].set(log_forward, mode="drop"),
+        log_stop=jnp.zeros_like(made.log_stop).at[tree, step].set(noted.log_stop, mode="drop"),
+    )
+
+
+def _decide(policy: Policy, codes, tree, pooled, growable, offer, pick: Pick):
+    """Take m decisions: whether to go on, the leaf, the feature and the cut, int32 [m] each.
+
+    Codes [b, k, ...] are those of all trees, and ``tree`` [m] tells whose decision each is. What is
+    available to a leaf, and then to a feature, is known from what ``offer`` returns.
+    """
+    context = policy.context(pooled)
+    log_stop, log_go = log_stop_and_go(policy, context, growable)
+    can = jnp.stack([jnp.ones_like(tree, bool), growable.any(axis=1)], axis=1)
+    go, log_go = pick(_GO, jnp.stack([log_stop, log_go], axis=1), can)
+    logits = policy.leaves(jax.tree.map(lambda a: a[tree], codes), context)
+    slot, log_slot = pick(_SLOT, log_choices(logits, growable), growable)
+    features, cuts_of = offer(slot)
+    code = jax.tree.map(lambda a: a[tree, slot], codes)
     log_features = log_choices(policy.features(code, context), features)
     feature, log_feature = pick(_FEATURE, log_features, features)
-    cuts = rules[tree, feature]
+    cuts = cuts_of(feature)
     cut, log_cut = pick(_CUT, log_choices(policy.cuts(code, context, feature), cuts), cuts)
-
-    is_going &= go == 1
-    rule = jnp.maximum(construction.rule[feature, cut], 0)
-    trees = split_leaf(construction, trees, is_going, slot, found, rule)
-    log_forward = jnp.where(is_going, log_go + log_slot + log_feature + log_cut, 0.0)
-    return trees, is_going, log_forward.astype(float), log_stop.astype(float)
+    log_forward = (log_go + log_slot + log_feature + log_cut).astype(float)
+    return (go, slot, feature, cut), _Steps(features, cuts, log_forward, log_stop.astype(float))
 
 
-def _is_at(place: jax.Array, values: jax.Array) -> jax.Array:
-    """Mark one entry of each row [b, items]: faster to differentiate than to look it up."""
-    return jnp.arange(values.shape[1])[None] == place[:, None]
+def _pooled(codes, is_open: jax.Array, some: Callable[[jax.Array], jax.Array]):
+    """Sum codes [b, k, ...] over the leaves, bool [b, s, k], of some of the trees there."""
+    return jax.tree.map(
+        lambda a: some(jnp.einsum("bsk,bk...->bs...", is_open.astype(a.dtype), a)), codes
+    )
 
 
-def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array) -> Pick:
+def _at(place: jax.Array, values: jax.Array) -> jax.Array:
+    """Look up one entry of each row [b, items]: differentiated faster than by its place."""
+    is_there = jnp.arange(values.shape[1])[None] == place[:, None]
+    return jnp.where(is_there, values, 0.0).sum(axis=1)
+
+
+def undo_logits(policy: Policy, trees: Partial) -> jax.Array | None:
+    """Logits of undoing the split in each slot, [b, k]; None where all are alike."""
+    paths = trees.paths
+    codes = jax.tree.map(
+        lambda a: a.reshape(*paths.shape[:2], *a.shape[1:]),
+        policy.encode(paths.reshape(-1, paths.shape[2])),
+    )
+    return _undo_logits(policy, trees.shape, codes)
+
+
+def _undo_logits(policy: Policy, shape: Shape, codes) -> jax.Array | None:
+    logits = policy.undo(codes)  # of left children
+    return None if logits is None else jnp.take_along_axis(logits, shape.left, axis=1)
+
+
+def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperature: float) -> Pick:
     """Make a choice: as it is wanted, int32 [4, b], or drawn, uniformly where a tree explores.
 
     A choice is told by its number, the log probabilities [b, items] and what is available; the item
@@ -175,11 +285,11 @@ def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array) -> Pick:
     """
 
     def pick(choice, log_probabilities, is_available):
-        fixed = lax.stop_gradient(log_probabilities)
-        flat = jnp.where(is_available, 0.0, -jnp.inf).astype(fixed.dtype)
-        drawn = draw(jnp.where(explores[:, None], flat, fixed), uniform[choice])
+        flat = jnp.where(is_available, 0.0, -jnp.inf).astype(log_probabilities.dtype)
+        law = jnp.where(explores[:, None], flat, log_probabilities / temperature)
+        drawn = draw(law, uniform[choice])
         item = jnp.where(wanted[choice] == _ANY, drawn, wanted[choice])
-        return item, jnp.where(_is_at(item, fixed), log_probabilities, 0.0).sum(axis=1)
+        return item, _at(item, log_probabilities)
 
     return pick
 
@@ -211,13 +321,21 @@ def _with_children(policy: Policy, codes, trees: Partial, first: jax.Array):
     )
 
 
-def _log_joints(trees: Partial) -> jax.Array:
-    """Log joint of each tree on the way, float64 [b, T + 1]."""
+def _is_open(shape: Shape) -> jax.Array:
+    """Leaves of each tree on the way, bool [b, T + 1, k]."""
+    slot, step = jnp.arange(shape.capacity)[None, None], _steps(shape)
+    is_made = shape.is_used[:, None] & ((slot + 1) // 2 <= step)
+    return is_made & (step <= steps_of_splits(shape)[:, None])
+
+
+def _steps(shape: Shape) -> jax.Array:
+    return jnp.arange(shape.capacity // 2 + 1)[None, :, None]
+
+
+def log_joints(trees: Partial, leaf_score: jax.Array) -> jax.Array:
+    """Log joint of each tree on the way, float64 [b, T + 1], by what its leaves score, [b, k]."""
     shape, terms = trees.shape, trees.terms
-    split_at, slot = steps_of_splits(shape)[:, None], jnp.arange(shape.capacity)[None, None]
-    step = jnp.arange(shape.capacity // 2 + 1)[None, :, None]
-    is_open = shape.is_used[:, None] & ((slot + 1) // 2 <= step) & (step <= split_at)
-    log_leaf = (terms.log_stop + terms.leaf_score)[:, None]
-    is_split = shape.is_split[:, None] & (split_at < step)
+    log_leaf = (terms.log_stop + leaf_score)[:, None]
+    is_split = shape.is_split[:, None] & (steps_of_splits(shape)[:, None] < _steps(shape))
     log_rule = jnp.where(is_split, terms.log_rule[:, None], 0.0)
-    return jnp.where(is_open, log_leaf, log_rule).sum(axis=2)
+    return jnp.where(_is_open(shape), log_leaf, log_rule).sum(axis=2)
