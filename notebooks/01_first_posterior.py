@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier
 
 import bdtppl
-from bdtppl import ExactTreeClassifier, plot_structures, plot_tree
+from bdtppl import ExactTreeClassifier, plot_evidence, plot_structures, plot_tree
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 from bdtppl.models.tree import route
 
@@ -150,6 +150,14 @@ evidence = pd.Series(
     }
 ).sort_values(ascending=False)
 evidence.round(2).to_frame("log evidence")
+
+# %% [markdown]
+# `plot_evidence` does the same along one number: here the concentration of the leaves, from "a leaf
+# has one class" at the left to "any mixture of classes" at the right.
+
+# %%
+plot_evidence(model, "leaf__concentration", np.geomspace(0.01, 3, 12)).set_xscale("log")
+plt.show()
 
 # %% [markdown]
 # Its gradient is exact too, so hyperparameters can be fitted (empirical Bayes) ...

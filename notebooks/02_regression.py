@@ -9,17 +9,21 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from scipy.stats import binom, skew
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import KFold
 from sklearn.tree import DecisionTreeRegressor
 
-from bdtppl import ExactTreeRegressor, plot_predictive, plot_structures
+from bdtppl import (
+    ExactTreeRegressor,
+    plot_calibration,
+    plot_partial_dependence,
+    plot_predictive,
+    plot_predictive_check,
+    plot_structures,
+)
 from bdtppl.datasets import make_wu
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, LeafPenalty
-
-BLUE = "#0072b2"
 
 # %% [markdown]
 # ## One input
@@ -95,27 +99,8 @@ assert set(share[share > 0.1].index) >= {"x1", "x3"} or share.max() > 0.5
 # family again, which a leaf of 90 rows has not quite forgotten.
 
 # %%
-replicated = wu.sample_predictive(pd.DataFrame(X_wu, columns=["x1", "x2", "x3"]), draws=200)
-fig, ax = plt.subplots(figsize=(6.4, 3), layout="constrained")
-bins = np.linspace(0, 6, 49)
-for i, one in enumerate(replicated[:40]):
-    ax.hist(
-        one,
-        bins,
-        histtype="step",
-        color=BLUE,
-        alpha=0.2,
-        label="posterior predictive" if i == 0 else None,
-    )
-ax.hist(y_wu, bins, histtype="step", color="black", linewidth=1.5, label="observed")
-ax.legend(frameon=False)
-ax.set_xlabel("y")
-ax.set_ylabel("rows")
+plot_predictive_check(wu)
 plt.show()
-
-within = np.mean(replicated.std(axis=1) < y_wu.std())
-print(f"Replicated sets whose standard deviation is below the observed one: {within:.0%}")
-assert 0.01 < within < 0.99
 
 # %% [markdown]
 # ## Real data
@@ -130,18 +115,19 @@ model = ExactTreeRegressor(**settings).fit(diabetes.data, diabetes.target)
 print(f"log evidence {model.log_evidence_:.2f}")
 print(f"The most probable tree has probability {model.map_probability_:.3f}.")
 
-fig, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained", sharey=True)
-plot_predictive(model, feature="bmi", ax=axes[0])
-plot_predictive(model, feature="s5", ax=axes[1])
-axes[1].set_ylabel("")
+plot_predictive(model)
 plt.show()
 
 # %% [markdown]
-# Row by row, in the order of the predictive mean, the legend counts how many targets lie inside
-# each band.
+# Rows stand in the order of their predictive mean, and the legend counts how many targets lie
+# inside each band. What does the prediction depend on? Partial dependence averages over all
+# patients; its band says how sure the posterior is of that average, and thin lines are single
+# patients.
 
 # %%
-plot_predictive(model)
+_, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained", sharey=True)
+plot_partial_dependence(model, "bmi", ice=25, ax=axes[0])
+plot_partial_dependence(model, "s5", ice=25, ax=axes[1])
 plt.show()
 
 # %%
@@ -154,49 +140,36 @@ assert set(inclusion.index[:2]) == {"bmi", "s5"}
 # ## Would the model have produced these data?
 #
 # Draw whole tables of targets from the posterior predictive and put them beside the observed one:
-# by eye, and by statistics that the model was not fitted to. The share of replicated tables whose
-# statistic is above the observed one should not be near 0 or 1.
+# by eye, and by statistics that the model was not fitted to. Where hardly any replicate is as
+# extreme as the data, the model misses something.
 
 
 # %%
-def check(replicated, observed):
-    """Draw replicated targets [draws, rows] beside the observed ones; return tail shares."""
-    _, axes = plt.subplots(1, 4, figsize=(12, 2.8), layout="constrained", width_ratios=[2, 1, 1, 1])
-    bins = np.linspace(-100, 500, 41)
-    for i, one in enumerate(replicated[:40]):
-        label = "posterior predictive" if i == 0 else None
-        axes[0].hist(one, bins, histtype="step", color=BLUE, alpha=0.2, label=label)
-    axes[0].hist(observed, bins, histtype="step", color="black", linewidth=1.5, label="observed")
-    axes[0].legend(frameon=False, fontsize="small")
-    axes[0].set(xlabel="target", ylabel="patients")
-    shares = {}
-    statistics = {"standard deviation": np.std, "lowest target": np.min, "skewness": skew}
-    for ax, (name, statistic) in zip(axes[1:], statistics.items(), strict=True):
-        values = np.array([statistic(one) for one in replicated])
-        ax.hist(values, 25, color=BLUE, alpha=0.4)
-        ax.axvline(statistic(observed), color="black")
-        shares[name] = float(np.mean(values > statistic(observed)))
-        ax.set(xlabel=name, yticks=[], title=f"{shares[name]:.1%} above")
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
+def check(fitted):
+    _, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
+    plot_predictive_check(fitted, ax=axes[0])
+    plot_predictive_check(fitted, statistic="sd", ax=axes[1])
+    plot_predictive_check(fitted, statistic="min", ax=axes[2])
     plt.show()
-    return shares
 
 
-y = diabetes.target.to_numpy()
-shares = check(model.sample_predictive(diabetes.data, draws=500), y)
-assert shares["lowest target"] < 0.01
+check(model)
 
 # %% [markdown]
 # The spread is right; the lowest target is not. No patient is below 25, and the model invents
 # negative ones: leaves are normal, while the target is a positive number and skewed. So let the
-# leaves be normal on the scale of its square root. Evidences of $y$ and of $z = \sqrt{y}$ can be
-# compared when both are densities of $y$: the log Jacobian $-\log(2 \sqrt{y})$ of each row is
-# added.
+# leaves be normal on the scale of its square root.
 
 # %%
+y = diabetes.target.to_numpy()
 root = ExactTreeRegressor(**settings).fit(diabetes.data, np.sqrt(y))
-shares = check(root.sample_predictive(diabetes.data, draws=500) ** 2, y)
+check(root)
+
+# %% [markdown]
+# Evidences of $y$ and of $z = \sqrt{y}$ can be compared when both are densities of $y$: the log
+# Jacobian $-\log(2 \sqrt{y})$ of each row is added.
+
+# %%
 log_evidence = pd.Series(
     {
         "normal leaves": model.log_evidence_,
@@ -204,19 +177,19 @@ log_evidence = pd.Series(
     }
 )
 print(log_evidence.round(1).to_string())
-assert shares["lowest target"] > 0.01
+lowest = model.sample_predictive(diabetes.data, draws=500).min(axis=1)
+assert np.mean(lowest < y.min()) > 0.99
 assert log_evidence.iloc[1] > log_evidence.iloc[0] + 5
 
 # %% [markdown]
 # ## Held out
 #
 # The average over trees beats one tree, whichever way that one is chosen, and its intervals keep
-# what they promise. The last is seen at all levels at once: the place of each held-out target in
-# its own predictive distribution (PIT) is uniform if the distributions are right.
+# what they promise.
 
 # %%
 errors = {"all trees (exact)": [], "CART, same limits": []}
-inside, place = [], []
+inside = []
 for train, test in KFold(5, shuffle=True, random_state=0).split(diabetes.data):
     rows, held = diabetes.data.iloc[train], diabetes.data.iloc[test]
     target, truth = y[train], y[test]
@@ -228,21 +201,21 @@ for train, test in KFold(5, shuffle=True, random_state=0).split(diabetes.data):
     errors["CART, same limits"] += list(cart.predict(held) - truth)
     low, high = np.maximum(fold.predict_interval(held, 0.9), 0).T ** 2
     inside += list((low <= truth) & (truth <= high))
-    place += list((drawn <= truth).mean(axis=0))
 
 rmse = pd.Series({name: np.sqrt(np.mean(np.square(e))) for name, e in errors.items()})
 print(rmse.round(2).to_string())
 print(f"held-out targets inside the 90 % interval: {np.mean(inside):.1%}")
 
-counts = np.histogram(place, 10, (0, 1))[0]
-band = binom.ppf([0.005, 0.995], len(place), 0.1)
-fig, ax = plt.subplots(figsize=(4.8, 2.8), layout="constrained")
-ax.axhspan(*band, color=BLUE, alpha=0.15, label="99 % of the counts, if uniform")
-ax.stairs(counts, np.linspace(0, 1, 11), color="black", label="held-out patients")
-ax.set(xlabel="place in the predictive distribution", ylabel="patients", ylim=(0, 1.6 * band[1]))
-ax.legend(frameon=False, fontsize="small")
-ax.spines[["top", "right"]].set_visible(False)
-plt.show()
 assert rmse["all trees (exact)"] < rmse["CART, same limits"]
 assert 0.85 < np.mean(inside) < 0.95
-assert ((band[0] <= counts) & (counts <= band[1])).sum() >= 9
+
+# %% [markdown]
+# `plot_calibration` looks at all levels at once, each patient being predicted from all others.
+# Left: the place of each target in its own predictive distribution, uniform if the distributions
+# are right. Right: the share of targets inside central intervals, against what these promise.
+
+# %%
+_, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+plot_calibration(root, ax=axes[0])
+plot_calibration(root, kind="coverage", ax=axes[1])
+plt.show()
