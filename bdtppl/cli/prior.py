@@ -105,7 +105,7 @@ def prior(
             "binning": binning.value,
             "grid": grid,
         }
-        with notes_after(), located(file):
+        with notes_after(), located(file), refusing(ValueError, TypeError):
             shown = _draw(features, cuts, prior, file, (max_depth, min_leaf), draws, seed)
     where = f"{rows} simulated rows" if table is None else str(table)
     sizes = _sizes(shown, where, show)
@@ -168,7 +168,7 @@ def _draw(
     )
     constraints = join_limits(schema, None if file is None else file.constraints, *limits)
     law = PriorTrees(design, chosen, constraints)
-    with refusing(ValueError), waiting(f"drawing {draws:,} trees", shown=True):
+    with waiting(f"drawing {draws:,} trees", shown=True):
         return _Draws(law, law.sample(jax.random.key(seed), draws))
 
 
