@@ -218,8 +218,8 @@ def _write(shown: _Draws, sizes: dict[str, Any], folder: Path) -> list[str]:
     try:
         with staged(folder) as staging:
             figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-            for ax, name in zip(axes, ("leaves", "depth"), strict=True):
-                _plot_shares(ax, sizes[name], name)
+            _plot_shares(axes[0], sizes["leaves"], "number of leaves")
+            _plot_shares(axes[1], sizes["depth"], "levels of splits")
             figure.suptitle(sizes["prior"])
             figure.savefig(staging / "sizes.png", dpi=150)
             pyplot.close(figure)
