@@ -285,8 +285,7 @@ def advance(
 
     with jax.numpy_rank_promotion("allow"):
         shapes = jax.eval_shape(jax.vmap(_kept), lanes), jax.ShapeDtypeStruct(begins.shape, bool)
-        room = jax.tree.map(lambda a: jnp.zeros((rounds, *a.shape), a.dtype), shapes)
-        kept, made = room
+        kept, made = jax.tree.map(lambda a: jnp.zeros((rounds, *a.shape), a.dtype), shapes)
         start = jnp.int32(0), lanes, begins, made, kept
         return lax.while_loop(has_work, play, start)[1:]
 
