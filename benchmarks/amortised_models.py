@@ -69,15 +69,13 @@ def inferences(
 ) -> dict[str, Any]:
     """Name the inferences of the suite, not yet fitted."""
     model = model_of(X, classes, max_depth=max_depth, grid=grid)
-    of_paper = dt_gfn(X.shape[1]) | model
-    of_paper.pop("steps")
     draws = {"chains": 4, "draws": _NUM_TREES // 4}
     return {
         "exact posterior": ExactTreeClassifier(
             **model, **draws, bins=None, max_subproblems=_MOST_SUBPROBLEMS
         ),
         "grammar flow": GFlowNetTreeClassifier(**model, **draws),
-        "DT-GFN, Table 5": GFlowNetTreeClassifier(**of_paper, steps=100),
+        "DT-GFN, Table 5": GFlowNetTreeClassifier(**(dt_gfn(X.shape[1]) | model)),
         f"DT-GFN, {steps} steps": GFlowNetTreeClassifier(
             **model, **draws, method="trajectory", steps=steps
         ),
