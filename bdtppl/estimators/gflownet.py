@@ -41,6 +41,7 @@ _MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
 _EXACT_DRAWS = 256
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
