@@ -4,6 +4,8 @@ All inferences have the paper's model: uniform thresholds, exp(-beta) a split wi
 log d, and Dirichlet(0.1) leaves. Leaves are those of the training rows, never of test labels.
 """
 
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -85,11 +87,15 @@ def inferences(
 
 
 def fitted(model: Any, data: Division) -> Any | None:
-    """Fit, or say that the exact chart does not fit."""
+    """Fit, and tell how long it took; None where the exact chart does not fit."""
+    start, is_there = time.perf_counter(), True
     try:
-        return model.fit(data.X, data.y)
+        model.fit(data.X, data.y)
     except TooManySubproblems:
-        return None
+        is_there = False
+    seconds, rows = time.perf_counter() - start, "{} x {}".format(*data.X.shape)
+    print(f"{type(model).__name__}, {rows}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    return model if is_there else None
 
 
 def best_tree(model: Any, data: Division) -> Score:
