@@ -1,15 +1,16 @@
 """The experiments of the DT-GFN paper: ``python -m benchmarks.amortised table1 --seeds 1``.
 
 Tables 1, 2, 3, 4, 7 and 10 and Figures 2 (with 5), 3 and 4 beside the printed figures, with the
-exact posterior wherever its chart fits. Random forests and perceptrons are scikit-learn's; XGBoost,
-LightGBM and CatBoost are run where they are installed (``pip install bdtppl[benchmarks]``). The
-environment variable ``BDTPPL_DATA`` names the folder of data sets.
+exact posterior wherever its chart fits; ``policies`` compares ways to train. Random forests and
+perceptrons are scikit-learn's; XGBoost, LightGBM and CatBoost are run where they are installed
+(``pip install bdtppl[benchmarks]``). The environment variable ``BDTPPL_DATA`` names the folder of
+data sets.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.amortised_figures import figure_2, figure_3, figure_4, table_7
+from benchmarks.amortised_figures import figure_2, figure_3, figure_4, policies, table_7
 from benchmarks.amortised_problems import ANOMALIES, SETS
 from benchmarks.amortised_tables import available, table_1, table_2, table_3, table_4, table_10
 
@@ -25,6 +26,7 @@ PARTS = (
     "figure2",
     "figure3",
     "figure4",
+    "policies",
 )
 
 
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "figure2": lambda: figure_2(depths[0], steps),
         "figure3": lambda: figure_3(options.noise, seeds, steps),
         "figure4": lambda: figure_4(seeds),
+        "policies": lambda: policies(seeds, depths[0], steps),
     }
     for part in options.parts:
         run[part]()
