@@ -18,7 +18,15 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.presets import dt_gfn
 from benchmarks import amortised_published as published
-from benchmarks.amortised_models import ensemble, fitted, inferences, model_of, of_package, packages
+from benchmarks.amortised_models import (
+    Runs,
+    ensemble,
+    fitted,
+    inferences,
+    model_of,
+    of_package,
+    packages,
+)
 from benchmarks.amortised_problems import Division, divided, hidden_xor, shifted
 from benchmarks.text_table import print_table
 
@@ -111,7 +119,7 @@ def figure_2(depth: int, steps: int) -> None:
     )
 
 
-def figure_3(noise: Sequence[int], seeds: Sequence[int], steps: int) -> None:
+def figure_3(noise: Sequence[int], seeds: Sequence[int], runs: Runs) -> None:
     """Hidden XOR of two bits among noise; DT-GFN stays at 1 in the paper, others fall."""
     for kind, grid in (("binary", 1), ("real", 9)):
         rows: dict[str, list[str]] = {}
@@ -121,9 +129,9 @@ def figure_3(noise: Sequence[int], seeds: Sequence[int], steps: int) -> None:
                 data = hidden_xor(number, kind, seed)
                 classes = np.unique(data.y)
                 for name, model in inferences(
-                    data.X, classes, max_depth=2, grid=grid, steps=steps
+                    runs, data.X, classes, max_depth=2, grid=grid
                 ).items():
-                    found = fitted(model, data)
+                    found = fitted(name, model, data)
                     accuracy = np.nan if found is None else ensemble(found, data).accuracy
                     own.setdefault(name, []).append(accuracy)
                 forest = packages(seed)["random forest"]

@@ -6,7 +6,7 @@ log d, and Dirichlet(0.1) leaves. Leaves are those of the training rows, never o
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,7 @@ from benchmarks.amortised_problems import Division
 __all__ = [
     "PACKAGES",
     "SINGLE_TREES",
+    "Runs",
     "Score",
     "best_tree",
     "ensemble",
@@ -66,35 +67,46 @@ def model_of(X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int) -
     }
 
 
+class Runs(NamedTuple):
+    """What is run: depths in levels of splits, steps of the longer training, parts of names."""
+
+    depths: Sequence[int]
+    steps: int
+    methods: Sequence[str] = ("",)
+
+
 def inferences(
-    X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int = 99, steps: int = 300
+    runs: Runs, X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int = 99
 ) -> dict[str, Any]:
-    """Name the inferences of the suite, not yet fitted."""
+    """Name the inferences of the suite that are run, not yet fitted."""
     model = model_of(X, classes, max_depth=max_depth, grid=grid)
     draws = {"chains": 4, "draws": _NUM_TREES // 4}
-    return {
+    every = {
         "exact posterior": ExactTreeClassifier(
             **model, **draws, bins=None, max_subproblems=_MOST_SUBPROBLEMS
         ),
         "grammar flow": GFlowNetTreeClassifier(**model, **draws),
         "DT-GFN, Table 5": GFlowNetTreeClassifier(**(dt_gfn(X.shape[1]) | model)),
-        f"DT-GFN, {steps} steps": GFlowNetTreeClassifier(
-            **model, **draws, method="trajectory", steps=steps
+        f"DT-GFN, {runs.steps} steps": GFlowNetTreeClassifier(
+            **model, **draws, method="trajectory", steps=runs.steps
         ),
         "SMC": ParticleTreeClassifier(**model),
         "MCMC": MetropolisTreeClassifier(**model, **draws),
     }
+    return {name: m for name, m in every.items() if any(part in name for part in runs.methods)}
 
 
-def fitted(model: Any, data: Division) -> Any | None:
+def fitted(name: str, model: Any, data: Division) -> Any | None:
     """Fit, and tell how long it took; None where the exact chart does not fit."""
     start, is_there = time.perf_counter(), True
     try:
         model.fit(data.X, data.y)
     except TooManySubproblems:
         is_there = False
-    seconds, rows = time.perf_counter() - start, "{} x {}".format(*data.X.shape)
-    print(f"{type(model).__name__}, {rows}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    said = [f"{name}, {len(data.X)} x {data.X.shape[1]}: {time.perf_counter() - start:.0f} s"]
+    if is_there:
+        said.append(f"accuracy {(model.predict(data.X_test) == data.y_test).mean():.3f}")
+    print("; ".join(said), file=sys.stderr, flush=True)
     return model if is_there else None
 
 

@@ -205,7 +205,7 @@ class Tempered(eqx.Module):
 
     def __getattr__(self, name):
         method = getattr(self.policy, name)
-        if name in ("encode", "context"):
+        if name in ("encode", "context", "undo"):  # which make no choices
             return method
         return lambda *arguments: method(*arguments) / self.temperature
 
