@@ -24,7 +24,7 @@ from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.soft_groups import label_soft_draws
 
-__all__ = ["LeaveOneOut", "PriorDraws", "for_installed_arviz", "leave_one_out", "to_arviz"]
+__all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
 _TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
 
@@ -44,7 +44,7 @@ class PriorDraws(NamedTuple):
     targets: np.ndarray
 
 
-class LeaveOneOut(NamedTuple):
+class PsisLoo(NamedTuple):
     """Leave-one-out predictions by Pareto smoothed importance sampling.
 
     Attributes
@@ -173,7 +173,11 @@ def to_arviz(
         return xr.Dataset({"y": variable}, draws | obs | labels)
 
     if posterior.has_pointwise_likelihood:
-        groups["log_likelihood"] = pointwise(_log_likelihood(posterior))
+        log_likelihood = _log_likelihood(posterior)
+        groups["log_likelihood"] = pointwise(log_likelihood)
+        if "log_likelihood" not in groups["sample_stats"]:
+            total = ("chain", "draw"), log_likelihood.sum(axis=-1)
+            groups["sample_stats"] = groups["sample_stats"].assign(log_likelihood=total)
     if prior is not None:
         own = {name: prior.described.coords[name] for name in ("chain", "draw")}
         groups["prior"] = prior.described
@@ -223,9 +227,9 @@ def for_installed_arviz(data: xr.DataTree) -> Any:
     return data
 
 
-def leave_one_out(
+def psis_loo(
     posterior: Posterior | SoftPosterior, *, random_state: int | np.random.RandomState | None = None
-) -> LeaveOneOut:
+) -> PsisLoo:
     """Estimate by PSIS-LOO how well each observation is predicted from all others.
 
     Parameters
@@ -244,7 +248,7 @@ def leave_one_out(
     --------
     >>> from bdtppl import ExactTreeClassifier
     >>> model = ExactTreeClassifier(random_state=0).fit([[0], [1], [2], [3]] * 9, [0, 0, 1, 1] * 9)
-    >>> leave_one_out(model.posterior_, random_state=0).log_density.sum().round()
+    >>> psis_loo(model.posterior_, random_state=0).log_density.sum().round()
     np.float64(-4.0)
     """
     import arviz
@@ -261,10 +265,10 @@ def leave_one_out(
     )
     with warnings.catch_warnings():  # the shapes of the tails are handed on
         warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto")
-        warnings.filterwarnings("ignore", "overflow encountered in exp", RuntimeWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)  # weights of a tail that overflow are 0
         found = arviz.loo(for_installed_arviz(data), pointwise=True)
     log_density = found.elpd_i if hasattr(found, "elpd_i") else found.loo_i
-    return LeaveOneOut(log_density.values, found.pareto_k.values)
+    return PsisLoo(log_density.values, found.pareto_k.values)
 
 
 def _equally_weighted(posterior: Posterior | SoftPosterior, seed: int) -> Posterior | SoftPosterior:

@@ -173,12 +173,12 @@ class Comparison:
             if len(self.known(quantity)) > 1:
                 apart = self.differences(quantity)
                 said = [
-                    f"{name} {-cell.value:.2f} ± {cell.error:.2f}"
+                    f"{name} {-cell.value:.2f} ± {cell.error or 0:.2f}"
                     for name, cell in apart.items()
                     if name != self.best(quantity)
                 ]
                 label = LABELS[quantity]
-                behind.append(f"Behind {self.best(quantity)} by {label}: {', '.join(said)}")
+                behind.append(f"Behind {self.best(quantity)} by {label}: {'; '.join(said)}")
         return behind + self.notes()
 
     def __str__(self) -> str:
@@ -294,8 +294,6 @@ def _written(quantity: str, cell: Cell) -> str:
         return "-"
     if quantity == "weight":
         return f"{cell.value:.2f}"
-    digits = 4 if quantity == "brier" else 2
-    if quantity == "crps":
-        return f"{cell.value:.4g} ± {cell.error:.2g}"
-    error = "" if not cell.error else f" ± {cell.error:.{digits}f}"
-    return f"{cell.value:.{digits}f}{error}"
+    style = {"brier": ".4f", "crps": ".4g"}.get(quantity, ".2f")
+    error = f" ± {cell.error:{style}}" if cell.error else ""
+    return f"{cell.value:{style}}{error}"

@@ -64,9 +64,10 @@ class Cell:
 def evidence(scored: Scored) -> Cell:
     """Log evidence, or why there is none."""
     try:
-        return Cell(*map(float, scored.log_evidence()))
+        value, error = scored.log_evidence()
     except Unknown as unknown:
         return Cell(reason=str(unknown))
+    return Cell(value, None if np.isnan(error) else error)
 
 
 def leave_one_out(scored: Scored) -> Cell:
@@ -86,8 +87,10 @@ def leave_one_out(scored: Scored) -> Cell:
 def summed(values: np.ndarray, *, mean: bool = False, **more: Any) -> Cell:
     """Sum or mean of independent values, with its standard error."""
     scale = 1 / len(values) if mean else 1.0
-    error = scale * np.sqrt(len(values) * values.var(ddof=1)) if len(values) > 1 else np.nan
-    return Cell(float(scale * values.sum()), float(error), pointwise=values, **more)
+    error = None
+    if len(values) > 1:
+        error = float(scale * np.sqrt(len(values) * values.var(ddof=1)))
+    return Cell(float(scale * values.sum()), error, pointwise=values, **more)
 
 
 def stack(column: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -119,6 +122,8 @@ def cross_validate(
             errors[test] = fitted.errors(predictive, y[test])
         except ValueError as found:  # a leaf family of one's own
             reason = str(found)
+        if np.isinf(errors[test]).any():
+            reason = "a predictive law without a mean has no finite score"
     tested = np.flatnonzero(~np.isnan(log_scores))
     tested = np.repeat(tested, weights[tested])
     warning = f"in {len(said)} of {len(folds)} folds the fit warned: {said[0]}" if said else ""

@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.arviz import LeaveOneOut, leave_one_out
+from bdtppl.arviz import PsisLoo, psis_loo
 from bdtppl.estimators.tables import TableEstimator
 
 __all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
@@ -162,7 +162,7 @@ class Scored:
         num_rows = len(self.estimator.posterior_.row)
         return Estimate(float(found.value) + num_rows * self.log_slope, float(found.error))
 
-    def leave_one_out(self) -> LeaveOneOut:
+    def leave_one_out(self) -> PsisLoo:
         """PSIS-LOO of y as it was given.
 
         Raises
@@ -171,7 +171,7 @@ class Scored:
             If rows have no likelihood of their own, or the draws are none of a posterior.
         """
         self._require("elpd_loo")
-        found = leave_one_out(self.estimator.posterior_, random_state=0)
+        found = psis_loo(self.estimator.posterior_, random_state=0)
         return found._replace(log_density=found.log_density + self.log_slope)
 
     def _require(self, quantity: str) -> None:

@@ -36,7 +36,10 @@ from bdtppl.summary import structures_view
 __all__ = ["Structures", "structures_of"]
 
 _MOST_TREES = 1000  # that are listed of an exact posterior
+_MOST_ROWS = 1000  # that the consensus is found by
 _SHOWN = 5
+_PROBABILITY = "probability that a tree splits on the feature"
+_WEIGHT = "mean weight of the feature in the directions of splits"
 _MATTERS = 0.01  # probability of a topology whose weights' tail counts
 
 
@@ -111,21 +114,27 @@ class Structures:
     @cached_property
     def co_membership(self) -> np.ndarray:
         """Probability that two training rows share a leaf, float64 [n, n]."""
+        return self._co_membership(np.arange(len(self._model.posterior_.y)))
+
+    def _co_membership(self, rows: np.ndarray) -> np.ndarray:
         posterior = self._model.posterior_
         if isinstance(posterior, SoftPosterior):
-            return soft_co_membership(posterior)
+            return soft_co_membership(posterior, rows)
         if self._model.draws_are == "exact":
-            return exact_co_membership(self._model.exact_)
+            return exact_co_membership(self._model.exact_, rows)
         ranked = posterior.ranked
-        return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix)
+        return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix[rows])
 
     @cached_property
     def _nearest(self) -> tuple[int, float]:
+        """Place of the consensus, and its distance, by some of the rows where they are many."""
         if self.ranked is None:
             raise AttributeError(
                 "consensus is a hard tree; of soft trees there is the most probable topology."
             )
-        return nearest_tree(self.ranked.trees, self._model.posterior_.matrix, self.co_membership)
+        matrix = self._model.posterior_.matrix
+        rows = np.unique(np.linspace(0, len(matrix) - 1, _MOST_ROWS).astype(int))
+        return nearest_tree(self.ranked.trees, matrix[rows], self._co_membership(rows))
 
     @property
     def consensus(self) -> Tree:
@@ -160,6 +169,7 @@ class Structures:
             "credible_set_90": self.credible_set(0.9),
             "entropy": _finite(self.entropy),
             "entropy_is": self.entropy_is,
+            "inclusion_is": _PROBABILITY if self.ranked is not None else _WEIGHT,
             "inclusion": {
                 name: {"probability": float(share), "error": _finite(error)}
                 for name, share, error in zip(
@@ -308,7 +318,7 @@ def _entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
 
 def _plug_in(probability: np.ndarray) -> float:
     known = probability[probability > 0]
-    return float(-(known * np.log(known)).sum())
+    return max(0.0, float(-(known * np.log(known)).sum()))
 
 
 def _of_soft_trees(model: Any, posterior: SoftPosterior) -> dict[str, Any]:

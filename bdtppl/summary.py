@@ -237,7 +237,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         "distinct": f"{_counted(summary['structures'], 'structure')} listed",
         "credible set": "more than these hold 90 %"
         if number is None
-        else f"the first {number:,} hold 90 %",
+        else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
         "entropy": "unknown"
         if summary["entropy"] is None
         else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
@@ -266,7 +266,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         facts_view(facts),
         _heading("Most probable structures", "probability, with its Monte Carlo error if any"),
         _indented(trees),
-        _heading("Features", "probability that a tree splits on them"),
+        _heading("Features", summary["inclusion_is"]),
         _indented(shares),
     ]
     if consensus:

@@ -28,17 +28,17 @@ _PIECE = 256  # trees, or subproblems times 16, that are taken at once
 _MOST_DRAWS = 1000  # of soft trees
 
 
-def exact_co_membership(exact: ExactPosterior) -> np.ndarray:
-    """Probability that two training rows share a leaf, float64 [n, n], summed over all trees."""
-    grammar = exact.grammar
-    probability = exact.leaf_probability
+def exact_co_membership(exact: ExactPosterior, rows: np.ndarray) -> np.ndarray:
+    """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
+    grammar, probability = exact.grammar, exact.leaf_probability
     used = np.flatnonzero(probability > _NEGLIGIBLE)
-    total = np.zeros((grammar.num_cells, grammar.num_cells))
+    cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
+    total = np.zeros((len(cells), len(cells)))
     for start in range(0, len(used), 16 * _PIECE):
         some = used[start : start + 16 * _PIECE]
-        members = unpack(grammar.members[some], grammar.num_cells).astype(float)
+        members = unpack(grammar.members[some], grammar.num_cells)[:, cells].astype(float)
         total += members.T @ (probability[some, None] * members)
-    return total[np.ix_(grammar.cell_of_row, grammar.cell_of_row)]
+    return total[np.ix_(place, place)]
 
 
 def hard_co_membership(trees: Tree, weights: np.ndarray, matrix: np.ndarray) -> np.ndarray:
@@ -91,17 +91,17 @@ def _leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @in_float64
-def soft_co_membership(posterior: SoftPosterior) -> np.ndarray:
-    """Mean probability that two training rows reach the same leaf, float64 [n, n]."""
+def soft_co_membership(posterior: SoftPosterior, rows: np.ndarray) -> np.ndarray:
+    """Mean probability that two of the training rows [m] reach the same leaf, float64 [m, m]."""
     size = posterior.topology.size
     chosen = np.linspace(0, size - 1, min(size, _MOST_DRAWS)).astype(int)
     flat = jax.tree.map(lambda a: a.reshape(size, *a.shape[2:])[chosen], posterior.trees)
-    rows = (posterior.matrix - posterior.scaling[0]) / posterior.scaling[1]
-    return np.asarray(_mean_overlap(flat, rows, np.float64(posterior.sharpness))) / len(chosen)
+    inputs = (posterior.matrix[rows] - posterior.scaling[0]) / posterior.scaling[1]
+    return np.asarray(_overlap(flat, inputs, np.float64(posterior.sharpness))) / len(chosen)
 
 
 @jax.jit
-def _mean_overlap(trees, rows: jax.Array, sharpness: jax.Array) -> jax.Array:
+def _overlap(trees, rows: jax.Array, sharpness: jax.Array) -> jax.Array:
     def add(total, tree):
         reached = tree.reached(rows, sharpness)
         return total + reached.T @ reached, None

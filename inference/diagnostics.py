@@ -95,7 +95,7 @@ def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
         float64 [..., chain]; -inf where a chain stands still.
     """
     num_draws, size = position.shape[-2:]
-    away = position - position.mean(axis=-2, keepdims=True)
+    away = position - position.mean(axis=-2, keepdims=True, dtype=np.float64)
     covariance = np.swapaxes(away, -1, -2) @ away / (num_draws - 1)
     # Few draws in many dimensions span no volume: shrink towards independent coordinates.
     kept = num_draws / (num_draws + size)

@@ -20,14 +20,18 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from blackjax.adaptation.window_adaptation import build_schedule
 
-from bdtppl.inference.nuts_kernel import ROOM, Chains, Draws, Kind, Start, Steps, advance, begin
-from bdtppl.inference.padding import padded
-from bdtppl.inference.precision import in_float64
+from bdtppl.inference.lanes import LANES, walk
+from bdtppl.inference.nuts_kernel import Chains, Draws, Kind, Steps, new_chains
+from bdtppl.inference.padding import padded, padded_size
+from bdtppl.inference.precision import in_float32
 
 __all__ = ["NUTS", "Chains", "Density", "Draws"]
+
+_LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
 
 
 class Density(Protocol):
@@ -114,7 +118,7 @@ class NUTS:
         progress = np.minimum(np.arange(self.warmup) / turns, 1.0) if turns else np.ones(1)
         return self.h_init * (1 - progress) + self.h_final * progress
 
-    @in_float64
+    @in_float32
     def start(
         self,
         rng_key: jax.Array,
@@ -146,27 +150,29 @@ class NUTS:
             If no try of some chain has a finite density.
         """
         lead = *rng_key.shape, num_chains
-        words = np.asarray(jax.random.key_data(rng_key)).reshape(rng_key.size, -1).tolist()
         drawn = [
-            density.draw_prior(np.random.default_rng([*of_topology, chain]), tries)
-            for of_topology in words
+            density.draw_prior(np.random.default_rng([*words, chain]), tries)
+            for words in _words(rng_key)
             for chain in range(num_chains)
         ]
-        parameters, inputs = jax.tree.map(
-            lambda *a: np.stack(a).reshape(*lead, *a[0].shape), *drawn
+        of_chains = *jax.tree.map(lambda *a: np.stack(a), *drawn), _of_chains(paths, lead)
+        shared = jax.device_put(density), np.float32(self.h_init)
+
+        def begin(place: slice) -> Any:
+            return _best(*shared, *jax.tree.map(lambda a: padded(a[place], LANES), of_chains))
+
+        pieces = [begin(slice(at, at + LANES)) for at in range(0, len(drawn), LANES)]
+        position, inputs, log_density = jax.tree.map(
+            lambda *a: np.concatenate(a)[: len(drawn)].reshape(*lead, *a[0].shape[1:]), *pieces
         )
-        inputs = jax.tree.map(lambda a: a[..., 0, :], inputs)
-        shared = Start(jax.device_put(density), np.float64(self.h_init))
-        own = _numbers(lead), parameters, inputs
-        chains, log_density = begin(shared, rng_key, own, paths)
         if not np.isfinite(log_density).all():
             raise ValueError(
                 f"No density was finite in {tries} tries from the prior: scale inputs to [0, 1], "
                 "and priors to the targets."
             )
-        return chains
+        return new_chains(position, inputs)
 
-    @in_float64
+    @in_float32
     def warm_up(
         self,
         rng_key: jax.Array,
@@ -206,10 +212,9 @@ class NUTS:
         stop = self.warmup if num_steps is None else min(first + num_steps, self.warmup)
         if stop <= first:
             raise ValueError(f"There is no step to make from {first} of {self.warmup} on.")
-        kinds, sharpness = self._kinds[first:stop], self.sharpness[first:stop]
-        return self._walk(rng_key, density, paths, chains, kinds, sharpness, first, tell)
+        return self._walk(rng_key, density, paths, chains, first, stop, tell)
 
-    @in_float64
+    @in_float32
     def draw(
         self,
         rng_key: jax.Array,
@@ -243,9 +248,7 @@ class NUTS:
             raise ValueError(f"chains have made {first} of {self.warmup} steps of warm-up.")
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1; got {num_draws}.")
-        kinds = np.full(num_draws, Kind.DRAW)
-        sharpness = np.full(num_draws, self.h_final)
-        return self._walk(rng_key, density, paths, chains, kinds, sharpness, first, tell)
+        return self._walk(rng_key, density, paths, chains, first, first + num_draws, tell)
 
     def _warmed(self, chains: Chains) -> int:
         least, most = int(chains.num_warm.min()), int(chains.num_warm.max())
@@ -253,28 +256,59 @@ class NUTS:
             raise ValueError(f"chains must be at one stage; warm-up is at {least} to {most} steps.")
         return least
 
-    def _walk(self, rng_key, density, paths, chains, kinds, sharpness, first, tell):
-        """Make steps of given kinds and sharpness, in pieces of one length."""
-        pieces, density = [], jax.device_put(density)
-        numbers = _numbers(chains.position.shape[:-1])
-        for start in range(0, len(kinds), ROOM):
-            piece = slice(start, start + ROOM)
-            steps = Steps(
-                density,
-                padded(kinds[piece].astype(np.int32), ROOM),
-                padded(sharpness[piece], ROOM),
-                np.int64(first + start),
-                np.int64(len(kinds[piece])),
-                np.float64(self.target_acceptance),
-                self.max_doublings,
-            )
-            chains, made = advance(steps, rng_key, (numbers, chains), paths)
-            kept = (slice(None),) * numbers.ndim + (slice(int(steps.count)),)
-            pieces.append(jax.tree.map(lambda a, kept=kept: a[kept], made))
-            tell(first + start + int(steps.count))
-        return chains, jax.tree.map(lambda *a: np.concatenate(a, numbers.ndim), *pieces)
+    def _walk(self, rng_key, density, paths, chains, first, stop, tell):
+        """Make steps from the first on."""
+        lead = chains.position.shape[:-1]
+        if rng_key.shape != lead[:-1]:
+            raise ValueError(f"rng_key must have shape {lead[:-1]}; got {rng_key.shape}.")
+        length = padded_size(max(self.warmup + 1, _LEAST_ROOM))
+        shared = Steps(
+            jax.device_put(density),
+            _lengthened(self._kinds, length, Kind.DRAW),
+            _lengthened(self.sharpness, length, self.h_final),
+            np.float32(self.target_acceptance),
+            self.max_doublings,
+        )
+        seeds = [
+            np.random.SeedSequence([*words, chain]).generate_state(2)
+            for words in _words(rng_key)
+            for chain in range(lead[-1])
+        ]
+        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(lead) :]), chains)
+        found = walk(shared, np.stack(seeds), _of_chains(paths, lead), flat, first, stop, tell)
+        return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
 
 
-def _numbers(lead: tuple[int, ...]) -> np.ndarray:
-    """Return the number of each chain within its topology, int64 [..., chain]."""
-    return np.broadcast_to(np.arange(lead[-1]), lead)
+@jax.jit
+def _best(density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
+    """Take the position of the greatest finite density, and that density; leading axis [chain]."""
+
+    def of_chain(values, inputs, paths):
+        def log_density(position, inputs):
+            options = {} if inputs is None else {"inputs": inputs}
+            return density.log_density(position, paths, sharpness, **options)
+
+        position = jax.vmap(density.position)(values)
+        found = jax.vmap(log_density)(position, inputs)
+        best = jnp.argmax(jnp.where(jnp.isfinite(found), found, -jnp.inf))
+        return jax.tree.map(lambda a: a[best], (position, inputs, found))
+
+    with jax.numpy_rank_promotion("allow"):
+        return jax.vmap(of_chain)(values, inputs, paths)
+
+
+def _words(rng_key: jax.Array) -> list[list[int]]:
+    """Take keys apart into numbers."""
+    return np.asarray(jax.random.key_data(rng_key)).reshape(rng_key.size, -1).tolist()
+
+
+def _of_chains(paths: Any, lead: tuple[int, ...]) -> Any:
+    """Repeat what topologies have for each of their chains; one leading axis."""
+    axes = len(lead) - 1
+    return jax.tree.map(
+        lambda a: np.repeat(np.reshape(a, (-1, *a.shape[axes:])), lead[-1], axis=0), paths
+    )
+
+
+def _lengthened(values: np.ndarray, length: int, value: Any) -> np.ndarray:
+    return np.concatenate([values, np.full(length - len(values), value, values.dtype)])

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
-__all__ = ["as_float64", "cached_in_float64", "in_float64"]
+__all__ = ["as_float64", "cached_in_float64", "in_float32", "in_float64"]
 
 
 P = ParamSpec("P")
@@ -24,6 +24,17 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def in_float32(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a function inside a single-precision scope."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.enable_x64(False):
             return function(*args, **kwargs)
 
     return wrapped

@@ -1,23 +1,18 @@
 """Trees and targets before any target was seen: draws from the prior, and what they predict.
 
-A tree is drawn from the prior on the design. Its leaves' parameters are integrated out, so the
-targets of a leaf are drawn one after the other, each given those before it: the sum of the
-statistics so far predicts the next one (Blackwell and MacQueen 1973). They then share their leaf's
-parameters as they do under the model. Soft trees have explicit parameters, drawn with the tree.
+A tree is drawn from the prior on the design. Its leaves' parameters are integrated out, so targets
+are drawn one after the other, as of replicated data, from leaves that have seen nothing. Soft trees
+have explicit parameters, drawn with the tree.
 """
 
-from functools import partial
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
-from bdtppl.inference.precision import as_float64, in_float64
+from bdtppl.inference.replicates import draw_in_turn
 from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.statistics import row_statistics
 from bdtppl.inference.tree_prior import NO_LIKELIHOOD, PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
@@ -64,7 +59,6 @@ def draw_prior_trees(
     return exact.sample_trees(rng_key, num_draws)
 
 
-@in_float64
 def draw_prior_targets(
     rng_key: jax.Array, trees: Tree, leaf: Leaf, matrix: np.ndarray
 ) -> np.ndarray:
@@ -80,25 +74,9 @@ def draw_prior_targets(
     >>> bool(abs(y[0, 0] - y[0, 1]) < 6)
     True
     """
-    slots = jnp.asarray(route(trees, matrix))
-    return np.asarray(_draw_in_turn(as_float64(leaf), rng_key, slots, trees.capacity))
-
-
-@partial(jax.jit, static_argnames="capacity")
-def _draw_in_turn(leaf: Any, rng_key: jax.Array, slots: jax.Array, capacity: int) -> jax.Array:
-    num_trees, num_rows = slots.shape
-    tree, once = jnp.arange(num_trees), jnp.ones(num_trees)
-    num_statistics = jax.eval_shape(leaf.statistics, once.astype(int), once).shape[1]
-
-    def draw(statistics, row):
-        key, slot = row
-        target = leaf.sample(key, statistics[tree, slot])
-        return statistics.at[tree, slot].add(leaf.statistics(target, once)), target
-
-    rows = jax.random.split(rng_key, num_rows), slots.T
-    empty = jnp.zeros((num_trees, capacity, num_statistics))
-    with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
-        return lax.scan(draw, empty, rows)[1].T
+    num_statistics = row_statistics(leaf, np.zeros(1, int), np.ones(1)).shape[1]
+    nothing = np.zeros((*trees.batch_shape, trees.capacity, num_statistics))
+    return draw_in_turn(rng_key, leaf, nothing, route(trees, matrix))
 
 
 def draw_soft_prior(
@@ -135,8 +113,7 @@ def draw_soft_prior(
     ValueError
         If labels have no law under the model (equation 8).
     """
-    if not posterior.has_pointwise_likelihood:
-        raise ValueError("the compound likelihood (equation 8) is no law from which to draw labels")
+    posterior.require_pointwise_likelihood()
     shapes: list[Topology] = []
     while len(shapes) < num_draws:
         shape = topology_prior.sample(rng, max_splits=max_splits)

@@ -18,7 +18,7 @@ from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.tree import route
 
-__all__ = ["replicate"]
+__all__ = ["draw_in_turn", "replicate"]
 
 
 @in_float64
@@ -59,14 +59,35 @@ def replicate(
     running = np.cumsum(ranked.probability)
     places = (np.arange(num_draws) + float(jax.random.uniform(key_tree))) / num_draws * running[-1]
     chosen = np.searchsorted(running[:-1], places, side="right")
-    slots = route(ranked.trees, matrix)[chosen].T
-    drawn = _draw(
-        as_float64(posterior.leaf),
-        key_target,
-        jnp.asarray(ranked.statistics[chosen]),
-        padded(slots, padded_size(len(slots))),  # rows of padding come last and are not kept
-    )
-    return np.asarray(drawn)[: len(slots)].T
+    slots = route(ranked.trees, matrix)[chosen]
+    return draw_in_turn(key_target, posterior.leaf, ranked.statistics[chosen], slots)
+
+
+@in_float64
+def draw_in_turn(
+    rng_key: jax.Array, leaf: Leaf, statistics: np.ndarray, slots: np.ndarray
+) -> np.ndarray:
+    """Draw targets one row after the other, each given those before it in its leaf.
+
+    Parameters
+    ----------
+    rng_key
+        JAX key.
+    leaf
+        Leaf family.
+    statistics
+        float64 [r, k, s]; what r trees have seen in each slot before.
+    slots
+        int [r, m]; where rows end.
+
+    Returns
+    -------
+    numpy.ndarray
+        [r, m].
+    """
+    rows = padded(slots.T, padded_size(slots.shape[1]))  # those of padding come last
+    drawn = _draw(as_float64(leaf), rng_key, jnp.asarray(statistics), rows)
+    return np.asarray(drawn)[: slots.shape[1]].T
 
 
 @jax.jit

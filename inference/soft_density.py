@@ -89,6 +89,21 @@ class SoftDensity:
             energy: Any = potential_energy(self.model, given, options, self.coordinates(position))
             return prior - energy
 
+    def log_tempered(
+        self, position: jax.Array, *, power: Any, paths: Any, h_init: Any, h_final: Any
+    ) -> jax.Array:
+        """Log density between the prior and the posterior, where splits get sharper with the power.
+
+        Parameters
+        ----------
+        position, paths, power
+            See `log_density`.
+        h_init, h_final
+            Sharpness at the powers 0 and 1; between them its logarithm is linear.
+        """
+        sharpness = jnp.exp((1 - power) * jnp.log(h_init) + power * jnp.log(h_final))
+        return self.log_density(position, paths, sharpness, power)
+
     def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:
         """Part a position [size] into the free coordinates of the model's sites."""
         parts, start = {}, 0
@@ -132,23 +147,6 @@ class SoftDensity:
     def draw_prior_positions(self, rng: np.random.Generator, num_draws: int) -> jax.Array:
         """Draw positions [num_draws, size] from the prior."""
         return _positions(self, self.draw_prior(rng, num_draws)[0])
-
-    def draw_inputs(
-        self, rng_key: jax.Array, inputs: jax.Array, position: jax.Array, paths: Any, sharpness: Any
-    ) -> jax.Array:
-        """Draw the input of each split in turn given all else, over all d of them; int [n]."""
-
-        def draw(j, inputs):
-            choices = jnp.arange(self.x.shape[1])
-            log_density = jax.vmap(
-                lambda choice: self.log_density(
-                    position, paths, sharpness, inputs=inputs.at[j].set(choice)
-                )
-            )(choices)
-            key = jax.random.fold_in(rng_key, j)
-            return inputs.at[j].set(jax.random.categorical(key, log_density))
-
-        return jax.lax.fori_loop(0, self.num_splits, draw, inputs) if self.num_splits else inputs
 
     @cached_property
     def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:

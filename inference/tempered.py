@@ -1,11 +1,14 @@
 """Evidence by sequential Monte Carlo from the prior to the posterior.
 
-Particles are drawn from the prior and moved through powers of the likelihood that rise from 0 to 1;
-before each rise they are resampled and moved by Hamiltonian Monte Carlo. The product of the mean
-weights estimates the evidence. A first run adapts: it finds the powers, by the effective sample
-size of each rise, the step sizes, by acceptance, and the mass matrices, by the particles' variances
-(BlackJAX's adaptive tempered SMC). Estimates of runs that adapt are only consistent; so the
-estimate is the mean of independent runs that follow the schedule found, each of them unbiased.
+Particles are drawn from the prior and moved through densities that lead from it to the posterior,
+numbered by a power that rises from 0 to 1. After each rise they are resampled and moved by
+Hamiltonian Monte Carlo. The product of the mean weights estimates the evidence. A first run adapts:
+it finds the powers, by the effective sample size of each rise, the step sizes, by acceptance, and
+the mass matrices, by the particles' variances. Estimates of runs that adapt are only consistent; so
+the estimate is the mean of independent runs that follow the schedule found, each of them unbiased.
+
+The power is that of the likelihood, and may change more besides: where splits of soft trees get
+sharper as it rises, particles find modes while there are few, and fill them by their weights.
 
 References
 ----------
@@ -21,7 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.mcmc import hmc
-from blackjax.smc import adaptive_tempered, resampling, tempered
+from blackjax.smc import resampling
+from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 
 from bdtppl.inference.evidence import Evidence, log_mean
@@ -32,8 +36,8 @@ __all__ = ["Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]
 _TARGET_ACCEPTANCE = 0.8
 _INTEGRATION_STEPS = 5
 _MOST_RISES = 200
-_NEVER = -1e30
-_BLOCK = 64  # particles that move together
+_HALVINGS = 30
+_BLOCK = 16  # particles that move together
 
 
 class Schedule(NamedTuple):
@@ -42,7 +46,7 @@ class Schedule(NamedTuple):
     Attributes
     ----------
     power
-        float [rises]; power of the likelihood after each rise, the last of them 1.
+        float [rises]; power after each rise, the last of them 1.
     step_size
         float [rises]; of the leapfrog integrator.
     variance
@@ -65,18 +69,21 @@ class Tempered(NamedTuple):
     log_evidence
         float.
     position
-        float [particles, size].
-    log_weight
-        float [particles]; the log of their mean is the log evidence.
+        float [particles, size]; all have the same weight.
     """
 
     log_evidence: jax.Array
     position: jax.Array
-    log_weight: jax.Array
+
+    @property
+    def log_weight(self) -> np.ndarray:
+        """Log weights float [..., particles]: in each run their mean is the evidence."""
+        return np.broadcast_to(self.log_evidence[..., None], self.position.shape[:-1])
 
 
 class _Adapting(NamedTuple):
-    state: tempered.TemperedSMCState
+    particles: jax.Array
+    power: jax.Array
     step_size: jax.Array
     schedule: Schedule
 
@@ -97,25 +104,15 @@ def adapt(
     rng_key
         Key.
     log_density
-        Log density of a position [size] under a ``power=``: the normalised prior times that power
-        of the likelihood.
+        Log density of a position [size] under a ``power=``: at 0 the normalised prior, at 1 its
+        product with the likelihood.
     particles
         float [particles, size], drawn from the prior.
     target_ess
         Effective share of the particles after each rise.
     num_moves
-        Moves before each rise.
+        Moves after each rise.
     """
-    log_prior, log_likelihood = _parts(log_density)
-    kernel = adaptive_tempered.build_kernel(
-        log_prior,
-        log_likelihood,
-        hmc.build_kernel(),
-        hmc.init,
-        resampling.systematic,
-        target_ess,
-        batch_size=_BLOCK,
-    )
     size, dtype = particles.shape[1], particles.dtype
     empty = Schedule(
         jnp.ones(_MOST_RISES, dtype),
@@ -125,30 +122,32 @@ def adapt(
     )
 
     def is_on_its_way(carry: _Adapting) -> jax.Array:
-        has_room = carry.schedule.num_rises < _MOST_RISES
-        return (carry.state.tempering_param < 1 - 1e-6) & has_room
+        return (carry.power < 1) & (carry.schedule.num_rises < _MOST_RISES)
 
     def rise(carry: _Adapting) -> _Adapting:
-        state, step_size, schedule = carry
-        variance = _variance(state)
+        particles, power, step_size, schedule = carry
         place = schedule.num_rises
-        state, info = kernel(
-            jax.random.fold_in(rng_key, place), state, num_moves, _moves(step_size, variance)
+        higher = _next_power(log_density, particles, power, target_ess)
+        higher = jnp.where(place == _MOST_RISES - 1, 1.0, higher)
+        log_weight = _log_weight(log_density, particles, power, higher)
+        variance = _variance(particles, jax.nn.softmax(log_weight))
+        key = jax.random.fold_in(rng_key, place)
+        density = partial(log_density, power=higher)
+        particles, accepted = _renew(
+            key, density, particles, log_weight, step_size, variance, num_moves
         )
         schedule = Schedule(
-            schedule.power.at[place].set(state.tempering_param),
+            schedule.power.at[place].set(higher),
             schedule.step_size.at[place].set(step_size),
             schedule.variance.at[place].set(variance),
             place + 1,
         )
-        accepted = jnp.nan_to_num(info.update_info.acceptance_rate).mean()
-        return _Adapting(state, step_size * jnp.exp(accepted - _TARGET_ACCEPTANCE), schedule)
+        step_size = step_size * jnp.exp(accepted - _TARGET_ACCEPTANCE)
+        return _Adapting(particles, higher, step_size, schedule)
 
-    start = _Adapting(_start(particles), jnp.asarray(size**-0.25, dtype), empty)
+    start = _Adapting(particles, jnp.zeros((), dtype), jnp.asarray(size**-0.25, dtype), empty)
     with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
-        found = jax.lax.while_loop(is_on_its_way, rise, start).schedule
-    last = jnp.arange(_MOST_RISES) == found.num_rises - 1
-    return found._replace(power=jnp.where(last, 1.0, found.power))
+        return jax.lax.while_loop(is_on_its_way, rise, start).schedule
 
 
 @partial(jax.jit, static_argnames="num_moves")
@@ -169,32 +168,28 @@ def follow(
     schedule
         What `adapt` has found with other particles.
     """
-    log_prior, log_likelihood = _parts(log_density)
-    kernel = tempered.build_kernel(
-        log_prior,
-        log_likelihood,
-        hmc.build_kernel(),
-        hmc.init,
-        resampling.systematic,
-        batch_size=_BLOCK,
-    )
 
     def rise(place, carry):
-        state, log_evidence = carry
-        state, info = kernel(
+        particles, power, log_evidence = carry
+        higher = schedule.power[place]
+        log_weight = _log_weight(log_density, particles, power, higher)
+        particles, _ = _renew(
             jax.random.fold_in(rng_key, place),
-            state,
+            partial(log_density, power=higher),
+            particles,
+            log_weight,
+            schedule.step_size[place],
+            schedule.variance[place],
             num_moves,
-            schedule.power[place],
-            _moves(schedule.step_size[place], schedule.variance[place]),
         )
-        return state, log_evidence + info.log_likelihood_increment
+        return particles, higher, log_evidence + logsumexp(log_weight) - np.log(len(particles))
 
-    start = _start(particles), jnp.zeros((), particles.dtype)
+    none = jnp.zeros((), particles.dtype)
     with jax.numpy_rank_promotion("allow"):
-        state, log_evidence = jax.lax.fori_loop(0, schedule.num_rises, rise, start)
-    log_weight = jnp.log(state.weights * len(particles)) + log_evidence
-    return Tempered(log_evidence, state.particles, log_weight)
+        particles, _, log_evidence = jax.lax.fori_loop(
+            0, schedule.num_rises, rise, (particles, none, none)
+        )
+    return Tempered(log_evidence, particles)
 
 
 def tempered_evidence(
@@ -241,38 +236,59 @@ def tempered_evidence(
     return Evidence(log_evidence, error, "smc", effective_size), found
 
 
-def _parts(log_density: Partial) -> tuple[Callable, Callable]:
-    """Prior and likelihood of a density with a power."""
+def _log_weight(log_density: Callable, particles: jax.Array, power, higher) -> jax.Array:
+    """Log weights of a rise, [particles]."""
 
-    def log_prior(position):
-        # A traced number: NumPyro refuses a power that it can see to be 0.
-        return log_density(position, power=jnp.zeros((), position.dtype))
+    def of_one(position):
+        found = log_density(position, power=higher) - log_density(position, power=power)
+        # Far out a density may overflow.
+        return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
-    def log_likelihood(position):
-        found = log_density(position, power=1.0) - log_prior(position)
-        # Far out a density may overflow; a finite number times the power 0 is 0.
-        return jnp.nan_to_num(found, nan=_NEVER, neginf=_NEVER)
-
-    return log_prior, log_likelihood
+    return jax.lax.map(of_one, particles, batch_size=_BLOCK)
 
 
-def _start(particles: jax.Array) -> tempered.TemperedSMCState:
-    state = tempered.init(particles)
-    return state._replace(tempering_param=jnp.zeros((), particles.dtype))
+def _next_power(log_density: Callable, particles: jax.Array, power, target_ess) -> jax.Array:
+    """Find the greatest power after which the weights are still even enough, by bisection."""
+
+    def is_even(higher):
+        log_weight = _log_weight(log_density, particles, power, higher)
+        log_ess = 2 * logsumexp(log_weight) - logsumexp(2 * log_weight)
+        return log_ess >= jnp.log(target_ess * len(particles))
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low + high) / 2
+        is_low = is_even(middle)
+        return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
+
+    one = jnp.ones_like(power)
+    _, found = jax.lax.fori_loop(0, _HALVINGS, halve, (power, one))
+    return jnp.where(is_even(one), one, found)
 
 
-def _variance(state: tempered.TemperedSMCState) -> jax.Array:
+def _renew(rng_key, log_density, particles, log_weight, step_size, variance, num_moves):
+    """Resample and move; the particles, and the rate of acceptance."""
+    key_resample, key_move = jax.random.split(rng_key)
+    number = len(particles)
+    chosen = resampling.systematic(key_resample, jax.nn.softmax(log_weight), number)
+    kernel = hmc.build_kernel()
+
+    def move(given):
+        key, position = given
+
+        def once(state, key):
+            return kernel(key, state, log_density, step_size, variance, _INTEGRATION_STEPS)
+
+        start = hmc.init(position, log_density)
+        state, info = jax.lax.scan(once, start, jax.random.split(key, num_moves))
+        return state.position, jnp.nan_to_num(info.acceptance_rate).mean()
+
+    keys = jax.random.split(key_move, number)
+    moved, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
+    return moved, accepted.mean()
+
+
+def _variance(particles: jax.Array, weight: jax.Array) -> jax.Array:
     """Variances of weighted particles, [size]."""
-    particles: Any = state.particles
-    mean = state.weights @ particles
-    variance = state.weights @ (particles - mean[None]) ** 2
-    return jnp.maximum(variance, 1e-8)
-
-
-def _moves(step_size: jax.Array, variance: jax.Array) -> dict[str, jax.Array]:
-    """Arguments of Hamiltonian Monte Carlo, with a leading axis of 1: all particles share them."""
-    return {
-        "step_size": step_size[None],
-        "inverse_mass_matrix": variance[None],
-        "num_integration_steps": jnp.full(1, _INTEGRATION_STEPS),
-    }
+    mean = weight @ particles
+    return jnp.maximum(weight @ (particles - mean[None]) ** 2, 1e-8)

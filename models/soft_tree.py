@@ -58,14 +58,37 @@ def leaf_probabilities(
         looked_at = jnp.asarray(x).T[direction]
     else:
         looked_at = direction @ x.T
-    distance = (threshold[:, None] - looked_at) / sharpness
-    left = jax.nn.sigmoid(distance)
+    return _products(paths, (threshold[:, None] - looked_at) / sharpness)
+
+
+@jax.custom_jvp
+def _products(paths: Any, distance: jax.Array) -> jax.Array:
+    """Multiply the probabilities of the ways [n, N] to each leaf; float [n + 1, N]."""
+    return _reach(paths, jax.nn.sigmoid(distance))
+
+
+def _reach(paths: Any, left: jax.Array) -> jax.Array:
     way = jnp.asarray(paths, left.dtype)[..., None]
-    reached = jnp.ones((len(paths), len(x)), left.dtype)
+    reached = jnp.ones((len(paths), left.shape[1]), left.dtype)
     for j in range(paths.shape[1]):  # products of few factors: no logarithm is needed
         # This is left, 1 - left or 1, four times as fast (with its gradient) as a choice of them.
         reached *= (way[:, j] <= 0) + way[:, j] * left[j][None]
     return reached
+
+
+@_products.defjvp
+def _move_products(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    """Differentiate their logarithms: no product is taken twice, and none is divided by."""
+    (paths, distance), (_, moved) = primals, tangents
+    left = jax.nn.sigmoid(distance)
+    reached = _reach(paths, left)
+    way = jnp.asarray(paths, left.dtype)[..., None]
+    # The logarithm of left changes by 1 - left, that of 1 - left by -left.
+    rates = [
+        (jnp.maximum(way[:, j], 0) - jnp.abs(way[:, j]) * left[j][None]) * moved[j][None]
+        for j in range(paths.shape[1])
+    ]
+    return reached, reached * sum(rates)
 
 
 def _is_row(values: Any) -> bool:

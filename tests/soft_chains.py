@@ -45,3 +45,14 @@ def check_moments(values, expected, false_alarm=1e-4):
         error = (value.mean() - truth[name]) / (value.std() / np.sqrt(found[name].ess))
         assert abs(error) < bound, f"{name}: {error:.1f} standard errors"
         assert found[name].r_hat < 1.05
+
+
+def check_frequencies(walk, shapes, expected, false_alarm=1e-4):
+    """Shares of topologies within their Monte Carlo error; a false alarm is one in 10^4."""
+    bound = -stats.norm.ppf(false_alarm / 2 / len(shapes))
+    number = {shape: t for t, shape in enumerate(walk.topologies)}
+    for shape, probability in zip(shapes, expected, strict=True):
+        found = (walk.topology == number.get(shape, -1)).astype(float)[:, 50:]
+        ess = diagnose({"": found})[""].ess
+        error = np.sqrt(probability * (1 - probability) / ess)
+        assert abs(found.mean() - probability) < bound * error, shape

@@ -10,6 +10,8 @@ from scipy.special import logsumexp
 from scipy.stats import chisquare
 from soft_chains import KEY, MODEL, check_moments, parameters, sampled
 
+from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.nuts_kernel import new_chains
 from bdtppl.inference.soft_density import SoftDensity
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.topology import Topology
@@ -47,21 +49,18 @@ def test_one_split_has_the_moments_of_quadrature():
 
 
 @pytree_dataclass
-class Tempered(SoftDensity):
-    """Draws inputs from the square root of their law."""
+class Partial(SoftDensity):
+    """Prefers the second input, in which the prior is uniform."""
 
-    def draw_inputs(self, rng_key, inputs, position, paths, sharpness):
-        log_density = [
-            self.log_density(position, paths, sharpness, inputs=inputs.at[0].set(choice))
-            for choice in range(2)
-        ]
-        return jax.random.categorical(rng_key, jax.numpy.stack(log_density) / 2, shape=(1,))
+    def log_density(self, position, paths, sharpness, power=1.0, inputs=None):
+        found = super().log_density(position, paths, sharpness, power, inputs)
+        return found + 0.7 * inputs.sum()
 
 
 @pytest.mark.slow
 def test_another_law_of_inputs_is_noticed():
     with pytest.raises(AssertionError, match="standard errors"):
-        check_draws(Tempered(MODEL, sp.X, sp.Y, 1, hard_inputs=True))
+        check_draws(Partial(MODEL, sp.X, sp.Y, 1, hard_inputs=True))
 
 
 def test_conditional_laws_by_enumeration():
@@ -76,14 +75,14 @@ def test_conditional_laws_by_enumeration():
         values = [log_density(position, shape.paths, 0.15, 1.0, np.array(p)) for p in pairs]
         law = np.exp(values - logsumexp(values))
         number = np.random.default_rng(0).choice(4, 20_000, p=law)
-        draw = jax.jit(
-            jax.vmap(
-                lambda key, inputs: density.draw_inputs(
-                    key, inputs, jax.numpy.asarray(position), shape.paths, 0.15
-                )
-            )
-        )
-        drawn = np.asarray(draw(jax.random.split(KEY, 20_000), np.array(pairs)[number]))
+    # Steps of no length leave the position where it is.
+    sampler = NUTS(warmup=1, h_init=0.15, h_final=0.15, max_doublings=1)
+    chains = new_chains(np.broadcast_to(position, (20_000, density.size)), np.array(pairs)[number])
+    still = chains.averaging._replace(log_step_size_avg=np.full(20_000, -np.inf))
+    chains = chains._replace(averaging=still, num_warm=np.ones(20_000, np.int32))
+    _, draws = sampler.draw(KEY, density, shape.paths, chains, 1)
+    drawn = draws.inputs[:, 0]
+    np.testing.assert_array_equal(draws.position[:, 0], chains.position)
     counts = np.bincount(drawn @ [2, 1], minlength=4)
 
     assert chisquare(counts, 20_000 * law).pvalue > 1e-4

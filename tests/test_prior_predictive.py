@@ -72,9 +72,8 @@ def test_values_of_one_leaf_are_jointly_student():
     assert stats.kstest(apart / (scale * np.sqrt(2 + 4 / 0.5)), stats.t(6.0).cdf).pvalue < 1e-4
 
 
-@pytest.mark.parametrize(
-    "prior", [DepthDecay(0.7, 1.0), pytest.param(LeafPenalty(1.0), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", [DepthDecay(0.7, 1.0), LeafPenalty(1.0)])
 def test_trees_are_drawn_by_their_prior_probability(prior):
     design = Design.from_matrix(np.arange(3.0)[:, None])
     known = PriorTrees(design, prior).enumerate()
@@ -121,6 +120,6 @@ def test_soft_trees_are_drawn_by_the_prior_of_topologies():
 
 
 def test_equation_8_draws_no_labels():
-    posterior = soft_posterior(SoftClassification((1.0, 1.0)))
+    posterior = soft_posterior(SoftClassification(concentration=(1.0, 1.0)))
     with pytest.raises(ValueError, match="equation 8"):
         draw_soft_prior(np.random.default_rng(0), posterior, TopologyPrior(), 3)

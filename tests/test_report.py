@@ -263,6 +263,8 @@ def test_intervals_that_do_not_hold_are_named():
     assert narrow.endswith("the predictive intervals are too narrow.")
     (wide,) = said(0.3 + 0.4 * uniform)
     assert wide.endswith("the predictive intervals are wider than they need be.")
+    (shape,) = said(np.concatenate([np.linspace(0.06, 0.5, 180), [0.01] * 10, [0.99] * 10]))
+    assert shape.startswith("Targets do not lie where they were predicted")
     (rough,) = cautions(model, Forecasts(y, y, y, uniform, np.where(np.arange(200) < 3, 0.01, 1)))
     assert rough.startswith("For 3 of 200 rows")
 

@@ -7,11 +7,9 @@ import jax
 import numpy as np
 import pytest
 import soft_problems as sp
-from scipy import stats
-from soft_chains import MODEL
+from soft_chains import MODEL, check_frequencies
 
 from bdtppl.inference import rjhmc
-from bdtppl.inference.diagnostics import diagnose
 from bdtppl.inference.nuts import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft_density import SoftDensity
@@ -41,17 +39,6 @@ def exact_probabilities(hard):
 
     weight = np.array([np.exp(PRIOR.log_prob(shape)) * evidence(shape) for shape in SHAPES])
     return weight / weight.sum()
-
-
-def check_frequencies(walk, expected, false_alarm=1e-4):
-    """Shares of topologies within their Monte Carlo error; a false alarm is one in 10^4."""
-    bound = -stats.norm.ppf(false_alarm / 2 / len(SHAPES))
-    number = {shape: t for t, shape in enumerate(walk.topologies)}
-    for shape, probability in zip(SHAPES, expected, strict=True):
-        found = (walk.topology == number.get(shape, -1)).astype(float)[:, 50:]
-        ess = diagnose({"": found})[""].ess
-        error = np.sqrt(probability * (1 - probability) / ess)
-        assert abs(found.mean() - probability) < bound * error, shape
 
 
 def walked(draws, chains=16, hard=False, settings=SETTINGS, rows=ROWS):
@@ -84,7 +71,7 @@ def test_arrays_of_a_walk():
 @pytest.mark.slow
 @pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
 def test_frequencies_of_topologies(hard):
-    check_frequencies(walked(1500, hard=hard), exact_probabilities(hard))
+    check_frequencies(walked(1500, hard=hard), SHAPES, exact_probabilities(hard))
 
 
 @pytest.mark.slow
@@ -100,7 +87,7 @@ def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
 
     monkeypatch.setattr(rjhmc._Run, "_proposed", lost)
     with pytest.raises(AssertionError):
-        check_frequencies(walked(1500), exact_probabilities(hard=False))
+        check_frequencies(walked(1500), SHAPES, exact_probabilities(hard=False))
 
 
 def test_what_a_jump_keeps():

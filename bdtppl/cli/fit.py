@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import UserError, note, notes_after, refusing
+from bdtppl.cli.console import UserError, note, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
     from bdtppl.prior_files import PriorFile
@@ -442,15 +442,17 @@ def fit(
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
     with notes_after(), located(file):
-        report_fit(
+        summary = report_fit(
             Problem(f"{target} in {table}", features, goal, weights=weights),
             model.value,
             settings,
             {"table": str(table)},
             out=out,
             report=_report_path(report, table, out),
-            as_json=as_json,
+            quiet=as_json,
         )
+    if as_json:
+        say_json(summary)
 
 
 def _report_path(wanted: bool, table: Path, out: Path | None) -> Path | None:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
+from bdtppl.cli.console import UserError, refusing, say, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
@@ -99,8 +99,8 @@ def report_fit(
     *,
     out: Path | None = None,
     report: Path | None = None,
-    as_json: bool = False,
-) -> None:
+    quiet: bool = False,
+) -> dict[str, Any]:
     """Fit an estimator, print its summary, and write all there is into a folder.
 
     Parameters
@@ -117,11 +117,16 @@ def report_fit(
         The folder; None to write nothing.
     report
         Where to write the report; None for none.
-    as_json
-        Whether to print the summary as JSON and nothing else.
+    quiet
+        Whether to print nothing.
+
+    Returns
+    -------
+    dict
+        The summary, with JSON types alone.
     """
     target = problem.target
-    if not as_json:
+    if not quiet:
         say(_opening(problem))
     model = ESTIMATORS[inference][target.task](**settings)
     shows_progress = "progress" in model.get_params()
@@ -143,14 +148,13 @@ def report_fit(
         }
     if report is not None:
         summary["report"] = str(report)
-    if not as_json:
+    if not quiet:
         say(summary_view(summary))
     names = [] if out is None else _write(model, summary, problem, out)
     if report is not None:
         _write_report(model, problem, report)
-    if as_json:
-        say_json(summary)
-        return
+    if quiet:
+        return summary
     saved = {"folder": str(out), "files": ", ".join(names)} if names else {}
     if report is not None:
         saved["report"] = str(report)
@@ -159,6 +163,7 @@ def report_fit(
         say(facts_view(saved))
     else:
         say("\nNothing was saved; --out FOLDER saves the model, figures and the summary.")
+    return summary
 
 
 def _opening(problem: Problem) -> Group:

@@ -14,7 +14,7 @@ def to_onnx(model: Any, rank: int = 0) -> Any:
 
     Its input is ``X``, float32 [m, d], the features that `to_sklearn` describes; its outputs are
     ``label`` and ``probabilities`` [m, c] for classes, ``variable`` [m, 1] for real targets.
-    Predictions are rounded to single precision.
+    Predictions are rounded to single precision; labels that are numbers are whole ones.
 
     Parameters
     ----------
@@ -55,7 +55,11 @@ def to_onnx(model: Any, rank: int = 0) -> Any:
 
     tree = to_sklearn(model, rank)
     inputs = [("X", FloatTensorType([None, tree.n_features_in_]))]
-    options = {"zipmap": False} if hasattr(tree, "classes_") else None
-    return convert_sklearn(
-        tree, name=type(model).__name__, initial_types=inputs, options={id(tree): options or {}}
-    )
+    options = {id(tree): {"zipmap": False}} if hasattr(tree, "classes_") else None
+    name = type(model).__name__
+    converted: Any = convert_sklearn(tree, name=name, initial_types=inputs, options=options)
+    for node in converted.graph.node:
+        for attribute in node.attribute:  # skl2onnx sends all missing values to the right
+            if attribute.name == "nodes_missing_value_tracks_true":
+                attribute.ints[:] = tree.tree_.missing_go_to_left.tolist()
+    return converted

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.bands import percent
-from bdtppl.plotting.colours import ACCENT, INK, LINE, tint
+from bdtppl.plotting.colours import INK, LINE, tint
 from bdtppl.plotting.forecasts import Forecasts
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ def plot_calibration(
 ) -> "Axes":
     """Draw how well predicted probabilities agree with what happened, with bands of chance.
 
-    A classifier: rows are put in bins of equal numbers by a predicted probability, and each bin's
-    observed frequency is drawn against its mean probability. Bars hold the frequency with
+    A classifier: rows are put in bins of equal widths by a predicted probability, and each bin's
+    observed frequency is drawn against its mean probability, with its number of rows. Bars hold the
+    frequency with
     probability 0.9 where the predictions are right (Brocker and Smith 2007); they are quantiles of
     the sum of the bin's Bernoulli variables.
 
@@ -56,7 +57,7 @@ def plot_calibration(
         Classification: the class whose probability is looked at. Default: of two classes the
         second; of more classes the most probable one of each row.
     bins
-        Number of bins, at most.
+        Number of bins; those without rows are left out.
     kind
         Regression: which figure.
     ax
@@ -166,7 +167,9 @@ def _draw_pit(ax: "Axes", cdf: np.ndarray, bins: int) -> "Axes":
     height = np.histogram(cdf, edges)[0] * bins / len(cdf)
     ends = stats.binom.ppf([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], len(cdf), 1 / bins)
     low, high = ends * bins / len(cdf)
-    ax.bar(edges[:-1], height, 1 / bins, align="edge", color=ACCENT, edgecolor="white", gid="pit")
+    ax.bar(
+        edges[:-1], height, 1 / bins, align="edge", color=tint(0.55), edgecolor="white", gid="pit"
+    )
     band = ax.axhspan(low, high, color=INK, alpha=0.12, linewidth=0, zorder=3)
     band.set(label=f"{percent(_LEVEL)} of chance", gid="band")
     ax.axhline(1, color=INK, linestyle="--", linewidth=0.8, label="right predictions", zorder=4)

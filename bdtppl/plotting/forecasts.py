@@ -26,7 +26,7 @@ def observed_targets(model: Any, y: Any, num_rows: int) -> np.ndarray:
         return y.astype(float)
     unknown = np.setdiff1d(y, model.classes_)
     if len(unknown):
-        raise ValueError(f"y has the class {unknown[0]!r}, which the model does not know.")
+        raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which the model does not know.")
     return np.searchsorted(model.classes_, y)
 
 

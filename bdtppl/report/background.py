@@ -121,7 +121,9 @@ def evidence(subject: Subject) -> Iterator[Block]:
         )
     if "entropy" in summary:
         size = np.exp(summary["entropy"])
-        facts["entropy"] = f"{summary['entropy']:.2f} nats, as of {size:,.3g} equally likely trees"
+        facts["entropy"] = (
+            f"{summary['entropy']:.2f} nats, as of {_about(size)} equally likely trees"
+        )
     if "expected_leaves" in summary:
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
     if "log evidence" in facts:
@@ -143,6 +145,10 @@ def evidence(subject: Subject) -> Iterator[Block]:
             f"curve says that the choice matters little; a peak far from the dashed line says "
             f"that the data would have it otherwise.",
         )
+
+
+def _about(count: float) -> str:
+    return f"{count:,.0f}" if 10 <= count < 1e6 else f"{count:.3g}"
 
 
 def _swept(model: Any) -> str | None:

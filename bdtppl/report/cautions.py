@@ -8,6 +8,7 @@ from scipy import stats
 
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.weighted import WeightedTrees
+from bdtppl.inference.evidence import pareto_k
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 
@@ -21,7 +22,8 @@ _PROBABLE = 0.01  # topologies of less are nothing to worry about
 _FEWEST_BINS = 5
 _LEAST_EFFICIENCY = 0.05  # of leaving a row out by weights
 _LEVEL = 0.9
-_FALSE_ALARM = 0.01
+_FALSE_ALARM = 0.001
+_PARTS = 10  # of the unit interval, in which laws are tested
 
 
 def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
@@ -73,13 +75,21 @@ def _of_room(model: Any) -> Iterator[str]:
 
 
 def _of_weights(model: Any) -> Iterator[str]:
-    if isinstance(model, WeightedTrees):
-        size = model.summary()["effective_size"]
-        if size < _FEWEST_DRAWS:
-            yield (
-                f"The weighted trees are worth only {size:.0f} equally weighted ones: "
-                f"probabilities and predictions are rough."
-            )
+    if not isinstance(model, WeightedTrees):
+        return
+    size = model.summary()["effective_size"]
+    if size < _FEWEST_DRAWS:
+        yield (
+            f"The weighted trees are worth only {size:.0f} equally weighted ones: probabilities "
+            f"and predictions are rough."
+        )
+    is_importance = getattr(model, "ensemble", "") == "importance"  # of draws by one law
+    shape = pareto_k(model.posterior_.log_weights) if is_importance else -np.inf
+    if shape > _LARGEST_PARETO_K:
+        yield (
+            f"Few trees carry most of the weight (Pareto k {shape:.2f}, more than "
+            f"{_LARGEST_PARETO_K}): how far the estimates are off cannot be told."
+        )
 
 
 def _of_evidence(model: Any) -> Iterator[str]:
@@ -136,11 +146,22 @@ def _of_forecasts(forecasts: Forecasts | None) -> Iterator[str]:
                 f"calibration are rough."
             )
     if forecasts.cdf is not None:
-        inside = coverage(forecasts.cdf, _LEVEL)
-        test = stats.binomtest(int(inside.sum()), len(inside), _LEVEL)
-        if test.pvalue < _FALSE_ALARM:
-            way = "wider than they need be" if inside.mean() > _LEVEL else "too narrow"
-            yield (
-                f"{_LEVEL:.0%} intervals hold {inside.mean():.1%} of the targets, which is not "
-                f"chance: the predictive intervals are {way}."
-            )
+        yield from _of_laws(forecasts.cdf)
+
+
+def _of_laws(cdf: np.ndarray) -> Iterator[str]:
+    """Test whether targets lie where their predictive laws say."""
+    inside = coverage(cdf, _LEVEL)
+    if stats.binomtest(int(inside.sum()), len(inside), _LEVEL).pvalue < _FALSE_ALARM:
+        way = "wider than they need be" if inside.mean() > _LEVEL else "too narrow"
+        yield (
+            f"{_LEVEL:.0%} intervals hold {inside.mean():.1%} of the targets, which is not "
+            f"chance: the predictive intervals are {way}."
+        )
+        return
+    counts, _ = np.histogram(cdf, _PARTS, (0, 1))
+    if len(cdf) >= 5 * _PARTS and stats.chisquare(counts).pvalue < _FALSE_ALARM:
+        yield (
+            "Targets do not lie where they were predicted as often as they should (see the "
+            "calibration): the shape of the predictive distributions is not that of the data."
+        )

@@ -144,7 +144,7 @@ def _findings(subject: Subject) -> list[str]:
         return said
     if subject.classes is not None:
         share = (forecasts.mean.argmax(axis=1) == forecasts.y).mean()
-        said.append(f"It predicts the right class for {share:.1%} of the {subject.which}.")
+        said.append(f"The right class is predicted for {share:.1%} of the {subject.which}.")
     else:
         explained = 1 - ((forecasts.y - forecasts.mean) ** 2).mean() / (forecasts.y.var() or 1.0)
         said.append(

@@ -7,10 +7,11 @@ from typing import Any
 
 from bdtppl.report.blocks import Figure
 
-__all__ = ["picture"]
+__all__ = ["picture", "small_axes"]
 
 _MOST_SVG = 400_000  # bytes from which on a drawing is turned into dots
 _DOTS = 160  # an inch
+_SMALL = (4.6, 3.4)  # inches
 _PIXELS = 96  # of CSS, an inch
 _STYLE = {
     "font.size": 10.0,
@@ -51,6 +52,13 @@ def picture(draw: Callable[[], Any], text: str, caption: str) -> Figure:
             pyplot.close(figure)
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Figure(source, width, height, text, caption)
+
+
+def small_axes() -> Any:
+    """Make axes for a picture that stands beside another one."""
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=_SMALL, layout="constrained")[1]
 
 
 def _saved(figure: Any, **options: Any) -> bytes:

@@ -10,7 +10,7 @@ from bdtppl.plotting import (
     plot_predictive_check,
 )
 from bdtppl.report.blocks import Block, Figure, Figures, Text
-from bdtppl.report.pictures import picture
+from bdtppl.report.pictures import picture, small_axes
 from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
 
@@ -81,6 +81,7 @@ def dependences(subject: Subject) -> Iterator[Block]:
     }
     names = dict.fromkeys(columns[name] for name in subject.shares if name in columns)
     chosen = list(names)[:_DEPENDENCES]
+    what = subject.target if subject.classes is None else f"Probabilities of {subject.target}"
     yield Text(
         "Partial dependence: at each value of a column all rows are given that value, and their "
         "mean predictions are averaged. Bands say how sure the posterior is of the average; they "
@@ -89,9 +90,11 @@ def dependences(subject: Subject) -> Iterator[Block]:
     yield Figures(
         [
             picture(
-                lambda name=name: subject.named(plot_partial_dependence(model, name)),
+                lambda name=name: subject.named(
+                    plot_partial_dependence(model, name, ax=small_axes())
+                ),
                 f"Mean prediction against {name}.",
-                f"{subject.target} against {name}.",
+                f"{what} against {name}.",
             )
             for name in chosen
         ]

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.plotting import plot_structures, plot_topologies, plot_tree
-from bdtppl.report.blocks import Block, Code, Table, Text
+from bdtppl.plotting import plot_topologies, plot_tree
+from bdtppl.report.blocks import Block, Code, Figures, Table, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 
 __all__ = ["trees"]
 
 _MOST_TREES = 10
-_DRAWN_TREES = 4
+_DRAWN_TREES = 5
 _LEAST_SHARE = 0.01  # of the best tree's probability, for a tree to be drawn
 _MOST_LEAVES = 24  # of a tree that is drawn
 _MOST_RULES = 60  # lines
@@ -51,10 +51,15 @@ def trees(subject: Subject) -> Iterator[Block]:
     yield Code("Its rules", _shortened(model.rules()))
     drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_SHARE * probability[0]))
     if drawn > 1 and leaves[:drawn].max() <= _MOST_LEAVES:
-        yield picture(
-            lambda: plot_structures(model, k=drawn),
-            f"Drawings of the {drawn} most probable trees.",
-            f"The {drawn} most probable trees side by side.",
+        yield Figures(
+            [
+                picture(
+                    partial(plot_tree, model, rank),
+                    f"Drawing of tree no. {rank + 1}.",
+                    f"Tree no. {rank + 1} by probability.",
+                )
+                for rank in range(1, drawn)
+            ]
         )
     if len(probability) > 1:
         rows = [

@@ -11,6 +11,7 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -107,16 +108,26 @@ def _activate(dcc: DCC, state: State) -> State:
     new = [m for m, count in proposed.items() if count > dcc.activation_count and m not in explored]
     if not new and not explored:  # none was proposed so often
         new = [max(proposed, key=proposed.__getitem__)]
-    for group in _by_size(new):
-        for each in local.begin(dcc, state.rng_key, group, since=len(state.visited)):
-            explored[each.topology] = each
+    since = len(state.visited)
+    begun = _for_each_size(lambda m: local.begin(dcc, state.rng_key, m, since=since), new)
+    explored |= {each.topology: each for each in begun}
     if dcc.pilot:
         reached = within_reach(dcc, explored, dcc.least_share)
         new = [m for m in new if m in reached]
-    for group in _by_size(new):
-        for each in local.burn_in(dcc, state.rng_key, [explored[m] for m in group]):
-            explored[each.topology] = each
+    burnt_in = _for_each_size(
+        lambda m: local.burn_in(dcc, state.rng_key, [explored[each] for each in m]), new
+    )
+    explored |= {each.topology: each for each in burnt_in}
     return replace(state, explored=explored)
+
+
+def _for_each_size(
+    function: Callable[[list[Topology]], list[Explored]], topologies: Sequence[Topology]
+) -> list[Explored]:
+    """Call a function of topologies of one size, of all sizes at once: some compile, some run."""
+    groups = _by_size(topologies)
+    with ThreadPoolExecutor(max(len(groups), 1)) as workers:
+        return [each for found in workers.map(function, groups) for each in found]
 
 
 def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) -> set[Topology]:

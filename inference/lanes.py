@@ -1,0 +1,155 @@
+"""Any number of chains, of any topologies of a size, in lanes of a compiled function.
+
+On CPUs each thread has some lanes: so many that what a step of compiled code costs by itself is
+shared, and so few that all of their numbers stay near the processor. A lane whose chain has made
+its steps gets the next one. On accelerators all chains have lanes at once.
+
+Chains have random numbers of their own, so it does not matter which lane makes their steps, nor
+beside which others.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Any
+
+import jax
+import numpy as np
+
+from bdtppl.inference.nuts_kernel import Chains, Draws, Lane, Steps, advance, empty_lane
+from bdtppl.inference.precision import in_float32
+
+__all__ = ["LANES", "walk"]
+
+LANES = 8  # of a thread
+_ROUNDS = 256  # of one call of the compiled function
+
+
+def walk(
+    shared: Steps,
+    seeds: np.ndarray,
+    paths: Any,
+    chains: Chains,
+    first: int,
+    stop: int,
+    tell: Callable[[int], None],
+) -> tuple[Chains, Draws]:
+    """Make steps of all chains.
+
+    Parameters
+    ----------
+    shared
+        What all steps share.
+    seeds
+        uint32 [k, 2]; of chains.
+    paths, chains
+        Of each chain, leading axis k.
+    first, stop
+        Numbers of the first step, and of the one to stop before.
+    tell
+        Called with the number of steps that all chains have made, now and then.
+    """
+    run = _Run(shared, seeds, paths, chains, first, stop, tell)
+    on_cpu = jax.default_backend() == "cpu"
+    width = LANES if on_cpu else len(seeds)
+    workers = min(os.cpu_count() or 1, -(-len(seeds) // width)) if on_cpu else 1
+    run.work(width, rehearse=True)  # or else all threads would compile it
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(run.work, width) for _ in range(workers)]:
+            done.result()
+    return run.chains, run.draws
+
+
+class _Run:
+    """Chains that wait for a lane, and what those that had one have come to."""
+
+    def __init__(self, shared, seeds, paths, chains, first, stop, tell):
+        self.shared, self.seeds, self.paths = shared, seeds, paths
+        self.first, self.stop, self.tell = first, stop, tell
+        self.chains = jax.tree.map(np.array, chains)
+        self.draws: Any = None
+        self.waiting: SimpleQueue[int] = SimpleQueue()
+        for number in range(len(seeds)):
+            self.waiting.put(number)
+        self.progress = np.full(len(seeds), first)
+        self.lock = Lock()
+
+    @in_float32
+    def work(self, width: int, *, rehearse: bool = False) -> None:
+        """Make steps in lanes until no chain waits for one."""
+        lanes, paths = self._empty(width)
+        numbers = np.full(width, -1)  # of the chains in lanes
+        begins = np.zeros(width, bool)
+        while True:
+            if not rehearse:
+                lanes, begins = self._fill(lanes, paths, numbers, begins)
+                if (numbers < 0).all():
+                    return
+            found = advance(self.shared, lanes, paths, begins, rounds=_ROUNDS)
+            lanes, begins, made, kept = jax.tree.map(np.asarray, found)
+            self._prepare(kept)
+            if rehearse:
+                return
+            self._collect(lanes, numbers, made, kept)
+
+    def _empty(self, width: int) -> tuple[Lane, Any]:
+        """Lanes without a chain, and places for their paths."""
+        first = jax.tree.map(lambda a: np.repeat(a[:1], width, axis=0), self.chains)
+        paths = jax.tree.map(lambda a: np.repeat(a[:1], width, axis=0), self.paths)
+        return empty_lane(self.shared, first), paths
+
+    def _fill(
+        self, lanes: Lane, paths: Any, numbers: np.ndarray, begins: np.ndarray
+    ) -> tuple[Lane, np.ndarray]:
+        """Give lanes without a chain the next ones."""
+        free = []
+        for place in np.flatnonzero(numbers < 0):
+            with suppress(Empty):
+                numbers[place] = self.waiting.get_nowait()
+                free.append(place)
+        if not free:
+            return lanes, begins
+        lanes, begins = jax.tree.map(np.array, (lanes, begins))
+        chosen = numbers[free]
+
+        def put(whole, each):
+            whole[free] = each[chosen]
+
+        jax.tree.map(put, (lanes.chain, paths), (self.chains, self.paths))
+        lanes.seed[free] = self.seeds[chosen]
+        lanes.step[free], lanes.stop[free], begins[free] = self.first, self.stop, True
+        return lanes, begins
+
+    def _prepare(self, kept: Draws) -> None:
+        """Make room for what is kept."""
+        with self.lock:
+            if self.draws is None:
+                room = len(self.seeds), self.stop - self.first
+                self.draws = jax.tree.map(lambda a: np.empty((*room, *a.shape[2:]), a.dtype), kept)
+
+    def _collect(self, lanes: Lane, numbers: np.ndarray, made: np.ndarray, kept: Draws) -> None:
+        """Keep the steps made, and take out chains that have made all."""
+        for place, number in enumerate(numbers):
+            if number < 0:
+                continue
+            rows = made[:, place]
+            start, stop = self.progress[number], int(lanes.step[place])
+            where = slice(start - self.first, stop - self.first)
+
+            def put(whole, each, number=number, where=where, rows=rows, place=place):
+                whole[number, where] = each[rows, place]
+
+            jax.tree.map(put, self.draws, kept)
+            self.progress[number] = stop
+            if stop == self.stop:
+
+                def take(whole, each, number=number, place=place):
+                    whole[number] = each[place]
+
+                jax.tree.map(take, self.chains, lanes.chain)
+                numbers[place] = -1
+        with self.lock:
+            self.tell(int(self.progress.min()))

@@ -1,0 +1,136 @@
+"""Trajectories made point by point against the usual recursion over subtrees."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bdtppl.inference import trajectory
+from bdtppl.inference.trajectory import begin, extend
+
+PRECISION = np.array([[1.0, 0.6], [0.6, 4.0]])
+INVERSE_MASS = np.array([1.5, 0.4])
+STEP_SIZE, MOST_DOUBLINGS = 0.07, 7
+
+
+def log_density(position):
+    return -position @ PRECISION @ position / 2
+
+
+def gradient(position):
+    return -PRECISION @ position
+
+
+def leapfrog(position, momentum, direction):
+    step = direction * STEP_SIZE
+    half = momentum + step / 2 * gradient(position)
+    position = position + step * INVERSE_MASS * half
+    return position, half + step / 2 * gradient(position)
+
+
+def turns(points):
+    """Whether the ends of points, from left to right, come nearer to each other."""
+    momenta = np.array([momentum for _, momentum in points])
+    way = (momenta.sum(axis=0) - (momenta[0] + momenta[-1]) / 2) * INVERSE_MASS
+    return momenta[0] @ way <= 0 or momenta[-1] @ way <= 0
+
+
+def subtree(point, depth, direction):
+    """Points of a subtree in the order of their making, and whether it is whole."""
+    if depth == 0:
+        return [leapfrog(*point, direction)], True
+    first, is_whole = subtree(point, depth - 1, direction)
+    if not is_whole:
+        return first, False
+    second, is_whole = subtree(first[-1], depth - 1, direction)
+    points = first + second
+    return points, is_whole and not turns(points)
+
+
+def by_recursion(position, momentum, directions):
+    """Points of a whole trajectory, from left to right, and the number of steps."""
+    points = [(position, momentum)]
+    num_steps = 0
+    for depth, direction in enumerate(directions):
+        new, is_whole = subtree(points[-1 if direction > 0 else 0], depth, direction)
+        num_steps += len(new)
+        if not is_whole:
+            break
+        points = points + new if direction > 0 else new[::-1] + points
+        if turns(points):
+            break
+    return points, num_steps
+
+
+@jax.jit
+def point_by_point(position, momentum, uniform):
+    def add(carry):
+        found, number = carry
+        found = extend(found, log_density, STEP_SIZE, INVERSE_MASS, uniform[number])
+        return found, number + 1
+
+    start = begin(position, momentum, MOST_DOUBLINGS), 0
+    return jax.lax.while_loop(lambda carry: ~carry[0].is_over, add, start)[0]
+
+
+def check_agreement(repeats=40):
+    rng = np.random.default_rng(0)
+    lengths = []
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        for _ in range(repeats):
+            position, momentum = rng.normal(size=(2, 2))
+            uniform = rng.random((200, 3))
+            # A direction is drawn where a doubling begins, after 1, 2, 4, ... evaluations.
+            at = uniform[2 ** np.arange(MOST_DOUBLINGS) - 1, 2]
+            points, num_steps = by_recursion(position, momentum, np.where(at < 0.5, 1, -1))
+            found = point_by_point(position, momentum, uniform)
+            assert found.num_steps == num_steps
+            assert not found.is_divergent
+            drawn = np.array([where for where, _ in points]) - np.asarray(found.draw.position)
+            assert np.abs(drawn).sum(axis=1).min() < 1e-10
+            lengths.append(num_steps)
+    assert len(set(lengths)) > 5
+
+
+def test_trajectories_are_those_of_the_recursion():
+    check_agreement()
+
+
+def test_subtrees_that_turn_back_unnoticed_are_found_out(monkeypatch):
+    def deaf(old, momentum, total, inverse_mass):
+        _, first, sum_before = kept(old, momentum, total, inverse_mass)
+        return jnp.bool_(False), first, sum_before
+
+    kept = trajectory._subtrees
+    monkeypatch.setattr(trajectory, "_subtrees", deaf)
+    point_by_point.clear_cache()
+    with pytest.raises(AssertionError):
+        check_agreement()
+    point_by_point.clear_cache()
+
+
+def test_draws_are_taken_by_their_weights():
+    """Of trajectories that never turn, all points have the share of their densities."""
+    repeats, uniform = 4000, np.random.default_rng(1).random((4000, 9, 3))
+
+    def added(found, uniform):
+        return extend(found, log_density, 0.05, INVERSE_MASS, uniform), None
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=0)
+    def run(uniform):
+        start = begin(jnp.array([2.0, -1.0]), jnp.array([0.5, 1.0]), 1)
+        return jax.lax.scan(added, start, uniform)[0]
+
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        found = run(uniform[:, :2])
+    assert (found.num_steps == 1).all()
+    moved = (np.asarray(found.draw.position) != [2.0, -1.0]).any(axis=1)
+    # The second point is taken with probability min(1, its weight over the first one's).
+    ratio = np.exp(-(np.asarray(found.subtree_draw.energy) - np.asarray(found.start)))
+    expected = np.minimum(ratio, 1)
+    error = np.sqrt((expected * (1 - expected)).sum()) + 1e-9
+    assert abs(moved.sum() - expected.sum()) < 4 * error + 1e-6
+    del repeats
