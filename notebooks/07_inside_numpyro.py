@@ -62,7 +62,7 @@ print(f"{grammar.num_subproblems:,} sets of rows, {grammar.num_productions:,} wa
 def hyperparameters():
     """Draw a tree prior and a leaf family."""
     alpha = numpyro.sample("alpha", dist.Beta(2.0, 1.0))  # how readily the root splits
-    noise = numpyro.sample("noise", dist.HalfNormal(1.0))  # sd within leaves
+    noise = numpyro.sample("noise", dist.LogNormal(-0.4, 0.4))  # sd within leaves
     alike = numpyro.sample("alike", dist.Gamma(2.0, 1.0))  # how alike the leaves' variances are
     leaf = NormalInverseGamma(0.0, 0.5, 1.0 + alike, alike * noise**2, centre=0.0)
     return DepthDecay(alpha, 1.0), leaf
@@ -79,16 +79,16 @@ def model(y=None):
 # are.
 
 # %%
-imagined = Predictive(model, num_samples=40)(jax.random.key(1))["y"]
+imagined = Predictive(model, num_samples=20)(jax.random.key(1))["y"]
 fig, ax = plt.subplots(figsize=(6.4, 3), layout="constrained")
 bins = np.linspace(-4, 4, 41)
-for i, one in enumerate(imagined[:40]):
+for i, one in enumerate(imagined):
     ax.hist(
         np.clip(one, -4, 4),
         bins,
         histtype="step",
         color=BLUE,
-        alpha=0.2,
+        alpha=0.35,
         density=True,
         label="prior predictive" if i == 0 else None,
     )
