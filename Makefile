@@ -16,7 +16,7 @@ WORKERS := 2
 PYTEST_FLAGS :=
 BENCHMARKS := exact greedy_modal metropolis particle
 
-.PHONY: help demo test slow lint types doctest wheel notebooks bench clean
+.PHONY: help demo test slow lint types doctest wheel notebooks docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,11 @@ types: $(VENV)/installed-dev  ## static types, read from an installed wheel
 notebooks: $(VENV)/installed-dev  ## execute the notebooks in place
 	$(RUN) tests/execute_notebooks.py
 
+docs: $(VENV)/installed-docs  ## the documentation, into build/docs, with the links in it checked
+	MPLBACKEND=Agg $(RUN) -m sphinx --quiet --fail-on-warning --keep-going \
+		--doctree-dir build/doctrees docs build/docs
+	$(RUN) docs/check_links.py build/docs
+
 clean:  ## remove the environment and whatever was built
 	rm -rf $(VENV) build dist *.egg-info bdtppl-demo
 
@@ -59,6 +64,10 @@ $(RUN):
 
 $(VENV)/installed: pyproject.toml | $(RUN)
 	$(RUN) -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(RUN) -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -20,7 +20,8 @@ if find_spec("bdtppl.models") is None:
     )
 
 if TYPE_CHECKING:
-    from bdtppl import datasets, inference, models
+    from bdtppl import datasets, export, inference, models
+    from bdtppl.comparison import compare
     from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
     from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
     from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
@@ -30,14 +31,20 @@ if TYPE_CHECKING:
     from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
     from bdtppl.plotting import (
         plot_boundaries,
+        plot_calibration,
+        plot_comparison,
         plot_density,
+        plot_evidence,
+        plot_partial_dependence,
         plot_partitions,
         plot_predictive,
+        plot_predictive_check,
         plot_structures,
         plot_topologies,
         plot_trajectories,
         plot_tree,
     )
+    from bdtppl.report import write_report
     from bdtppl.storage import load
 
 __all__ = [
@@ -55,21 +62,29 @@ __all__ = [
     "ParticleTreeRegressor",
     "RJHMCTreeClassifier",
     "RJHMCTreeRegressor",
+    "compare",
     "datasets",
+    "export",
     "inference",
     "load",
     "models",
     "plot_boundaries",
+    "plot_comparison",
+    "plot_calibration",
     "plot_density",
+    "plot_evidence",
+    "plot_partial_dependence",
     "plot_partitions",
     "plot_predictive",
+    "plot_predictive_check",
     "plot_structures",
     "plot_topologies",
     "plot_trajectories",
     "plot_tree",
+    "write_report",
 ]
 
-_SUBMODULES = ("datasets", "inference", "models")
+_SUBMODULES = ("datasets", "export", "inference", "models")
 
 _DEFINED_IN = {
     "DCCTreeClassifier": "bdtppl.estimators.dcc",
@@ -86,15 +101,22 @@ _DEFINED_IN = {
     "ParticleTreeRegressor": "bdtppl.estimators.particle",
     "RJHMCTreeClassifier": "bdtppl.estimators.rjhmc",
     "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
+    "compare": "bdtppl.comparison",
     "load": "bdtppl.storage",
     "plot_boundaries": "bdtppl.plotting",
+    "plot_comparison": "bdtppl.plotting",
+    "plot_calibration": "bdtppl.plotting",
     "plot_density": "bdtppl.plotting",
+    "plot_evidence": "bdtppl.plotting",
+    "plot_partial_dependence": "bdtppl.plotting",
     "plot_partitions": "bdtppl.plotting",
     "plot_predictive": "bdtppl.plotting",
+    "plot_predictive_check": "bdtppl.plotting",
     "plot_structures": "bdtppl.plotting",
     "plot_topologies": "bdtppl.plotting",
     "plot_trajectories": "bdtppl.plotting",
     "plot_tree": "bdtppl.plotting",
+    "write_report": "bdtppl.report",
 }
 
 

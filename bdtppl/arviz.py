@@ -10,7 +10,8 @@ The data tree is built with xarray alone and serves ArviZ 1 as it is; `for_insta
 it for ArviZ 0.
 """
 
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,9 +24,40 @@ from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.soft_groups import label_soft_draws
 
-__all__ = ["for_installed_arviz", "to_arviz"]
+__all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
 _TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
+
+
+class PriorDraws(NamedTuple):
+    """Draws from the prior.
+
+    Attributes
+    ----------
+    described
+        Numbers that describe the trees, [chain, draw, ...].
+    targets
+        [chain, draw, obs]; targets of the observations' rows given each tree and no target.
+    """
+
+    described: xr.Dataset
+    targets: np.ndarray
+
+
+class PsisLoo(NamedTuple):
+    """Leave-one-out predictions by Pareto smoothed importance sampling.
+
+    Attributes
+    ----------
+    log_density
+        float64 [obs]; log density or probability of each observation given all others.
+    pareto_k
+        float64 [obs]; shape of the largest importance ratios. Above 0.7 the estimate is not to be
+        relied on.
+    """
+
+    log_density: np.ndarray
+    pareto_k: np.ndarray
 
 
 def to_arviz(
@@ -34,6 +66,7 @@ def to_arviz(
     random_state: int | np.random.RandomState | None = None,
     classes: Any = None,
     inference: str | None = None,
+    prior: PriorDraws | None = None,
 ) -> xr.DataTree:
     """Lay out a posterior as ArviZ expects it.
 
@@ -53,6 +86,8 @@ def to_arviz(
         Class labels [c], for classification: y is an index into them.
     inference
         How the posterior was got; named in the attributes.
+    prior
+        Draws from the prior; the estimators' method ``to_arviz`` makes them.
 
     Returns
     -------
@@ -71,6 +106,8 @@ def to_arviz(
             ``y`` [obs].
         constant_data
             ``X`` [obs, feature] (NaN is missing), ``row`` [obs].
+        prior, prior_predictive
+            Likewise of draws from the prior, if there are any; draws of their own.
         trees
             The arrays of `bdtppl.models.tree.Tree`, as ``node_feature``, ``node_threshold``, ...
             [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
@@ -116,7 +153,7 @@ def to_arviz(
     weighted = {}
     if isinstance(posterior, Posterior) and posterior.log_weights is not None:
         weighted["effective_size"] = float(1 / (posterior.weights**2).sum())
-        posterior = posterior.resampled(seed)
+    posterior = _equally_weighted(posterior, seed)
     row = posterior.row
     matrix, y = posterior.matrix[row], posterior.y[row]
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
@@ -131,14 +168,20 @@ def to_arviz(
     labels = {} if classes is None else {"class": class_labels(classes)}
     about_y = {} if classes is None else {"description": "index into the coordinate class"}
 
-    def pointwise(values: np.ndarray) -> xr.Dataset:
+    def pointwise(values: np.ndarray, draws: Any = draws) -> xr.Dataset:
         variable = (("chain", "draw", "obs"), values, about_y)
         return xr.Dataset({"y": variable}, draws | obs | labels)
 
-    if isinstance(posterior, Posterior):
-        groups["log_likelihood"] = pointwise(_without_ties(posterior.log_likelihood())[..., row])
-    elif posterior.has_pointwise_likelihood:
-        groups["log_likelihood"] = pointwise(posterior.log_likelihood())
+    if posterior.has_pointwise_likelihood:
+        log_likelihood = _log_likelihood(posterior)
+        groups["log_likelihood"] = pointwise(log_likelihood)
+        if "log_likelihood" not in groups["sample_stats"]:
+            total = ("chain", "draw"), log_likelihood.sum(axis=-1)
+            groups["sample_stats"] = groups["sample_stats"].assign(log_likelihood=total)
+    if prior is not None:
+        own = {name: prior.described.coords[name] for name in ("chain", "draw")}
+        groups["prior"] = prior.described
+        groups["prior_predictive"] = pointwise(prior.targets, own)
     groups |= {
         "posterior_predictive": pointwise(predictive),
         "observed_data": xr.Dataset({"y": ("obs", y, about_y)}, obs | labels),
@@ -182,6 +225,64 @@ def for_installed_arviz(data: xr.DataTree) -> Any:
     if hasattr(arviz, "from_datatree"):
         return arviz.from_datatree(data)
     return data
+
+
+def psis_loo(
+    posterior: Posterior | SoftPosterior, *, random_state: int | np.random.RandomState | None = None
+) -> PsisLoo:
+    """Estimate by PSIS-LOO how well each observation is predicted from all others.
+
+    Parameters
+    ----------
+    posterior
+        Draws of trees; weighted ones are resampled, as in `to_arviz`.
+    random_state
+        Seed or generator of the resampling, in scikit-learn's sense.
+
+    Raises
+    ------
+    ValueError
+        If rows have no likelihood of their own (equation 8 of Cochrane et al. 2024).
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> model = ExactTreeClassifier(random_state=0).fit([[0], [1], [2], [3]] * 9, [0, 0, 1, 1] * 9)
+    >>> psis_loo(model.posterior_, random_state=0).log_density.sum().round()
+    np.float64(-4.0)
+    """
+    import arviz
+
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    posterior = _equally_weighted(posterior, seed)
+    log_likelihood = _log_likelihood(posterior)
+    axes = ("chain", "draw", "obs")
+    data = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"num_leaves": (axes[:2], posterior.num_leaves)}),
+            "log_likelihood": xr.Dataset({"y": (axes, log_likelihood)}),
+        }
+    )
+    with warnings.catch_warnings():  # the shapes of the tails are handed on
+        warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto")
+        warnings.simplefilter("ignore", RuntimeWarning)  # weights of a tail that overflow are 0
+        found = arviz.loo(for_installed_arviz(data), pointwise=True)
+    log_density = found.elpd_i if hasattr(found, "elpd_i") else found.loo_i
+    return PsisLoo(log_density.values, found.pareto_k.values)
+
+
+def _equally_weighted(posterior: Posterior | SoftPosterior, seed: int) -> Posterior | SoftPosterior:
+    """Resample weighted draws: ArviZ knows no weights."""
+    if isinstance(posterior, Posterior) and posterior.log_weights is not None:
+        return posterior.resampled(seed)
+    return posterior
+
+
+def _log_likelihood(posterior: Posterior | SoftPosterior) -> np.ndarray:
+    """Log likelihood of each observation given a draw, float64 [chain, draw, obs]."""
+    if isinstance(posterior, SoftPosterior):
+        return posterior.log_likelihood()
+    return _without_ties(posterior.log_likelihood())[..., posterior.row]
 
 
 def _without_ties(log_likelihood: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +21,31 @@ from sklearn.utils import check_random_state
 
 from bdtppl.dataset_sources import SOURCES
 
-__all__ = ["Dataset", "available", "load", "make_cgm", "make_hidden_xor", "make_wu"]
+__all__ = ["Dataset", "available", "load", "make_cgm", "make_hidden_xor", "make_wu", "state"]
 
 RandomState = int | np.random.RandomState | None
 
 
 class Dataset(NamedTuple):
-    """A table with its target."""
+    """A table with its target.
+
+    Attributes
+    ----------
+    X
+        Features, [n, d]: float64 with NaN where a value is missing. Where a column holds words, an
+        object array: floats in the columns of numbers, strings (None if missing) in those of words.
+    y
+        Target, [n]: float64 for regression, integer or string labels for classification.
+    feature_names
+        Names of the d columns of X.
+    target_name
+        Name of the target.
+    """
 
     X: NDArray
-    """Features, [n, d]: float64 with NaN where a value is missing. Where a column holds words, an
-    object array: floats in the columns of numbers, strings (None if missing) in those of words."""
     y: NDArray
-    """Target, [n]: float64 for regression, integer or string labels for classification."""
     feature_names: tuple[str, ...]
-    """Names of the d columns of X."""
     target_name: str
-    """Name of the target."""
 
 
 def make_wu(
@@ -212,6 +220,37 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in SOURCES if folder and _path(folder, name).is_file())
 
 
+def state(name: str) -> Literal["present", "missing", "altered"]:
+    """Say whether `load` would find the file of a table as it knows it.
+
+    Parameters
+    ----------
+    name
+        One of `bdtppl.dataset_sources.SOURCES`.
+
+    Returns
+    -------
+    str
+        "altered" where a file has the name but other content; "missing" also where ``BDTPPL_DATA``
+        is not set.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Examples
+    --------
+    >>> state("haberman") in ("present", "missing", "altered")
+    True
+    """
+    _require_known(name)
+    if name not in available():
+        return "missing"
+    content = _path(os.environ["BDTPPL_DATA"], name).read_bytes()
+    return "present" if _sha256(content) == SOURCES[name].sha256 else "altered"
+
+
 def load(name: str) -> Dataset:
     """Read a table from the folder that the environment variable ``BDTPPL_DATA`` names.
 
@@ -238,8 +277,7 @@ def load(name: str) -> Dataset:
     >>> X.shape, feature_names  # doctest: +SKIP
     ((306, 3), ('age', 'operation_year', 'positive_axillary_nodes'))
     """
-    if name not in SOURCES:
-        raise ValueError(f"name must be one of {', '.join(SOURCES)}; got {name!r}.")
+    _require_known(name)
     source = SOURCES[name]
     folder = os.environ.get("BDTPPL_DATA")
     if not folder:
@@ -254,7 +292,7 @@ def load(name: str) -> Dataset:
             f"which can be had from: {source.origin}."
         )
     content = path.read_bytes()
-    sha256 = hashlib.sha256(content).hexdigest()
+    sha256 = _sha256(content)
     if sha256 != source.sha256:
         raise ValueError(
             f"{path} is not the {name}.csv that bdtppl knows (its sha256 is {sha256}, wanted is "
@@ -270,6 +308,15 @@ def load(name: str) -> Dataset:
         tuple(feature_names),
         target_name,
     )
+
+
+def _require_known(name: str) -> None:
+    if name not in SOURCES:
+        raise ValueError(f"name must be one of {', '.join(SOURCES)}; got {name!r}.")
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _path(folder: str, name: str) -> Path:

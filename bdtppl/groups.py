@@ -5,7 +5,7 @@ describe each tree; ``sample_stats``, what the inference reports of each draw; a
 trees themselves. Axes are named chain, draw, node, feature, and class or statistic.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from bdtppl.models.tree import Tree
 
 __all__ = [
     "class_labels",
+    "describe_trees",
     "label_draws",
     "label_sample_stats",
     "label_trees",
@@ -70,9 +71,8 @@ def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Da
     dict
         The groups ``posterior``, ``sample_stats`` and ``trees`` of `bdtppl.arviz.to_arviz`.
     """
-    trees, names = posterior.trees, list(posterior.design.names)
-    draws = {"chain": range(trees.batch_shape[0]), "draw": range(trees.batch_shape[1])}
-    splits_on = np.stack([(trees.feature == j).sum(-1) for j in range(len(names))], axis=-1)
+    trees, described = posterior.trees, describe_trees(posterior.trees, posterior.names)
+    draws = {name: described.coords[name] for name in ("chain", "draw")}
     reported = dict(posterior.sample_stats)
     if posterior.log_weights is not None:
         reported["log_weight"] = posterior.log_weights
@@ -80,19 +80,26 @@ def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Da
     if isinstance(posterior.leaf, DirichletCategorical):
         axis, labels = "class", labels if classes is None else class_labels(classes)
     return {
-        "posterior": xr.Dataset(
-            {
-                "num_leaves": (("chain", "draw"), trees.num_leaves),
-                "max_leaf_depth": (("chain", "draw"), trees.depth),
-                "splits_on": (("chain", "draw", "feature"), splits_on),
-            },
-            draws | {"feature": names},
-        ),
+        "posterior": described,
         "sample_stats": label_sample_stats(reported, draws),
         "trees": label_trees(trees)
         .assign({"node_statistics": (("chain", "draw", "node", axis), posterior.statistics)})
         .assign_coords({axis: labels}),
     }
+
+
+def describe_trees(trees: Tree, names: Sequence[str]) -> xr.Dataset:
+    """Label the numbers that describe draws of trees [chain, draw] on named features."""
+    splits_on = np.stack([(trees.feature == j).sum(-1) for j in range(len(names))], axis=-1)
+    chains, draws = trees.batch_shape
+    return xr.Dataset(
+        {
+            "num_leaves": (("chain", "draw"), trees.num_leaves),
+            "max_leaf_depth": (("chain", "draw"), trees.depth),
+            "splits_on": (("chain", "draw", "feature"), splits_on),
+        },
+        {"chain": range(chains), "draw": range(draws), "feature": list(names)},
+    )
 
 
 def label_sample_stats(

@@ -1,7 +1,8 @@
 """A summary of a fit as people read it, within 80 columns."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,11 +10,53 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["facts_view", "summary_view"]
+from bdtppl.rendering import as_html, as_text
 
-_BAR = 24  # characters
+__all__ = [
+    "Summary",
+    "facts_view",
+    "prior_view",
+    "structures_view",
+    "summarised",
+    "summary_view",
+]
+
+_WIDTH = 80  # characters
+_BAR = 24
 _MOST_FEATURES = 12
 _MOST_RULES = 40  # lines
+
+
+class Summary(dict):
+    """A fit summed up with JSON types alone; it prints, and shows in notebooks, as people read it.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
+    >>> summary = ExactTreeClassifier().fit(X, y).summary()
+    >>> summary["map_leaves"], str(summary).splitlines()[5]
+    (2, '  log evidence     -8.212')
+    """
+
+    def __or__(self, other: Any) -> "Summary":
+        return Summary({**self, **other})
+
+    def __str__(self) -> str:
+        return as_text(summary_view(self), _WIDTH)
+
+    def _repr_html_(self) -> str:
+        return as_html(summary_view(self), _WIDTH)
+
+
+def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summary]:
+    """Let a method ``summary`` return a `Summary`."""
+
+    @wraps(method)
+    def printed(self: Any) -> Summary:
+        return Summary(method(self))
+
+    return printed
 
 
 def summary_view(summary: Mapping[str, Any]) -> RenderableType:
@@ -177,6 +220,105 @@ def facts_view(facts: Mapping[str, str]) -> RenderableType:
     for name, value in facts.items():
         table.add_row(name, Text(value))
     return _indented(table)
+
+
+def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableType:
+    """Lay out a `bdtppl.structures.Structures` for a terminal.
+
+    Parameters
+    ----------
+    summary
+        Its ``summary()``.
+    consensus
+        Rules of the consensus tree; empty where there is none.
+    """
+    number = summary["credible_set_90"]
+    facts = {
+        "distinct": f"{_counted(summary['structures'], 'structure')} listed",
+        "credible set": "more than these hold 90 %"
+        if number is None
+        else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
+        "entropy": "unknown"
+        if summary["entropy"] is None
+        else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
+        f"{_size(summary['entropy'])}",
+    }
+    if summary["diagnostics"]:
+        facts["agreement"] = _agreement(summary["diagnostics"])
+    if summary["pareto_k"] is not None:
+        facts["weights"] = f"Pareto k {summary['pareto_k']:.2f} (at most 0.7 is good)"
+    trees = Table.grid(padding=(0, 2))
+    for each in summary["most_probable"]:
+        used = each["splits_on"]
+        trees.add_row(
+            _with_error(each),
+            _leaves(each["leaves"]),
+            Text(used if isinstance(used, str) else f"on {', '.join(used)}" if used else ""),
+        )
+    shares = Table.grid(padding=(0, 2))
+    ranked = sorted(summary["inclusion"].items(), key=lambda item: -item[1]["probability"])
+    for name, each in ranked[:_MOST_FEATURES]:
+        bar = Text(_bar(each["probability"]), style="blue")
+        shares.add_row(Text(name), _with_error(each), bar)
+    if len(ranked) > _MOST_FEATURES:
+        shares.add_row(Text(f"{len(ranked) - _MOST_FEATURES} more", style="dim"))
+    parts = [
+        facts_view(facts),
+        _heading("Most probable structures", "probability, with its Monte Carlo error if any"),
+        _indented(trees),
+        _heading("Features", summary["inclusion_is"]),
+        _indented(shares),
+    ]
+    if consensus:
+        parts.append(_heading("Consensus", "the tree whose leaves part rows most like all trees"))
+        parts.append(_indented(_rules(consensus)))
+    return Group(*parts)
+
+
+def _with_error(each: Mapping[str, Any]) -> str:
+    error = each["error"]
+    return f"{each['probability']:.3f}" + (f" +- {error:.3f}" if error else "")
+
+
+def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Say how well chains agree on what they agree on least."""
+    said = []
+    for which, text, worst in (
+        ("r_hat", "R-hat at most {:.2f} ({})", max),
+        ("ess", "effective draws at least {:.0f} ({})", min),
+    ):
+        known = {name: each[which] for name, each in diagnostics.items() if each[which] is not None}
+        if known:
+            name = worst(known, key=lambda name: known[name])
+            said.append(text.format(known[name], name.replace("_", " ")))
+    return ", ".join(said) or "unknown"
+
+
+def prior_view(drawn: Mapping[str, Any]) -> RenderableType:
+    """Lay out for a terminal what trees drawn from a prior are like (``bdtppl prior --json``)."""
+    facts = {"prior": drawn["prior"]}
+    if drawn["constraints"] is not None:
+        facts["constraints"] = drawn["constraints"]
+    facts |= {
+        "table": drawn["table"],
+        "rows": f"{drawn['rows']:,}, with {_counted(len(drawn['features']), 'feature')}",
+        "trees drawn": f"{drawn['draws']:,}",
+        "expected leaves": f"{drawn['expected_leaves']:.2f}",
+        "expected depth": f"{drawn['expected_depth']:.2f}",
+    }
+    shown = dict(list(drawn["leaves"].items())[:_MOST_FEATURES])
+    sizes = Table.grid(padding=(0, 2))
+    sizes.add_column(justify="right")
+    sizes.add_column(justify="right")
+    sizes.add_column(style="blue", no_wrap=True)
+    for number, share in shown.items():
+        sizes.add_row(number, f"{share:.3f}", _bar(share / max(shown.values())))
+    if len(drawn["leaves"]) > len(shown):
+        sizes.add_row("more", f"{1 - sum(shown.values()):.3f}")
+    parts = [facts_view(facts), _heading("Leaves", "share of the trees"), _indented(sizes)]
+    for number, rules in enumerate(drawn["trees"], 1):
+        parts += [_heading(f"Tree {number}", "as drawn"), _indented(_rules(rules))]
+    return Group(*parts)
 
 
 def _cut_points(summary: Mapping[str, Any]) -> str:

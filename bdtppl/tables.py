@@ -1,4 +1,4 @@
-"""Tables in files, as the command line reads them: CSV, TSV and Parquet become named columns.
+"""Tables in files, as the command line reads and writes them: CSV, TSV and Parquet.
 
 A column is numeric if every cell that is not missing is a number, and a category otherwise. Cells
 that are empty or say NA, N/A or NaN are missing. Cells are kept as text, because what a column is
@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +20,16 @@ import numpy as np
 
 from bdtppl.models.table import Column
 
-__all__ = ["Table", "is_number", "read_table"]
+__all__ = ["Table", "is_number", "read_table", "to_text", "write_table"]
 
 _MISSING = frozenset({"", "na", "n/a", "nan"})
 _MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
 _SEPARATORS = ",;\t"
+_TABS = (".tsv", ".tab")
+_PARQUET = (".parquet", ".pq")
+_DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}"
+)
 _SHOWN = 10  # column names in an error
 
 
@@ -64,6 +69,10 @@ class Table:
     def num_rows(self) -> int:
         """Number of rows n."""
         return len(next(iter(self.cells.values())))
+
+    def without(self, name: str) -> "Table":
+        """Leave a column out."""
+        return replace(self, cells={each: c for each, c in self.cells.items() if each != name})
 
     def place(self, row: int) -> str:
         """Say where a row, counted from 0, stands: by its line if the file has lines."""
@@ -128,13 +137,15 @@ class Table:
         Raises
         ------
         ValueError
-            If a value is infinite, or a category has so many levels that it must be something else.
+            If a value is infinite, a column holds dates, or a category has so many levels that it
+            must be something else.
         """
         features = {}
         for name in names:
             if self.is_numeric(name):
                 features[name] = self.numbers(name)
             else:
+                self._refuse_dates(name)
                 self._require_category(name)
                 features[name] = self.labels(name)
         return features
@@ -153,6 +164,15 @@ class Table:
             read = self.numbers if column.levels is None else self.labels
             features[column.name] = read(column.name)
         return features
+
+    def _refuse_dates(self, name: str) -> None:
+        cells = [cell for cell in self.cells[name] if cell is not None]
+        if all(map(_DATE.fullmatch, cells)):
+            raise ValueError(
+                f"Column {name!r} holds dates, such as {cells[0]!r}; numbers or categories are "
+                f"needed: put a number in their place, such as the days since the first one, the "
+                f"year or the month, or leave the column out with --drop."
+            )
 
     def _require_category(self, name: str) -> None:
         cells = self.cells[name]
@@ -199,7 +219,7 @@ def read_table(path: Path) -> Table:
     if path.is_dir():
         raise IsADirectoryError(f"The table {path} is a folder; name a file.")
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
+        if path.suffix.lower() in _PARQUET:
             table = _read_parquet(path)
         else:
             table = _read_text(path)
@@ -212,13 +232,46 @@ def read_table(path: Path) -> Table:
     return table
 
 
+def write_table(path: Path, columns: Mapping[str, Sequence]) -> None:
+    """Write named columns to a file, whose ending says the format as for `read_table`.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    ValueError
+        If the ending says Parquet, and neither pyarrow nor polars is installed.
+
+    Examples
+    --------
+    >>> write_table(Path("t.csv"), {"size": [0.5, 2.0], "hue": ["red", "blue"]})
+    >>> read_table(Path("t.csv")).columns
+    ['size', 'hue']
+    """
+    if path.suffix.lower() in _PARQUET:
+        _parquet_writer()(path, columns)
+    else:
+        separator = "\t" if path.suffix.lower() in _TABS else ","
+        path.write_text(to_text(columns, separator), encoding="utf-8")
+
+
+def to_text(columns: Mapping[str, Sequence], separator: str = ",") -> str:
+    """Write named columns as text with one header line, floats to ten digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow([f"{v:.10g}" if isinstance(v, float) else v for v in row])
+    return text.getvalue()
+
+
 def _read_text(path: Path) -> Table:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8; save the table as CSV in UTF-8.") from None
     header = next((line for line in text.split("\n") if line.strip()), "")
-    separator = "\t" if path.suffix.lower() in (".tsv", ".tab") else _separator(header)
+    separator = "\t" if path.suffix.lower() in _TABS else _separator(header)
     reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
     rows, starts = [], []
     try:
@@ -285,9 +338,26 @@ def _parquet_reader() -> Callable[[Path], Mapping[str, list]]:
         import polars
 
         return lambda path: polars.read_parquet(path).to_dict(as_series=False)
-    raise ValueError(
-        "Parquet is read by pyarrow or polars, and neither is installed: run `python -m pip "
-        "install pyarrow`, or save the table as CSV."
+    raise _no_parquet()
+
+
+def _parquet_writer() -> Callable[[Path, Mapping[str, Sequence]], Any]:
+    if find_spec("pyarrow"):
+        import pyarrow  # pyright: ignore
+        from pyarrow.parquet import write_table as write_arrow  # pyright: ignore
+
+        return lambda path, columns: write_arrow(pyarrow.table(dict(columns)), path)
+    if find_spec("polars"):
+        import polars
+
+        return lambda path, columns: polars.DataFrame(dict(columns)).write_parquet(path)
+    raise _no_parquet()
+
+
+def _no_parquet() -> ValueError:
+    return ValueError(
+        "Parquet is read and written by pyarrow or polars, and neither is installed: run `python "
+        "-m pip install pyarrow`, or use a CSV file."
     )
 
 

@@ -16,12 +16,13 @@ import numpyro.distributions as dist
 from scipy.sparse import csr_array
 from scipy.special import gammaln, stdtr
 
+from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.leaves import Leaf
 
-__all__ = ["LeafMixture"]
+__all__ = ["LeafMixture", "leaf_cdf"]
 
 _GRID = 24
 _MOST_STEPS = 100
@@ -67,6 +68,14 @@ class LeafMixture:
         return largest + np.log(np.add.reduceat(scaled, weights.indptr[:-1]))
 
     @in_float64
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of a real target of at most y, one for each row, float64 [m]."""
+        weights = self.weights[self.kind]
+        targets = np.repeat(np.asarray(y, np.float64), np.diff(weights.indptr))
+        each = leaf_cdf(self.leaf, self.statistics[weights.indices], targets)
+        return np.add.reduceat(weights.data * each, weights.indptr[:-1])
+
+    @in_float64
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
         """Draw new targets, [num_draws, m]."""
         key_leaf, key_target = jax.random.split(rng_key)
@@ -96,6 +105,36 @@ class LeafMixture:
         grid, cdf = _bracket(weights, leaves, means, probabilities)
         found = [_solve(weights, leaves, grid, cdf, p) for p in probabilities]
         return np.stack(found, axis=1)[self.kind]
+
+    @in_float64
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """Continuous ranked probability score of one real target per row, float64 [m].
+
+        Raises
+        ------
+        ValueError
+            If the leaves' predictives are no Student-t laws.
+        """
+        weights = self._without_specks()
+        used, place = np.unique(weights.indices, return_inverse=True)
+        laws = _leaf_cdfs(self.leaf, self.statistics[used])
+        if not isinstance(laws, _StudentCdfs):
+            raise ValueError(
+                f"The continuous ranked probability score is known for Student-t predictives, and "
+                f"those of a {type(self.leaf).__name__} are none."
+            )
+        score = np.empty(len(self.kind))
+        for kind in np.unique(self.kind):
+            entries = slice(*weights.indptr[kind : kind + 2])
+            law, own = place[entries], self.kind == kind
+            score[own] = crps(
+                np.asarray(y)[own],
+                weights.data[entries],
+                laws.loc[law],
+                laws.scale[law],
+                laws.df[law],
+            )
+        return score
 
     def _without_specks(self) -> csr_array:
         """Leave out leaves that together hold less than 1e-8 of a kind's probability."""
@@ -164,6 +203,12 @@ def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
     if isinstance(predictive, dist.StudentT):
         return _StudentCdfs(predictive, len(statistics))
     return _Cdfs(leaf, statistics)
+
+
+@in_float64
+def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Predictive CDF of leaves [l, s] at one target each, float64 [l]."""
+    return _leaf_cdfs(leaf, statistics).cdf(np.arange(len(y)), y)
 
 
 def _bracket(

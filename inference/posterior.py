@@ -8,7 +8,7 @@ integrated out: everything about the targets follows from the statistics and the
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -92,6 +92,8 @@ class Posterior:
     log_evidence_se: float = 0.0
     log_weights: np.ndarray | None = None
 
+    has_pointwise_likelihood: ClassVar[bool] = True  # other than in some soft trees
+
     @property
     def matrix(self) -> np.ndarray:
         """Values of the training rows, float64 [n, d]."""
@@ -101,6 +103,11 @@ class Posterior:
     def names(self) -> tuple[str, ...]:
         """Names of the features, [d]."""
         return self.design.names
+
+    @property
+    def num_leaves(self) -> np.ndarray:
+        """Leaves of each draw, int [chain, draw]."""
+        return self.trees.num_leaves
 
     @property
     def row(self) -> np.ndarray:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
+from bdtppl.inference.crps import crps
 from bdtppl.inference.precision import in_float64
 
 __all__ = ["ClassMixture", "NoiseMixture"]
@@ -100,16 +101,22 @@ class NoiseMixture:
         """Quantiles, float64 [m, probabilities], by Newton's method inside a bracket."""
         return np.stack([self._quantile(p) for p in probabilities], axis=1)
 
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """Continuous ranked probability score of one target per row, float64 [m]."""
+        share, df = np.full(len(self.loc), 1 / len(self.loc)), self.degrees_of_freedom
+        laws = zip(np.asarray(y, float), self.loc.T, self.scale.T, strict=True)
+        return np.array([crps(np.array([each]), share, *law, df)[0] for each, *law in laws])
+
     def _quantile(self, probability: float) -> np.ndarray:
         low = (self.loc - _REACH * self.scale).min(axis=0)
         high = (self.loc + _REACH * self.scale).max(axis=0)
-        while (outside := self._cdf(low) > probability).any():  # Student-t laws have long tails
+        while (outside := self.cdf(low) > probability).any():  # Student-t laws have long tails
             low = np.where(outside, low - 2 * (high - low), low)
-        while (outside := self._cdf(high) < probability).any():
+        while (outside := self.cdf(high) < probability).any():
             high = np.where(outside, high + 2 * (high - low), high)
         value = self.mean()
         for _ in range(_MOST_STEPS):
-            error = self._cdf(value) - probability
+            error = self.cdf(value) - probability
             if (np.abs(error) < _PRECISION).all():
                 break
             low, high = np.where(error < 0, value, low), np.where(error < 0, high, value)
@@ -118,7 +125,11 @@ class NoiseMixture:
             value = np.where((low < newton) & (newton < high), newton, (low + high) / 2)
         return value
 
-    def _cdf(self, y: np.ndarray) -> np.ndarray:
-        z = (y - self.loc) / self.scale
-        df = self.degrees_of_freedom
-        return (ndtr(z) if df is None else stdtr(df, z)).mean(axis=0)
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of a target of at most y, one for each row, float64 [m]."""
+        return self.each_cdf(y).mean(axis=0)
+
+    def each_cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability under each draw's law, float64 [s..., m]."""
+        z, df = (y - self.loc) / self.scale, self.degrees_of_freedom
+        return ndtr(z) if df is None else stdtr(df, z)

@@ -129,6 +129,14 @@ class SoftPosterior:
         """Whether each row has a likelihood of its own; in equation 8 it has none."""
         return getattr(self.model, "likelihood", None) != "compound"
 
+    def require_pointwise_likelihood(self) -> None:
+        """Raise ValueError where rows have no likelihood of their own."""
+        if not self.has_pointwise_likelihood:
+            raise ValueError(
+                "The compound likelihood (equation 8) is no law of labels that rows make up one by "
+                "one; fit with likelihood='mixture'."
+            )
+
     @property
     def row(self) -> np.ndarray:
         """Training row behind each observation, int [N]."""
@@ -188,11 +196,7 @@ class SoftPosterior:
         ValueError
             If rows have none of their own.
         """
-        if not self.has_pointwise_likelihood:
-            raise ValueError(
-                "The compound likelihood (equation 8) is no law of labels that rows make up one by "
-                "one; fit with likelihood='mixture'."
-            )
+        self.require_pointwise_likelihood()
         return self._mixture(self._laws(self.matrix)).each_log_density(self.y)
 
     @in_float64

@@ -11,12 +11,15 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csc_array, issparse
 
 __all__ = ["Column", "Schema", "require_distinct"]
+
+_TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ class Schema:
         ------
         ValueError
             If the table has no rows or no columns, two columns of one name or columns of unequal
-            lengths, an infinite value, or a column that is neither numbers nor categories.
+            lengths, an infinite value, or a column that is neither numbers nor categories, such
+            as one of dates.
         TypeError
             If a cell is a list, a dictionary or another collection.
 
@@ -283,8 +287,10 @@ class _Categories(np.ndarray):
 
 
 def _require_scalars(name: str, values: Iterable) -> None:
-    """Refuse cells that are collections."""
+    """Refuse cells that are collections, dates or times."""
     for row, value in enumerate(values):
+        if isinstance(value, _TIMES) or type(value).__name__ == "Period":
+            raise _of_times(name, type(value).__name__)
         if isinstance(value, Collection) and not isinstance(value, str | bytes):
             raise TypeError(
                 f"Column {name!r}, row {row}: {value!r} is a {type(value).__name__}, but the "
@@ -302,7 +308,7 @@ def _categories(series: Any, levels: tuple[str, ...] | None = None) -> _Categori
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value or str(value) == "<NA>"
+    return value is None or str(value) == "<NA>" or value != value  # pandas' NA is not compared
 
 
 def _from_pandas(series: Any) -> np.ndarray:
@@ -315,7 +321,7 @@ def _from_pandas(series: Any) -> np.ndarray:
         return _categories(series, ("False", "True"))
     if getattr(series.dtype, "_is_numeric", False):
         return series.to_numpy(dtype=float, na_value=np.nan)
-    if kind in ("M", "m"):
+    if kind in ("M", "m", "c"):
         return series.to_numpy()
     return _categories(series)
 
@@ -324,17 +330,17 @@ def _from_polars(series: Any) -> np.ndarray:
     name = type(series.dtype).__name__
     if name == "DataTypeClass":
         name = series.dtype.__name__
-    if series.dtype.is_numeric():
+    if series.dtype.is_numeric() or name == "Null":
         return series.cast(float).to_numpy()
     if name == "Boolean":
         return _categories(series, ("False", "True"))
     if name == "Enum":
-        return _categories(series, tuple(series.cat.get_categories().to_list()))
+        return _categories(series, tuple(series.dtype.categories.to_list()))
     if name == "Categorical":
         return _categories(series, tuple(sorted(series.drop_nulls().unique().to_list())))
-    if name in ("String", "Utf8", "Object"):
-        return _categories(series)
-    return np.array(series.to_list(), dtype="datetime64[us]" if name.startswith("Date") else object)
+    if series.dtype.is_temporal():
+        raise _of_times(str(series.name), name)
+    return _categories(series)
 
 
 def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
@@ -350,6 +356,8 @@ def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
 
 
 def _numbers(name: str, values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind in "Mm":
+        raise _of_times(name, str(values.dtype))
     if values.dtype.kind not in "iufbO":
         raise ValueError(f"Column {name!r} holds {values.dtype}; numbers or categories are needed.")
     if values.dtype.kind == "O":
@@ -366,6 +374,13 @@ def _numbers(name: str, values: np.ndarray) -> np.ndarray:
     if infinite.size:
         raise _infinite(name, infinite[0])
     return numbers
+
+
+def _of_times(name: str, kind: str) -> ValueError:
+    return ValueError(
+        f"Column {name!r} holds dates or times ({kind}); numbers or categories are needed: put a "
+        f"number in their place, such as the days since the first one, the year or the month."
+    )
 
 
 def _infinite(name: str, row: int) -> ValueError:

@@ -37,11 +37,15 @@ def orders(state: State) -> list[list[tuple[str, int]]]:
     return [[*order, last] for last in last_splits(state) for order in orders(state - {last})]
 
 
-def backward_probability(order: list) -> float:
-    """Probability of undoing a tree in the reverse of an order, one last split after another."""
+def backward_probability(order: list, weight=lambda rule: 1.0) -> float:
+    """Probability of undoing a tree in the reverse of an order, one last split after another.
+
+    Splits are undone in proportion to the weights of their rules.
+    """
     probability = 1.0
-    for size in range(1, len(order) + 1):
-        probability /= len(last_splits(frozenset(order[:size])))
+    for size, (_, rule) in enumerate(order, start=1):
+        candidates = last_splits(frozenset(order[:size]))
+        probability *= weight(rule) / sum(weight(other) for _, other in candidates)
     return probability
 
 
@@ -224,7 +228,7 @@ class TabularPolicy(eqx.Module):
         self._allocate(1, *size)
         trees = along(construction, self, shape).trees
         is_open, codes = trees.shape.is_leaf, self.encode(trees.paths)
-        keys = self.context(codes, is_open)
+        keys = jnp.where(is_open, codes, 0).sum(axis=1)
         self.nodes = jnp.asarray(np.unique(self._keys(codes, keys)[is_open]))
         self.trees = jnp.asarray(np.unique(keys))
         self._allocate(len(self.trees), len(self.nodes), *size[1:])
@@ -236,7 +240,8 @@ class TabularPolicy(eqx.Module):
         table = cls(found.construction, shape)
         made = along(found.construction, table, shape).trees
         codes = table.encode(made.paths)
-        keys, codes = (np.asarray(a) for a in (table.context(codes, made.shape.is_leaf), codes))
+        keys = jnp.where(made.shape.is_leaf, codes, 0).sum(axis=1)
+        keys, codes = np.asarray(keys), np.asarray(codes)
         trees, nodes = np.asarray(table.trees), np.asarray(table.nodes)
         feature, cut = np.asarray(found.construction.feature), np.asarray(found.construction.cut)
         shape = jax.tree.map(np.asarray, shape)
@@ -274,10 +279,10 @@ class TabularPolicy(eqx.Module):
         return jnp.searchsorted(self.nodes, self._keys(codes, context))
 
     def encode(self, paths):
-        return path_keys(paths)
+        return mixed(path_keys(paths))
 
-    def context(self, codes, is_open):
-        return jnp.where(is_open, mixed(codes), 0).sum(axis=-1)
+    def context(self, pooled):
+        return pooled
 
     def stop(self, context):
         return self.stop_logit.at[jnp.searchsorted(self.trees, context)].get(mode="clip")
@@ -293,3 +298,6 @@ class TabularPolicy(eqx.Module):
 
     def cuts(self, code, context, feature):
         return self.cut_logit.at[self._chosen(code, context), feature].get(mode="clip")
+
+    def undo(self, codes):
+        return None

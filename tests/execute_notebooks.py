@@ -1,7 +1,8 @@
-"""Execute the notebooks in place, each in a kernel of its own, and keep their outputs.
+"""Execute the notebooks, each in a kernel of its own, and keep their outputs.
 
-Arguments, if any, name the notebooks; without them, every one in the folder `notebooks`.
-A notebook that fails is left as it was.
+A notebook is written as a script of percent cells, ``notebooks/NAME.py``; what it shows lies beside
+it as ``NAME.ipynb``, made anew by each execution. Arguments, if any, name scripts; without them,
+all in the folder are executed. Where one fails, its ``.ipynb`` stays as it was.
 """
 
 import os
@@ -9,45 +10,58 @@ import sys
 import time
 from pathlib import Path
 
+import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-SECONDS_A_CELL = 900
+SECONDS_A_CELL = 600
+# ArviZ 0 announces the next version on the first import of each day.
+os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning:arviz"
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
-def execute(path: Path) -> None:
-    """Run one notebook from its own folder and write it back with its outputs."""
-    notebook = nbformat.read(path, as_version=4)
+def read_script(path: Path) -> nbformat.NotebookNode:
+    """Read a script as a notebook without outputs, the same one each time."""
+    notebook = jupytext.read(path)
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL})
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"
+    return notebook
+
+
+def execute(script: Path) -> None:
+    """Run one notebook in its own folder and write it, with its outputs, beside the script."""
+    notebook = read_script(script)
     NotebookClient(
         notebook,
         timeout=SECONDS_A_CELL,
         kernel_name="python3",
         record_timing=False,
-        resources={"metadata": {"path": str(path.parent)}},
+        resources={"metadata": {"path": str(script.parent)}},
     ).execute()
     # A kernel writes its own version here, which would differ from run to run.
     notebook.metadata.get("language_info", {}).pop("version", None)
-    partial = path.with_suffix(".partial")
+    partial = script.with_suffix(".partial")
     nbformat.write(notebook, partial)
-    os.replace(partial, path)
+    os.replace(partial, script.with_suffix(".ipynb"))
 
 
 def main(arguments: list[str]) -> int:
     """Execute the notebooks, print what each took, and return the exit status."""
     failed = 0
-    paths = [Path(argument).resolve() for argument in arguments] or sorted(FOLDER.glob("*.ipynb"))
-    for path in paths:
+    scripts = [Path(argument).resolve() for argument in arguments] or sorted(FOLDER.glob("*.py"))
+    for script in scripts:
         start = time.perf_counter()
         try:
-            execute(path)
+            execute(script)
             outcome = "executed"
         except CellExecutionError as error:
             failed += 1
             outcome = f"FAILED\n{error}"
-        print(f"{path.name} ({time.perf_counter() - start:.0f} s): {outcome}", flush=True)
-    print(f"{len(paths) - failed} executed, {failed} failed")
+        print(f"{script.stem} ({time.perf_counter() - start:.0f} s): {outcome}", flush=True)
+    print(f"{len(scripts) - failed} executed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -9,11 +9,14 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from every_estimator import FAST, FITS, X, fitted
 from handmade import LEAF, posterior_of, some_posterior, split
 from sklearn.base import clone
+from tiers import slow_but
 
 from bdtppl.arviz import _without_ties, for_installed_arviz, to_arviz
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier
 from bdtppl.inference.posterior import Posterior
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty
@@ -198,6 +201,52 @@ def test_arviz_reads_the_file_that_the_tree_is_written_to(tmp_path):
         found = found.to_dataset() if isinstance(found, xr.DataTree) else found
         xr.testing.assert_identical(found.load(), data[name].to_dataset())
     read.close()
+
+
+@ignore_matplotlib
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that never change
+@pytest.mark.parametrize("name", slow_but(FAST, FITS))
+def test_arviz_takes_every_estimator(name):
+    import matplotlib.pyplot as plt
+
+    model = fitted(name)
+    data = model.to_arviz(prior_draws=40)
+    groups = {str(group).strip("/") for group in data.groups} if is_tree(data) else data.groups()
+    assert {"posterior", "prior", "prior_predictive", "log_likelihood"} <= set(groups)
+    assert data["prior_predictive"]["y"].shape == (1, 40, len(X))
+    assert "num_leaves" in az.summary(data, var_names=["num_leaves"]).index
+    for diagnostic in (az.ess, az.rhat):
+        assert diagnostic(data, var_names=["num_leaves"])["num_leaves"].shape == ()
+    found = az.loo(data, pointwise=True)
+    elpd, values = (
+        (found.elpd, found.elpd_i) if hasattr(found, "elpd_i") else (found.elpd_loo, found.loo_i)
+    )
+    assert np.isfinite(elpd)
+    assert values.shape == (len(X),)
+    assert set(az.compare({"one": data, "same": data}).index) == {"one", "same"}
+    az.plot_trace(data, var_names=["num_leaves"])
+    if is_tree(data):
+        az.plot_ppc_dist(data, num_samples=10)
+        az.plot_ppc_dist(data, num_samples=10, group="prior_predictive")
+    else:
+        az.plot_ppc(data, num_pp_samples=10)
+        az.plot_ppc(data, num_pp_samples=10, group="prior")
+    plt.close("all")
+
+
+def is_tree(data) -> bool:
+    """Whether ArviZ is of version 1 or later."""
+    return isinstance(data, xr.DataTree)
+
+
+def test_where_nothing_can_be_drawn_from_the_prior_it_is_said():
+    model = GreedyModalTreeClassifier(hyperplanes=2, random_state=0).fit(X, X.sum(axis=1) > 1)
+    data = model.to_arviz()
+    assert "prior" not in data
+    assert data.attrs["no_prior_draws"] == "the prior does not say which hyperplanes there are"
+    with pytest.raises(ValueError, match="prior_draws must be an integer"):
+        model.to_arviz(prior_draws=-1)
 
 
 # ------------------------------------------------------------------------------- leave-one-out

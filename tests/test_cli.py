@@ -619,3 +619,141 @@ def test_the_console_script_answers_at_once(tmp_path):
 def test_every_proposal_of_a_chain_is_offered():
     offered = sys.modules["bdtppl.cli.fit"].Proposal
     assert [each.value for each in offered] == list(PROPOSALS)
+
+
+# ------------------------------------------------------------------------------ prior, data sets
+
+
+def test_prior_draws_trees_of_simulated_columns(tmp_path):
+    arguments = ["prior", "--prior", "depth-decay:alpha=0.5,beta=1", "--draws", 400, "--grid", 3]
+    result = run(*arguments, "--show", 2, "--out", tmp_path)
+    assert "DepthDecay(alpha=0.5, beta=1)" in result.stdout
+    assert result.stdout.count("as drawn") == 2
+    assert max(map(len, result.stdout.splitlines())) <= max(80, len(str(tmp_path)) + 50)
+    assert {p.name for p in tmp_path.iterdir()} == {"sizes.png", "tree-1.png", "tree-2.png"}
+    drawn = json.loads(run(*arguments, "--json").stdout)
+    assert drawn["features"] == ["x0", "x1", "x2"]
+    assert sum(drawn["leaves"].values()) == pytest.approx(1)
+    # A root stops with probability 1/2, within 5 standard errors (rate 6e-7).
+    assert abs(drawn["leaves"]["1"] - 0.5) < 5 * 0.5 / np.sqrt(400)
+    assert drawn["leaves"]["1"] == drawn["depth"]["0"]
+    assert len(drawn["trees"]) == 3
+    # The twin: another prior's trees are others.
+    other = json.loads(run("prior", "--draws", 400, "--grid", 3, "--json").stdout)
+    assert abs(other["leaves"]["1"] - 0.5) > 5 * 0.5 / np.sqrt(400)
+
+
+def test_prior_reads_a_table_and_a_file(flowers, tmp_path):
+    file = tmp_path / "prior.toml"
+    file.write_text('[prior]\nkind = "LeafPenalty"\nlog_phi = 1.0\n[constraints]\nmax_depth = 1\n')
+    arguments = ["prior", flowers, "--drop", "species", "--bins", 3, "--prior-file", file]
+    drawn = json.loads(run(*arguments, "--draws", 50, "--json").stdout)
+    assert drawn["prior"] == "LeafPenalty(log_phi=1)"
+    assert drawn["constraints"] == "max_depth=1"
+    assert drawn["features"] == ["length", "width", "[bold]site=south"]
+    assert set(drawn["depth"]) == {"0", "1"}
+    assert "exclude each other" in refusal(*arguments, "--prior", "leaf-penalty")
+    file.write_text("[constraints]\nfeatures = ['hue']\n")
+    assert f"{file}, line 2: features names 'hue'" in refusal(*arguments)
+    assert "--drop y is for a table" in refusal("prior", "--drop", "y")
+    assert "--bins 3 and --grid 2 exclude" in refusal("prior", "--bins", 3, "--grid", 2)
+    assert "did you mean 'length'?" in refusal("prior", flowers, "--drop", "lenth")
+
+
+def test_datasets_says_what_is_here_and_where_the_rest_is(tmp_path, monkeypatch):
+    from bdtppl.dataset_sources import SOURCES
+
+    monkeypatch.delenv("BDTPPL_DATA", raising=False)
+    result = run("datasets")
+    assert "BDTPPL_DATA is not set" in result.stdout
+    assert "here" not in result.stdout.split()[:-40]
+    monkeypatch.setenv("BDTPPL_DATA", str(tmp_path))
+    (tmp_path / "pima.csv").write_text("a,b\n1,2\n")
+    found = json.loads(run("datasets", "--json").stdout)
+    assert found["folder"] == str(tmp_path)
+    states = {each["name"]: each["state"] for each in found["datasets"]}
+    assert states.pop("pima") == "altered"
+    assert set(states.values()) == {"missing"}
+    assert {each["name"]: each["origin"] for each in found["datasets"]} == {
+        name: source.origin for name, source in SOURCES.items()
+    }
+    result = run("datasets")
+    assert "not the known file" in result.stdout
+    assert f"holds 0 of {len(SOURCES)} tables" in " ".join(result.stdout.split())
+
+
+# ------------------------------------------------------------------------------ files and the shell
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_predictions_are_written_by_the_ending(classifier, flowers, tmp_path, ending):
+    from bdtppl.tables import read_table
+
+    written = tmp_path / f"predicted.{ending}"
+    result = run("predict", classifier[0], flowers, "--out", written)
+    assert result.stdout.startswith("Wrote predictions for 75 rows")
+    table = read_table(written)
+    printed = list(csv.DictReader(run("predict", classifier[0], flowers).stdout.splitlines()))
+    assert table.columns == list(printed[0])
+    assert list(table.cells["prediction"]) == [row["prediction"] for row in printed]
+    np.testing.assert_allclose(
+        table.numbers("probability_setosa"), [float(r["probability_setosa"]) for r in printed]
+    )
+
+
+def test_parquet_without_a_reader_says_what_to_install(classifier, flowers, tmp_path, monkeypatch):
+    monkeypatch.setattr("bdtppl.tables.find_spec", lambda name: None)
+    said = refusal("predict", classifier[0], flowers, "--out", tmp_path / "p.parquet")
+    assert "run `python -m pip install pyarrow`, or use a CSV file" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_dates_are_refused_with_advice(tmp_path):
+    table = write_table(tmp_path / "t.csv", {"day": ["2024-02-29", "2024-3-1"], "y": [1, 2]})
+    said = refusal("fit", table, "--target", "y")
+    assert said.startswith("Column 'day' holds dates, such as '2024-02-29'")
+    assert "leave the column out with --drop" in said
+
+
+def test_every_command_has_json_and_every_model_a_name():
+    for command in app.registered_commands:
+        said = run(command.callback.__name__, "--help").stdout
+        assert "--json" in said, command
+    models = {
+        name.removesuffix("Classifier").removesuffix("Regressor").removesuffix("Tree").lower()
+        for name in bdtppl.__all__
+        if name.endswith(("Classifier", "Regressor"))
+    }
+    offered = {each.value for each in sys.modules["bdtppl.cli.fit"].Model}
+    assert {name.replace("-", "") for name in offered} == models
+    assert offered == set(results.ESTIMATORS)
+
+
+def test_a_column_says_how_often_rows_count(tmp_path):
+    columns = {"a": [1, 2, 1, 2], "often": [3, 4, 0, 2], "y": list("uvvv")}
+    table = write_table(tmp_path / "t.csv", columns)
+    said = json.loads(run("fit", table, "--target", "y", "--weight", "often", "--json").stdout)
+    assert (said["rows"], said["features"]) == (9, 1)
+    columns["often"][1] = 0.5
+    table = write_table(tmp_path / "t.csv", columns)
+    said = refusal("fit", table, "--target", "y", "--weight", "often")
+    assert said.startswith("--weight, row 1: 0.5 is not a repeat count")
+
+
+def test_exit_statuses_are_documented():
+    said = " ".join(run("--help").stdout.split())
+    assert "Exit status: 0 done, 1 an unexpected failure, 2 something that you can put" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("bdtppl pr", {"predict", "prior"}), ("bdtppl fit t.csv --model me", {"metropolis"})],
+)
+def test_the_shell_completes_commands_and_choices(monkeypatch, capsys, words, offered):
+    monkeypatch.setenv("_BDTPPL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        app(prog_name="bdtppl")
+    assert ended.value.code == 0
+    assert set(capsys.readouterr().out.split()) == offered

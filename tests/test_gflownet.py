@@ -19,12 +19,14 @@ from tiers import slow_but
 from bdtppl.inference.gflownet import rollout
 from bdtppl.inference.gflownet.backward import reordered
 from bdtppl.inference.gflownet.balance import BALANCES
+from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import PathPolicy, log_choices
 from bdtppl.inference.gflownet.replay import empty, recall, remember
-from bdtppl.inference.gflownet.rollout import roll_out
+from bdtppl.inference.gflownet.reward import rewards
+from bdtppl.inference.gflownet.rollout import judged, roll_out
 from bdtppl.inference.gflownet.sample import sample, upper_bound
-from bdtppl.inference.gflownet.training import Settings, begin, from_arrays, to_arrays, train
+from bdtppl.inference.gflownet.training import Settings, begin, train
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.written_trees import write_out
@@ -61,21 +63,21 @@ def check_orders(found):
     """The backward policy's probability of each order is that of undoing it by hand."""
     shape, every = found.trajectories, found.orders
     expected = np.log([co.backward_probability(order) for order in every])
-    np.testing.assert_allclose(-sum_of_log_parents(shape), expected, atol=1e-12)
+    np.testing.assert_allclose(sum_of_log_backward(shape), expected, atol=1e-12)
     total = Counter()
     for order, p in zip(every, np.exp(expected), strict=True):
         total[frozenset(order)] += p
     np.testing.assert_allclose(list(total.values()), 1.0, atol=1e-12)
 
 
-def sum_of_log_parents(shape):
-    return np.asarray(rollout.log_parents(shape)).sum(axis=1)
+def sum_of_log_backward(shape):
+    return np.asarray(rollout.log_backward(shape)).sum(axis=1)
 
 
-def miscounted(shape):
+def miscounted(shape, logits=None):
     """Every split taken for a last one."""
     number = jnp.arange(1, shape.capacity // 2 + 1)[None]
-    return jnp.log(jnp.minimum(number, shape.size[:, None] // 2).astype(float))
+    return -jnp.log(jnp.minimum(number, shape.size[:, None] // 2).astype(float))
 
 
 def test_orders_of_making_are_counted():
@@ -84,12 +86,12 @@ def test_orders_of_making_are_counted():
 
 
 def test_miscounted_parents_are_noticed(monkeypatch):
-    monkeypatch.setattr(rollout, "log_parents", miscounted)
+    monkeypatch.setattr(rollout, "log_backward", miscounted)
     with jax.enable_x64(True), pytest.raises(AssertionError):
         check_orders(enumerated())
 
 
-def order_frequencies(draw):
+def order_frequencies(draw, weight=lambda rule: 1.0):
     """p-value that trees are laid out in orders of the right law; 1e-4 of false alarms."""
     found = enumerated()
     state = max(found.probability, key=lambda state: len(co.orders(state)))
@@ -101,7 +103,7 @@ def order_frequencies(draw):
     laid = co.laid_out(every, shape.capacity)
     names = {nodes.tobytes(): i for i, nodes in enumerate(np.asarray(laid.nodes))}
     seen = Counter(names[nodes.tobytes()] for nodes in np.asarray(drawn.nodes))
-    expected = {i: co.backward_probability(order) for i, order in enumerate(every)}
+    expected = {i: co.backward_probability(order, weight) for i, order in enumerate(every)}
     return ep.g_test(seen, expected)
 
 
@@ -109,6 +111,23 @@ def test_orders_are_drawn_from_the_backward_policy():
     with jax.enable_x64(True):
         assert order_frequencies(jax.jit(reordered)) > ep.FALSE_ALARM
         assert order_frequencies(lambda key, shape: shape) < ep.FALSE_ALARM  # the twin
+
+
+@pytest.mark.slow
+def test_a_backward_policy_with_logits():
+    """Orders have its law, and its log probabilities are those of undoing trees by hand."""
+    with jax.enable_x64(True):
+        found = enumerated()
+        num_rules = found.construction.model.left_rows.shape[1]
+        logits = np.append(np.random.default_rng(0).normal(size=num_rules), 0.0)  # of no rule
+        weight = dict(enumerate(np.exp(logits))).__getitem__
+        draw = jax.jit(lambda key, shape: reordered(key, shape, jnp.asarray(logits)[shape.rule]))
+        assert order_frequencies(draw, weight) > ep.FALSE_ALARM
+        assert order_frequencies(jax.jit(reordered), weight) < ep.FALSE_ALARM  # the twin
+        shape = found.trajectories
+        expected = np.log([co.backward_probability(order, weight) for order in found.orders])
+        own = rollout.log_backward(shape, jnp.asarray(logits)[shape.rule])
+        np.testing.assert_allclose(np.asarray(own).sum(axis=1), expected, atol=1e-9)
 
 
 # ------------------------------------------------------------------------ trees on the way
@@ -178,6 +197,55 @@ def test_draws_have_the_law_of_the_policy(model, family, sees_all_leaves):
         assert p_value_of_draws(found, policy, 1.0, law) < ep.FALSE_ALARM  # the twin
 
 
+class Tempered(eqx.Module):
+    """A policy whose choices have probabilities to the power of one over a temperature."""
+
+    policy: PathPolicy
+    temperature: float
+
+    def __getattr__(self, name):
+        method = getattr(self.policy, name)
+        if name in ("encode", "context", "undo"):  # which make no choices
+            return method
+        return lambda *arguments: method(*arguments) / self.temperature
+
+
+@pytest.mark.slow
+def test_draws_at_a_temperature_have_the_tempered_law():
+    with jax.enable_x64(True):
+        found = enumerated()
+        policy = path_policy(found, seed=3)
+        law = found.terminal_law(Tempered(policy, 3.0))
+        made = functools.partial(
+            jax.jit(roll_out, static_argnames=("num_drawn", "temperature")), num_drawn=4000
+        )
+        drawn = made(ep.key(1), found.construction, policy, temperature=3.0)
+        assert ep.g_test(Counter(co.states_of(drawn.trees.shape)), law) > ep.FALSE_ALARM
+        assert p_value_of_draws(found, policy, 0.0, law) < ep.FALSE_ALARM  # the twin is not heated
+
+
+def check_judgement(found, policy, made):
+    """What is looked up for all steps at once is what was noted when they were made."""
+    number = int(np.asarray(made.decides).sum())
+    for room in (number, number + 7):
+        again = jax.jit(judged, static_argnums=3)(found.construction, policy, made, room)
+        for name in ("log_forward", "log_stop"):
+            own, other = (np.asarray(getattr(each, name)) for each in (made, again))
+            seen = np.asarray(made.decides if name == "log_forward" else made.is_reached)
+            np.testing.assert_allclose(own[seen], other[seen], atol=1e-5)
+
+
+@pytest.mark.parametrize("sees_all_leaves", slow_but([True], [True, False]))
+def test_trajectories_are_judged_as_they_were_made(sees_all_leaves):
+    with jax.enable_x64(True):
+        found = enumerated()
+        policy = path_policy(found, sees_all_leaves=sees_all_leaves)
+        made = rolled_out(ep.key(5), found.construction, policy, 0.3, num_trees=200)
+        check_judgement(found, policy, made)
+        with pytest.raises(AssertionError):  # the twin forgets what was masked
+            check_judgement(found, policy, made._replace(cuts=jnp.ones_like(made.cuts)))
+
+
 def test_masked_moves_have_probability_zero():
     with jax.enable_x64(True):
         logits = jnp.array([[5.0, 1.0, 90.0], [0.0, 0.0, 0.0]], jnp.float32)
@@ -196,8 +264,8 @@ def test_masked_moves_have_probability_zero():
 def check_table(found, policy, log_z, count=lambda shape: None):
     """Losses of every kind are 0, and draws are from the posterior."""
     made = co.along(found.construction, policy, found.trajectories)
-    if (log_parents := count(made.trees.shape)) is not None:
-        made = made._replace(log_backward=-log_parents)
+    if (log_backward := count(made.trees.shape)) is not None:
+        made = made._replace(log_backward=log_backward)
     for loss in BALANCES.values():
         assert float(loss(log_z, made).max()) < 1e-10
     assert found.distance(policy) < 1e-6
@@ -244,7 +312,7 @@ def test_a_table_learns_the_posterior(model, family):
 
 @pytest.mark.slow
 def test_a_table_that_learns_with_miscounted_parents_is_noticed(monkeypatch):
-    monkeypatch.setattr(rollout, "log_parents", miscounted)
+    monkeypatch.setattr(rollout, "log_backward", miscounted)
     found = enumerated()
     jax.clear_caches()
     try:
@@ -295,13 +363,39 @@ def test_weighted_draws_of_any_policy_estimate_log_z_between_its_bounds():
 @pytest.mark.slow
 def test_weights_with_miscounted_parents_are_noticed(monkeypatch):
     found = enumerated()
-    monkeypatch.setattr(rollout, "log_parents", lambda shape: 2 * miscounted(shape))
+    monkeypatch.setattr(rollout, "log_backward", lambda *of: 2 * miscounted(*of))
     jax.clear_caches()
     try:
         with pytest.raises(AssertionError):
             check_estimates(found, path_policy(found), draws_of(found, path_policy(found), 2048))
     finally:
         jax.clear_caches()
+
+
+# ----------------------------------------------------------------------------------- rewards
+
+
+@pytest.mark.slow
+def test_a_batch_of_rows_gives_a_biased_reward():
+    """On iris; with every row it is the log joint itself, which is the twin."""
+    model, made_of, _ = of_iris(1, max_depth=2, grid=9)
+    num_rows = len(model[1])
+    with jax.enable_x64(True):
+        policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts, num_hidden=16)
+        made = rolled_out(ep.key(1), made_of, policy, 1.0, num_trees=64)
+        reward = jax.jit(rewards, static_argnames="batch_rows")
+
+        def each(batch_rows):
+            keys = jax.random.split(ep.key(2), 100)
+            some = [reward(k, made_of, made, batch_rows=batch_rows) for k in keys]
+            return np.stack([np.asarray(a) for a in some])[:, np.asarray(made.is_reached)]
+
+        exact = np.asarray(made.log_joint)[np.asarray(made.is_reached)]
+        np.testing.assert_allclose(each(num_rows)[0], exact, atol=1e-9)
+        found = each(30)
+        error = found.std(axis=0) / 10
+        assert (np.abs(found.mean(axis=0) - exact) > 6 * error).mean() > 0.5
+        np.testing.assert_allclose(reward(ep.key(0), made_of, made, 2.0), made.log_joint / 2)
 
 
 # ------------------------------------------------------------------------------------ replay
@@ -419,6 +513,9 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
         ({"num_replayed": -1}, "num_replayed must be at least 0"),
         ({"balance": "local"}, "balance must be one of trajectory, detailed, sub-trajectory"),
         ({"epsilon": 2.0}, "epsilon must lie between 0 and 1"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"reward_temperature": 0.5}, "reward_temperature must be at least 1"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1"),
     ],
 )
 def test_bad_settings_are_named(options, message):

@@ -1,7 +1,9 @@
 """Estimators of GFlowNets: trained, weighed, saved, and held against the exact posterior."""
 
+import exact_problems as ep
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from bdtppl import (
     ExactTreeClassifier,
@@ -9,7 +11,8 @@ from bdtppl import (
     GFlowNetTreeRegressor,
     load,
 )
-from bdtppl.inference.gflownet import grammar_training, training
+from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.inference.gflownet import grammar_training, methods, training
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 
@@ -77,6 +80,72 @@ def test_construction_finds_the_posterior(method, exact):
     np.testing.assert_allclose(model.predict_proba(X), exact.predict_proba(X), atol=0.1)
 
 
+WAYS = ("grammar", 10), ("trajectory", 40)
+
+
+@pytest.mark.parametrize(("method", "steps"), slow_but(WAYS[:1], WAYS))
+def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "_ROUND", steps // 2)
+    options = TINY | {"steps": steps, "method": method}
+    whole = GFlowNetTreeClassifier(**options).fit(X, LABELS)
+    folder = tmp_path / "training"
+
+    def interrupted(checkpoint, training, write=Checkpoint.write):
+        write(checkpoint, training)
+        raise KeyboardInterrupt
+
+    broken = GFlowNetTreeClassifier(**options, checkpoint=folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            broken.fit(X, LABELS)
+    # The seed is that of the training; another one is what the twin would start from.
+    resumed = GFlowNetTreeClassifier(**(options | {"random_state": 1}), checkpoint=folder)
+    resumed.fit(X, LABELS)
+    other = GFlowNetTreeClassifier(**(options | {"random_state": 1})).fit(X, LABELS)
+    for name, values in whole.history_.items():
+        np.testing.assert_array_equal(resumed.history_[name], values)
+    np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
+    assert not np.array_equal(other.predict_proba(X), whole.predict_proba(X))
+    with pytest.raises(ValueError, match="is of other rows or targets"):
+        resumed.fit(X[::-1], LABELS)
+
+
+@pytest.mark.slow
+def test_training_ends_where_the_policy_is_near(monkeypatch):
+    """On two levels of splits flows are exact from the start on: the distance is 0."""
+    monkeypatch.setattr(methods, "_ROUND", 5)
+    near = GFlowNetTreeClassifier(**TINY, tolerance=1e-6).fit(X, LABELS)
+    assert len(near.history_["loss"]) == 5
+    far = GFlowNetTreeClassifier(**(TINY | {"max_depth": 3}), tolerance=1e-6).fit(X, LABELS)
+    assert len(far.history_["loss"]) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [True, False])
+def test_distances_fall_in_training(fits, exact, monkeypatch):
+    """From the posterior's draws where they are given, else from the weights; the twin is 0."""
+    model = GFlowNetTreeClassifier(**(TINY | {"method": "trajectory"})).fit(X, LABELS)
+    target = methods.Target(
+        model.design_,
+        np.searchsorted(model.classes_, LABELS),
+        model.prior_,
+        model.leaf_,
+        model.constraints_,
+    )
+    method = methods.by_construction(target, training.Settings(num_steps=200))
+    trees = exact.posterior_.trees.reshape(-1) if fits else None
+    found = []
+    methods.train(
+        method,
+        ep.key(0),
+        method.start(ep.key(1)),
+        keep=lambda state, _: found.append(methods.distance(method, ep.key(2), state, trees)),
+    )
+    start = methods.distance(method, ep.key(2), method.start(ep.key(1)), trees)
+    assert start > 4 * found[-1] > 0
+
+
 @pytest.mark.slow
 def test_regression():
     y = np.where(X[:, 0] > 0.5, 2.0, -1.0) + RNG.normal(0, 0.1, 30)
@@ -94,6 +163,7 @@ def test_regression():
         ({"settings": training.Settings()}, "settings must be"),
         ({"settings": grammar_training.Settings(), "method": "trajectory"}, "settings must be"),
         ({"max_depth": None}, "max_depth"),
+        ({"tolerance": 0.0}, "tolerance must be positive"),
     ],
 )
 def test_bad_parameters_are_named(changes, message):

@@ -10,6 +10,7 @@ from itertools import combinations, product
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from drawn import by_gid, edges, legend_labels
 from handmade import batch, node_statistics, split
 from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
@@ -87,24 +88,12 @@ def stump():
     return GivenTrees([split(0, 0.5)], STUMP_X, [0] * 3 + [1] * 5, classes=["apple", "pear"])
 
 
-def by_gid(ax, kind=object):
-    """Map identifiers to the artists of a kind that are drawn on axes and on axes inside them."""
-    return {
-        artist.get_gid(): artist
-        for artist in ax.findobj(lambda artist: isinstance(artist, kind) and artist.get_gid())
-    }
-
-
 def texts(ax):
     return {gid: text.get_text() for gid, text in by_gid(ax, Text).items()}
 
 
 def centre(patch):
     return patch.get_x() + patch.get_width() / 2
-
-
-def legend_labels(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
 # Trees
@@ -492,13 +481,6 @@ def one_column():
 @pytest.fixture(scope="module")
 def three_columns():
     return ExactTreeRegressor(bins=3).fit(*step_data(num_features=3))
-
-
-def edges(band):
-    """Lower and upper edge of an area between two curves, and where they lie: x, low, high."""
-    vertices = band.get_paths()[0].vertices
-    half = (len(vertices) - 1) // 2
-    return vertices[1:half, 0], vertices[1:half, 1], vertices[-2:half:-1, 1]
 
 
 def points(ax):

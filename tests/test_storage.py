@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from answers import answers
+from every_estimator import FITS, NEW, fitted
 from handmade import HandmadeTree, LazyHandmadeTree, some_posterior
 from hypothesis import given
 from hypothesis import strategies as st
@@ -597,14 +598,43 @@ def test_a_fresh_process_gives_the_same_bits(task, tmp_path):
         y = signal
         model = ExactTreeRegressor(bins=3, prior=DepthDecay(0.8), max_depth=3, random_state=1)
     model.fit(X, y, sample_weight=rng.integers(0, 3, 40)).save(tmp_path / "model")
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    paths = [tmp_path / name for name in ("model", "rows.csv", "answers.npz")]
-    subprocess.run([sys.executable, ROOT / "tests" / "answers.py", *paths], check=True, timeout=300)
-    wanted = answers(model, rows)
-    with np.load(paths[-1]) as found:
+    _require_same_answers(model, rows, tmp_path)
+
+
+@pytest.mark.parametrize("name", slow_but(("MetropolisTreeClassifier",), FITS))
+def test_every_estimator_predicts_the_same_bits_in_a_fresh_process(name, tmp_path):
+    model = fitted(name)
+    model.save(tmp_path / "model")
+    _require_same_answers(model, pd.DataFrame(NEW), tmp_path)
+
+
+def _require_same_answers(model, rows: pd.DataFrame, folder: Path) -> None:
+    """Ask the model saved in a folder in a process of its own."""
+    rows.to_csv(folder / "rows.csv", index=False)
+    script = [ROOT / "tests" / "answers.py", folder / "model", folder / "rows.csv", folder]
+    subprocess.run([sys.executable, *script], check=True, timeout=300)
+    wanted = answers(model, rows if hasattr(model, "feature_names_in_") else rows.to_numpy())
+    with np.load(folder / "model.npz") as found:
         assert set(found) == set(wanted)
         for name in wanted:
             same(found[name], wanted[name])
+
+
+# -------------------------------------------------------------------------------- files of old
+
+
+@pytest.mark.parametrize("name", ["hard-classes", "soft-values"])
+def test_a_file_of_version_1_is_still_read(name):
+    """Written by the first version that was; its answers were written beside it."""
+    folder = ROOT / "tests" / "data" / name
+    wanted = json.loads((folder / "answers.json").read_text())
+    model, rows = storage.load(folder), wanted["rows"]
+    rows = {name: np.array(column) for name, column in rows.items()} if "age" in rows else rows
+    assert type(model).__name__ == wanted["estimator"]
+    np.testing.assert_allclose(model._mixture(rows).mean(), wanted["mean"], rtol=1e-9)
+    np.testing.assert_array_equal(model.posterior_.num_leaves, wanted["num_leaves"])
+    if "log_evidence" in wanted:
+        assert model.log_evidence_ == pytest.approx(wanted["log_evidence"])
 
 
 def test_obsolete_files_go_away_unless_written_or_the_block_fails(tmp_path):

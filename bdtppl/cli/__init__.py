@@ -1,4 +1,4 @@
-"""The command line: ``bdtppl demo``, ``bdtppl fit`` and ``bdtppl predict``.
+"""The command line, ``bdtppl COMMAND``.
 
 What takes long to import is imported by the commands, so that help is there at once.
 """
@@ -9,15 +9,24 @@ from typing import Annotated
 import typer
 
 from bdtppl import __version__
+from bdtppl.cli.compare import compare
 from bdtppl.cli.console import Commands
+from bdtppl.cli.datasets import datasets
 from bdtppl.cli.demo import demo
 from bdtppl.cli.fit import fit
 from bdtppl.cli.predict import predict
+from bdtppl.cli.prior import prior
+from bdtppl.cli.report import report
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(cls=Commands, name="bdtppl")
-for _command in (demo, fit, predict):
+_EPILOG = (
+    "Results go to the standard output, notes and errors to the error stream. Exit status: 0 done, "
+    "1 an unexpected failure, 2 something that you can put right, 130 interrupted."
+)
+
+app = typer.Typer(cls=Commands, name="bdtppl", epilog=_EPILOG)
+for _command in (demo, fit, predict, report, compare, prior, datasets):
     app.command()(_command)
 
 

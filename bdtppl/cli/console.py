@@ -141,6 +141,7 @@ def _one_line(text: str) -> str:
 
 def _as_options(message: str) -> str:
     """Write parameters of estimators as the options that set them."""
+    message = re.sub(r"^sample_weight\b", "--weight", message)
     message = re.sub(r"\bbins=(\d+)", r"--bins \1", message)
     message = re.sub(r"\bmax_subproblems=", "--max-subproblems ", message)
     message = re.sub(r"\bfewer features\b", "fewer columns (--drop)", message)

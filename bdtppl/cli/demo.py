@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import UserError, notes_after, refusing
+from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 from bdtppl.files import staged
 
 if TYPE_CHECKING:
@@ -34,18 +34,28 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for tables, models and figures; made if it does not exist.")
     ] = Path("bdtppl-demo"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summaries as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Fit, print, draw and save four posteriors; needs no data and no network."""
     from bdtppl.cli.results import report_fit, require_writable
 
     with refusing(OSError):
         require_writable(out)
+    summaries = {}
     for name, inference, problem, settings in _problems():
-        folder = out / name
+        folder, facts = out / name, {"table": f"{name}.csv"}
         with notes_after():
-            report_fit(problem, inference, settings, {"table": f"{name}.csv"}, out=folder)
+            summaries[name] = report_fit(
+                problem, inference, settings, facts, out=folder, quiet=as_json
+            )
         _write_table(folder, f"{name}.csv", problem)
-        typer.echo()
+        if not as_json:
+            typer.echo()
+    if as_json:
+        say_json(summaries)
+        return
     typer.echo(
         "Next, for instance:\n"
         f"  bdtppl fit {out}/iris/iris.csv --target species --prior depth-decay\n"

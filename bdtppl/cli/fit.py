@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import UserError, note, notes_after, refusing
+from bdtppl.cli.console import UserError, note, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
     from bdtppl.prior_files import PriorFile
     from bdtppl.tables import Table
 
-__all__ = ["fit"]
+__all__ = ["Binning", "feature_names", "fit", "located", "parse_bins", "read_prior"]
 
 
 class Model(StrEnum):
@@ -98,6 +98,13 @@ def fit(
         list[str] | None,
         typer.Option(help="Column to leave out; may be repeated.", show_default=False),
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says how often each row counts, whole numbers of at least 0.",
+            show_default="once",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -105,6 +112,14 @@ def fit(
             show_default="nothing is saved",
         ),
     ] = None,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="Write a page that explains the fit: report.html in the folder, or "
+            "TABLE-report.html here where nothing is saved.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
@@ -410,27 +425,41 @@ def fit(
                 Model.rjhmc: {**soft, **chain, "burn_in": burn_in, "inputs": inputs},
             },
         )
-        file = None if prior_file is None else _read(prior_file)
+        file = None if prior_file is None else read_prior(prior_file)
         if out is not None:
             require_writable(out)
         rows = read_table(table)
         goal = read_target(rows, target, None if task is None else task.value)
-        features = rows.features(_feature_names(rows, target, drop or []))
+        if weight == target:
+            raise ValueError(f"--weight {weight} names the target.")
+        left_out = [*(drop or []), *([] if weight is None else [weight])]
+        features = rows.features(feature_names(rows, target, left_out))
+        weights = None if weight is None else rows.numbers(weight)
         if model not in (Model.dcc, Model.rjhmc):
             settings = _read_hard(settings, file, model)
             settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
     settings["random_state"] = seed
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
-    with notes_after(), _located(file):
-        report_fit(
-            Problem(f"{target} in {table}", features, goal),
+    with notes_after(), located(file):
+        summary = report_fit(
+            Problem(f"{target} in {table}", features, goal, weights=weights),
             model.value,
             settings,
             {"table": str(table)},
             out=out,
-            as_json=as_json,
+            report=_report_path(report, table, out),
+            quiet=as_json,
         )
+    if as_json:
+        say_json(summary)
+
+
+def _report_path(wanted: bool, table: Path, out: Path | None) -> Path | None:
+    """Say where the report goes, if one is wanted."""
+    if not wanted:
+        return None
+    return Path(f"{table.stem}-report.html") if out is None else out / "report.html"
 
 
 def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model) -> dict[str, Any]:
@@ -450,7 +479,7 @@ def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model)
         settings["constraints"] = file.constraints
         if file.prior is not None:
             settings["prior"] = file.prior
-    settings["bins"] = _parse_bins(settings["bins"], settings.get("grid"))
+    settings["bins"] = parse_bins(settings["bins"], settings.get("grid"))
     if model != Model.exact and settings["bins"] == "auto":
         settings["bins"] = None
     if model == Model.gflownet and settings["bins"] is not None:
@@ -458,7 +487,7 @@ def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model)
     return settings
 
 
-def _read(prior_file: Path) -> "PriorFile":
+def read_prior(prior_file: Path) -> "PriorFile":
     """Read a prior's file; its errors speak of its keys, not of options."""
     from bdtppl.prior_files import read_prior_file
 
@@ -469,7 +498,7 @@ def _read(prior_file: Path) -> "PriorFile":
 
 
 @contextmanager
-def _located(file: "PriorFile | None") -> Iterator[None]:
+def located(file: "PriorFile | None") -> Iterator[None]:
     """Name the line of a prior's file in errors of the fit."""
     try:
         yield
@@ -493,7 +522,8 @@ def _own_settings(model: Model, of_models: dict[Model, dict[str, Any]]) -> dict[
     return given
 
 
-def _parse_bins(text: str, grid: int | None) -> int | str | None:
+def parse_bins(text: str, grid: int | None) -> int | str | None:
+    """Read --bins, which excludes --grid unless it is auto."""
     if text == "auto":
         return "auto"
     if grid is not None:
@@ -505,12 +535,14 @@ def _parse_bins(text: str, grid: int | None) -> int | str | None:
     return int(text)
 
 
-def _feature_names(rows: "Table", target: str, dropped: list[str]) -> list[str]:
+def feature_names(rows: "Table", target: str | None, dropped: list[str]) -> list[str]:
+    """Columns to predict from: all but the target and those that are dropped."""
     for name in dropped:
         rows.require(name)
         if name == target:
             raise ValueError(f"--drop {name} names the target.")
     names = [name for name in rows.columns if name != target and name not in dropped]
     if not names:
-        raise ValueError(f"{rows.path} has no column beside the target {target!r} to predict from.")
+        beside = "" if target is None else f" beside the target {target!r}"
+        raise ValueError(f"{rows.path} has no column{beside} to predict from.")
     return names

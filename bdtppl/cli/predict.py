@@ -1,7 +1,5 @@
 """``bdtppl predict``: what a saved model predicts for the rows of a table."""
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
     from bdtppl.tables import Table
 
-__all__ = ["predict"]
+__all__ = ["features_of", "predict"]
 
 _CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
 
@@ -41,7 +39,8 @@ def predict(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="CSV file to write.", show_default="print it")
+        Path | None,
+        typer.Option(help="CSV, TSV or Parquet file to write.", show_default="print as CSV"),
     ] = None,
     interval: Annotated[
         float | None,
@@ -57,7 +56,7 @@ def predict(
     """Predict the target of new rows: class and probabilities, or mean and interval."""
     from bdtppl.progress import waiting
     from bdtppl.storage import load
-    from bdtppl.tables import read_table
+    from bdtppl.tables import read_table, to_text
 
     if interval is not None and not 0 < interval < 1:
         raise UserError(f"--interval must lie between 0 and 1; got {interval:g}.")
@@ -68,7 +67,7 @@ def predict(
         fitted = load(model)
         if interval is not None and hasattr(fitted, "classes_"):
             raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
-        features = _features(rows, fitted)
+        features = features_of(rows, fitted)
         predictions: dict[str, list] = {}
         for first in range(0, rows.num_rows, _CHUNK):
             part = {name: column[first : first + _CHUNK] for name, column in features.items()}
@@ -76,7 +75,7 @@ def predict(
                 for name, values in _predictions(fitted, part, interval).items():
                     predictions.setdefault(name, []).extend(values)
         if out is not None:
-            _write(out, _to_csv(predictions))
+            _write(out, predictions)
     if as_json:
         records = [
             dict(zip(predictions, row, strict=True))
@@ -84,12 +83,12 @@ def predict(
         ]
         say_json({"model": str(model), "table": str(table), "predictions": records})
     elif out is None:
-        typer.echo(_to_csv(predictions), nl=False)
+        typer.echo(to_text(predictions), nl=False)
     else:
         typer.echo(f"Wrote predictions for {rows.num_rows:,} rows to {out}.")
 
 
-def _features(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
+def features_of(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
     """Columns as the model was fitted with them: by name, or by position if they had no names."""
     columns = fitted.schema_.columns
     if hasattr(fitted, "feature_names_in_"):
@@ -120,18 +119,11 @@ def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict
     return predictions
 
 
-def _to_csv(columns: Mapping[str, list]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow([f"{v:.10g}" if isinstance(v, float) else v for v in row])
-    return text.getvalue()
+def _write(path: Path, predictions: Mapping[str, list]) -> None:
+    from bdtppl.tables import write_table
 
-
-def _write(path: Path, text: str) -> None:
     try:
         with staged(path.parent) as staging:
-            (staging / path.name).write_text(text, encoding="utf-8")
+            write_table(staging / path.name, predictions)
     except OSError as error:
         raise OSError(f"--out {path} cannot be written: {error.strerror or error}.") from error

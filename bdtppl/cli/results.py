@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from bdtppl.cli.console import UserError, refusing, say, say_json, to_json
+from bdtppl.cli.console import UserError, refusing, say, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
@@ -38,13 +38,14 @@ _LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one 
 _RESOLUTION = 150  # pixels an inch
 _WIDEST = 20_000  # pixels of a figure
 _SHOWN_CLASSES = 8
-_FIGURES = (
+_OBSOLETE = (
     "tree.png",
     "structures.png",
     "topologies.png",
     "predictive.png",
     "density.png",
     "trajectories.png",
+    "report.html",
 )
 
 
@@ -81,12 +82,13 @@ def require_writable(folder: Path) -> None:
 
 
 class Problem(NamedTuple):
-    """What is fitted, and rows that are not, with their targets, for a figure."""
+    """What is fitted, rows that are not, with their targets, for a figure, and repeat counts."""
 
     title: str
     features: Mapping[str, np.ndarray]
     target: Target
     unseen: tuple[Mapping[str, np.ndarray], np.ndarray] | None = None
+    weights: np.ndarray | None = None
 
 
 def report_fit(
@@ -96,8 +98,9 @@ def report_fit(
     facts: Mapping[str, Any],
     *,
     out: Path | None = None,
-    as_json: bool = False,
-) -> None:
+    report: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
     """Fit an estimator, print its summary, and write all there is into a folder.
 
     Parameters
@@ -112,18 +115,25 @@ def report_fit(
         What the summary shall say beside the model's own one.
     out
         The folder; None to write nothing.
-    as_json
-        Whether to print the summary as JSON and nothing else.
+    report
+        Where to write the report; None for none.
+    quiet
+        Whether to print nothing.
+
+    Returns
+    -------
+    dict
+        The summary, with JSON types alone.
     """
     target = problem.target
-    if not as_json:
+    if not quiet:
         say(_opening(problem))
     model = ESTIMATORS[inference][target.task](**settings)
     shows_progress = "progress" in model.get_params()
     if shows_progress:
         model.set_params(progress=True)
     with refusing(ValueError, TypeError):
-        model.fit(problem.features, target.y)
+        model.fit(problem.features, target.y, sample_weight=problem.weights)
     if shows_progress:
         model.set_params(progress=False)
     with waiting("summing up", shown=True):
@@ -136,16 +146,24 @@ def report_fit(
             **{name: v for name, v in model.get_params().items() if name in ("grid", "binning")},
             **model.summary(),
         }
-    if not as_json:
+    if report is not None:
+        summary["report"] = str(report)
+    if not quiet:
         say(summary_view(summary))
     names = [] if out is None else _write(model, summary, problem, out)
-    if as_json:
-        say_json(summary)
-    elif names:
+    if report is not None:
+        _write_report(model, problem, report)
+    if quiet:
+        return summary
+    saved = {"folder": str(out), "files": ", ".join(names)} if names else {}
+    if report is not None:
+        saved["report"] = str(report)
+    if saved:
         say("\nSaved")
-        say(facts_view({"folder": str(out), "files": ", ".join(names)}))
+        say(facts_view(saved))
     else:
         say("\nNothing was saved; --out FOLDER saves the model, figures and the summary.")
+    return summary
 
 
 def _opening(problem: Problem) -> Group:
@@ -167,7 +185,7 @@ def _write(model: Any, summary: Mapping[str, Any], problem: Problem, folder: Pat
     """Write model, figures and summary, all of them or none; returns the names of the files."""
     try:
         with (
-            staged(folder, obsolete=_FIGURES) as staging,
+            staged(folder, obsolete=_OBSOLETE) as staging,
             waiting("drawing and saving", shown=True),
         ):
             _draw(model, problem, staging)
@@ -180,10 +198,22 @@ def _write(model: Any, summary: Mapping[str, Any], problem: Problem, folder: Pat
         raise UserError(f"--out {folder} cannot be written: {reason}.") from error
 
 
-def _draw(model: Any, problem: Problem, folder: Path) -> None:
+def _write_report(model: Any, problem: Problem, path: Path) -> None:
+    from bdtppl.report import write_report
+
+    _draw_without_window()
+    with waiting("writing the report", shown=True), refusing(OSError):
+        write_report(model, path, target=problem.target.name, title=problem.title)
+
+
+def _draw_without_window() -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+
+
+def _draw(model: Any, problem: Problem, folder: Path) -> None:
+    _draw_without_window()
     from matplotlib import pyplot
 
     axes: dict[str, Any]

@@ -26,6 +26,7 @@ __all__ = [
     "TreeEstimator",
     "describe_constraints",
     "describe_model",
+    "join_limits",
     "require_finite",
 ]
 
@@ -69,23 +70,7 @@ class TreeEstimator(TableEstimator):
 
     def _limits(self, schema: Schema) -> Constraints:
         """Join max_depth and min_leaf with the further constraints, on features that exist."""
-        given = Constraints() if self.constraints is None else self.constraints
-        if not isinstance(given, Constraints):
-            raise TypeError(
-                f"constraints must be a bdtppl.models.constraints.Constraints; "
-                f"got {type(given).__name__}."
-            )
-        depths = [d for d in (self.max_depth, given.max_depth) if d is not None]
-        for depth in depths:
-            Constraints(max_depth=depth)  # refuses what is not a depth
-        limits = replace(
-            given,
-            min_leaf=max(Constraints(min_leaf=self.min_leaf).min_leaf, given.min_leaf),
-            max_depth=min(depths, default=None),
-            features=None if given.features is None else schema.features_of(given.features),
-        )
-        limits.allows(schema.features)
-        return limits
+        return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
 
     def _warn_of_no_rule(self) -> None:
         """Say where the constraints, and not the table alone, keep the root from splitting."""
@@ -126,7 +111,10 @@ class TreeEstimator(TableEstimator):
         ValueError
             If rank is not an integer of at least 0, or there are too few trees.
         """
-        tree, statistics = self._ranked(rank)
+        return self._written(*self._ranked(rank))
+
+    def _written(self, tree: Tree, statistics: np.ndarray) -> str:
+        """Write a tree as rules, with what its leaves predict."""
         return tree.rules(
             self.design_.names,
             self._leaf_text(statistics, self._rows_of_slots(tree)),
@@ -174,6 +162,19 @@ class TreeEstimator(TableEstimator):
         slots = route(tree.reshape(1), matrix)[0]
         return [f"{paths[slot] or 'always'}: {leaf_text[slot]}" for slot in slots.tolist()]
 
+    def _draw_prior(self, num_draws: int) -> Any:
+        from bdtppl.arviz import PriorDraws
+        from bdtppl.groups import describe_trees
+        from bdtppl.inference.prior_predictive import draw_prior_targets, draw_prior_trees
+
+        key_tree, key_target = jax.random.split(jax.random.key(self._seed))
+        model = self.design_, self.prior_, self.constraints_
+        trees = draw_prior_trees(key_tree, *model, num_draws)
+        rows = self.design_.matrix[self.posterior_.row]
+        targets = draw_prior_targets(key_target, trees, self.leaf_, rows)
+        described = describe_trees(trees.reshape(1, num_draws), self.design_.names)
+        return PriorDraws(described, targets[None])
+
     def _rows_of_slots(self, tree: Tree) -> np.ndarray:
         """Count the training rows that end in each slot of a tree, by their weights, [k]."""
         # Statistics do not tell: the prior of a leaf may have absorbed rows (smoothing).
@@ -199,6 +200,29 @@ class TreeEstimator(TableEstimator):
             "constraints": describe_constraints(self.constraints_),
             "rows": int(self.design_.weights.sum()),
         }
+
+
+def join_limits(
+    schema: Schema, given: Constraints | None, max_depth: int | None, min_leaf: int
+) -> Constraints:
+    """Join max_depth and min_leaf with further constraints, on features that exist."""
+    given = Constraints() if given is None else given
+    if not isinstance(given, Constraints):
+        raise TypeError(
+            f"constraints must be a bdtppl.models.constraints.Constraints; "
+            f"got {type(given).__name__}."
+        )
+    depths = [d for d in (max_depth, given.max_depth) if d is not None]
+    for depth in depths:
+        Constraints(max_depth=depth)  # refuses what is not a depth
+    limits = replace(
+        given,
+        min_leaf=max(Constraints(min_leaf=min_leaf).min_leaf, given.min_leaf),
+        max_depth=min(depths, default=None),
+        features=None if given.features is None else schema.features_of(given.features),
+    )
+    limits.allows(schema.features)
+    return limits
 
 
 class ClassLeaves(ClassTargets):

@@ -31,6 +31,7 @@ from bdtppl.progress import counting
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
 
 _PARAMETERS = f"""
+
     Parameters
     ----------
     iterations

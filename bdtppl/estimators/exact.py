@@ -36,10 +36,12 @@ from bdtppl.models.priors import (
 from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting, waiting
+from bdtppl.summary import summarised
 
 __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
@@ -138,6 +140,8 @@ class _Fit:
 
 class _ExactTree(TreeEstimator):
     """What classification and regression share."""
+
+    draws_are = "exact"
 
     prior: TreePrior | None
     bins: int | Literal["auto"] | None
@@ -288,6 +292,7 @@ class _ExactTree(TreeEstimator):
         require_positive_integer("k", k)
         return self.exact_.k_best(k)
 
+    @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)

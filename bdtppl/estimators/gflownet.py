@@ -8,29 +8,40 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves
+from bdtppl.estimators.checkpoints import Checkpoint, Training
 from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.gflownet import grammar_training, training
-from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.ensembles import Ensemble, reweighted
-from bdtppl.inference.gflownet.grammar import pose_problem
-from bdtppl.inference.gflownet.grammar_posterior import sample as sample_flow
-from bdtppl.inference.gflownet.policy import PathPolicy
-from bdtppl.inference.gflownet.sample import sample as sample_policy
+from bdtppl.inference.gflownet.methods import (
+    Method,
+    Target,
+    by_construction,
+    by_grammar,
+    distance,
+    train,
+)
+from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaves import DirichletCategorical, Leaf
-from bdtppl.models.priors import DescriptionLength, TreePrior
+from bdtppl.models.priors import DescriptionLength, TreePrior, weighs_each_cut
+from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
 
 __all__ = ["GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 
-Method = Literal["grammar", "trajectory", "detailed", "sub-trajectory"]
+MethodName = Literal["grammar", "trajectory", "detailed", "sub-trajectory"]
 
 _STEPS = {"grammar": 300, "trajectory": 2000, "detailed": 2000, "sub-trajectory": 2000}
 _CONCENTRATION = 0.1  # of each class: the paper's
+_USES = "start", "train", "draws", "exact", "distance"  # of random numbers
+_MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
+_EXACT_DRAWS = 256
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
@@ -58,6 +69,14 @@ _PARAMETERS = """
         "trajectory", "detailed" or "sub-trajectory" balance.
     steps
         Steps of training; default 300 for the grammar and 2,000 for the others.
+    tolerance
+        Training ends early once the policy is so near to the posterior, in nats; it is looked at
+        every 100 steps. Where the exact chart fits 50,000 subproblems that is the gap between the
+        upper and the lower bound of log Z, the sum of both Kullback-Leibler divergences; elsewhere
+        the log of the number of draws over the effective size of their weights.
+    checkpoint
+        Folder that keeps the training every 100 steps. A fit that finds one there goes on from it,
+        to the result that it would have come to without a break.
     settings
         All other settings of training: `bdtppl.inference.gflownet.grammar_training.Settings` or
         `bdtppl.inference.gflownet.training.Settings`.
@@ -118,9 +137,11 @@ class _GFlowNetTree(WeightedTrees):
     """What classification and regression share."""
 
     max_depth: int
-    method: Method
+    method: MethodName
     steps: int | None
     settings: Any
+    tolerance: float | None
+    checkpoint: Any
     ensemble: Ensemble
     chains: int
     draws: int
@@ -144,12 +165,12 @@ class _GFlowNetTree(WeightedTrees):
         )
         self.schema_, self.design_ = schema, design
         self.prior_, self.leaf_, self.constraints_ = prior.resolve(design), leaf, constraints
-        seed = self._draw_seed()
-        keys = jax.random.split(jax.random.key(seed), 3)
-        run = self._by_grammar if self.method == "grammar" else self._by_construction
-        found, history, learned = run(keys, y)
-        self.history_ = {name: np.asarray(a, float) for name, a in history._asdict().items()}
-        self.learned_log_partition_ = learned
+        target = Target(design, y, self.prior_, leaf, constraints)
+        method = self._method(target)
+        seed, state, history = self._train(method, target)
+        found = method.draw(_key(seed, "draws"), state, self.chains, self.draws)
+        self.history_ = history
+        self.learned_log_partition_ = method.log_partition(state)
         self.log_partition_ = found.log_partition
         self.log_partition_se_ = found.log_partition_se
         self.lower_bound_ = found.lower_bound
@@ -159,8 +180,8 @@ class _GFlowNetTree(WeightedTrees):
 
     def _check(self) -> None:
         """Refuse parameters that the inference does not check."""
-        if self.method not in get_args(Method):
-            known = ", ".join(get_args(Method))
+        if self.method not in get_args(MethodName):
+            known = ", ".join(get_args(MethodName))
             raise ValueError(f"method must be one of {known}; got {self.method!r}.")
         if self.ensemble not in get_args(Ensemble):
             known = ", ".join(get_args(Ensemble))
@@ -175,64 +196,81 @@ class _GFlowNetTree(WeightedTrees):
             require_positive_integer(name, getattr(self, name))
         if self.steps is not None:
             require_positive_integer("steps", self.steps)
+        if self.tolerance is not None and not 0 < self.tolerance < np.inf:
+            raise ValueError(f"tolerance must be positive, or None; got {self.tolerance!r}.")
 
-    @property
-    def _num_steps(self) -> int:
-        return _STEPS[self.method] if self.steps is None else int(self.steps)
-
-    def _by_grammar(self, keys: jax.Array, y: np.ndarray):
-        """Train flows of subproblems and draw; also what training reported, and its log Z."""
-        model = self.design_, y, self.prior_, self.leaf_, self.constraints_
-        problem = pose_problem(*model)
+    def _method(self, target: Target) -> Method:
+        """Choose how to train."""
+        steps = _STEPS[self.method] if self.steps is None else int(self.steps)
         settings = self.settings
-        if settings is None:
-            settings = grammar_training.Settings(decay_steps=self._num_steps)
-        state = grammar_training.initial(keys[0], problem, settings)
-        with counting("steps", shown=self.progress) as report:
-            state, history = grammar_training.train(
-                keys[1],
-                problem,
-                state,
-                settings,
-                self._num_steps,
-                lambda step, metrics: report(step) if report else None,
-            )
-        found = sample_flow(
-            keys[2], problem, state.flow, *model, chains=self.chains, draws=self.draws
-        )
-        return found, history, float(found.log_flow)
+        if self.method == "grammar":
+            if settings is None:
+                settings = grammar_training.Settings(decay_steps=steps)
+            return by_grammar(target, settings, steps)
+        settings = training.Settings() if settings is None else settings
+        return by_construction(target, replace(settings, num_steps=steps, balance=self.method))
 
-    def _by_construction(self, keys: jax.Array, y: np.ndarray):
-        """Train a policy that builds trees and draw; also what training reported, and its log Z."""
-        model = self.design_, y, self.prior_, self.leaf_
-        construction = Construction.of(*model, self.constraints_)
-        settings = training.Settings() if self.settings is None else self.settings
-        settings = replace(settings, num_steps=self._num_steps, balance=self.method)
-        key_policy, key_begin = jax.random.split(keys[0])
-        policy = PathPolicy(key_policy, construction.num_features, construction.num_cuts)
-        learner = training.begin(key_begin, construction, policy, settings)
+    def _train(self, method: Method, target: Target) -> Training:
+        """Train, from the checkpoint on if there is one, and keep it after each round."""
+        seed, folder, found = self._draw_seed(), None, None
+        start = method.start(_key(seed, "start"))
+        if self.checkpoint is not None:
+            folder = Checkpoint(self.checkpoint, (target.design.matrix, target.y))
+            found = folder.read(start)
+        kept = Training(seed, start, {}) if found is None else found
+        exact = None if self.tolerance is None else _exact_draws(target, _key(seed, "exact"))
+
+        def keep(state, report):
+            nonlocal kept
+            new = {name: np.asarray(a, float) for name, a in report._asdict().items()}
+            history = {name: np.append(kept.history.get(name, []), a) for name, a in new.items()}
+            kept = Training(kept.seed, state, history)
+            if folder is not None:
+                folder.write(kept)
+            if self.tolerance is None:
+                return False
+            key = jax.random.fold_in(_key(kept.seed, "distance"), method.steps(state))
+            return distance(method, key, state, exact) < self.tolerance
+
         with counting("steps", shown=self.progress) as report:
-            learner, history = training.train(
-                keys[1],
-                construction,
-                learner,
-                settings,
-                tell=lambda learner, info: report(int(learner.step)) if report else None,
+            train(
+                method,
+                _key(kept.seed, "train"),
+                kept.state,
+                tell=report or (lambda step: None),
+                keep=keep,
             )
-        found = sample_policy(
-            keys[2], construction, learner.policy, *model, chains=self.chains, draws=self.draws
-        )
-        return found, history, float(learner.log_z)
+        return kept
 
     def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""
         return super().summary() | {
             "method": self.method,
-            "steps": len(next(iter(self.history_.values()))),
+            "steps": len(self.history_["loss"]),
             "effective_size": self.effective_size_,
             "learned_log_partition": self.learned_log_partition_,
             "lower_bound": self.lower_bound_,
         }
+
+
+def _key(seed: int, use: str) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(seed), _USES.index(use))
+
+
+def _exact_draws(target: Target, rng_key: jax.Array) -> Tree | None:
+    """Draw from the posterior where its chart fits."""
+    design, y, prior, leaf, constraints = target
+    try:
+        grammar = compile_grammar(
+            design,
+            rules=prior.rules,
+            constraints=constraints,
+            each_cut=weighs_each_cut(prior),
+            max_subproblems=_MOST_SUBPROBLEMS,
+        )
+    except TooManySubproblems:
+        return None
+    return ExactPosterior(grammar, prior, leaf, y).sample_trees(rng_key, _EXACT_DRAWS)
 
 
 class GFlowNetTreeClassifier(ClassLeaves, ClassifierMixin, _GFlowNetTree):
@@ -251,9 +289,11 @@ class GFlowNetTreeClassifier(ClassLeaves, ClassifierMixin, _GFlowNetTree):
         min_leaf: int = 1,
         constraints: Constraints | None = None,
         classes: Any = None,
-        method: Method = "grammar",
+        method: MethodName = "grammar",
         steps: int | None = None,
         settings: Any = None,
+        tolerance: float | None = None,
+        checkpoint: Any = None,
         ensemble: Ensemble = "importance",
         chains: int = 4,
         draws: int = 250,
@@ -273,6 +313,8 @@ class GFlowNetTreeClassifier(ClassLeaves, ClassifierMixin, _GFlowNetTree):
         self.method = method
         self.steps = steps
         self.settings = settings
+        self.tolerance = tolerance
+        self.checkpoint = checkpoint
         self.ensemble = ensemble
         self.chains = chains
         self.draws = draws
@@ -319,9 +361,11 @@ class GFlowNetTreeRegressor(RealLeaves, RegressorMixin, _GFlowNetTree):
         max_depth: int = 4,
         min_leaf: int = 1,
         constraints: Constraints | None = None,
-        method: Method = "grammar",
+        method: MethodName = "grammar",
         steps: int | None = None,
         settings: Any = None,
+        tolerance: float | None = None,
+        checkpoint: Any = None,
         ensemble: Ensemble = "importance",
         chains: int = 4,
         draws: int = 250,
@@ -340,6 +384,8 @@ class GFlowNetTreeRegressor(RealLeaves, RegressorMixin, _GFlowNetTree):
         self.method = method
         self.steps = steps
         self.settings = settings
+        self.tolerance = tolerance
+        self.checkpoint = checkpoint
         self.ensemble = ensemble
         self.chains = chains
         self.draws = draws

@@ -3,7 +3,7 @@
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -33,10 +33,12 @@ from bdtppl.models.priors import GreedyPartition, TreePrior
 from bdtppl.models.sparse import SparseDesign
 from bdtppl.models.table import Schema
 from bdtppl.models.tree import Tree
+from bdtppl.summary import summarised
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
@@ -150,6 +152,11 @@ class _GreedyModalTree(TreeEstimator):
 
     probability_name = "probability among the trees found"
     reads_sparse = True
+    draws_are = "found"
+    unknown: ClassVar = {
+        "log_evidence": "a greedy search does not sum over all trees",
+        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
+    }
 
     prior: TreePrior | None
     bins: int | Literal["auto"] | None
@@ -394,6 +401,7 @@ class _GreedyModalTree(TreeEstimator):
             posterior.weights[0, :k],
         )
 
+    @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
@@ -414,6 +422,13 @@ class _GreedyModalTree(TreeEstimator):
                 zip(names, map(float, self.feature_importances_[own]), strict=True)
             ),
         }
+
+    def _draw_prior(self, num_draws: int) -> Any:
+        if self.columns_ is not None:
+            raise ValueError("a model fitted on a sparse table keeps those columns that it uses")
+        if len(self.directions_):
+            raise ValueError("the prior does not say which hyperplanes there are")
+        return super()._draw_prior(num_draws)
 
     @property
     def _num_features(self) -> int:

@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.followed import followed
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
-from bdtppl.inference.metropolis.diagnostics import followed
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample
@@ -30,12 +30,14 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
+from bdtppl.summary import summarised
 
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
 _LARGEST_R_HAT = 1.05
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
@@ -138,6 +140,7 @@ class _MetropolisTree(TreeEstimator):
     """What classification and regression share."""
 
     probability_name = "share of the draws"
+    draws_are = "chains"
 
     prior: TreePrior | None
     bins: int | None
@@ -319,6 +322,7 @@ class _MetropolisTree(TreeEstimator):
             ranked.probability[:k],
         )
 
+    @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)

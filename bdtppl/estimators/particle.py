@@ -19,6 +19,7 @@ from bdtppl.progress import waiting
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
 
 _PARAMETERS = """
+
     Parameters
     ----------
     prior
@@ -103,6 +104,8 @@ _PARAMETERS = """
 
 class _ParticleTree(WeightedTrees):
     """What classification and regression share."""
+
+    draws_are = "runs"
 
     particles: int
     runs: int

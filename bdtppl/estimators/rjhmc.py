@@ -1,7 +1,7 @@
 """Soft decision trees by reversible jumps between topologies: RJHMC-Tree."""
 
 import warnings
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 from sklearn.base import ClassifierMixin, RegressorMixin
@@ -32,6 +32,7 @@ __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 _LARGEST_R_HAT = 1.05
 
 _PARAMETERS = f"""
+
     Parameters
     ----------
     chains
@@ -85,6 +86,11 @@ _PARAMETERS = f"""
 
 class _RJHMCTree(SoftTreeEstimator):
     """What classification and regression share."""
+
+    draws_are = "chains"
+    unknown: ClassVar = {
+        "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
+    }
 
     chains: int
     burn_in: int

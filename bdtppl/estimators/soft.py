@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple, get_args
 
+import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -11,6 +12,7 @@ from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft_posterior import SoftPosterior, Votes
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
+from bdtppl.summary import summarised
 
 __all__ = [
     "CLASSES",
@@ -86,6 +88,7 @@ class SoftTreeEstimator(TableEstimator):
     routing: Any
     h_init: float
     h_final: float
+    max_splits: int | None
     topology_prior: TopologyPrior | None
     model_: SoftRegression | SoftClassification
     topology_prior_: TopologyPrior
@@ -125,6 +128,24 @@ class SoftTreeEstimator(TableEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = False
         return tags
+
+    def _draw_prior(self, num_draws: int) -> Any:
+        from bdtppl.arviz import PriorDraws
+        from bdtppl.inference.prior_predictive import draw_soft_prior
+        from bdtppl.soft_groups import label_soft_draws
+
+        prior = draw_soft_prior(
+            np.random.default_rng(self._seed),
+            self.posterior_,
+            self.topology_prior_,
+            num_draws,
+            max_splits=self.max_splits,
+            with_leaf=getattr(self, "with_leaf", True),
+            hard_inputs=getattr(self, "inputs", "soft") == "hard",
+        )
+        targets = prior.sample_predictive(jax.random.key(self._seed), prior.matrix)
+        # Topologies are numbered otherwise than those of the posterior.
+        return PriorDraws(label_soft_draws(prior)["posterior"].drop_vars("topology"), targets)
 
     def _check(self) -> None:
         """Refuse parameters that the inference does not check."""
@@ -174,6 +195,7 @@ class SoftTreeEstimator(TableEstimator):
         check_is_fitted(self)
         return self.posterior_.means(self._matrix(X), sharpness=self._sharpness(self.routing))
 
+    @summarised
     def summary(self) -> dict[str, Any]:
         """Summarise the fit in plain numbers and words, ready for JSON.
 

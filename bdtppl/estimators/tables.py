@@ -29,9 +29,17 @@ class TableEstimator(BaseEstimator):
         Whether scipy sparse tables are read.
     columns_
         Columns of X that ``schema_`` holds; None for all.
+    unknown
+        Quantities of `bdtppl.compare` that the inference cannot know, and why.
+    draws_are
+        How the draws of ``posterior_`` came about: "exact" for independent ones of the exact
+        posterior, whose shares are known without them; "chains"; independent "runs" of weighted
+        draws; "independent" ones, weighted or not; or trees that were "found" by a search.
     """
 
     reads_sparse: ClassVar[bool] = False
+    unknown: ClassVar[Mapping[str, str]] = {}
+    draws_are: ClassVar[str] = "independent"
     columns_: np.ndarray | None = None
 
     drop_first: bool
@@ -176,12 +184,28 @@ class TableEstimator(BaseEstimator):
         self._random_seed = state["seed"]
         self.posterior_ = posterior
 
-    def to_arviz(self):
+    def _draw_prior(self, num_draws: int) -> Any:
+        """Draw trees from the prior, and targets (`bdtppl.arviz.PriorDraws`).
+
+        Raises
+        ------
+        ValueError
+            If the prior has no law to draw from.
+        """
+        raise NotImplementedError
+
+    def to_arviz(self, *, prior_draws: int = 250):
         """Hand the posterior to ArviZ.
 
         ArviZ takes all draws for equally weighted. Weighted trees, those of particles or of several
         roots, are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is that of
         their weights.
+
+        Parameters
+        ----------
+        prior_draws
+            Trees drawn from the prior for the groups ``prior`` and ``prior_predictive``; 0 for
+            neither. Where nothing can be drawn, the attribute ``no_prior_draws`` says why.
 
         Returns
         -------
@@ -192,13 +216,36 @@ class TableEstimator(BaseEstimator):
         from bdtppl.arviz import for_installed_arviz, to_arviz
 
         check_is_fitted(self)
+        prior, why_none = None, "none were asked for"
+        if prior_draws:
+            require_positive_integer("prior_draws", prior_draws)
+            try:
+                prior = self._draw_prior(int(prior_draws))
+            except ValueError as error:
+                why_none = str(error)
         data = to_arviz(
             self.posterior_,
             random_state=self._seed,
             classes=getattr(self, "classes_", None),
             inference=type(self).__name__,
+            prior=prior,
         )
+        if prior is None:
+            data.attrs["no_prior_draws"] = why_none
         return for_installed_arviz(data)
+
+    def structures(self) -> Any:
+        """Sum the posterior over structures up: which trees, how surely, and what they share.
+
+        Returns
+        -------
+        bdtppl.structures.Structures
+            Distinct trees with probabilities, credible sets, entropy, split inclusion, the
+            co-membership of rows in leaves, a consensus tree, and how well draws agree. It prints.
+        """
+        from bdtppl.structures import structures_of
+
+        return structures_of(self)
 
     def save(self, path) -> None:
         """Save the fitted model to a folder; `bdtppl.load` reads it."""

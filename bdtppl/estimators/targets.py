@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
+from bdtppl.anomalies import FindsAnomalies
+
 __all__ = ["ClassTargets", "RealTargets"]
 
 
-class ClassTargets:
+class ClassTargets(FindsAnomalies):
     """Targets that are class labels."""
 
     classes: Any

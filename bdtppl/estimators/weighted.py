@@ -10,6 +10,7 @@ from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.data import Binning
 from bdtppl.models.tree import Tree
+from bdtppl.summary import summarised
 
 __all__ = ["WeightedTrees"]
 
@@ -81,6 +82,7 @@ class WeightedTrees(TreeEstimator):
         probability = np.exp(found.log_joint[:k] - total)
         return RankedTrees(found.trees[:k], found.statistics[:k], found.log_joint[:k], probability)
 
+    @summarised
     def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)

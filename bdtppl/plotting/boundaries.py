@@ -1,11 +1,12 @@
 """Predictions over the plane of two columns, with the training rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.plotting.axes import name_entries
 from bdtppl.plotting.colours import INK, class_style
 from bdtppl.plotting.rows import Rows, training_targets
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["plot_boundaries"]
 
 _GRID_POINTS = 300  # along each axis
+_PIECE = 4096  # rows predicted at once
+_LEVEL = 0.9
 _STRENGTH = 0.75  # of the colour of a class of probability 1
 
 
@@ -23,13 +26,15 @@ def plot_boundaries(
     features: Sequence[str | int] | None = None,
     *,
     at: Mapping[str, Any] | Sequence[Any] | None = None,
+    uncertainty: bool = False,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw what a fitted estimator predicts over the plane of two columns.
+    """Draw what a fitted estimator predicts over the plane of two columns, or how unsure it is.
 
     Classification: each place has the colour of its most probable class, the paler the less
     probable that is. Regression: the predictive mean, with a colour bar. Points are the training
-    rows (Nuti et al. 2021, Figures 2(b) and 5).
+    rows (Nuti et al. 2021, Figures 2(b) and 5). Uncertainty is the probability of all other classes
+    together, or the width of the 90 % predictive interval.
 
     Parameters
     ----------
@@ -39,6 +44,8 @@ def plot_boundaries(
         The two numeric columns, by name or position. Default: the only two of the table.
     at
         Values at which other columns are held, as in `plot_predictive`.
+    uncertainty
+        Whether colours show uncertainty in place of predictions.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -83,10 +90,24 @@ def plot_boundaries(
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=(5.6, 4.4), layout="constrained")
+    classes = getattr(model, "classes_", None)
     y = training_targets(model)
     points = [rows.columns[place] for place in places]
-    draw = _draw_classes if hasattr(model, "classes_") else _draw_means
-    draw(ax, model, grids, table, points, y)
+    if classes is not None:
+        probability = _in_pieces(model.predict_proba, table)
+        _draw_classes(ax, probability, grids, uncertainty)
+        _draw_rows_of_classes(ax, points, y, [str(name) for name in classes])
+    elif uncertainty:
+        ends = _in_pieces(lambda part: model.predict_interval(part, _LEVEL), table)
+        _draw_colours(
+            ax, ends[:, 1] - ends[:, 0], grids, f"width of the {100 * _LEVEL:.0f} % interval"
+        )
+        ax.scatter(*points, color=INK, s=_size(len(y)), edgecolors="white", linewidths=0.5)
+    else:
+        mean = _in_pieces(model.predict, table)
+        limits = {"vmin": min(mean.min(), y.min()), "vmax": max(mean.max(), y.max())}
+        _draw_colours(ax, mean, grids, "target", **limits)
+        ax.scatter(*points, c=y, s=_size(len(y)), edgecolors="white", linewidths=0.5, **limits)
     for axis, place in zip("xy", places, strict=True):
         ax.set(**{f"{axis}lim": (grids["xy".index(axis)][0], grids["xy".index(axis)][-1])})
         label = rows.names[place] + (rows.held_text(held, places) if axis == "x" else "")
@@ -112,42 +133,53 @@ def _grid(values: np.ndarray) -> np.ndarray:
     return np.linspace(low - room, high + room, _GRID_POINTS)
 
 
-def _draw_classes(ax: "Axes", model: Any, grids, table, points, y: np.ndarray) -> None:
-    probability = model.predict_proba(table)
-    num_classes = probability.shape[1]
-    colours = np.array([_rgb(class_style(c)["facecolor"]) for c in range(num_classes)])
-    best = probability.argmax(axis=1)
-    beyond_chance = (probability.max(axis=1) - 1 / num_classes) / (1 - 1 / num_classes)
-    strength = _STRENGTH * beyond_chance[:, None]
-    image = (1 - strength) + strength * colours[best]
+def _in_pieces(predict: Callable[[dict], np.ndarray], table: dict) -> np.ndarray:
+    """Predict some rows at a time: many draws of soft trees take much memory for each."""
+    size = len(next(iter(table.values())))
+    pieces = [slice(start, start + _PIECE) for start in range(0, size, _PIECE)]
+    return np.concatenate([predict({n: v[piece] for n, v in table.items()}) for piece in pieces])
+
+
+def _draw_classes(ax: "Axes", probability: np.ndarray, grids: list, uncertainty: bool) -> None:
+    """Colour places by their class or its uncertainty, with lines between classes."""
+    best, largest = probability.argmax(axis=1), probability.max(axis=1)
     shape = len(grids[1]), len(grids[0])
-    ax.pcolormesh(*grids, image.reshape(*shape, 3), shading="nearest", rasterized=True)
+    if uncertainty:
+        _draw_colours(ax, 1 - largest, grids, "probability of another class", vmin=0)
+    else:
+        num_classes = probability.shape[1]
+        colours = np.array([_rgb(class_style(c)["facecolor"]) for c in range(num_classes)])
+        beyond_chance = (largest - 1 / num_classes) / (1 - 1 / num_classes)
+        strength = _STRENGTH * beyond_chance[:, None]
+        image = (1 - strength) + strength * colours[best]
+        ax.pcolormesh(*grids, image.reshape(*shape, 3), shading="nearest", rasterized=True)
     if len(np.unique(best)) > 1:
         for c in np.unique(best):
             inside = (best == c).astype(float).reshape(shape)
             ax.contour(*grids, inside, levels=[0.5], colors=INK, linewidths=0.6)
-    for c, name in enumerate(model.classes_):
-        own = y == c
+
+
+def _draw_colours(ax: "Axes", values: np.ndarray, grids: list, label: str, **limits: Any) -> None:
+    """Colour places by a number."""
+    image = values.reshape(len(grids[1]), len(grids[0]))
+    mesh = ax.pcolormesh(*grids, image, shading="nearest", rasterized=True, **limits)
+    ax.figure.colorbar(mesh, ax=ax, label=label)
+
+
+def _draw_rows_of_classes(ax: "Axes", points: list, y: np.ndarray, names: list[str]) -> None:
+    drawn = [
         ax.scatter(
-            points[0][own],
-            points[1][own],
+            *(values[y == c] for values in points),
             s=_size(len(y)),
             edgecolors="white",
             linewidths=0.5,
-            color=[colours[c]],
-            label=str(name),
+            color=class_style(c)["facecolor"],
         )
-    legend = ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, labelcolor=INK)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-
-
-def _draw_means(ax: "Axes", model: Any, grids, table, points, y: np.ndarray) -> None:
-    mean = model.predict(table).reshape(len(grids[1]), len(grids[0]))
-    limits = {"vmin": min(mean.min(), y.min()), "vmax": max(mean.max(), y.max())}
-    mesh = ax.pcolormesh(*grids, mean, shading="nearest", rasterized=True, **limits)
-    ax.scatter(*points, c=y, s=_size(len(y)), edgecolors="white", linewidths=0.5, **limits)
-    ax.figure.colorbar(mesh, ax=ax, label="target")
+        for c in range(len(names))
+    ]
+    # A colour bar stands at the right.
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4}
+    name_entries(ax, drawn, names, **place)
 
 
 def _size(num_points: int) -> float:

@@ -30,8 +30,8 @@ def class_style(index: int) -> dict[str, Any]:
     }
 
 
-def tint(share: float) -> tuple[float, float, float]:
-    """Mix the accent colour, at a share of 0 to 1, with white.
+def tint(share: float, colour: str = ACCENT) -> tuple[float, float, float]:
+    """Mix a colour, at a share of 0 to 1, with white.
 
     Unlike a transparent colour it looks the same where two areas overlap and in the legend.
 
@@ -40,5 +40,5 @@ def tint(share: float) -> tuple[float, float, float]:
     >>> tint(0.0)
     (1.0, 1.0, 1.0)
     """
-    red, green, blue = (int(ACCENT[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     return 1 - share * (1 - red), 1 - share * (1 - green), 1 - share * (1 - blue)

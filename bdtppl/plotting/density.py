@@ -6,7 +6,8 @@ import numpy as np
 from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE, tint
+from bdtppl.plotting.axes import prepared
+from bdtppl.plotting.colours import ACCENT, INK, LINE, tint
 from bdtppl.plotting.rows import training_targets
 
 if TYPE_CHECKING:
@@ -77,11 +78,7 @@ def plot_density(
     for name, values in (("y", y), ("labels", labels)):
         if values is not None and len(values) != len(matrix):
             raise ValueError(f"{name} has {len(values)} values for {len(matrix)} rows of X.")
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        size = 6.4, 1.2 + 0.7 * len(matrix)
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+    ax = prepared(ax, size=(6.4, 1.2 + 0.7 * len(matrix)), grid="x")
     marks = {}
     if y is not None:
         marks["truth"] = np.asarray(y, float), INK, "|"
@@ -117,9 +114,7 @@ def plot_density(
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.15, len(matrix) + 0.05)
     ax.margins(x=0.01)
-    ax.grid(axis="x", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
     ax.set_xlabel("target")
     legend = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "frameon": False}
     ax.legend(**legend, fontsize="small", labelcolor=INK, markerscale=0.6)

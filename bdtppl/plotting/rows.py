@@ -12,7 +12,7 @@ import numpy as np
 
 from bdtppl.models.table import Column
 
-__all__ = ["Rows", "training_targets"]
+__all__ = ["Rows", "class_index", "training_targets"]
 
 
 _NAMED_COLUMNS = 4  # that are held; more are only counted
@@ -22,6 +22,21 @@ def training_targets(model: Any) -> np.ndarray:
     """Get the targets that a model was fitted with, class indices for classification, [n]."""
     # An exact posterior knows the targets without drawing trees.
     return np.asarray((model.exact_ if hasattr(model, "exact_") else model.posterior_).y)
+
+
+def class_index(model: Any, label: Any) -> int:
+    """Find a class of a classifier by its label.
+
+    Raises
+    ------
+    ValueError
+        If there is no such class.
+    """
+    labels = model.classes_.tolist()
+    if label in labels:
+        return labels.index(label)
+    shown = ", ".join(map(repr, labels[:10]))
+    raise ValueError(f"target must be one of the classes, {shown}; got {label!r}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +80,17 @@ class Rows:
     def table(self) -> dict[str, np.ndarray]:
         """Name the columns, for a model to predict: it need not have kept all of its table's."""
         return dict(zip(self.names, self.columns, strict=True))
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """Keep some rows, by their places."""
+        weights = None if self.weights is None else self.weights[chosen]
+        return Rows(self.names, [values[chosen] for values in self.columns], weights)
+
+    def with_value(self, position: int, value: Any) -> "Rows":
+        """Give all rows one value of a column."""
+        columns = list(self.columns)
+        columns[position] = np.full(len(self), value, columns[position].dtype)
+        return Rows(self.names, columns, self.weights)
 
     def position(self, feature: str | int) -> int:
         """Find a column by its name or position."""

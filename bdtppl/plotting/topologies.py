@@ -7,7 +7,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.models.topology import Topology
-from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE
+from bdtppl.plotting.axes import prepared
+from bdtppl.plotting.colours import ACCENT, INK, LINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,11 +68,7 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}.")
     shown = range(min(k, len(found.topologies)))
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        size = 6.4, 1.0 + _ROW * len(shown)
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+    ax = prepared(ax, size=(6.4, 1.0 + _ROW * len(shown)), grid="x")
     probability = found.probability[: len(shown)]
     if np.isnan(found.log_evidences[: len(shown)]).any():
         ax.barh(shown, probability, height=0.5, color=ACCENT, gid="probability")
@@ -92,9 +89,7 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.set_yticks(shown, [""] * len(shown))
     ax.margins(x=0.18)
-    ax.grid(axis="x", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0, pad=_GLYPH * 72)
     shapes = [found.topologies[m] for m in shown]
     scale = max(1, *(shape.num_splits for shape in shapes), *(shape.depth for shape in shapes))

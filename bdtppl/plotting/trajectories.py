@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.plotting.colours import FAINT, INK, LINE, class_style
+from bdtppl.plotting.axes import prepared
+from bdtppl.plotting.colours import INK, LINE, class_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,13 +49,7 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
         raise TypeError(
             f"plot_trajectories draws Markov chains; a {type(model).__name__} has none."
         )
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        _, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    ax.grid(axis="y", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax = prepared(ax)
     for chain, values in enumerate(model.trajectory_):
         ax.plot(
             model.trajectory_steps_,

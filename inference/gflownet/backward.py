@@ -1,16 +1,20 @@
-"""The uniform backward policy: which split was made last (DT-GFN, section 4.3).
+"""Backward policies: which split was made last (DT-GFN, section 4.3).
 
 A split whose children are both leaves can be undone, and each that is undone gives another tree: a
-state has as many parents as it has such splits.
+state has as many parents as it has such splits. The paper's policy takes any of them, all alike; a
+policy may also have learned logits.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.scipy.special import logsumexp
 
 from bdtppl.inference.shapes import Shape, places
 
-__all__ = ["log_parents", "reordered", "steps_of_splits"]
+__all__ = ["log_backward", "reordered", "steps_of_splits"]
+
+_IMPOSSIBLE = -1e30
 
 
 def steps_of_splits(shape: Shape) -> jax.Array:
@@ -21,21 +25,28 @@ def steps_of_splits(shape: Shape) -> jax.Array:
     return jnp.where(shape.is_split, (shape.left - 1) // 2, shape.capacity)
 
 
-def log_parents(shape: Shape) -> jax.Array:
-    """Log of the number of parents after each split, float64 [b, T]; 0 beyond the last one.
+def log_backward(shape: Shape, logits: jax.Array | None = None) -> jax.Array:
+    """Log probability of undoing each split first, float64 [b, T]; 0 beyond the last one.
 
-    Slots lie in the order of their making.
+    Parameters
+    ----------
+    shape
+        Trees, whose slots lie in the order of their making.
+    logits
+        Of undoing the split in each slot, [b, k]; None for a uniform policy.
     """
     split_at = steps_of_splits(shape)
     children = (jnp.take_along_axis(split_at, shape.left + side, axis=1) for side in (0, 1))
     until = jnp.minimum(*children)  # the split is a last one from its own step to this one
     step = jnp.arange(shape.capacity // 2)[None, :, None]
     is_last = shape.is_split[:, None] & (split_at[:, None] <= step) & (step < until[:, None])
-    is_last &= step < shape.size[:, None, None] // 2
-    return jnp.log(jnp.maximum(is_last.sum(axis=-1), 1).astype(float))
+    each = jnp.zeros(shape.rule.shape) if logits is None else logits.astype(float)
+    log_sum = logsumexp(jnp.where(is_last, each[:, None], _IMPOSSIBLE), axis=2)
+    own = jnp.where(split_at[:, None] == step, each[:, None], 0.0).sum(axis=2)
+    return jnp.where(step[..., 0] < shape.size[:, None] // 2, own - log_sum, 0.0)
 
 
-def reordered(rng_key: jax.Array, shape: Shape) -> Shape:
+def reordered(rng_key: jax.Array, shape: Shape, logits: jax.Array | None = None) -> Shape:
     """Lay trees out in an order of their making that is drawn from the backward policy.
 
     Parameters
@@ -44,23 +55,27 @@ def reordered(rng_key: jax.Array, shape: Shape) -> Shape:
         Key.
     shape
         Trees [b], their slots in any order.
+    logits
+        Of undoing the split in each slot, [b, k]; None for a uniform policy.
     """
     num_trees, capacity = shape.rule.shape
     num_splits = shape.size // 2
-    uniform = jax.random.uniform(rng_key, (capacity // 2, num_trees, capacity))
+    number = jax.random.gumbel(rng_key, (capacity // 2, num_trees, capacity))
+    if logits is not None:
+        number += logits[None].astype(float)
 
     def undo(carry, each):
         is_split, made_at = carry
         back, number = each
         has_child = (jnp.take_along_axis(is_split, shape.left + side, axis=1) for side in (0, 1))
         is_last = is_split & ~jnp.logical_or(*has_child)
-        slot = jnp.argmax(jnp.where(is_last, number, -1.0), axis=1)
+        slot = jnp.argmax(jnp.where(is_last, number, _IMPOSSIBLE), axis=1)
         is_own = (places(shape) == slot[:, None]) & is_last
         made_at = jnp.where(is_own, (num_splits - 1 - back)[:, None], made_at)
         return (is_split & ~is_own, made_at), None
 
     start = shape.is_split, jnp.zeros(shape.rule.shape, jnp.int32)
-    steps = jnp.arange(capacity // 2, dtype=jnp.int32), uniform
+    steps = jnp.arange(capacity // 2, dtype=jnp.int32), number
     (_, made_at), _ = lax.scan(undo, start, steps)
     return _relaid(shape, jnp.where(shape.is_split, 2 * made_at + 1, 0))
 

@@ -10,50 +10,20 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bdtppl.inference.evidence import log_mean
+from bdtppl.inference.gflownet.drawn import Drawn, weighed
 from bdtppl.inference.gflownet.grammar import Problem
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.written_trees import as_shape, write_out
-from bdtppl.models.constraints import Constraints
+from bdtppl.inference.written_trees import as_shape
 from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
 
-__all__ = ["Sampled", "Scores", "sample", "score"]
+__all__ = ["Scores", "log_flow", "sample", "score"]
 
 _PIECE = 16  # trees that are drawn at once, as many as in training: they share what is compiled
-
-
-class Sampled(NamedTuple):
-    """What a flow has drawn.
-
-    Attributes
-    ----------
-    posterior
-        Draws with their importance weights. Its ``log_evidence`` and standard error are those of
-        the log partition where the prior is normalised, and NaN elsewhere.
-    log_partition, log_partition_se
-        Log of the mean importance weight, and its standard error (delta method). The estimate is
-        unbiased on the scale of the sum itself.
-    log_flow
-        Log flow out of the root: the learned log Z.
-    lower_bound
-        Mean log importance weight, a lower bound of log Z on average.
-    effective_size
-        Effective sample size of the weights.
-    """
-
-    posterior: Posterior
-    log_partition: float
-    log_partition_se: float
-    log_flow: float
-    lower_bound: float
-    effective_size: float
 
 
 class Scores(NamedTuple):
@@ -86,11 +56,10 @@ def sample(
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
-    constraints: Constraints,
     *,
     chains: int = 4,
     draws: int = 250,
-) -> Sampled:
+) -> Drawn:
     """Draw trees from the policy and weigh them.
 
     Parameters
@@ -99,7 +68,7 @@ def sample(
         Key.
     problem, flow
         The problem as posed, and a flow trained on it.
-    design, y, prior, leaf, constraints
+    design, y, prior, leaf
         The model that the problem was made of.
     chains, draws
         How the draws, which are independent, are laid out.
@@ -112,46 +81,21 @@ def sample(
     size = chains * draws
     if size < 1:
         raise ValueError(f"At least one draw is needed; got {chains} chains of {draws}.")
-    parts, log_flow = [], 0.0
+    parts = []
     for start in range(0, size, _PIECE):
         key = jax.random.fold_in(rng_key, start)
-        drawn, visits = draw(key, problem, flow, num_trees=_PIECE)
-        parts.append(jax.tree.map(np.asarray, drawn))
-        log_flow = float(visits.log_partition)
-    drawn = jax.tree.map(lambda *some: np.concatenate(some)[:size], *parts)
-    written = write_out(problem.model, design, from_heap(drawn.rule))
-    trees = written.trees.reshape(chains, draws)
-    scored = log_joint(trees, design, y, prior, leaf, constraints)
-    log_weight = drawn.log_weight
-    log_partition, error = log_mean(log_weight)
-    relative = np.exp(log_weight - log_weight.max())
-    is_normalised = prior.is_normalised
-    posterior = Posterior(
-        trees=trees,
-        statistics=written.statistics.reshape(chains, draws, *written.statistics.shape[1:]),
-        sample_stats={
-            "log_joint": scored.log_joint,
-            "log_likelihood": scored.log_likelihood,
-            "log_probability": drawn.log_probability.reshape(chains, draws),
-            "num_leaves": trees.num_leaves,
-            "max_leaf_depth": trees.depth,
-        },
-        leaf=leaf,
-        prior=prior.resolve(design),
-        design=design,
-        y=y,
-        log_evidence=log_partition if is_normalised else float("nan"),
-        log_evidence_se=error if is_normalised else float("nan"),
-        log_weights=log_weight.reshape(chains, draws),
-    )
-    return Sampled(
-        posterior,
-        log_partition,
-        error,
-        log_flow,
-        float(log_weight.mean()),
-        float(relative.sum() ** 2 / (relative**2).sum()),
-    )
+        drawn, _ = draw(key, problem, flow, num_trees=_PIECE)
+        parts.append([np.asarray(drawn.rule), np.asarray(drawn.log_weight)])
+    rule, log_weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    model = problem.model, from_heap(rule), log_weights, design, y, prior, leaf
+    return weighed(*model, chains=chains, draws=draws)
+
+
+@in_float64
+def log_flow(problem: Problem, flow: Flow) -> float:
+    """Log flow out of the root: log Z as it has been learned."""
+    _, visits = draw(jax.random.key(0), problem, flow, num_trees=_PIECE)
+    return float(visits.log_partition)
 
 
 @in_float64

@@ -29,12 +29,10 @@ __all__ = [
     "Settings",
     "State",
     "balance_loss",
-    "from_arrays",
     "initial",
     "learn",
     "optimiser",
     "step",
-    "to_arrays",
     "train",
 ]
 
@@ -263,7 +261,8 @@ def train(
     state: State,
     settings: Settings,
     num_steps: int,
-    report: Callable[[int, Metrics], bool | None] | None = None,
+    *,
+    tell: Callable[[State, Metrics], bool | None] = lambda state, metrics: None,
 ) -> tuple[State, Metrics]:
     """Take steps of training.
 
@@ -278,9 +277,10 @@ def train(
     settings
         How.
     num_steps
-        Steps to take; fewer where `report` stops them.
-    report
-        Called after each step with the steps taken and their metrics; True stops.
+        Steps to take.
+    tell
+        Called after each step with the state and what the step reports; training ends where it
+        returns True.
 
     Returns
     -------
@@ -295,35 +295,6 @@ def train(
     for _ in range(num_steps):
         state, metrics = step(rng_key, problem, state, settings)
         history.append(jax.tree.map(np.asarray, metrics))
-        if report is not None and report(int(state.num_steps), history[-1]):
+        if tell(state, history[-1]):
             break
     return state, jax.tree.map(lambda *values: np.stack(values), *history)
-
-
-def to_arrays(state: State) -> dict[str, np.ndarray]:
-    """Name the arrays of a state, for a checkpoint."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-@in_float64
-def from_arrays(state: State, arrays: dict[str, np.ndarray]) -> State:
-    """Fill a state of the same problem and settings (`initial`) with the arrays of a checkpoint.
-
-    Raises
-    ------
-    ValueError
-        If names or shapes are those of another problem.
-    """
-
-    def filled(path, leaf):
-        name = jax.tree_util.keystr(path)
-        if name not in arrays or arrays[name].shape != leaf.shape:
-            found = arrays[name].shape if name in arrays else "none"
-            raise ValueError(
-                f"The checkpoint is of another problem: {name} must have shape {leaf.shape}; "
-                f"got {found}."
-            )
-        return jnp.asarray(arrays[name], leaf.dtype)
-
-    return jax.tree_util.tree_map_with_path(filled, state)

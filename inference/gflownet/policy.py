@@ -32,8 +32,8 @@ class Policy(Protocol):
         """Codes [m, ...] of nodes by their paths, int32 [m, D] (see `Partial`)."""
         ...
 
-    def context(self, codes: Any, is_open: jax.Array) -> Any:
-        """Contexts [b, ...] of trees by the codes [b, k, ...] of their leaves, bool [b, k]."""
+    def context(self, pooled: Any) -> Any:
+        """Contexts [b, ...] of trees by the sums [b, ...] of the codes of their leaves."""
         ...
 
     def stop(self, context: Any) -> jax.Array:
@@ -50,6 +50,10 @@ class Policy(Protocol):
 
     def cuts(self, code: Any, context: Any, feature: jax.Array) -> jax.Array:
         """Logits [b, C] of the cut, given the feature, int [b]."""
+        ...
+
+    def undo(self, codes: Any) -> jax.Array | None:
+        """Logits [b, k] of undoing the splits above left children; None for a uniform policy."""
         ...
 
 
@@ -81,33 +85,37 @@ class _Context(NamedTuple):
 
 
 class PathPolicy(eqx.Module):
-    """Two multilayer perceptrons over sets of paths; h hidden units.
+    """Two multilayer perceptrons of three hidden layers over sets of paths; h hidden units.
 
     The first layer of a path sums one vector for each rule and side on it, so neither the order of
     leaves nor that of the rules above one matters. Cuts of a feature that has many lie between
-    knots, whose vectors they share. A second layer makes the code of the leaf, a third one reads it
-    for the leaf's features and cuts. The termination network reads the sum of the codes of all
-    leaves. With a uniform backward policy, flows couple the subtrees of a tree, which no score of
-    each leaf alone represents beyond two levels of splits, so the action network reads that sum as
-    well.
+    knots, whose vectors they share. A second layer makes the code of the leaf. The action network's
+    third one reads it for the leaf's features and, told the feature, for its cuts; the termination
+    network's reads the sum of the codes of all leaves. With a uniform backward policy, flows couple
+    the subtrees of a tree, which no score of each leaf alone represents beyond two levels of
+    splits, so the action network reads what is made of that sum as well.
 
     Attributes
     ----------
     sees_all_leaves
         Whether it does; if not, leaves are scored independently, as in the paper.
+    last
+        Reads the code of a left child for the logit of undoing the split above; None where the
+        backward policy is uniform, as in the paper.
     """
 
     rules: eqx.nn.Linear  # from 2 F K, the knots of each side of each feature
     path: eqx.nn.Linear
     key: eqx.nn.Linear
     pooled: eqx.nn.Linear
-    termination: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    termination: eqx.nn.Linear
     mixed: eqx.nn.Linear
     query: eqx.nn.Linear
     action: eqx.nn.Linear
     feature: eqx.nn.Linear
     feature_code: eqx.nn.Linear
-    cut: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    cut: eqx.nn.Linear
+    last: eqx.nn.Linear | None
     num_cuts: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
     sees_all_leaves: bool = eqx.field(static=True)
@@ -120,6 +128,7 @@ class PathPolicy(eqx.Module):
         *,
         num_hidden: int = 256,
         sees_all_leaves: bool = True,
+        learns_backward: bool = False,
     ):
         """Draw weights.
 
@@ -133,6 +142,8 @@ class PathPolicy(eqx.Module):
             Hidden units h of each layer.
         sees_all_leaves
             Whether the action network reads the pooled set of leaves.
+        learns_backward
+            Whether the backward policy is learned.
         """
         keys, h = iter(jax.random.split(rng_key, 16)), num_hidden
         self.num_cuts, self.num_knots = num_cuts, min(num_cuts, _MOST_KNOTS)
@@ -147,13 +158,14 @@ class PathPolicy(eqx.Module):
         self.path = linear(h, h)
         self.key = linear(h, _KEY_SIZE)
         self.pooled = linear(h, h)
-        self.termination = linear(h, h), linear(h, 1)
+        self.termination = linear(h, 1)
         self.mixed = linear(h, h)
         self.query = linear(h, _KEY_SIZE)
         self.action = linear(h, h)
         self.feature = linear(h, num_features)
         self.feature_code = linear(num_features, h)
-        self.cut = linear(h, h), linear(h, num_cuts)
+        self.cut = linear(h, num_cuts)
+        self.last = linear(h, 1) if learns_backward else None
         self.sees_all_leaves = sees_all_leaves
 
     def encode(self, paths: jax.Array) -> _Codes:
@@ -173,13 +185,10 @@ class PathPolicy(eqx.Module):
         rows = jax.nn.one_hot(row, num_rows, dtype=jnp.float32)
         return jnp.einsum("mdr,mdk->mrk", rows, near).reshape(len(paths), -1)
 
-    def context(self, codes: _Codes, is_open: jax.Array) -> _Context:
+    def context(self, pooled: _Codes) -> _Context:
         """Contexts of trees."""
-        together = jnp.einsum("bk,bkh->bh", is_open.astype(codes.hidden.dtype), codes.hidden)
-        together = relu(_of(self.pooled, together))
-        hidden, last = self.termination
-        stop = _of(last, relu(_of(hidden, together)))[:, 0]
-        return _Context(stop, together * self.sees_all_leaves)
+        together = relu(_of(self.pooled, pooled.hidden))
+        return _Context(_of(self.termination, together)[:, 0], together * self.sees_all_leaves)
 
     def stop(self, context: _Context) -> jax.Array:
         """Logits of stopping."""
@@ -190,21 +199,24 @@ class PathPolicy(eqx.Module):
         return jnp.einsum("ba,bka->bk", _of(self.query, context.action), codes.key)
 
     def _action(self, code: _Codes, context: _Context) -> jax.Array:
-        return relu(_of(self.action, code.hidden) + _of(self.mixed, context.action))
+        return _of(self.action, code.hidden) + _of(self.mixed, context.action)
 
     def features(self, code: _Codes, context: _Context) -> jax.Array:
         """Logits of the feature."""
-        return _of(self.feature, self._action(code, context))
+        return _of(self.feature, relu(self._action(code, context)))
 
     def cuts(self, code: _Codes, context: _Context, feature: jax.Array) -> jax.Array:
         """Logits of the cut, given the feature."""
-        first, second = self.cut
         of_feature = jax.nn.one_hot(feature, self.feature.weight.shape[0], dtype=jnp.float32)
-        hidden = _of(first, self._action(code, context)) + _of(self.feature_code, of_feature)
-        return _of(second, relu(hidden))
+        hidden = self._action(code, context) + _of(self.feature_code, of_feature)
+        return _of(self.cut, relu(hidden))
+
+    def undo(self, codes: _Codes) -> jax.Array | None:
+        """Logits of undoing the splits above left children."""
+        return None if self.last is None else _of(self.last, codes.hidden)[..., 0]
 
 
 def _of(layer: eqx.nn.Linear, values: jax.Array) -> jax.Array:
-    """Apply a layer to values [m, inputs]."""
+    """Apply a layer to values [..., inputs]."""
     bias: Any = layer.bias
-    return values @ layer.weight.T + bias[None]
+    return values @ layer.weight.T + bias.reshape((1,) * (values.ndim - 1) + (-1,))

@@ -1,7 +1,8 @@
-"""Trajectories: a batch of trees made step by step together, with what a policy says on the way.
+"""Trajectories of a policy: trees it draws, or given trees, made again to be judged.
 
-Some are drawn from the policy, others are given. Each leaf is encoded once, when it is made. Log
-probabilities can be differentiated, so that one pass both draws and judges.
+Trees of a batch are made together, one split a step, until all have stopped. What a policy says of
+them is then looked up for all their steps at once (`judged`), which is what training differentiates
+and takes a fraction of the time of differentiating the making itself.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.gflownet.backward import log_parents, steps_of_splits
+from bdtppl.inference.gflownet.backward import log_backward, steps_of_splits
 from bdtppl.inference.gflownet.construction import (
     Construction,
     Partial,
@@ -20,59 +21,39 @@ from bdtppl.inference.gflownet.construction import (
     split_leaf,
 )
 from bdtppl.inference.gflownet.policy import Policy, log_choices, log_stop_and_go
+from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints, open_slots
 from bdtppl.inference.metropolis.growth import draw
 from bdtppl.inference.shapes import Shape
 
-__all__ = ["Trajectories", "roll_out"]
+__all__ = ["judged", "roll_out", "undo_logits"]
 
 _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
 
+_FEW = 4  # what part of the trees the last ones are that are still being made
+_LONG = 8  # splits of a tree from which on it is worth it to make these by themselves
+
 Pick = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-class Trajectories(NamedTuple):
-    """Trees of b trajectories of at most T splits, and what is known along the way.
+class _Steps(NamedTuple):
+    """What is noted down of each step; arrays [b, T, ...]."""
 
-    Attributes
-    ----------
-    trees
-        The trees, their slots in the order of their making.
-    log_forward, log_backward
-        float64 [b, T]; log probabilities of each split, and of undoing it first; 0 beyond the last
-        one.
-    log_stop
-        float64 [b, T + 1]; log probability of stopping before each split and after the last one.
-    log_joint
-        float64 [b, T + 1]; log prior weight plus log likelihood of the tree there.
-    """
+    features: jax.Array
+    cuts: jax.Array
+    log_forward: jax.Array
+    log_stop: jax.Array
+
+
+class _Making(NamedTuple):
+    """Trees that are being made; all arrays [b, ...]."""
 
     trees: Partial
-    log_forward: jax.Array
-    log_backward: jax.Array
-    log_stop: jax.Array
-    log_joint: jax.Array
-
-    @property
-    def num_splits(self) -> jax.Array:
-        """Splits of each trajectory, int32 [b]."""
-        return self.trees.shape.size // 2
-
-    @property
-    def is_reached(self) -> jax.Array:
-        """Whether a trajectory has a tree of that many splits, bool [b, T + 1]."""
-        return jnp.arange(self.log_stop.shape[1])[None] <= self.num_splits[:, None]
-
-    @property
-    def log_potentials(self) -> jax.Array:
-        """Log of Z according to each tree on the way, float64 [b, T + 1]."""
-        so_far = jnp.cumsum(self.log_backward - self.log_forward, axis=1)
-        return self.log_joint - self.log_stop + jnp.pad(so_far, ((0, 0), (1, 0)))
-
-    @property
-    def log_weights(self) -> jax.Array:
-        """Log importance weights of the trajectories, float64 [b]: their weights' mean is Z."""
-        return jnp.take_along_axis(self.log_potentials, self.num_splits[:, None], axis=1)[:, 0]
+    codes: Any  # [b, k, ...]
+    is_going: jax.Array  # bool [b]
+    wanted: jax.Array  # int32 [b, T, 4]
+    uniform: jax.Array  # float64 [b, T, 5]
+    noted: _Steps
 
 
 def roll_out(
@@ -81,6 +62,7 @@ def roll_out(
     policy: Policy,
     epsilon: Any = 0.0,
     *,
+    temperature: float = 1.0,
     num_drawn: int = 0,
     given: Shape | None = None,
 ) -> Trajectories:
@@ -97,6 +79,8 @@ def roll_out(
     epsilon
         Probability with which a step of a drawn trajectory makes each of its choices uniformly
         instead: whether to stop, the leaf, the feature and the cut.
+    temperature
+        Choices are drawn with probabilities of the policy to the power of one over it.
     num_drawn
         Trajectories to draw.
     given
@@ -104,98 +88,218 @@ def roll_out(
         drawn. The log joint of one with a rule that is not available is -inf.
     """
     wanted = _wanted(construction, num_drawn, given)
-    most, num_choices, num_trees = wanted.shape
-    uniform = jax.random.uniform(rng_key, (most, 1 + num_choices, num_trees))
+    num_trees, most, num_choices = wanted.shape
     trees = begin(construction, num_trees)
-    root = policy.encode(trees.paths[:1, 0])
-    codes = jax.tree.map(
-        lambda a: jnp.broadcast_to(a[:, None], (num_trees, construction.capacity, *a.shape[1:])),
-        root,
+    made = _Making(
+        trees,
+        jax.tree.map(
+            lambda a: jnp.broadcast_to(a[:, None], (*trees.shape.rule.shape, *a.shape[1:])),
+            policy.encode(trees.paths[:1, 0]),
+        ),
+        jnp.ones(num_trees, bool),
+        wanted,
+        jax.random.uniform(rng_key, (num_trees, most, 1 + num_choices)),
+        _Steps(
+            jnp.zeros((num_trees, most, construction.num_features), bool),
+            jnp.zeros((num_trees, most, construction.num_cuts), bool),
+            *jnp.zeros((2, num_trees, most)),
+        ),
     )
 
-    def step(i, wanted, uniform, trees, codes, is_going):
-        pick = _picker(wanted, uniform[:-1], uniform[-1] < epsilon)
-        trees, is_going, *log_probabilities = _step(
-            construction, policy, trees, codes, is_going, pick
-        )
-        codes = _with_children(policy, codes, trees, 2 * i + 1)
-        return (trees, codes, is_going), tuple(log_probabilities)
+    def make(start, made: _Making, num_left: int):
+        """Go on until so few trees are left."""
 
-    def step_if_any(carry, each):
-        nothing = jnp.zeros(num_trees), jnp.zeros(num_trees)
-        return lax.cond(carry[2].any(), lambda: step(*each, *carry), lambda: (carry, nothing))
+        def step(carry):
+            i, made = carry
+            return i + 1, _step(construction, policy, epsilon, temperature, i, made)
 
-    carry = trees, codes, jnp.ones(num_trees, bool)
-    steps = jnp.arange(most, dtype=jnp.int32), wanted, uniform
-    (trees, _, _), (log_forward, log_stop) = lax.scan(step_if_any, carry, steps)
+        def goes_on(carry):
+            i, made = carry
+            return (i < most) & (made.is_going.sum() > num_left)
+
+        return lax.while_loop(goes_on, step, (start, made))
+
+    few = num_trees // _FEW
+    if most < _LONG or few == 0:
+        _, made = make(jnp.int32(0), made, 0)
+    else:  # most trees are small: the few large ones are brought to their end by themselves
+        step, made = make(jnp.int32(0), made, few)
+        (own,) = jnp.nonzero(made.is_going, size=few, fill_value=num_trees)
+        rest = jax.tree.map(lambda a: a[own], made)
+        rest = rest._replace(is_going=rest.is_going & (own < num_trees))
+        _, rest = make(step, rest, 0)
+        made = jax.tree.map(lambda a, new: a.at[own].set(new, mode="drop"), made, rest)
+    trees, noted = made.trees, made.noted
     return Trajectories(
         trees,
-        log_forward.T,
-        -log_parents(trees.shape),
-        jnp.pad(log_stop.T, ((0, 0), (0, 1))),  # a tree without room stops
-        _log_joints(trees),
+        noted.features,
+        noted.cuts,
+        noted.log_forward,
+        log_backward(trees.shape, _undo_logits(policy, trees.shape, made.codes)),
+        jnp.pad(noted.log_stop, ((0, 0), (0, 1))),  # a tree without room stops
+        log_joints(trees, trees.terms.leaf_score),
     )
 
 
-def _step(construction, policy: Policy, trees: Partial, codes, is_going, pick: Pick):
-    """Stop, or split a leaf; trees, which of them go on, and the log probabilities of both."""
+def _step(construction, policy: Policy, epsilon, temperature, i: jax.Array, made: _Making):
+    """Stop, or split a leaf of each tree that goes on."""
+    trees, tree = made.trees, jnp.arange(len(made.is_going))
     is_open = trees.shape.is_leaf
-    growable, tree = is_open & (trees.terms.has_rule > 0), jnp.arange(len(is_going))
-    context = policy.context(codes, is_open)
-    log_stop, log_go = log_stop_and_go(policy, context, growable)
-    can = jnp.stack([jnp.ones_like(is_going), growable.any(axis=1)], axis=1)
-    go, log_go = pick(_GO, jnp.stack([log_stop, log_go], axis=1), can)
-    slot, log_slot = pick(_SLOT, log_choices(policy.leaves(codes, context), growable), growable)
+    growable = is_open & (trees.terms.has_rule > 0)
+    pooled = _pooled(made.codes, is_open[:, None], lambda a: a[:, 0])
+    found_of: list[Any] = []
 
-    found, rules = offered(construction, trees, slot)
-    is_own, features = _is_at(slot, is_open), rules.any(axis=2)
-    code = jax.tree.map(lambda a: jnp.einsum("bk,bk...->b...", is_own.astype(a.dtype), a), codes)
+    def offer(slot):
+        found, rules = offered(construction, trees, slot)
+        found_of.append(found)
+        return rules.any(axis=2), lambda feature: rules[tree, feature]
+
+    uniform = made.uniform[:, i]
+    explores = uniform[:, -1] < epsilon
+    pick = _picker(made.wanted[:, i], uniform, explores, temperature)
+    chosen, own = _decide(policy, made.codes, tree, pooled, growable, offer, pick)
+    go, slot, feature, cut = chosen
+    is_going = made.is_going & (go == 1)
+    rule = jnp.maximum(construction.rule[feature, cut], 0)
+    trees = split_leaf(construction, trees, is_going, slot, found_of[0], rule)
+    own = own._replace(log_forward=jnp.where(is_going, own.log_forward, 0.0))
+    return made._replace(
+        trees=trees,
+        codes=_with_children(policy, made.codes, trees, 2 * i + 1),
+        is_going=is_going,
+        noted=jax.tree.map(lambda steps, new: steps.at[:, i].set(new), made.noted, own),
+    )
+
+
+def judged(
+    construction: Construction, policy: Policy, made: Trajectories, num_decisions: int
+) -> Trajectories:
+    """Look up what a policy says of trajectories, to be differentiated.
+
+    Only decisions that were taken are looked at, side by side: those of most trajectories are few.
+
+    Parameters
+    ----------
+    construction
+        What trees are made of.
+    policy
+        The policy.
+    made
+        The trajectories.
+    num_decisions
+        Room for all their decisions (`Trajectories.decides`).
+    """
+    shape, beyond = made.trees.shape, len(made.log_stop)
+    tree, step = jnp.nonzero(made.decides, size=num_decisions, fill_value=beyond)
+    # A decision makes two nodes, or none.
+    own, slot = jnp.nonzero(shape.is_used, size=2 * num_decisions, fill_value=beyond)
+    codes = jax.tree.map(
+        lambda a: (
+            jnp.zeros((*shape.rule.shape, *a.shape[1:]), a.dtype).at[own, slot].set(a, mode="drop")
+        ),
+        policy.encode(made.trees.paths[own, slot]),
+    )
+    is_open = open_slots(shape)[:, :-1]
+    pooled = _pooled(codes, is_open, lambda a: a[tree, step])
+    growable = is_open[tree, step] & (made.trees.terms.has_rule[tree] > 0)
+    wanted = _wanted(construction, 0, shape)[tree, step]
+    _, noted = _decide(
+        policy,
+        codes,
+        tree,
+        pooled,
+        growable,
+        lambda slot: (made.features[tree, step], lambda feature: made.cuts[tree, step]),
+        lambda choice, log_p, is_available: (wanted[:, choice], _at(wanted[:, choice], log_p)),
+    )
+    is_split = step < made.num_splits[tree]
+    log_forward = jnp.where(is_split, noted.log_forward, 0.0)
+    return made._replace(
+        log_backward=log_backward(shape, _undo_logits(policy, shape, codes)),
+        log_forward=jnp.zeros_like(made.log_forward).at[tree, step].set(log_forward, mode="drop"),
+        log_stop=jnp.zeros_like(made.log_stop).at[tree, step].set(noted.log_stop, mode="drop"),
+    )
+
+
+def _decide(policy: Policy, codes, tree, pooled, growable, offer, pick: Pick):
+    """Take m decisions: whether to go on, the leaf, the feature and the cut, int32 [m] each.
+
+    Codes [b, k, ...] are those of all trees, and ``tree`` [m] tells whose decision each is. What is
+    available to a leaf, and then to a feature, is known from what ``offer`` returns.
+    """
+    context = policy.context(pooled)
+    log_stop, log_go = log_stop_and_go(policy, context, growable)
+    can = jnp.stack([jnp.ones_like(tree, bool), growable.any(axis=1)], axis=1)
+    go, log_go = pick(_GO, jnp.stack([log_stop, log_go], axis=1), can)
+    logits = policy.leaves(jax.tree.map(lambda a: a[tree], codes), context)
+    slot, log_slot = pick(_SLOT, log_choices(logits, growable), growable)
+    features, cuts_of = offer(slot)
+    code = jax.tree.map(lambda a: a[tree, slot], codes)
     log_features = log_choices(policy.features(code, context), features)
     feature, log_feature = pick(_FEATURE, log_features, features)
-    cuts = rules[tree, feature]
+    cuts = cuts_of(feature)
     cut, log_cut = pick(_CUT, log_choices(policy.cuts(code, context, feature), cuts), cuts)
-
-    is_going &= go == 1
-    rule = jnp.maximum(construction.rule[feature, cut], 0)
-    trees = split_leaf(construction, trees, is_going, slot, found, rule)
-    log_forward = jnp.where(is_going, log_go + log_slot + log_feature + log_cut, 0.0)
-    return trees, is_going, log_forward.astype(float), log_stop.astype(float)
+    log_forward = (log_go + log_slot + log_feature + log_cut).astype(float)
+    return (go, slot, feature, cut), _Steps(features, cuts, log_forward, log_stop.astype(float))
 
 
-def _is_at(place: jax.Array, values: jax.Array) -> jax.Array:
-    """Mark one entry of each row [b, items]: faster to differentiate than to look it up."""
-    return jnp.arange(values.shape[1])[None] == place[:, None]
+def _pooled(codes, is_open: jax.Array, some: Callable[[jax.Array], jax.Array]):
+    """Sum codes [b, k, ...] over the leaves, bool [b, s, k], of some of the trees there."""
+    return jax.tree.map(
+        lambda a: some(jnp.einsum("bsk,bk...->bs...", is_open.astype(a.dtype), a)), codes
+    )
 
 
-def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array) -> Pick:
-    """Make a choice: as it is wanted, int32 [4, b], or drawn, uniformly where a tree explores.
+def _at(place: jax.Array, values: jax.Array) -> jax.Array:
+    """Look up one entry of each row [b, items]: differentiated faster than by its place."""
+    is_there = jnp.arange(values.shape[1])[None] == place[:, None]
+    return jnp.where(is_there, values, 0.0).sum(axis=1)
+
+
+def undo_logits(policy: Policy, trees: Partial) -> jax.Array | None:
+    """Logits of undoing the split in each slot, [b, k]; None where all are alike."""
+    paths = trees.paths
+    codes = jax.tree.map(
+        lambda a: a.reshape(*paths.shape[:2], *a.shape[1:]),
+        policy.encode(paths.reshape(-1, paths.shape[2])),
+    )
+    return _undo_logits(policy, trees.shape, codes)
+
+
+def _undo_logits(policy: Policy, shape: Shape, codes) -> jax.Array | None:
+    logits = policy.undo(codes)  # of left children
+    return None if logits is None else jnp.take_along_axis(logits, shape.left, axis=1)
+
+
+def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperature: float) -> Pick:
+    """Make a choice: as it is wanted, int32 [b, 4], or drawn, uniformly where a tree explores.
 
     A choice is told by its number, the log probabilities [b, items] and what is available; the item
     and its log probability are returned.
     """
 
     def pick(choice, log_probabilities, is_available):
-        fixed = lax.stop_gradient(log_probabilities)
-        flat = jnp.where(is_available, 0.0, -jnp.inf).astype(fixed.dtype)
-        drawn = draw(jnp.where(explores[:, None], flat, fixed), uniform[choice])
-        item = jnp.where(wanted[choice] == _ANY, drawn, wanted[choice])
-        return item, jnp.where(_is_at(item, fixed), log_probabilities, 0.0).sum(axis=1)
+        flat = jnp.where(is_available, 0.0, -jnp.inf).astype(log_probabilities.dtype)
+        law = jnp.where(explores[:, None], flat, log_probabilities / temperature)
+        drawn = draw(law, uniform[:, choice])
+        item = jnp.where(wanted[:, choice] == _ANY, drawn, wanted[:, choice])
+        return item, _at(item, log_probabilities)
 
     return pick
 
 
 def _wanted(construction: Construction, num_drawn: int, given: Shape | None) -> jax.Array:
-    """Tell what each step is to choose, int32 [T, 4, b]; `_ANY` where it is drawn."""
+    """Tell what each step is to choose, int32 [b, T, 4]; `_ANY` where it is drawn."""
     most = construction.num_splits
-    drawn = jnp.full((most, 4, num_drawn), _ANY, jnp.int32)
+    drawn = jnp.full((num_drawn, most, 4), _ANY, jnp.int32)
     if given is None:
         return drawn
-    is_own = steps_of_splits(given)[None] == jnp.arange(most)[:, None, None]
+    is_own = steps_of_splits(given)[:, None] == jnp.arange(most)[None, :, None]
     slot = jnp.argmax(is_own, axis=2)
-    rule = jnp.maximum(given.rule[jnp.arange(len(given.size))[None], slot], 0)
+    rule = jnp.maximum(jnp.take_along_axis(given.rule, slot, axis=1), 0)
     go, feature, cut = is_own.any(axis=2), construction.feature[rule], construction.cut[rule]
-    chosen = jnp.stack([jnp.int32(each) for each in (go, slot, feature, cut)], axis=1)
-    return jnp.concatenate([drawn, chosen], axis=2)
+    chosen = jnp.stack([jnp.int32(each) for each in (go, slot, feature, cut)], axis=2)
+    return jnp.concatenate([drawn, chosen])
 
 
 def _with_children(policy: Policy, codes, trees: Partial, first: jax.Array):
@@ -209,15 +313,3 @@ def _with_children(policy: Policy, codes, trees: Partial, first: jax.Array):
         codes,
         new,
     )
-
-
-def _log_joints(trees: Partial) -> jax.Array:
-    """Log joint of each tree on the way, float64 [b, T + 1]."""
-    shape, terms = trees.shape, trees.terms
-    split_at, slot = steps_of_splits(shape)[:, None], jnp.arange(shape.capacity)[None, None]
-    step = jnp.arange(shape.capacity // 2 + 1)[None, :, None]
-    is_open = shape.is_used[:, None] & ((slot + 1) // 2 <= step) & (step <= split_at)
-    log_leaf = (terms.log_stop + terms.leaf_score)[:, None]
-    is_split = shape.is_split[:, None] & (split_at < step)
-    log_rule = jnp.where(is_split, terms.log_rule[:, None], 0.0)
-    return jnp.where(is_open, log_leaf, log_rule).sum(axis=2)

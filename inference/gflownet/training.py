@@ -5,7 +5,7 @@ trees again in orders drawn from the backward policy. The loss of both together 
 for the policy, and one of gradient descent with a rate of its own for log Z.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,19 +15,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.scipy.special import logsumexp
 
+from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.gflownet.backward import reordered
 from bdtppl.inference.gflownet.balance import BALANCES
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.replay import Buffer, empty, recall, remember
-from bdtppl.inference.gflownet.rollout import roll_out
+from bdtppl.inference.gflownet.reward import rewards
+from bdtppl.inference.gflownet.rollout import judged, roll_out
+from bdtppl.inference.gflownet.trajectories import Trajectories
+from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
 
-__all__ = ["Info", "Learner", "Settings", "begin", "from_arrays", "to_arrays", "train"]
+__all__ = ["Info", "Learner", "Settings", "begin", "train"]
 
 _CHUNK = 20  # steps between two tellings of progress
+_USUAL = 4  # decisions of a trajectory that there is always room for
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,20 @@ class Settings:
         Rate of Adam for the policy at the start; it falls to 0 along a cosine.
     log_z_learning_rate
         Rate of gradient descent for log Z.
+    sees_all_leaves
+        Whether the action network reads the pooled set of leaves (see `PathPolicy`).
+    learns_backward
+        Whether the backward policy is learned with the forward one; uniform if not.
+    temperature
+        What trajectories are drawn at: their choices have probabilities of the policy to the power
+        of one over it.
+    reward_temperature
+        What training starts at: trees weigh their weight to the power of one over it. It falls to 1
+        over the first half of the steps, geometrically.
+    batch_rows
+        Random rows that the likelihood of a step is taken from, to the power that makes up for the
+        rest (DT-GFN, appendix D.3); None for all. Marginal likelihoods are no products over rows,
+        so what is learned is not the posterior.
     """
 
     num_steps: int = 2000
@@ -61,6 +79,11 @@ class Settings:
     last_epsilon: float = 0.01
     learning_rate: float = 2e-3
     log_z_learning_rate: float = 0.05
+    sees_all_leaves: bool = True
+    learns_backward: bool = False
+    temperature: float = 1.0
+    reward_temperature: float = 1.0
+    batch_rows: int | None = None
 
     def __post_init__(self):
         for name in ("num_steps", "num_forward", "buffer_size"):
@@ -70,6 +93,14 @@ class Settings:
             raise ValueError(f"num_replayed must be at least 0; got {self.num_replayed!r}.")
         if self.balance not in BALANCES:
             raise ValueError(f"balance must be one of {', '.join(BALANCES)}; got {self.balance!r}.")
+        if self.batch_rows is not None and self.batch_rows < 1:
+            raise ValueError(f"batch_rows must be at least 1, or None; got {self.batch_rows!r}.")
+        if not 0 < self.temperature < np.inf:
+            raise ValueError(f"temperature must be positive; got {self.temperature!r}.")
+        if not 1 <= self.reward_temperature < np.inf:
+            raise ValueError(
+                f"reward_temperature must be at least 1; got {self.reward_temperature!r}."
+            )
         for name in ("epsilon", "last_epsilon"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie between 0 and 1; got {getattr(self, name)!r}.")
@@ -147,40 +178,70 @@ class Info(NamedTuple):
 def begin(
     rng_key: jax.Array, construction: Construction, policy: Policy, settings: Settings
 ) -> Learner:
-    """Start at a policy; log Z starts at what trajectories of this policy estimate."""
-    return _begin(rng_key, construction, policy, settings=settings)
+    """Start at a policy; log Z starts at what the trajectories of a step estimate."""
+    buffer, start = empty(settings.buffer_size, construction.capacity), jnp.float64(0)
+    weights = Parameters(eqx.filter(policy, eqx.is_inexact_array), start)
+    learner = Learner(policy, start, settings.optimiser.init(weights), buffer, jnp.int32(0))
+    made, _ = _make(rng_key, construction, learner, settings=settings)
+    log_weights = np.asarray(made.log_weights)[: settings.num_forward]
+    return learner._replace(log_z=jnp.float64(log_mean(log_weights)[0]))
 
 
 @partial(jax.jit, static_argnames="settings")
-def _begin(rng_key, construction, policy, *, settings: Settings) -> Learner:
-    log_weights = roll_out(
-        rng_key, construction, policy, num_drawn=settings.num_forward
-    ).log_weights
-    log_z = logsumexp(log_weights) - jnp.log(float(settings.num_forward))
-    learned = Parameters(eqx.filter(policy, eqx.is_inexact_array), log_z)
-    buffer = empty(settings.buffer_size, construction.capacity)
-    return Learner(policy, log_z, settings.optimiser.init(learned), buffer, jnp.int32(0))
-
-
-@partial(jax.jit, static_argnames="settings")
-def _step(rng_key, construction, learner, *, settings: Settings) -> tuple[Learner, Info]:
-    """Make one gradient step."""
-    own_key = jax.random.fold_in(rng_key, learner.step)
-    key_draw, key_recall, key_order = jax.random.split(own_key, 3)
+def _make(rng_key, construction, learner, *, settings: Settings) -> tuple[Trajectories, jax.Array]:
+    """Make the trajectories of a step; also the number of their decisions."""
+    key_draw, key_recall, key_order, _ = _keys(rng_key, learner)
     done = learner.step / settings.num_steps
     epsilon = settings.epsilon + (settings.last_epsilon - settings.epsilon) * done
-    given = None
+    given, number = None, settings.num_forward
     if settings.num_replayed:
         given = reordered(key_order, recall(key_recall, learner.buffer, settings.num_replayed))
+    made = roll_out(
+        key_draw,
+        construction,
+        learner.policy,
+        epsilon,
+        temperature=settings.temperature,
+        num_drawn=number,
+        given=given,
+    )
+    return made, made.decides.sum()
+
+
+def _keys(rng_key, learner) -> jax.Array:
+    return jax.random.split(jax.random.fold_in(rng_key, learner.step), 4)
+
+
+@partial(jax.jit, static_argnames=("settings", "num_decisions"))
+def _learn(
+    rng_key,
+    construction,
+    learner,
+    made: Trajectories,
+    *,
+    settings: Settings,
+    num_decisions: int,
+) -> tuple[Learner, Info]:
+    """Make one gradient step, and remember the best trees."""
+    temperature = settings.reward_temperature ** (1 - 2 * learner.step / settings.num_steps)
+    weighed = made._replace(
+        log_joint=rewards(
+            _keys(rng_key, learner)[3],
+            construction,
+            made,
+            jnp.maximum(temperature, 1.0),
+            batch_rows=settings.batch_rows,
+        )
+    )
     weights, fixed = eqx.partition(learner.policy, eqx.is_inexact_array)
     before = Parameters(weights, learner.log_z)
 
     def mean_loss(learned: Parameters):
-        policy, number = eqx.combine(learned.policy, fixed), settings.num_forward
-        made = roll_out(key_draw, construction, policy, epsilon, num_drawn=number, given=given)
-        return BALANCES[settings.balance](learned.log_z, made).mean(), made
+        policy = eqx.combine(learned.policy, fixed)
+        own = judged(construction, policy, weighed, num_decisions)
+        return BALANCES[settings.balance](learned.log_z, own).mean()
 
-    (loss, made), gradient = jax.value_and_grad(mean_loss, has_aux=True)(before)
+    loss, gradient = jax.value_and_grad(mean_loss)(before)
     updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, before)
     learned: Any = optax.apply_updates(before, updates)
     # Nothing changes beyond the last split.
@@ -194,6 +255,15 @@ def _step(rng_key, construction, learner, *, settings: Settings) -> tuple[Learne
         made.num_splits[: settings.num_forward].mean(),
     )
     return Learner(policy, learned.log_z, optimiser, buffer, learner.step + 1), info
+
+
+def _step(rng_key, construction, learner, settings: Settings) -> tuple[Learner, Info]:
+    """Draw trajectories and learn from them."""
+    made, number = _make(rng_key, construction, learner, settings=settings)
+    num_trees, most = made.log_forward.shape
+    # Few sizes are compiled.
+    room = min(max(padded_size(int(number)), _USUAL * num_trees), most * num_trees)
+    return _learn(rng_key, construction, learner, made, settings=settings, num_decisions=room)
 
 
 @in_float64
@@ -230,45 +300,9 @@ def train(
     """
     reports = []
     for done in range(int(learner.step), settings.num_steps):
-        learner, info = _step(rng_key, construction, learner, settings=settings)
+        learner, info = _step(rng_key, construction, learner, settings)
         reports.append(info)
         if (done + 1) % _CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
             break
     columns = [np.array([report[i] for report in reports]) for i in range(len(Info._fields))]
     return learner, Info(*columns)
-
-
-def to_arrays(learner: Learner) -> dict[str, np.ndarray]:
-    """Write a learner as named arrays, for a file."""
-    return {name: np.asarray(value) for name, value in _named(learner)}
-
-
-@in_float64
-def from_arrays(learner: Learner, arrays: Mapping[str, np.ndarray]) -> Learner:
-    """Read a learner back.
-
-    Parameters
-    ----------
-    learner
-        A learner of the same construction, policy and settings, as `begin` makes it.
-    arrays
-        What `to_arrays` gave.
-
-    Raises
-    ------
-    ValueError
-        If an array is missing, or has another shape or type than the learner's.
-    """
-    values = []
-    for name, own in _named(learner):
-        given = arrays.get(name)
-        if given is None or given.shape != own.shape or given.dtype != own.dtype:
-            found = "nothing" if given is None else f"{given.dtype} {given.shape}"
-            raise ValueError(f"{name} must be {own.dtype} {own.shape}; got {found}.")
-        values.append(jnp.asarray(given))
-    return jax.tree.unflatten(jax.tree.structure(learner), values)
-
-
-def _named(learner: Learner) -> list[tuple[str, Any]]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(learner)
-    return [(jax.tree_util.keystr(path), value) for path, value in leaves]

@@ -19,6 +19,7 @@ from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
 from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
+from bdtppl.models.threads import in_threads
 
 __all__ = [
     "BLOCK_NODES",
@@ -108,11 +109,16 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         rule_facts["log_share"] = log_shares(grammar, law, num_levels)
     facts = [*node_facts.values(), *rule_facts.values()]
     most = max((int(f.max(initial=0)) for f in facts if f.dtype == np.int32), default=0)
+    left, right, parent, feature = in_threads(
+        lambda array: padded(array, num_productions),
+        (grammar.left, grammar.right, grammar.parent, grammar.feature),
+        num_productions,
+    )
     return Chart(
-        left=padded(grammar.left, num_productions),
-        right=padded(grammar.right, num_productions),
-        parent=padded(grammar.parent, num_productions),
-        feature=padded(grammar.feature, num_productions),
+        left=left,
+        right=right,
+        parent=parent,
+        feature=feature,
         first_production=jnp.asarray(first),
         has_rule=padded(grammar.has_rule, num_nodes),
         node_facts={name: padded(fact, num_nodes) for name, fact in node_facts.items()},

@@ -10,8 +10,11 @@ the path, a subproblem is a set of cells together with what its path leaves behi
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import Rules
+from bdtppl.models.threads import ahead_in_threads, in_threads, one_blas_thread
 
 __all__ = ["TooManySubproblems", "compile_grammar"]
 
@@ -157,14 +161,37 @@ class _Expander:
         self._num_sets = len(sets)
         self._matrix = np.ascontiguousarray(np.concatenate(parts).T)
         self.chunk = max(64, _CHUNK_ENTRIES // max(1, self.num_columns))
-        self._cells = np.empty((self.chunk, self.num_cells))
-        self._sums = np.empty((self.chunk, self._matrix.shape[1]))
+        self._spare: SimpleQueue[tuple[np.ndarray, np.ndarray]] = SimpleQueue()
+
+    def all(
+        self, members: np.ndarray, keys: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray, _Expansion]]:
+        """Expand any number of subproblems; yields each chunk, its subproblems and productions."""
+        starts = range(0, len(members), self.chunk)
+        chunks = [slice(start, start + self.chunk) for start in starts]
+        found = ahead_in_threads(lambda chunk: self(members[chunk], keys[chunk]), chunks)
+        for chunk, productions in zip(chunks, found, strict=True):
+            yield chunk, members[chunk], productions
+
+    @contextmanager
+    def _sums(self, members: np.ndarray) -> Iterator[np.ndarray]:
+        """Multiply subproblems by the matrix, in arrays that were used before if there are any."""
+        try:
+            arrays = self._spare.get_nowait()
+        except Empty:
+            arrays = tuple(np.empty((self.chunk, k)) for k in self._matrix.shape)
+        cells, sums = (array[: len(members)] for array in arrays)
+        np.copyto(cells, unpack(members, self.num_cells))
+        yield np.matmul(cells, self._matrix, out=sums)
+        self._spare.put(arrays)
 
     def __call__(self, members: np.ndarray, keys: np.ndarray) -> _Expansion:
+        """Expand at most a chunk of subproblems."""
+        with self._sums(members) as sums:
+            return self._expand(sums, keys)
+
+    def _expand(self, sums: np.ndarray, keys: np.ndarray) -> _Expansion:
         cuts, v = self.cuts, self.num_columns
-        cells, sums = self._cells[: len(members)], self._sums[: len(members)]
-        np.copyto(cells, unpack(members, self.num_cells))
-        np.matmul(cells, self._matrix, out=sums)
         below = self._keys(sums, slice(0, v))
 
         # A code is present where the identity of "at or below" changes.
@@ -277,13 +304,11 @@ def _compile(
     level, max_depth = 0, constraints.max_depth
     while len(frontier) and len(cuts.low) and (max_depth is None or level < max_depth):
         new_members, new_keys, new_memory = [], [], []
-        for start in range(0, len(frontier), expand.chunk):
-            nodes = frontier[start : start + expand.chunk]
-            found = expand(nodes, frontier_keys[start : start + expand.chunk])
+        for chunk, nodes, found in expand.all(frontier, frontier_keys):
             if each_cut:
                 found = found.each_cut(cuts.low)
             if path is not None:
-                memory = frontier_memory[start : start + expand.chunk]
+                memory = frontier_memory[chunk]
                 feature = cuts.feature.take(found.column)
                 threshold = _threshold(design, rules, cuts, found)
                 found = found.remember(path, memory, feature, threshold)
@@ -329,18 +354,28 @@ def _compile(
 
     members = np.concatenate(members)
     counts = np.concatenate([*counts, np.zeros(len(members), np.int64)])[: len(members)]
-    left, right, low, high = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    left, right, low, high = in_threads(np.concatenate, zip(*pieces, strict=True), table.size)
     missing_left = np.concatenate(sides) if sides else None
     cut = np.concatenate([np.empty(0, np.int32), *single_cuts]) if each_cut else None
     memory = None if path is None else np.concatenate(memories)
     del pieces, sides, single_cuts, memories
-    if not _is_verified(members, counts, left, right, rng):
+    is_verified, height = in_threads(
+        lambda work: work(),
+        (
+            lambda: _is_verified(members, counts, left, right, rng),
+            lambda: _heights(members, counts, left, right),
+        ),
+        len(left),
+    )
+    if not is_verified:
         return None
-    height = _heights(members, counts, left, right)
     order = np.argsort(height, kind="stable")
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     production = _gather_runs(counts, order)
+    left, right, low, high = in_threads(
+        lambda array: array.take(production), (left, right, low, high), len(production)
+    )
     grammar = Grammar(
         design=design,
         rules=rules,
@@ -349,10 +384,10 @@ def _compile(
         members=members[order],
         height=height[order],
         first_production=np.concatenate([[0], np.cumsum(counts[order])]),
-        left=rank.take(left.take(production)),
-        right=rank.take(right.take(production)),
-        low=low.take(production),
-        high=high.take(production),
+        left=rank.take(left),
+        right=rank.take(right),
+        low=low,
+        high=high,
         missing_left=None if missing_left is None else missing_left.take(production),
         cut=None if cut is None else cut.take(production),
         memory=None if memory is None else memory[order],
@@ -404,19 +439,18 @@ def _gather_runs(counts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
 def _heights(members, counts, left, right) -> np.ndarray:
     """Height of every node, int16; children have fewer cells, so sizes are settled in order."""
     height = np.zeros(len(members), np.int16)
-    start = np.cumsum(counts) - counts
     size = np.bitwise_count(members).sum(axis=1, dtype=np.int32)
     splits = np.flatnonzero(counts)
     splits = splits[np.argsort(size[splits], kind="stable")]
-    for nodes in np.split(splits, np.flatnonzero(np.diff(size[splits])) + 1):
-        lengths = counts[nodes]
-        run = np.cumsum(lengths) - lengths
-        production = np.repeat(start[nodes] - run, lengths) + np.arange(lengths.sum())
-        if len(production):
-            tallest = np.maximum(
-                height.take(left.take(production)), height.take(right.take(production))
-            )
-            height[nodes] = np.maximum.reduceat(tallest, run) + 1
+    production = _gather_runs(counts, splits)
+    left, right = left.take(production), right.take(production)
+    first = np.concatenate([[0], np.cumsum(counts[splits])])
+    bounds = np.flatnonzero(np.diff(size[splits], prepend=-1, append=-1))
+    for start, stop in pairwise(bounds):
+        productions = slice(first[start], first[stop])
+        tallest = np.maximum(height.take(left[productions]), height.take(right[productions]))
+        runs = first[start:stop] - first[start]
+        height[splits[start:stop]] = np.maximum.reduceat(tallest, runs) + 1
     return height
 
 
@@ -473,15 +507,10 @@ def compile_grammar(
     if key in _cache and _cache[key].num_subproblems <= max_subproblems:
         _cache.move_to_end(key)
         return _cache[key]
-    grammar = next(
-        grammar
-        for seed in range(100)
-        if (
-            grammar := _compile(
-                design, rules, constraints, each_cut, max_subproblems, on_progress, seed
-            )
-        )
-    )
+    settings = rules, constraints, each_cut, max_subproblems, on_progress
+    with one_blas_thread():
+        attempts = (_compile(design, *settings, seed) for seed in range(100))
+        grammar = next(filter(None, attempts))
     if keep:
         _cache[key] = grammar
     while len(_cache) > 1 and sum(g.num_productions for g in _cache.values()) > _CACHE_PRODUCTIONS:

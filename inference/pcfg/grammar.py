@@ -18,6 +18,7 @@ from bdtppl.inference.pcfg.hashing import distinct
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
+from bdtppl.models.threads import in_threads
 
 __all__ = ["Grammar"]
 
@@ -268,16 +269,21 @@ class Grammar:
         cuts = np.arange(_CACHE_ENTRIES, self.num_productions, _CACHE_ENTRIES)
         bounds = self.first_production[np.searchsorted(self.first_production, cuts)]
         bounds = np.unique(np.concatenate([[0], bounds, [self.num_productions]]))
-        for start, stop in pairwise(bounds):
-            piece = slice(start, stop)
+
+        num_cuts, parents = self.num_cuts, self.parent
+
+        def settle(piece: tuple[int, int]) -> None:
+            start, stop = piece
             # Children of one parent are complements, so the lesser one names the partition.
-            lesser = np.minimum(self.left[piece], self.right[piece]).astype(np.uint64)
-            parent = (self.parent[piece] - self.parent[start]).astype(np.uint64)
+            lesser = np.minimum(self.left[start:stop], self.right[start:stop]).astype(np.uint64)
+            parent = (parents[start:stop] - parents[start]).astype(np.uint64)
             key_bits = child_bits + int(parent[-1]).bit_length()
             first, group = distinct((parent << np.uint64(child_bits)) | lesser, key_bits)
-            rules = np.bincount(group, self.num_cuts[piece], minlength=len(first))
-            num_equivalent[piece] = rules.astype(np.int32).take(group)
+            rules = np.bincount(group, num_cuts[start:stop], minlength=len(first))
+            num_equivalent[start:stop] = rules.astype(np.int32).take(group)
             is_first[start + first] = True
+
+        in_threads(settle, pairwise(bounds), self.num_productions)
         return num_equivalent, is_first
 
     @property

@@ -108,7 +108,7 @@ class TreeMarginal(dist.Distribution):
             )
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw trees from the prior and targets from their leaves, [*sample_shape, n].
+        """Draw trees from the prior and targets from their leaves, ``[*sample_shape, n]``.
 
         Rows of a leaf are drawn one after the other, each given the ones before it.
         """

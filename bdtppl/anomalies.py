@@ -1,0 +1,201 @@
+"""Rows that are unlike a class: out-of-distribution detection by any classifier.
+
+The score of a row is the predictive probability of the class that is normal. The rule of section
+5.3.2 of DT-GFN calls a row anomalous where that probability is at least two standard deviations
+below the mean of all rows that are looked at, so the number of anomalous rows need not be known.
+
+References
+----------
+Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025, section 5.3.2 and appendix
+H.2; Shenkar and Wolf 2022, Anomaly detection for tabular data with internal contrastive learning.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+__all__ = ["Anomalies", "FindsAnomalies", "PermutedColumns", "find_anomalies", "num_permutations"]
+
+
+class Anomalies(NamedTuple):
+    """What is anomalous among m rows.
+
+    Attributes
+    ----------
+    probability
+        float64 [m]; predictive probability that the row is normal.
+    threshold
+        Greatest probability of an anomalous row.
+    is_anomalous
+        bool [m].
+    """
+
+    probability: np.ndarray
+    threshold: float
+    is_anomalous: np.ndarray
+
+
+def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalies:
+    """Apply the rule of section 5.3.2.
+
+    Parameters
+    ----------
+    probability
+        Probabilities [m] that rows are normal.
+    deviations
+        How many standard deviations below their mean an anomalous one lies at least.
+
+    Raises
+    ------
+    ValueError
+        If ``deviations`` is not a positive number.
+
+    Examples
+    --------
+    >>> found = find_anomalies([0.9] * 19 + [0.1])
+    >>> round(found.threshold, 3), np.flatnonzero(found.is_anomalous)
+    (0.511, array([19]))
+    """
+    if not isinstance(deviations, float | int | np.number) or not 0 < deviations < np.inf:
+        raise ValueError(f"deviations must be a positive number; got {deviations!r}.")
+    probability = np.asarray(probability, np.float64)
+    threshold = float(probability.mean() - deviations * probability.std())
+    # Where all probabilities are alike nothing stands out, whatever their rounding.
+    is_anomalous = (probability <= threshold) & (np.ptp(probability) > 1e-12)
+    return Anomalies(probability, threshold, is_anomalous)
+
+
+class FindsAnomalies:
+    """Classifiers that tell what is unlike a class."""
+
+    classes_: np.ndarray
+    predict_proba: Any
+
+    def anomalies(self, X: Any, normal: Any, *, deviations: float = 2.0) -> Anomalies:
+        """Tell which rows are unlike a class (DT-GFN, section 5.3.2).
+
+        Parameters
+        ----------
+        X
+            Rows [m], judged together.
+        normal
+            Label of the class.
+        deviations
+            How many standard deviations below the mean of all rows the predictive probability of
+            the class lies at least where a row is anomalous.
+
+        Returns
+        -------
+        Anomalies
+            Predictive probabilities, the threshold, and which rows are anomalous.
+
+        Raises
+        ------
+        ValueError
+            If the label is none of ``classes_``, or ``deviations`` is not positive.
+        """
+        check_is_fitted(self)
+        (place,) = np.nonzero(self.classes_ == normal)
+        if len(place) != 1:
+            known = ", ".join(map(repr, self.classes_.tolist()))
+            raise ValueError(f"normal must be one of the classes {known}; got {normal!r}.")
+        return find_anomalies(self.predict_proba(X)[:, place[0]], deviations)
+
+
+def num_permutations(num_rows: int, num_features: int) -> int:
+    """Count the orders of the features that scores are averaged over (DT-GFN, appendix H.2).
+
+    Examples
+    --------
+    >>> num_permutations(106, 6), num_permutations(100, 120)
+    (2, 1)
+    """
+    return min(int(100 / (np.log(num_rows) + num_features)) + 1, 2)
+
+
+class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
+    """Average a classifier over fits on permuted columns (DT-GFN, appendix H.2).
+
+    A posterior does not depend on the order of columns, but its approximations do: what differs
+    between the fits is what the inference left undone.
+
+    Parameters
+    ----------
+    model
+        A classifier.
+    permutations
+        Number of fits; by default that of `num_permutations`.
+    random_state
+        Seed of the orders (scikit-learn's meaning).
+
+    Attributes
+    ----------
+    fits_ : list
+        Fitted models.
+    orders_ : list of numpy.ndarray
+        Order of the columns of each.
+    classes_ : numpy.ndarray
+        Labels, sorted.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = [[1, 5], [2, 4], [3, 5], [4, 4]] * 5, [0, 0, 1, 1] * 5
+    >>> model = PermutedColumns(ExactTreeClassifier(), random_state=0).fit(X, y)
+    >>> len(model.fits_), int(model.predict([[4, 5]])[0])
+    (2, 1)
+    """
+
+    def __init__(self, model: Any, *, permutations: int | None = None, random_state: Any = None):
+        self.model = model
+        self.permutations = permutations
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "PermutedColumns":
+        """Fit the model on each order of the columns.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, frame, or mapping of names to columns.
+        y
+            Class labels [n].
+        """
+        names = _names(X)
+        number = num_permutations(len(y), len(names))
+        number = number if self.permutations is None else self.permutations
+        generator = check_random_state(self.random_state)
+        self.orders_ = [generator.permutation(len(names)) for _ in range(number)]
+        self.fits_ = [clone(self.model).fit(_taken(X, order), y) for order in self.orders_]
+        self.classes_ = self.fits_[0].classes_
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Mean probability of each class, float64 [m, classes]."""
+        check_is_fitted(self)
+        fits = zip(self.fits_, self.orders_, strict=True)
+        return np.mean([fit.predict_proba(_taken(X, order)) for fit, order in fits], axis=0)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Most probable class of each row, [m]."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+def _names(X: Any) -> list:
+    if isinstance(X, Mapping):
+        return list(X)
+    return list(X.columns) if hasattr(X, "columns") else list(range(np.shape(X)[1]))
+
+
+def _taken(X: Any, order: np.ndarray) -> Any:
+    """Take the columns of a table in another order."""
+    names = _names(X)
+    if isinstance(X, Mapping):
+        return {names[place]: X[names[place]] for place in order}
+    return (
+        X[[names[place] for place in order]] if hasattr(X, "columns") else np.asarray(X)[:, order]
+    )

@@ -1,0 +1,91 @@
+"""``bdtppl compare``: saved models side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+
+if TYPE_CHECKING:
+    from bdtppl.comparison import Comparison
+
+__all__ = ["compare"]
+
+
+def compare(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="What `bdtppl fit --out` has written, two or more; named by their last part.",
+            show_default=False,
+        ),
+    ],
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV, TSV or Parquet file that the models were fitted to, for cross-validation.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column that they predict.", show_default=False)
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Image file to draw the comparison to.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed that deals rows to folds.")
+    ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the table as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Compare saved models: evidence, leave-one-out, and held-out scores if a table is given."""
+    from bdtppl.cli.predict import features_of
+    from bdtppl.cli.target import read_target
+    from bdtppl.comparison import compare as compare_models
+    from bdtppl.progress import waiting
+    from bdtppl.storage import load
+    from bdtppl.tables import read_table
+
+    if (table is None) != (target is None):
+        raise UserError("--table and --target go together: give both or neither.")
+    with notes_after(), refusing(ValueError, OSError):
+        names = _names(models)
+        fitted = {name: load(folder) for name, folder in zip(names, models, strict=True)}
+        X = y = None
+        if table is not None:
+            rows = read_table(table)
+            is_classifier = hasattr(next(iter(fitted.values())), "classes_")
+            task = "classification" if is_classifier else "regression"
+            y = read_target(rows, str(target), task).y
+            X = {}
+            for model in fitted.values():
+                X |= features_of(rows, model)  # each takes its own columns
+        with waiting("comparing", shown=True):
+            found = compare_models(fitted, X, y, cv=folds, random_state=seed)
+        if figure is not None:
+            _draw(found, figure)
+    if as_json:
+        say_json({"models": found.rows(), "notes": found.notes()})
+    else:
+        typer.echo(str(found))
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """Name models by the last part of their folders, or by all of it where that is not enough."""
+    short = [folder.resolve().name for folder in folders]
+    return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+
+
+def _draw(found: "Comparison", path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from bdtppl.plotting import plot_comparison
+
+    plot_comparison(found)[0].figure.savefig(path, dpi=150)

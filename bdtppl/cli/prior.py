@@ -1,0 +1,244 @@
+"""``bdtppl prior``: what a prior over trees says before it sees a target."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from bdtppl.cli.console import UserError, notes_after, refusing, say, say_json
+from bdtppl.cli.fit import Binning, feature_names, located, parse_bins, read_prior
+from bdtppl.files import staged
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bdtppl.inference.tree_prior import PriorTrees
+    from bdtppl.models.tree import Tree
+
+__all__ = ["prior"]
+
+_DEFAULT = "depth-decay"
+
+
+def prior(
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TABLE",
+            help="CSV, TSV or Parquet file whose columns the trees split on.",
+            show_default="simulated columns",
+        ),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
+            "description-length[:beta=...] or greedy-partition[:p=0.99].",
+            show_default=_DEFAULT,
+        ),
+    ] = None,
+    prior_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]], as "
+            "for `bdtppl fit`.",
+            show_default=False,
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to leave out, such as the target; may be repeated.", show_default=False
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=2, help="Rows to simulate without a table.")] = 100,
+    columns: Annotated[int, typer.Option(min=1, help="Columns to simulate without a table.")] = 3,
+    bins: Annotated[
+        str | None,
+        typer.Option(
+            help="Most buckets a feature, or 'none' for a cut between any two values.",
+            show_default="none",
+        ),
+    ] = None,
+    binning: Annotated[Binning, typer.Option(help="How buckets are cut.")] = Binning.quantile,
+    grid: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Instead of bins: this many evenly spaced cuts over each feature's range.",
+            show_default=False,
+        ),
+    ] = None,
+    max_depth: Annotated[
+        int | None, typer.Option(min=0, help="Most levels of splits.", show_default=False)
+    ] = None,
+    min_leaf: Annotated[int, typer.Option(min=1, help="Fewest rows in a leaf.")] = 1,
+    draws: Annotated[int, typer.Option(min=1, help="Trees to draw.")] = 1000,
+    show: Annotated[int, typer.Option(min=0, help="Drawn trees to show.")] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for figures of the sizes and of the trees shown; made if it does not "
+            "exist.",
+            show_default="nothing is drawn",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all as JSON, and nothing else.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.")] = 0,
+) -> None:
+    """Draw trees from a prior, and show some of them and how large they are."""
+    from bdtppl.cli.results import require_writable
+    from bdtppl.summary import prior_view
+
+    with refusing(ValueError, OSError):
+        file = None if prior_file is None else read_prior(prior_file)
+        if file is not None and file.prior is not None and prior is not None:
+            raise ValueError(f"--prior {prior} and the [prior] of {prior_file} exclude each other.")
+        if out is not None:
+            require_writable(out)
+        features = _features(table, drop or [], rows, columns, seed)
+        cuts = {
+            "bins": None if bins is None or bins == "auto" else parse_bins(bins, grid),
+            "binning": binning.value,
+            "grid": grid,
+        }
+        with notes_after(), located(file):
+            shown = _draw(features, cuts, prior, file, (max_depth, min_leaf), draws, seed)
+    where = f"{rows} simulated rows" if table is None else str(table)
+    sizes = _sizes(shown, where, show)
+    names = [] if out is None else _write(shown, sizes, out)
+    if as_json:
+        say_json(sizes)
+        return
+    say(prior_view(sizes))
+    if names:
+        typer.echo(f"\nSaved {', '.join(names)} in {out}.")
+
+
+class _Draws(NamedTuple):
+    """Trees drawn from a prior."""
+
+    law: "PriorTrees"
+    trees: "Tree"
+
+
+def _features(
+    table: Path | None, dropped: list[str], rows: int, columns: int, seed: int
+) -> "dict[str, np.ndarray]":
+    """Columns of a table, or uniform ones."""
+    import numpy as np
+
+    from bdtppl.tables import read_table
+
+    if table is not None:
+        read = read_table(table)
+        return read.features(feature_names(read, None, dropped))
+    if dropped:
+        raise ValueError(f"--drop {dropped[0]} is for a table, and none is given.")
+    rng = np.random.default_rng(seed)
+    return {f"x{j}": rng.random(rows) for j in range(columns)}
+
+
+def _draw(
+    features: "dict[str, np.ndarray]",
+    cuts: dict[str, Any],
+    prior: str | None,
+    file: Any,
+    limits: tuple[int | None, int],
+    draws: int,
+    seed: int,
+) -> _Draws:
+    import jax
+
+    from bdtppl.cli.specification import parse_prior
+    from bdtppl.estimators.base import join_limits
+    from bdtppl.inference.tree_prior import PriorTrees
+    from bdtppl.models.data import Design
+    from bdtppl.models.table import Schema
+    from bdtppl.progress import waiting
+
+    chosen = None if file is None else file.prior
+    chosen = parse_prior(prior or _DEFAULT) if chosen is None else chosen
+    schema, matrix = Schema.read(features)
+    design = Design.from_matrix(
+        matrix, names=schema.features, is_indicator=schema.is_indicator, **cuts
+    )
+    constraints = join_limits(schema, None if file is None else file.constraints, *limits)
+    law = PriorTrees(design, chosen, constraints)
+    with refusing(ValueError), waiting(f"drawing {draws:,} trees", shown=True):
+        return _Draws(law, law.sample(jax.random.key(seed), draws))
+
+
+def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
+    """Sum draws up with JSON types alone."""
+    from bdtppl.estimators.base import describe_constraints, describe_model
+
+    law, trees = shown
+    design = law.design
+    num_draws = len(trees.num_nodes)
+    leaves, depth = trees.num_leaves, trees.depth
+    return {
+        "prior": describe_model(law.prior),
+        "constraints": describe_constraints(law.constraints),
+        "table": where,
+        "rows": design.num_rows,
+        "features": list(design.names),
+        "draws": num_draws,
+        "expected_leaves": float(leaves.mean()),
+        "expected_depth": float(depth.mean()),
+        "leaves": _shares(leaves),
+        "depth": _shares(depth),
+        "trees": [
+            trees[i].rules(
+                design.names, is_indicator=design.is_indicator, show_missing=design.has_missing
+            )
+            for i in range(min(show, num_draws))
+        ],
+    }
+
+
+def _shares(counts: "np.ndarray") -> dict[str, float]:
+    """Share of each number among the draws."""
+    found = Counter(counts.tolist())
+    return {str(number): found[number] / len(counts) for number in sorted(found)}
+
+
+def _write(shown: _Draws, sizes: dict[str, Any], folder: Path) -> list[str]:
+    """Draw figures into a folder; returns their names."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from bdtppl.plotting import plot_tree
+
+    try:
+        with staged(folder) as staging:
+            figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+            for ax, name in zip(axes, ("leaves", "depth"), strict=True):
+                _plot_shares(ax, sizes[name], name)
+            figure.suptitle(sizes["prior"])
+            figure.savefig(staging / "sizes.png", dpi=150)
+            pyplot.close(figure)
+            for index in range(len(sizes["trees"])):
+                ax = plot_tree(shown.trees[index], names=shown.law.design.names)
+                ax.figure.savefig(staging / f"tree-{index + 1}.png", dpi=150)
+                pyplot.close(ax.figure)
+            return sorted(path.name for path in staging.iterdir())
+    except OSError as error:
+        raise UserError(f"--out {folder} cannot be written: {error.strerror or error}.") from error
+
+
+def _plot_shares(ax: Any, shares: dict[str, float], name: str) -> None:
+    from bdtppl.plotting.colours import FAINT, class_style
+
+    ax.bar(list(map(int, shares)), list(shares.values()), color=class_style(0)["facecolor"])
+    ax.set_xlabel(name)
+    ax.set_ylabel("share of the trees drawn")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.grid(axis="y", color=FAINT, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,90 @@
+"""``bdtppl report``: one page that explains a saved model."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+
+if TYPE_CHECKING:
+    from bdtppl.tables import Table
+
+__all__ = ["report"]
+
+_REPORT = "report.html"
+
+
+def report(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="What `bdtppl fit --out` has written, or an estimator's method `save`.",
+            show_default=False,
+        ),
+    ],
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV, TSV or Parquet file of new rows, with the target, to judge predictions by.",
+            show_default="the training rows, each predicted from all others",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the table that was predicted.",
+            show_default="the one that the model was fitted to",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write.", show_default=f"{_REPORT} in the folder"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report's place as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Write one self-contained HTML page: model, trees, predictions, diagnostics and warnings."""
+    import matplotlib
+
+    from bdtppl.progress import waiting
+    from bdtppl.report import write_report
+    from bdtppl.storage import load
+    from bdtppl.tables import read_table
+
+    matplotlib.use("Agg")
+    path = model / _REPORT if out is None else out
+    with notes_after(), refusing(ValueError, OSError):
+        fitted = load(model)
+        name = target or _target_of(model)
+        X, y = (None, None) if table is None else _judged_by(read_table(table), fitted, name)
+        with waiting("writing the report", shown=True):
+            write_report(fitted, path, X, y, target=name or "target")
+    if as_json:
+        say_json({"model": str(model), "report": str(path)})
+    else:
+        typer.echo(f"Wrote the report to {path}.")
+
+
+def _target_of(folder: Path) -> str | None:
+    """Read the target's name from the summary that a fit leaves; None where there is none."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return str(summary["target"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _judged_by(rows: "Table", fitted: Any, target: str | None) -> tuple[Any, Any]:
+    """Read features and targets of new rows."""
+    from bdtppl.cli.predict import features_of
+    from bdtppl.cli.target import read_target
+
+    if target is None:
+        raise UserError("The model does not know the name of its target: give --target COLUMN.")
+    task = "classification" if hasattr(fitted, "classes_") else "regression"
+    y = read_target(rows, target, task).y
+    return features_of(rows.without(target), fitted), y

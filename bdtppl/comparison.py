@@ -1,0 +1,299 @@
+"""Which model? Evidence, leave-one-out, stacking and cross-validation, side by side.
+
+The evidence of a model is the probability of the targets before any was seen; leave-one-out and
+cross-validation ask how well a row is predicted from others. All log densities are of y in the
+units that it is given in. Where a quantity does not exist for a model, its cell is blank and says
+why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from sklearn.utils.validation import column_or_1d
+
+from bdtppl.comparison_columns import (
+    Cell,
+    cross_validate,
+    evidence,
+    leave_one_out,
+    read_folds,
+    stack,
+    summed,
+)
+from bdtppl.rendering import as_text, html_table
+from bdtppl.same_data import require_fitted_to, require_same_data
+from bdtppl.scoring import Scored
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LABELS", "Cell", "Comparison", "compare"]
+
+LABELS = {
+    "log_evidence": "log evidence",
+    "elpd_loo": "PSIS-LOO",
+    "log_score": "log score (CV)",
+    "brier": "Brier (CV)",
+    "crps": "CRPS (CV)",
+    "weight": "weight",
+}
+_LESS_IS_BETTER = ("brier", "crps")
+_NO_TABLE = "give X and y to cross-validate"
+_NO_FOLDS = "no cross-validation was asked for (cv=None)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Models side by side; its text and its HTML are a table with notes.
+
+    Attributes
+    ----------
+    cells
+        By model and quantity. Quantities are "log_evidence", "elpd_loo" (summed over rows),
+        "log_score" (log predictive density of held-out rows, summed), "brier" or "crps" (of
+        held-out rows, their mean), and "weight" (stacking).
+    weights_from
+        The quantity that stacking weighed models by: "log_score", or "elpd_loo" where there is no
+        cross-validation.
+    """
+
+    cells: Mapping[str, Mapping[str, Cell]]
+    weights_from: str
+
+    @property
+    def quantities(self) -> list[str]:
+        """Names of the quantities, in the table's order."""
+        return list(next(iter(self.cells.values())))
+
+    def known(self, quantity: str) -> dict[str, Cell]:
+        """Cells of a quantity that are not blank, by model.
+
+        Raises
+        ------
+        ValueError
+            If there is no such quantity.
+        """
+        if quantity not in self.quantities:
+            names = ", ".join(self.quantities)
+            raise ValueError(f"quantity must be one of {names}; got {quantity!r}.")
+        column = {name: row[quantity] for name, row in self.cells.items()}
+        return {name: cell for name, cell in column.items() if cell.value is not None}
+
+    def best(self, quantity: str) -> str | None:
+        """Name the best model by a quantity; None where no model has it."""
+        known = {name: cell.value for name, cell in self.known(quantity).items()}
+        choose = min if quantity in _LESS_IS_BETTER else max
+        return choose(known, key=known.__getitem__) if known else None
+
+    def differences(self, quantity: str) -> dict[str, Cell]:
+        """How far models are behind the best one by a quantity that is summed over rows.
+
+        The standard error is that of the sum of the rows' differences, which is less than the
+        models' own errors suggest: rows that are hard are hard for all.
+
+        Parameters
+        ----------
+        quantity
+            One that has pointwise values: "elpd_loo", "log_score", "brier" or "crps".
+        """
+        known, best = self.known(quantity), self.best(quantity)
+        found = {}
+        for name, cell in known.items():
+            if cell.pointwise is None:
+                raise ValueError(f"{quantity!r} is no sum over rows.")
+            apart = cell.pointwise - known[best].pointwise
+            found[name] = summed(apart, mean=quantity in _LESS_IS_BETTER)
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Write the table with JSON types alone, a dictionary for each model.
+
+        Each quantity has its number, "<quantity>_se" its standard error, and where it is None
+        "<quantity>_reason" says why.
+        """
+        table = []
+        for name, row in self.cells.items():
+            entry: dict[str, Any] = {"model": name}
+            for quantity, cell in row.items():
+                entry[quantity] = cell.value
+                if cell.value is None:
+                    entry[f"{quantity}_reason"] = cell.reason
+                elif quantity != "weight":
+                    entry[f"{quantity}_se"] = cell.error
+            table.append(entry)
+        return table
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Write the table as a pandas frame with a row for each model; blank cells are NaN."""
+        import pandas as pd
+
+        rows = [
+            {key: value for key, value in row.items() if not key.endswith("_reason")}
+            for row in self.rows()
+        ]
+        return pd.DataFrame(rows).set_index("model").astype(float)
+
+    def notes(self) -> list[str]:
+        """Say what to know of the table: why cells are blank, and which numbers not to trust."""
+        notes: dict[str, list[str]] = {}
+        for name, row in self.cells.items():
+            for quantity, cell in row.items():
+                if cell.value is None:
+                    said = notes.setdefault(f"no {LABELS[quantity]}: {cell.reason}", [])
+                    said.append(name)
+                elif cell.warning:
+                    notes.setdefault(cell.warning, []).append(name)
+        return [f"{', '.join(names)}: {text}" for text, names in notes.items()]
+
+    def _texts(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of the table, as text; the best numbers carry a star."""
+        rows = [
+            [name]
+            + [
+                _written(quantity, cell) + ("*" if self._leads(name, quantity) else " ")
+                for quantity, cell in row.items()
+            ]
+            for name, row in self.cells.items()
+        ]
+        return ["", *(f"{LABELS[quantity]} " for quantity in self.quantities)], rows
+
+    def _leads(self, name: str, quantity: str) -> bool:
+        several = len(self.known(quantity)) > 1 and quantity != "weight"
+        return several and self.best(quantity) == name
+
+    def _below(self) -> list[str]:
+        """Say what stands below the table."""
+        behind = []
+        for quantity in ("elpd_loo", "log_score"):
+            if len(self.known(quantity)) > 1:
+                apart = self.differences(quantity)
+                said = [
+                    f"{name} {-cell.value:.2f} ± {cell.error or 0:.2f}"
+                    for name, cell in apart.items()
+                    if name != self.best(quantity)
+                ]
+                label = LABELS[quantity]
+                behind.append(f"Behind {self.best(quantity)} by {label}: {'; '.join(said)}")
+        return behind + self.notes()
+
+    def __str__(self) -> str:
+        (_, *titles), rows = self._texts()
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        table.add_column("", overflow="fold")
+        for title in titles:
+            table.add_column(title, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        return as_text(Group(table, *self._below()))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._texts(), self._below())
+
+
+def compare(
+    models: Mapping[str, Any],
+    X: Any = None,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    cv: Any = 5,
+    random_state: int = 0,
+) -> Comparison:
+    """Compare models that were fitted to the same rows.
+
+    Parameters
+    ----------
+    models
+        Fitted estimators by name: of hard or soft trees, greedy or amortised ones. They may stand
+        at the end of a scikit-learn pipeline, or in a `TransformedTargetRegressor` that shifts and
+        scales y; densities are then those of y as it was given (the Jacobian is added).
+    X, y
+        The rows and targets that they were fitted to, for cross-validation. Without them evidence,
+        leave-one-out and stacking by it are compared.
+    sample_weight
+        Repeat counts [n] that they were fitted with.
+    cv
+        Number of folds, a splitter of scikit-learn's, or a list of pairs (train, test) of row
+        indices. Each model is fitted anew to each fold, so this takes about that many times the
+        fits' time. None for no cross-validation.
+    random_state
+        Seed that deals rows to folds, where cv is a number.
+
+    Returns
+    -------
+    Comparison
+        The table, with errors, differences and reasons. `bdtppl.plot_comparison` draws it.
+
+    Raises
+    ------
+    TypeError
+        If a model is no fitted estimator of bdtppl.
+    ValueError
+        If the models were fitted to different data, or not to X and y.
+
+    Notes
+    -----
+    Evidence is that of the normalised prior. PSIS-LOO integrates the leaves' parameters out given
+    all other rows. Stacking weighs the models so that the mixture of their predictives has the
+    greatest log score, by cross-validation, or else by PSIS-LOO among the models that have it. The
+    Brier score sums squared errors over all classes, so it lies between 0 and 2.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier, GreedyModalTreeClassifier, compare
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> exact, greedy = ExactTreeClassifier(random_state=0), GreedyModalTreeClassifier()
+    >>> found = compare({"exact": exact.fit(X, y), "greedy": greedy.fit(X, y)}, X, y)
+    >>> found.best("log_score")
+    'exact'
+    >>> found.cells["greedy"]["log_evidence"].reason
+    'a greedy search does not sum over all trees'
+    """
+    if not isinstance(models, Mapping) or not models:
+        raise TypeError(f"models must be a dictionary of fitted models by name; got {models!r}.")
+    if (X is None) != (y is None):
+        raise ValueError("X and y must be given together.")
+    scored = {str(name): Scored.of(str(name), model) for name, model in models.items()}
+    require_same_data(scored)
+    cells: dict[str, dict[str, Cell]] = {
+        name: {"log_evidence": evidence(each), "elpd_loo": leave_one_out(each)}
+        for name, each in scored.items()
+    }
+    is_classifier = next(iter(scored.values())).is_classifier
+    error = "brier" if is_classifier else "crps"
+    if X is None or cv is None:
+        blank = Cell(reason=_NO_TABLE if X is None else _NO_FOLDS)
+        held_out = {name: {"log_score": blank, error: blank} for name in scored}
+    else:
+        y = column_or_1d(y)
+        weights = np.ones(len(y), int) if sample_weight is None else np.asarray(sample_weight, int)
+        row = np.repeat(np.arange(len(y)), weights)
+        for name, each in scored.items():
+            require_fitted_to(name, each, X, y, row)
+        folds = read_folds(cv, y, is_classifier, random_state)
+        held_out = {
+            name: cross_validate(each, X, y, weights, folds, error) for name, each in scored.items()
+        }
+    for name, found in held_out.items():
+        cells[name] |= found
+    source = "elpd_loo" if next(iter(held_out.values()))["log_score"].value is None else "log_score"
+    for name, weight in stack({name: row[source] for name, row in cells.items()}).items():
+        cells[name]["weight"] = weight
+    return Comparison(cells, source)
+
+
+def _written(quantity: str, cell: Cell) -> str:
+    if cell.value is None:
+        return "-"
+    if quantity == "weight":
+        return f"{cell.value:.2f}"
+    style = {"brier": ".4f", "crps": ".4g"}.get(quantity, ".2f")
+    error = f" ± {cell.error:{style}}" if cell.error else ""
+    return f"{cell.value:{style}}{error}"

@@ -1,0 +1,164 @@
+"""One tree of a fitted estimator: its splits by column, and what its leaves predict."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import TreeEstimator
+from bdtppl.estimators.soft import SoftTreeEstimator
+from bdtppl.models.pytrees import describe_kind
+from bdtppl.models.table import Column
+from bdtppl.models.tree import Tree
+
+__all__ = ["FittedTree", "Split", "plain", "read_tree", "require_axis_splits", "require_hard_trees"]
+
+
+class Split(NamedTuple):
+    """What a node asks of a row.
+
+    A numeric value below the threshold goes left; so does every level but the named one.
+    """
+
+    column: Column
+    level: str | None
+    """Level that goes right; None for a numeric column."""
+    threshold: float
+    missing_left: bool | None
+    """Side of missing values; None where none was missing when the model was fitted."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTree:
+    """A tree and its predictions; k slots, c classes.
+
+    Attributes
+    ----------
+    model
+        The estimator.
+    rank
+        0 for its most probable tree.
+    tree
+        The tree.
+    probability
+        Probability of the tree, as `k_best` gives it.
+    value
+        float64 [k] mean of the targets of each slot, or [k, c] class probabilities.
+    rows
+        float64 [k]; training rows in each leaf, by their weights.
+    """
+
+    model: Any
+    rank: int
+    tree: Tree
+    probability: float
+    value: np.ndarray
+    rows: np.ndarray
+
+    @property
+    def title(self) -> str:
+        """Name of the tree: whose it is, its rank and probability."""
+        name = type(self.model).__name__
+        which = "most probable tree" if self.rank == 0 else f"tree no. {self.rank + 1}"
+        return f"{name}, {which} ({self.model.probability_name} {self.probability:.3g})"
+
+    @property
+    def classes(self) -> list | None:
+        """Class labels as Python's own values; None for real targets."""
+        return _classes(self.model)
+
+    def prediction(self, slot: int, probability_of: Any = None) -> Any:
+        """Most probable class of a slot, or the probability of a class, or the mean."""
+        if self.classes is None:
+            return float(self.value[slot])
+        if probability_of is None:
+            return self.classes[int(self.value[slot].argmax())]
+        return float(self.value[slot, self.classes.index(plain(probability_of))])
+
+    def split(self, slot: int) -> Split | None:
+        """Tell what a slot asks; None where it is a leaf."""
+        feature = int(self.tree.feature[slot])
+        if feature < 0:
+            return None
+        may_miss = bool(self.model.design_.has_missing[feature])
+        missing_left = bool(self.tree.missing_left[slot]) if may_miss else None
+        return Split(*self._sources[feature], float(self.tree.threshold[slot]), missing_left)
+
+    @cached_property
+    def _sources(self) -> list[tuple[Column, str | None]]:
+        """Column, and level of a 0/1 column, behind each feature."""
+        return [
+            (column, level)
+            for column in self.model.schema_.columns
+            if column.features
+            for level in column.shown or (None,)
+        ]
+
+
+def read_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTree:
+    """Take a tree of a fitted estimator, by rank.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator of hard trees.
+    rank
+        0 for the most probable tree.
+    probability_of
+        Class that `FittedTree.prediction` will be asked for, to be checked.
+
+    Raises
+    ------
+    TypeError
+        If it is no estimator of hard trees.
+    ValueError
+        If there are too few trees, the tree splits by a hyperplane, or there is no such class.
+    """
+    require_hard_trees(model)
+    tree, statistics = model._ranked(rank)
+    require_axis_splits(model, tree)
+    classes = _classes(model)
+    if probability_of is not None and plain(probability_of) not in (classes or ()):
+        known = "it is a regressor" if classes is None else f"its classes are {classes}"
+        raise ValueError(
+            f"probability_of must be a class of the model; got {probability_of!r}, but {known}."
+        )
+    with jax.enable_x64(True):
+        value = np.asarray(model.leaf_.posterior_mean(statistics))
+    probability = float(model.k_best(rank + 1).probability[rank])
+    return FittedTree(model, rank, tree, probability, value, model._rows_of_slots(tree))
+
+
+def require_hard_trees(model: Any) -> None:
+    """Raise TypeError unless a fitted estimator of hard trees is given."""
+    if isinstance(model, SoftTreeEstimator):
+        raise TypeError(
+            f"{type(model).__name__} has soft trees, in which a row goes to every leaf with a "
+            f"weight: they cannot be written as rules. Fit an estimator of hard trees, such as "
+            f"ExactTreeClassifier or MetropolisTreeRegressor."
+        )
+    if isinstance(model, type) or not isinstance(model, TreeEstimator):
+        raise TypeError(f"A fitted estimator of hard trees is needed; got {describe_kind(model)}.")
+    check_is_fitted(model)
+
+
+def require_axis_splits(model: Any, trees: Tree) -> None:
+    """Raise ValueError if a tree splits by a hyperplane."""
+    if (trees.feature >= len(model.schema_.features)).any():
+        raise ValueError(
+            "The tree splits by a hyperplane, a cut of several columns at once, which only "
+            "`rules` writes: fit with hyperplanes=0."
+        )
+
+
+def plain(label: Any) -> Any:
+    """Turn a label into one of Python's own values."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def _classes(model: Any) -> list | None:
+    classes = getattr(model, "classes_", None)
+    return None if classes is None else [plain(label) for label in classes]

@@ -1,0 +1,65 @@
+"""Trees as ONNX models, through scikit-learn and skl2onnx."""
+
+from importlib.util import find_spec
+from typing import Any
+
+from bdtppl.export.fitted_tree import require_hard_trees
+from bdtppl.export.scikit_learn import to_sklearn
+
+__all__ = ["to_onnx"]
+
+
+def to_onnx(model: Any, rank: int = 0) -> Any:
+    """Convert a tree to an ONNX model, which runs where there is no Python.
+
+    Its input is ``X``, float32 [m, d], the features that `to_sklearn` describes; its outputs are
+    ``label`` and ``probabilities`` [m, c] for classes, ``variable`` [m, 1] for real targets.
+    Predictions are rounded to single precision; labels that are numbers are whole ones.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator of hard trees.
+    rank
+        0 for the most probable tree.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model; ``SerializeToString()`` gives the bytes of an ``.onnx`` file.
+
+    Raises
+    ------
+    ImportError
+        If skl2onnx is not installed.
+    TypeError
+        If it is no estimator of hard trees.
+    ValueError
+        As `to_sklearn` does.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from bdtppl import ExactTreeClassifier
+    >>> model = ExactTreeClassifier().fit([[1.0], [2.0]] * 9, ["a", "b"] * 9)
+    >>> Path("tree.onnx").write_bytes(to_onnx(model).SerializeToString())  # doctest: +SKIP
+    """
+    require_hard_trees(model)
+    if find_spec("skl2onnx") is None:
+        raise ImportError(
+            "ONNX models are written by skl2onnx, which is not installed: run `python -m pip "
+            "install 'bdtppl[export]'`."
+        )
+    from skl2onnx import convert_sklearn  # pyright: ignore[reportMissingImports]
+    from skl2onnx.common.data_types import FloatTensorType  # pyright: ignore[reportMissingImports]
+
+    tree = to_sklearn(model, rank)
+    inputs = [("X", FloatTensorType([None, tree.n_features_in_]))]
+    options = {id(tree): {"zipmap": False}} if hasattr(tree, "classes_") else None
+    name = type(model).__name__
+    converted: Any = convert_sklearn(tree, name=name, initial_types=inputs, options=options)
+    for node in converted.graph.node:
+        for attribute in node.attribute:  # skl2onnx sends all missing values to the right
+            if attribute.name == "nodes_missing_value_tracks_true":
+                attribute.ints[:] = tree.tree_.missing_go_to_left.tolist()
+    return converted

@@ -1,0 +1,116 @@
+"""SHAP values of the posterior mean, by the tree explainer of the shap package.
+
+The mean over the drawn trees is an ensemble in which a tree's predictions count by its weight, and
+the SHAP values of an ensemble are the sums of its trees'. So the trees, with weighted predictions,
+are handed to the explainer as they are, in double precision.
+
+References
+----------
+Lundberg et al. 2020, From local explanations to global understanding with explainable AI for trees.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import numpy as np
+
+from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
+from bdtppl.models.tree import Tree, route
+
+__all__ = ["shap_values"]
+
+
+def shap_values(model: Any, X: Any) -> Any:
+    """Share out what moves each row's prediction away from the average one among the features.
+
+    The prediction is the mean over the trees of ``model.posterior_``: that of ``model.predict`` or
+    ``predict_proba`` itself, except for exact estimators, which predict by all trees there are, of
+    which these are draws. Dependence among features is that of the training rows in the nodes (the
+    "tree_path_dependent" values).
+
+    Parameters
+    ----------
+    model
+        A fitted estimator of hard trees.
+    X
+        Rows [m].
+
+    Returns
+    -------
+    shap.Explanation
+        ``values`` float64 [m, d], or [m, d, c] for class probabilities; ``base_values`` [m] or
+        [m, c]; ``data`` [m, d] and ``feature_names``, with 0/1 columns for the levels of
+        categories, as ``model.schema_.features`` names them. What `shap.plots` take.
+
+    Raises
+    ------
+    ImportError
+        If the shap package is not installed.
+    TypeError
+        If it is no estimator of hard trees.
+    ValueError
+        If a tree splits by a hyperplane.
+
+    Examples
+    --------
+    >>> from bdtppl import MetropolisTreeRegressor
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, [0.0, 0.0, 9.0, 9.0] * 5
+    >>> model = MetropolisTreeRegressor(random_state=0).fit(X, y)  # doctest: +SKIP
+    >>> shap_values(model, X).values.sum(axis=1) + base == model.predict(X)  # doctest: +SKIP
+    """
+    require_hard_trees(model)
+    if find_spec("shap") is None:
+        raise ImportError(
+            "SHAP values are computed by the shap package, which is not installed: run `python -m "
+            "pip install 'bdtppl[export]'`."
+        )
+    import shap  # pyright: ignore[reportMissingImports]
+
+    posterior = model.posterior_
+    ranked = posterior.ranked
+    require_axis_splits(model, ranked.trees)
+    names = model.schema_.features
+    matrix = model._matrix(X)[:, : len(names)]
+    rows = _rows_of_slots(ranked.trees, model.design_.matrix, model.design_.weights)
+    with jax.enable_x64(True):
+        means = np.asarray(model.leaf_.posterior_mean(ranked.statistics))
+    trees = [
+        _tree(ranked.trees[i], weight * means[i], rows[i])
+        for i, weight in enumerate(ranked.probability)
+    ]
+    ensemble = {"trees": trees, "internal_dtype": np.float64, "input_dtype": np.float64}
+    explainer = shap.TreeExplainer(ensemble, feature_names=list(names))
+    return explainer(matrix)
+
+
+def _tree(tree: Tree, value: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Write a tree as the explainer reads it: values that are at most a threshold go left."""
+    num_nodes = int(tree.num_nodes)
+    splits = tree.feature[:num_nodes] >= 0
+    left = np.where(splits, tree.left[:num_nodes], -1)
+    right = np.where(splits, tree.right[:num_nodes], -1)
+    below = np.nextafter(tree.threshold[:num_nodes], -np.inf)
+    return {
+        "children_left": left,
+        "children_right": right,
+        "children_default": np.where(tree.missing_left[:num_nodes], left, right),
+        "features": np.where(splits, tree.feature[:num_nodes], -2),
+        "thresholds": np.where(splits, below, -2.0),
+        "values": value[:num_nodes].reshape(num_nodes, -1),
+        "node_sample_weight": rows[:num_nodes],
+    }
+
+
+def _rows_of_slots(trees: Tree, matrix: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Count the rows that pass each slot of trees [t], by their weights, float64 [t, k]."""
+    num_trees, capacity = trees.feature.shape
+    slots = route(trees, matrix) + capacity * np.arange(num_trees)[:, None]
+    repeats = np.tile(weights, num_trees)
+    rows = np.bincount(slots.ravel(), repeats, minlength=num_trees * capacity)
+    rows = rows.reshape(num_trees, capacity)
+    every = np.arange(num_trees)
+    for slot in reversed(range(capacity)):  # children have greater slots
+        own = every[trees.feature[:, slot] >= 0]
+        rows[own, slot] = rows[own, trees.left[own, slot]] + rows[own, trees.right[own, slot]]
+    return rows

@@ -1,0 +1,166 @@
+"""Bands of predictions along a column of a table, or along ranks of rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bdtppl.plotting.colours import ACCENT, INK, tint
+from bdtppl.plotting.rows import Rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "Places",
+    "check_levels",
+    "draw_bands",
+    "draw_mean",
+    "legend_above",
+    "percent",
+]
+
+_LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where something is predicted, g places along the horizontal axis.
+
+    Attributes
+    ----------
+    kind
+        What the places are: points of a "line", "ranks" or "levels" of a category.
+    x
+        [g].
+    values
+        Values of the column there, [g]; None for ranks.
+    ticks
+        Names of the places if these are levels.
+    """
+
+    kind: Literal["line", "ranks", "levels"]
+    x: np.ndarray
+    values: np.ndarray | None = None
+    ticks: Sequence[str] = ()
+
+    @classmethod
+    def along(cls, model: Any, rows: Rows, position: int, num_points: int) -> "Places":
+        """Take the levels of a column, or so many points over the range of its rows."""
+        levels = model.schema_.columns[position].levels
+        if levels is not None:
+            return cls("levels", np.arange(len(levels)), np.array(levels, object), levels)
+        values = _grid(rows.columns[position], num_points)
+        return cls("line", values, values)
+
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        """Find the places of rows [m] by their values; those of one level lie side by side."""
+        if self.kind == "line":
+            return values
+        index = {level: place for place, level in enumerate(self.ticks)} | {None: np.nan}
+        # Multiples of the golden ratio fill an interval evenly, and are the same each time.
+        offset = np.arange(len(values)) * 0.618034 % 1 - 0.5
+        return np.array([index[value] for value in values]) + 0.5 * _LEVEL_WIDTH * offset
+
+
+def _grid(values: np.ndarray, num_points: int) -> np.ndarray:
+    """Points over the range of a numeric column."""
+    values = values[~np.isnan(values)]
+    low, high = (values.min(), values.max()) if len(values) else (0.0, 0.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return np.linspace(low, high, num_points)
+
+
+def draw_mean(
+    ax: "Axes", places: Places, mean: np.ndarray, *, colour: str = ACCENT, **style: Any
+) -> None:
+    """Draw means [g] as a line, or as a stroke for each level."""
+    from matplotlib.ticker import MaxNLocator
+
+    style = {"color": colour, "zorder": 4, **style}
+    if places.kind == "levels":
+        half = _LEVEL_WIDTH / 2
+        ax.hlines(mean, places.x - half, places.x + half, **style)
+        ax.set_xticks(places.x, places.ticks, parse_math=False)
+        return
+    ax.plot(places.x, mean, drawstyle="steps-mid" if places.kind == "ranks" else None, **style)
+    ax.margins(x=0.01)
+    if places.kind == "ranks":
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def draw_bands(
+    ax: "Axes",
+    places: Places,
+    bands: Mapping[float, np.ndarray],
+    labels: Mapping[float, str],
+    *,
+    colour: str = ACCENT,
+    gid: str = "band",
+    **options: Any,
+) -> None:
+    """Draw bands [g, 2] by level, ever lighter with it and the narrower ones on top."""
+    for level, share in zip(bands, np.linspace(0.5, 0.2, len(bands)), strict=True):
+        low, high = bands[level].T
+        style = {
+            "color": tint(share, colour),
+            "linewidth": 0,
+            "label": labels[level],
+            "zorder": 3 - level,
+            "gid": f"{gid}-{level:g}",
+            **options,
+        }
+        if places.kind == "levels":
+            ax.bar(places.x, high - low, _LEVEL_WIDTH, low, **style)
+        else:
+            step = "mid" if places.kind == "ranks" else None
+            ax.fill_between(places.x, low, high, step=step, **style)
+
+
+def legend_above(ax: "Axes") -> None:
+    """Name what is drawn, bands first, in room made for it above the data."""
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda index: ("band" not in labels[index], index))
+    rows = -(-len(order) // 2)
+    height = ax.bbox.height * 72 / ax.figure.dpi  # points
+    share = min(rows * 15 / height, 0.5)
+    low, high = ax.get_ylim()
+    # Unlike new limits this leaves the axes free to grow with what is drawn on them later.
+    ax.update_datalim([(ax.dataLim.x0, high + (high - low) * share / (1 - share))])
+    ax.autoscale_view()
+    ax.legend(
+        [handles[index] for index in order],
+        [labels[index] for index in order],
+        loc="upper left",
+        ncols=2,
+        fontsize="small",
+        labelcolor=INK,
+        frameon=False,
+    )
+
+
+def check_levels(levels: Sequence[float]) -> list[float]:
+    """Sort probabilities of bands.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or one is not between 0 and 1.
+    """
+    levels = sorted({float(level) for level in np.atleast_1d(levels)})
+    if not levels or not 0 < levels[0] <= levels[-1] < 1:
+        raise ValueError(f"levels must be probabilities between 0 and 1; got {levels}.")
+    return levels
+
+
+def percent(share: float) -> str:
+    """Write a share as people do.
+
+    Examples
+    --------
+    >>> percent(0.9), percent(1 / 3)
+    ('90 %', '33.3 %')
+    """
+    return f"{100 * share:.3g} %"

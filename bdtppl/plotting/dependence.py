@@ -1,0 +1,246 @@
+"""Figures of what a model makes of one column: partial dependence, with uncertainty, and ICE."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.tree import route
+from bdtppl.plotting.axes import name_entries, prepared
+from bdtppl.plotting.bands import (
+    Places,
+    check_levels,
+    draw_bands,
+    draw_mean,
+    legend_above,
+    percent,
+)
+from bdtppl.plotting.colours import INK, LINE, class_style
+from bdtppl.plotting.rows import Rows, class_index
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_partial_dependence"]
+
+_GRID_POINTS = 60
+_MOST_ROWS = 200
+_MOST_DRAWS = 400  # of soft trees, which predict slowly
+
+
+def plot_partial_dependence(
+    model: Any,
+    feature: str | int,
+    X: Any = None,
+    *,
+    target: Any = None,
+    ice: int = 0,
+    levels: Sequence[float] = (0.5, 0.9),
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw the mean prediction against one column, averaged over the others as the rows have them.
+
+    At each value every row is given that value, all else being as it is, and predictions are
+    averaged over rows (Friedman 2001). Each draw of the posterior has such a curve: the line is
+    their mean, the bands are their equal-tailed intervals at each value. They tell how sure the
+    posterior is of the average; they are no predictive intervals. A model of a single tree has no
+    bands worth the name.
+
+    Parameters
+    ----------
+    model
+        A fitted classifier or regressor of bdtppl.
+    feature
+        The column, by name or position.
+    X
+        Rows of a table like the one that the model was fitted with. Default: the training rows. At
+        most 200 are used, evenly spaced, and of soft trees at most 400 draws.
+    target
+        Classification: the class whose probability is drawn. Default: of two classes the second;
+        of more classes all, with the widest band alone.
+    ice
+        Number of rows to draw curves of their own for (individual conditional expectation), each
+        the mean over draws.
+    levels
+        Probabilities of the bands.
+    ax
+        Axes to draw on. Default: those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit the model, or ``ice`` is asked for with all of several classes.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeRegressor, plot_partial_dependence
+    >>> from bdtppl.datasets import make_wu
+    >>> X, y = make_wu(30, random_state=0)
+    >>> ax = plot_partial_dependence(ExactTreeRegressor(bins=4).fit(X, y), 0, ice=5)
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['50 % band', '90 % band', 'mean', 'single rows']
+    """
+    check_is_fitted(model)
+    levels = check_levels(levels)
+    rows = Rows.of(model, X)
+    position = rows.position(feature)
+    shown = _shown_classes(model, target)
+    if ice and len(shown) > 1:
+        raise ValueError("ice draws curves of one class: name it by target.")
+    if isinstance(ice, bool) or not isinstance(ice, int | np.integer) or ice < 0:
+        raise ValueError(f"ice must be an integer of at least 0; got {ice!r}.")
+    rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(int)))
+    places = Places.along(model, Rows.of(model, X), position, _GRID_POINTS)
+    curves = _curves(model, rows, position, places, shown)
+    ax = prepared(ax)
+    if len(shown) > 1:
+        _draw_classes(ax, model, places, curves, levels[-1])
+    else:
+        bands = {level: curves.band(level, 0) for level in levels}
+        draw_bands(ax, places, bands, {level: f"{percent(level)} band" for level in levels})
+        draw_mean(ax, places, curves.mean(0), label="mean", gid="mean")
+        _draw_rows(ax, places, curves.of_rows, min(int(ice), len(rows)))
+        legend_above(ax)
+    if places.kind == "line":
+        _draw_rug(ax, rows.columns[position])
+    ax.set_xlabel(rows.names[position], parse_math=False)
+    is_one_class = hasattr(model, "classes_") and len(shown) == 1
+    name = f"probability of {model.classes_[shown[0]]}" if is_one_class else "probability"
+    ax.set_ylabel(name if hasattr(model, "classes_") else "target", parse_math=False)
+    return ax
+
+
+class _Curves(NamedTuple):
+    """Predictions at g values of a column, by s draws, for c targets (1, or the classes shown).
+
+    Attributes
+    ----------
+    of_draws
+        Means over rows, [g, s, c].
+    weight
+        Weights of the draws, [s].
+    of_rows
+        Means over draws for each row, of the first target, [g, m].
+    """
+
+    of_draws: np.ndarray
+    weight: np.ndarray
+    of_rows: np.ndarray
+
+    def mean(self, target: int) -> np.ndarray:
+        """Mean over draws, [g]."""
+        return self.of_draws[..., target] @ self.weight
+
+    def band(self, level: float, target: int) -> np.ndarray:
+        """Equal-tailed interval of the draws' curves at each value, [g, 2]."""
+        ends = [(1 - level) / 2, (1 + level) / 2]
+        weights = {"weights": self.weight, "method": "inverted_cdf"}
+        return np.quantile(self.of_draws[..., target], ends, axis=1, **weights).T
+
+
+def _shown_classes(model: Any, target: Any) -> list[int]:
+    """Places of the classes to draw; [0] for regression."""
+    if not hasattr(model, "classes_"):
+        if target is not None:
+            raise ValueError(f"target names a class, and a {type(model).__name__} has none.")
+        return [0]
+    if target is None:
+        num_classes = len(model.classes_)
+        return [1] if num_classes == 2 else list(range(num_classes))
+    return [class_index(model, target)]
+
+
+def _curves(model: Any, rows: Rows, position: int, places: Places, shown: Sequence[int]) -> _Curves:
+    """Predict at each place, by each draw."""
+    predict, weight = _predictor(model)
+    of_draws, of_rows = [], []
+    for value in places.values:
+        means = predict(model._matrix(rows.with_value(position, value).table()))
+        means = means.reshape(*means.shape[:2], -1)[..., shown]  # [s, m, c]
+        of_draws.append(np.average(means, axis=1, weights=rows.weights))
+        of_rows.append(weight @ means[..., 0])
+    return _Curves(np.array(of_draws), weight, np.array(of_rows))
+
+
+def _predictor(model: Any) -> tuple[Any, np.ndarray]:
+    """Make a function from a matrix to the means of each draw, [s, m, ...]; and weights [s]."""
+    posterior = model.posterior_
+    if isinstance(posterior, SoftPosterior):
+        sharpness, shape = model._sharpness(model.routing), posterior.topology.shape
+        chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _MOST_DRAWS).astype(int))
+        place = tuple(axis[None] for axis in np.unravel_index(chosen, shape))
+        some = replace(posterior, trees=posterior.trees[place], topology=posterior.topology[place])
+        weight = np.full(len(chosen), 1 / len(chosen))
+        return lambda matrix: some.means(matrix, sharpness=sharpness)[0], weight
+    ranked = posterior.ranked
+    with jax.enable_x64(True):
+        leaves = np.asarray(posterior.leaf.posterior_mean(ranked.statistics))
+    tree = np.arange(len(ranked))[:, None]
+    return lambda matrix: leaves[tree, route(ranked.trees, matrix)], ranked.probability
+
+
+def _draw_classes(ax: "Axes", model: Any, places: Places, curves: _Curves, level: float) -> None:
+    """Draw a line and a band for each class."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    colours = [class_style(place)["facecolor"] for place in range(len(model.classes_))]
+    for place, colour in enumerate(colours):
+        band = {level: curves.band(level, place)}
+        style: dict[str, Any] = {"colour": colour, "gid": f"class-{place}", "alpha": 0.35}
+        draw_bands(ax, places, band, {level: ""}, **style)
+        draw_mean(ax, places, curves.mean(place), colour=colour, gid=f"mean-{place}")
+    handles = [Line2D([], [], color=colour) for colour in colours]
+    names = [str(name) for name in model.classes_]
+    handles.append(Patch(facecolor=LINE, alpha=0.3))
+    name_entries(
+        ax,
+        handles,
+        [*names, f"{percent(level)} band"],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        fontsize="small",
+    )
+    ax.set_ylim(-0.02, 1.02)
+
+
+def _draw_rows(ax: "Axes", places: Places, of_rows: np.ndarray, count: int) -> None:
+    """Draw the curves of some rows, evenly spaced."""
+    chosen = np.linspace(0, of_rows.shape[1] - 1, count).astype(int)
+    for number, row in enumerate(chosen):
+        ax.plot(
+            places.x,
+            of_rows[:, row],
+            color=LINE,
+            linewidth=0.6,
+            alpha=0.7,
+            marker="" if places.kind == "line" else ".",
+            label=None if number else "single rows",
+            zorder=3.5,
+            gid=f"row-{number}",
+        )
+
+
+def _draw_rug(ax: "Axes", values: np.ndarray) -> None:
+    """Mark the values of rows at the foot of the axes."""
+    values = np.unique(values[~np.isnan(values)])
+    ax.plot(
+        values,
+        np.zeros(len(values)),
+        "|",
+        color=INK,
+        alpha=0.5,
+        markersize=6,
+        transform=ax.get_xaxis_transform(),
+        clip_on=False,
+        gid="rug",
+    )

@@ -1,0 +1,169 @@
+"""Sections on what was given: the data, the model, and the evidence for it."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bdtppl.plotting import plot_evidence
+from bdtppl.plotting.rows import Rows, training_targets
+from bdtppl.report.blocks import Block, Code, Facts, Table, Text
+from bdtppl.report.pictures import picture
+from bdtppl.report.subject import Subject
+from bdtppl.report.words import (
+    constraints_in_words,
+    inference_in_words,
+    leaf_in_words,
+    listed,
+    number,
+    prior_in_words,
+    soft_model_in_words,
+)
+
+__all__ = ["assumptions", "data", "evidence"]
+
+_MOST_COLUMNS = 40
+_SWEPT = ("log_phi", "alpha", "p", "rate", "beta")  # numbers of priors, the first one that there is
+_LARGEST_CHART = 200_000  # productions that are scored again and again
+
+
+def data(subject: Subject) -> Iterator[Block]:
+    """Describe the target and the columns."""
+    model, summary = subject.model, subject.summary
+    rows, y = Rows.of(model), training_targets(model)
+    yield Text(f"{summary['rows']:,} rows were used to learn {subject.target}.")
+    if subject.classes is not None:
+        counts = np.bincount(y, rows.weights, minlength=len(subject.classes))
+        shares = (counts / counts.sum()).tolist()
+        cells = [
+            [str(name), f"{count:,.0f}", f"{share:.1%}"]
+            for name, count, share in zip(subject.classes, counts, shares, strict=True)
+        ]
+        head = [subject.target, "rows", "share"]
+        yield Table("The classes and how many rows each has.", head, cells, shares)
+    else:
+        quartiles = np.quantile(y, [0.25, 0.5, 0.75])
+        yield Facts(
+            {
+                f"{subject.target}, range": f"{number(y.min())} to {number(y.max())}",
+                "quartiles": ", ".join(map(number, quartiles)),
+                "mean and standard deviation": f"{number(y.mean())}, {number(y.std())}",
+            }
+        )
+    cells = [
+        [str(name), *_column_in_words(values)]
+        for name, values in zip(rows.names, rows.columns, strict=True)
+    ]
+    caption = "The columns that the model may look at."
+    if len(cells) > _MOST_COLUMNS:
+        caption += f" {len(cells) - _MOST_COLUMNS} more are not listed."
+    yield Table(caption, ["column", "kind", "values", "missing"], cells[:_MOST_COLUMNS])
+
+
+def _column_in_words(values: np.ndarray) -> list[str]:
+    """Say what a column is, what it holds, and how often it says nothing."""
+    if values.dtype.kind == "O":
+        known = [value for value in values if value is not None]
+        levels = sorted(set(known))
+        return ["category", listed(levels) if levels else "", str(len(values) - len(known))]
+    known = values[~np.isnan(values)]
+    held = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
+    return ["number", held, str(len(values) - len(known))]
+
+
+def assumptions(subject: Subject) -> Iterator[Block]:
+    """Say what is assumed, and how the posterior was got."""
+    model = subject.model
+    yield Text(inference_in_words(model))
+    if subject.is_soft:
+        prior, posterior = model.topology_prior_, model.posterior_
+        said = soft_model_in_words(posterior.model, posterior.sharpness, subject.classes)
+        chances = [number(prior.alpha * (1 + depth) ** -prior.beta) for depth in range(3)]
+        yield Text(" ".join(said))
+        yield Text(
+            f"Before the data are seen a node splits with probability {chances[0]} at the root, "
+            f"{chances[1]} below it, {chances[2]} below that, and so on."
+        )
+    else:
+        yield Text(" ".join([*prior_in_words(model.prior_), _cuts_in_words(model)]))
+        yield Text(leaf_in_words(model.leaf_, subject.classes))
+        limits = constraints_in_words(model.constraints_)
+        if limits:
+            yield Text(" ".join(limits))
+    yield Code("How to fit it again", repr(model))
+
+
+def _cuts_in_words(model: Any) -> str:
+    if getattr(model, "grid", None) is not None:
+        return f"Numbers are cut at {model.grid} evenly spaced places over each column's range."
+    bins = model.summary()["bins"]
+    if bins is None:
+        return "Numbers are cut between any two neighbouring values."
+    kind = "of equal numbers of rows" if model.binning == "quantile" else "of equal widths"
+    return f"Numbers are cut into at most {bins} buckets {kind}."
+
+
+def evidence(subject: Subject) -> Iterator[Block]:
+    """Say how probable the data are under the model."""
+    summary, model = subject.summary, subject.model
+    facts = {}
+    if summary.get("log_evidence") is not None:
+        error = summary.get("log_evidence_se")
+        more = "" if not error else f" ± {error:.3f} (standard error)"
+        facts["log evidence"] = f"{summary['log_evidence']:.3f}{more}"
+    elif summary.get("log_evidence_lower_bound") is not None:
+        facts["log evidence"] = f"at least {summary['log_evidence_lower_bound']:.3f}"
+    if "lower_bound" in summary:
+        facts["log of the sum over trees"] = (
+            f"{summary['log_partition']:.3f}; learned {summary['learned_log_partition']:.3f}, "
+            f"lower bound {summary['lower_bound']:.3f}"
+        )
+    if "entropy" in summary:
+        size = np.exp(summary["entropy"])
+        facts["entropy"] = (
+            f"{summary['entropy']:.2f} nats, as of {_about(size)} equally likely trees"
+        )
+    if "expected_leaves" in summary:
+        facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
+    if "log evidence" in facts:
+        yield Text(
+            "The log evidence is the log probability of all targets under the model, before any of "
+            "them was seen. Of two models of the same data, the one whose log evidence is higher "
+            "by 3 nats is 20 times as probable, if both were equally probable before."
+        )
+    else:
+        yield Text("This way of getting at the posterior does not give the evidence.")
+    if facts:
+        yield Facts(facts)
+    name = _swept(model)
+    if name:
+        yield picture(
+            partial(plot_evidence, model, f"prior__{name}", _around(model, name)),
+            f"Log evidence as a curve over values of {name}.",
+            f"Log evidence for other values of the prior's {name}, all else being as it is. A flat "
+            f"curve says that the choice matters little; a peak far from the dashed line says "
+            f"that the data would have it otherwise.",
+        )
+
+
+def _about(count: float) -> str:
+    return f"{count:,.0f}" if 10 <= count < 1e6 else f"{count:.3g}"
+
+
+def _swept(model: Any) -> str | None:
+    """Name the number of the prior whose evidence is drawn, where that is cheap."""
+    if not hasattr(model, "exact_") or model.exact_.grammar.num_productions > _LARGEST_CHART:
+        return None
+    support = model.prior_.parameter_support
+    return next((name for name in _SWEPT if name in support), None)
+
+
+def _around(model: Any, name: str) -> np.ndarray:
+    """Values on both sides of the one that the model has."""
+    value = float(getattr(model.prior_, name))
+    if name in ("alpha", "p"):
+        return np.unique(np.append(np.linspace(0.05, 0.99, 14), value))
+    if name == "rate":
+        return value * np.geomspace(0.2, 5.0, 13)
+    return np.unique(np.append(np.linspace(value - 3, value + 5, 13), value))

@@ -1,0 +1,167 @@
+"""What a reader must beware of, in plain sentences, from the diagnostics of a fit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
+from bdtppl.estimators.weighted import WeightedTrees
+from bdtppl.inference.evidence import pareto_k
+from bdtppl.plotting.forecasts import Forecasts
+from bdtppl.report.scores import coverage
+
+__all__ = ["cautions"]
+
+_LARGEST_R_HAT = 1.05
+_FEWEST_DRAWS = 100  # effective ones, of chains or of weights
+_LARGEST_PARETO_K = 0.7  # Vehtari et al. 2024
+_LARGEST_ERROR = 0.5  # nats, of the log evidence
+_PROBABLE = 0.01  # topologies of less are nothing to worry about
+_FEWEST_BINS = 5
+_LEAST_EFFICIENCY = 0.05  # of leaving a row out by weights
+_LEVEL = 0.9
+_FALSE_ALARM = 0.001
+_PARTS = 10  # of the unit interval, in which laws are tested
+
+
+def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
+    """List what the reader of a fit must beware of; an empty list is good news.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator.
+    forecasts
+        Predictions beside what happened.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> cautions(ExactTreeClassifier().fit([[0.0], [1.0], [2.0]], [0, 0, 1]))
+    []
+    """
+    if isinstance(model, DCCTreeClassifier | DCCTreeRegressor):
+        found = [*_of_topologies(model), *_of_evidence(model)]
+    else:
+        found = [*_of_chains(model), *_of_room(model), *_of_weights(model), *_of_evidence(model)]
+    return [*found, *_of_bins(model), *_of_forecasts(forecasts)]
+
+
+def _of_chains(model: Any) -> Iterator[str]:
+    for name, each in getattr(model, "diagnostics_", {}).items():
+        quantity = name.replace("_", " ")
+        if each["r_hat"] > _LARGEST_R_HAT:
+            yield (
+                f"The chains disagree about the {quantity}: R-hat is {each['r_hat']:.2f}, and more "
+                f"than {_LARGEST_R_HAT} means that they have not run long enough. Do not rely on "
+                f"probabilities of trees."
+            )
+        elif each["ess"] < _FEWEST_DRAWS:
+            yield (
+                f"The draws of the {quantity} are worth only {each['ess']:.0f} independent ones "
+                f"(effective sample size): run the chains longer."
+            )
+
+
+def _of_room(model: Any) -> Iterator[str]:
+    overflows = int(np.sum(getattr(model, "num_overflows_", 0)))
+    if overflows:
+        yield (
+            f"Trees outgrew the room they were given {overflows:,} times (capacity "
+            f"{model.capacity}): larger trees were not considered."
+        )
+
+
+def _of_weights(model: Any) -> Iterator[str]:
+    if not isinstance(model, WeightedTrees):
+        return
+    size = model.summary()["effective_size"]
+    if size < _FEWEST_DRAWS:
+        yield (
+            f"The weighted trees are worth only {size:.0f} equally weighted ones: probabilities "
+            f"and predictions are rough."
+        )
+    is_importance = getattr(model, "ensemble", "") == "importance"  # of draws by one law
+    shape = pareto_k(model.posterior_.log_weights) if is_importance else -np.inf
+    if shape > _LARGEST_PARETO_K:
+        yield (
+            f"Few trees carry most of the weight (Pareto k {shape:.2f}, more than "
+            f"{_LARGEST_PARETO_K}): how far the estimates are off cannot be told."
+        )
+
+
+def _of_evidence(model: Any) -> Iterator[str]:
+    error = getattr(model, "log_evidence_se_", 0.0)
+    if error > _LARGEST_ERROR:
+        yield (
+            f"The log evidence is known to {error:.2f} nats only (standard error): differences of "
+            f"that size from other models mean nothing."
+        )
+
+
+def _of_topologies(model: Any) -> Iterator[str]:
+    posterior = model.posterior_
+    for shape, share in zip(posterior.topologies, posterior.probability, strict=True):
+        found = model.diagnostics_.get(shape.code)
+        if found is None or share < _PROBABLE:
+            continue
+        name = f"In the topology {shape.code}, of probability {share:.2f},"
+        if found["pareto_k"] is not None and found["pareto_k"] > _LARGEST_PARETO_K:
+            yield (
+                f"{name} few samples carry most of the weight (Pareto k {found['pareto_k']:.2f}, "
+                f"more than {_LARGEST_PARETO_K}): its evidence is not to be relied on."
+            )
+        if found["r_hat"] is not None and found["r_hat"] > _LARGEST_R_HAT:
+            yield (
+                f"{name} chains disagree (R-hat {found['r_hat']:.2f}): they may not have found all "
+                f"of its posterior."
+            )
+        if found["divergences"]:
+            yield (
+                f"{name} {found['divergences']} draws diverged: the sampler may have missed narrow "
+                f"parts of the posterior."
+            )
+
+
+def _of_bins(model: Any) -> Iterator[str]:
+    bins = getattr(model, "bins_", None)
+    if model.get_params().get("bins") == "auto" and bins is not None and bins < _FEWEST_BINS:
+        yield (
+            f"Columns were cut into at most {bins} bins so that all trees could be summed over: "
+            f"finer cuts were not considered."
+        )
+
+
+def _of_forecasts(forecasts: Forecasts | None) -> Iterator[str]:
+    if forecasts is None:
+        return
+    if forecasts.efficiency is not None:
+        rough = int((forecasts.efficiency < _LEAST_EFFICIENCY).sum())
+        if rough:
+            yield (
+                f"For {rough:,} of {len(forecasts.y):,} rows leaving the row out changes the "
+                f"posterior so much that its prediction rests on few draws: scores and "
+                f"calibration are rough."
+            )
+    if forecasts.cdf is not None:
+        yield from _of_laws(forecasts.cdf)
+
+
+def _of_laws(cdf: np.ndarray) -> Iterator[str]:
+    """Test whether targets lie where their predictive laws say."""
+    inside = coverage(cdf, _LEVEL)
+    if stats.binomtest(int(inside.sum()), len(inside), _LEVEL).pvalue < _FALSE_ALARM:
+        way = "wider than they need be" if inside.mean() > _LEVEL else "too narrow"
+        yield (
+            f"{_LEVEL:.0%} intervals hold {inside.mean():.1%} of the targets, which is not "
+            f"chance: the predictive intervals are {way}."
+        )
+        return
+    counts, _ = np.histogram(cdf, _PARTS, (0, 1))
+    if len(cdf) >= 5 * _PARTS and stats.chisquare(counts).pvalue < _FALSE_ALARM:
+        yield (
+            "Targets do not lie where they were predicted as often as they should (see the "
+            "calibration): the shape of the predictive distributions is not that of the data."
+        )

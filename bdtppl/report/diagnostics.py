@@ -1,0 +1,94 @@
+"""The section on the inference: what it did, and whether it went well."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bdtppl.plotting import plot_trajectories
+from bdtppl.report.blocks import Block, Facts, Table, Text
+from bdtppl.report.pictures import picture
+from bdtppl.report.subject import Subject
+
+__all__ = ["diagnostics"]
+
+_MOST_TOPOLOGIES = 10
+_UNKNOWN = "\N{EN DASH}"
+
+
+def diagnostics(subject: Subject) -> Iterator[Block]:
+    """Tabulate what the inference reports of itself."""
+    model, summary = subject.model, subject.summary
+    facts = dict(_facts_of_inference(summary))
+    if facts:
+        yield Facts(facts)
+    found = getattr(model, "diagnostics_", {})
+    rows = [
+        [_readable(name), _or_dash(each["r_hat"], ".3f"), _or_dash(each["ess"], ",.0f")]
+        for name, each in found.items()
+        if "pareto_k" not in each
+    ]
+    if rows:
+        caption = (
+            "Agreement of the chains. R-hat compares them and is 1 where they agree; the effective "
+            "sample size says how many independent draws they are worth."
+        )
+        yield Table(caption, ["quantity", "R-hat", "effective draws"], rows)
+    rows = [
+        [
+            code,
+            each["method"],
+            _or_dash(each["pareto_k"], ".2f"),
+            _or_dash(each["r_hat"], ".3f"),
+            _or_dash(each["divergences"], "d"),
+        ]
+        for code, each in list(found.items())[:_MOST_TOPOLOGIES]
+        if "pareto_k" in each
+    ]
+    if rows:
+        caption = (
+            "How the evidence of each topology was got. Pareto's k above 0.7 means that few "
+            "samples carry the weight; R-hat near 1 means that chains agree."
+        )
+        head = ["topology", "method", "Pareto k", "R-hat", "divergent draws"]
+        yield Table(caption, head, rows)
+    if hasattr(model, "trajectory_"):
+        yield picture(
+            partial(plot_trajectories, model),
+            "Log likelihood of each chain's tree, step by step.",
+            "Log likelihood of the chains. They should run into one band after the warm-up.",
+        )
+    if not facts and not found:
+        yield Text("Nothing was sampled or searched that could have gone wrong.")
+
+
+def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Say how much work the inference did."""
+    if "subproblems" in summary:
+        yield (
+            "exact sums over",
+            f"{summary['subproblems']:,} sets of rows and {summary['productions']:,} ways to "
+            f"split them",
+        )
+    if "chains" in summary:
+        yield "draws", f"{summary['draws']:,} in each of {summary['chains']} chains"
+        yield "distinct trees among them", f"{summary['distinct_trees']:,}"
+    if "particles" in summary:
+        yield "particles", f"{summary['runs']} runs of {summary['particles']:,}"
+    if "steps" in summary:
+        yield "training", f"{summary['steps']:,} steps ({summary['method']})"
+    if "effective_size" in summary:
+        yield "weighted trees are worth", f"{summary['effective_size']:,.0f} equally weighted ones"
+    if "iterations" in summary:
+        yield "walk over topologies", f"{summary['iterations']:,} steps"
+    if "map_depth" in summary:
+        yield "trees grown", f"{summary['trees']:,}"
+
+
+def _readable(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return _UNKNOWN if value is None or not np.isfinite(value) else format(value, form)

@@ -1,0 +1,154 @@
+"""A report as one HTML page that needs nothing else: no script, no network, no other file."""
+
+import os
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from sklearn.utils.validation import check_is_fitted
+
+import bdtppl
+from bdtppl.files import staged
+from bdtppl.report.background import assumptions, data, evidence
+from bdtppl.report.blocks import Notes, Section, Text
+from bdtppl.report.cautions import cautions
+from bdtppl.report.diagnostics import diagnostics
+from bdtppl.report.predictions import dependences, predictions
+from bdtppl.report.subject import Subject
+from bdtppl.report.trees import trees
+from bdtppl.report.words import listed
+
+__all__ = ["write_report"]
+
+_TEMPLATE = "report.html"
+_SECTIONS = {
+    "The data": data,
+    "The model": assumptions,
+    "Evidence": evidence,
+    "The likely trees": trees,
+    "Predictions": predictions,
+    "What the columns do": dependences,
+    "Diagnostics": diagnostics,
+}
+_CERTAIN = 0.5  # probability of a split on a column that is worth a word
+
+
+def write_report(
+    model: Any,
+    path: str | os.PathLike,
+    X: Any = None,
+    y: Any = None,
+    *,
+    target: str = "target",
+    title: str | None = None,
+) -> None:
+    """Write a page of HTML that explains a fitted model to somebody who was not there.
+
+    Data, model and prior in words, evidence, the likely trees, predictions and calibration, and
+    diagnostics with plain warnings. Figures stand in the page; it needs no script and no network.
+    The page is written aside and moved when it is complete.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator of bdtppl.
+    path
+        The file to write.
+    X, y
+        New rows and their targets to judge predictions by. Default: the training rows, each
+        predicted from all others.
+    target
+        Name of what is predicted.
+    title
+        Title of the page; default names the target.
+
+    Raises
+    ------
+    sklearn.exceptions.NotFittedError
+        If the model has not been fitted.
+    ValueError
+        If only one of X and y is given, or they do not fit the model.
+    OSError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bdtppl import GreedyModalTreeClassifier, write_report
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> write_report(GreedyModalTreeClassifier().fit(X, y), "iris.html", target="species")
+    >>> Path("iris.html").read_text(encoding="utf-8").count("<figure")
+    8
+    """
+    check_is_fitted(model)
+    path = Path(path)
+    text = _render(Subject(model, target, X, y), title)
+    with staged(path.absolute().parent) as staging:
+        (staging / path.name).write_text(text, encoding="utf-8")
+
+
+def _render(subject: Subject, title: str | None) -> str:
+    environment = Environment(
+        loader=PackageLoader("bdtppl.report"),
+        autoescape=True,  # names of columns and classes may hold anything
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    today = date.today()
+    return environment.get_template(_TEMPLATE).render(
+        title=title or f"{subject.target}: a Bayesian decision tree",
+        subtitle=f"{type(subject.model).__name__}, {subject.summary['rows']:,} rows",
+        sections=[
+            _in_short(subject),
+            *(Section(title, list(write(subject))) for title, write in _SECTIONS.items()),
+        ],
+        written=f"Written by bdtppl {bdtppl.__version__} on {today.day} {today:%B %Y}.",
+    )
+
+
+def _in_short(subject: Subject) -> Section:
+    """Sum the report up."""
+    warnings = cautions(subject.model, subject.forecasts)
+    return Section(
+        "In short",
+        [
+            Text(" ".join(_findings(subject))),
+            Notes(warnings, "Nothing in the diagnostics gives reason to doubt the results."),
+        ],
+    )
+
+
+def _findings(subject: Subject) -> list[str]:
+    forecasts, summary = subject.forecasts, subject.summary
+    said = []
+    if "map_leaves" in summary and "split_inclusion" in summary:
+        leading = [name for name, share in subject.shares.items() if share > _CERTAIN]
+        on = f" Trees most probably split on {listed(leading)}." if leading else ""
+        said.append(
+            f"The most probable tree has {summary['map_leaves']} leaves and a "
+            f"{subject.model.probability_name} of {summary['map_probability']:.2g}.{on}"
+        )
+    elif "map_leaves" in summary:
+        leading = [name for name, share in subject.shares.items() if share > 0]
+        on = f"; it splits on {listed(leading)}" if leading else ""
+        said.append(f"The tree has {summary['map_leaves']} leaves{on}.")
+    else:
+        best = summary["topologies"][0]
+        said.append(
+            f"The most probable topology has {best['splits']} splits and the probability "
+            f"{best['probability']:.2g}."
+        )
+    if forecasts is None:
+        return said
+    if subject.classes is not None:
+        share = (forecasts.mean.argmax(axis=1) == forecasts.y).mean()
+        said.append(f"The right class is predicted for {share:.1%} of the {subject.which}.")
+    else:
+        explained = 1 - ((forecasts.y - forecasts.mean) ** 2).mean() / (forecasts.y.var() or 1.0)
+        said.append(
+            f"Predictions explain {explained:.1%} of the variance of {subject.target} among the "
+            f"{subject.which}."
+        )
+    return said

@@ -1,0 +1,101 @@
+"""Sections on predictions: how good they are, and what the columns do to them."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from bdtppl.plotting import (
+    plot_calibration,
+    plot_partial_dependence,
+    plot_predictive,
+    plot_predictive_check,
+)
+from bdtppl.report.blocks import Block, Figure, Figures, Text
+from bdtppl.report.pictures import picture, small_axes
+from bdtppl.report.scores import confusion_table, score_table
+from bdtppl.report.subject import Subject
+
+__all__ = ["dependences", "predictions"]
+
+_MOST_CLASSES = 12  # in a table of confusions
+_DEPENDENCES = 4  # columns with a figure of their own
+
+
+def predictions(subject: Subject) -> Iterator[Block]:
+    """Judge predictions by what happened."""
+    model, forecasts = subject.model, subject.forecasts
+    if forecasts is None:
+        yield Text(
+            "Rows have no likelihood of their own under this model, so training rows cannot be "
+            "left out one by one; a table of new rows is needed to judge the predictions."
+        )
+    else:
+        yield score_table(forecasts, f"{len(forecasts.y):,} {subject.which}")
+        if subject.classes is not None and len(subject.classes) <= _MOST_CLASSES:
+            yield confusion_table(forecasts, subject.classes)
+        yield Figures(list(_calibrations(subject)))
+    if subject.classes is None:
+        yield picture(
+            lambda: subject.named(plot_predictive(model, subject.X, subject.y)),
+            "Predictive means and bands of all rows in order, with the observed targets.",
+            "Predictive mean and bands, rows in the order of their means, with what was observed"
+            + (". The rows are those that the model was fitted to." if subject.X is None else "."),
+        )
+    yield picture(
+        lambda: subject.named(plot_predictive_check(model, subject.X, subject.y)),
+        "Replicated targets beside the observed ones.",
+        "Posterior predictive check: data that the model would have made, tree and all, beside the "
+        "observed ones. What the observed have and no replicate has, the model misses.",
+    )
+
+
+def _calibrations(subject: Subject) -> Iterator[Figure]:
+    given = subject.model, subject.X, subject.y
+    if subject.classes is not None:
+        yield picture(
+            partial(plot_calibration, *given),
+            "Observed frequencies against predicted probabilities.",
+            "Calibration: points inside the bars say that what was given a probability happened as "
+            "often. Numbers count rows.",
+        )
+        return
+    yield picture(
+        partial(plot_calibration, *given),
+        "Histogram of predictive distribution functions at the targets.",
+        "Calibration: bars inside the grey band say that targets fall where they were predicted. A "
+        "hill in the middle: bands are wider than need be; a valley: they are too narrow.",
+    )
+    yield picture(
+        partial(plot_calibration, *given, kind="coverage"),
+        "Share of targets inside predictive intervals against their probability.",
+        "Coverage of the predictive intervals of all probabilities.",
+    )
+
+
+def dependences(subject: Subject) -> Iterator[Block]:
+    """Show the mean prediction against the most important columns."""
+    model = subject.model
+    columns = {
+        feature: column.name
+        for column in model.schema_.columns
+        for feature in (column.name, *column.features)
+    }
+    names = dict.fromkeys(columns[name] for name in subject.shares if name in columns)
+    chosen = list(names)[:_DEPENDENCES]
+    what = subject.target if subject.classes is None else f"Probabilities of {subject.target}"
+    yield Text(
+        "Partial dependence: at each value of a column all rows are given that value, and their "
+        "mean predictions are averaged. Bands say how sure the posterior is of the average; they "
+        "are not predictive intervals. The most important columns come first."
+    )
+    yield Figures(
+        [
+            picture(
+                lambda name=name: subject.named(
+                    plot_partial_dependence(model, name, ax=small_axes())
+                ),
+                f"Mean prediction against {name}.",
+                f"{what} against {name}.",
+            )
+            for name in chosen
+        ]
+    )

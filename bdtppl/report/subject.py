@@ -1,0 +1,74 @@
+"""What a report is about: a fitted model, the rows to judge it by, and what it says of itself."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.plotting.forecasts import Forecasts
+
+__all__ = ["Subject"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A fitted model and the rows to judge it by.
+
+    Attributes
+    ----------
+    model
+        A fitted estimator.
+    target
+        Name of what it predicts.
+    X, y
+        New rows with their targets; None for the training rows, each left out.
+    """
+
+    model: Any
+    target: str
+    X: Any = None
+    y: Any = None
+
+    @property
+    def classes(self) -> list[Any] | None:
+        """Class labels; None for regression."""
+        return self.model.classes_.tolist() if hasattr(self.model, "classes_") else None
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether trees are soft."""
+        return isinstance(self.model.posterior_, SoftPosterior)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What the model says of itself."""
+        return self.model.summary()
+
+    @cached_property
+    def forecasts(self) -> Forecasts | None:
+        """Predictions beside what happened; None where training rows cannot be left out."""
+        posterior = self.model.posterior_
+        if self.X is None and self.is_soft and not posterior.has_pointwise_likelihood:
+            return None
+        return Forecasts.of(self.model, self.X, self.y)
+
+    @property
+    def which(self) -> str:
+        """Name the rows of the forecasts."""
+        if self.X is None:
+            return "training rows, each from all others"
+        return "rows that the model has not seen in training"
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """How much each feature matters, the most important one first."""
+        found = self.summary.get("split_inclusion") or self.summary.get("feature_importance")
+        found = found or self.summary["input_weights"]
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def named(self, axes: Any) -> Any:
+        """Call the target by its name on axes that were drawn without it."""
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_label_text() == "target":
+                axis.set_label_text(self.target, parse_math=False)
+        return axes

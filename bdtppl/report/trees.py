@@ -1,0 +1,129 @@
+"""The section on the likely trees, hard or soft."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bdtppl.plotting import plot_topologies, plot_tree
+from bdtppl.report.blocks import Block, Code, Figures, Table, Text
+from bdtppl.report.pictures import picture
+from bdtppl.report.subject import Subject
+
+__all__ = ["trees"]
+
+_MOST_TREES = 10
+_DRAWN_TREES = 5
+_LEAST_SHARE = 0.01  # of the best tree's probability, for a tree to be drawn
+_MOST_LEAVES = 24  # of a tree that is drawn
+_MOST_RULES = 60  # lines
+_MOST_COLUMNS = 40
+
+
+def trees(subject: Subject) -> Iterator[Block]:
+    """Show the most probable trees, and what trees have in common."""
+    model, summary = subject.model, subject.summary
+    if subject.is_soft:
+        yield from _topologies(subject)
+        return
+    ranked = _best_trees(model)
+    probability, leaves = ranked.probability, ranked.trees.num_leaves
+    name = model.probability_name
+    yield Text(
+        f"The most probable tree has {_counted(int(leaves[0]), 'leaf', 'leaves')} and a {name} of "
+        f"{probability[0]:.3g}."
+        + (
+            f" The {len(probability)} most probable trees together have {probability.sum():.3g}; "
+            f"where that is little, look at what the trees have in common rather than at any of "
+            f"them."
+            if len(probability) > 1
+            else ""
+        )
+    )
+    if leaves[0] <= _MOST_LEAVES:
+        yield picture(
+            partial(plot_tree, model),
+            "Drawing of the most probable tree; its rules follow as text.",
+            "The most probable tree. Rows that meet a condition go to the side marked yes; below "
+            "each leaf stands what is predicted there and its number of training rows.",
+        )
+    yield Code("Its rules", _shortened(model.rules()))
+    drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_SHARE * probability[0]))
+    if drawn > 1 and leaves[:drawn].max() <= _MOST_LEAVES:
+        yield Figures(
+            [
+                picture(
+                    partial(plot_tree, model, rank),
+                    f"Drawing of tree no. {rank + 1}.",
+                    f"Tree no. {rank + 1} by probability.",
+                )
+                for rank in range(1, drawn)
+            ]
+        )
+    if len(probability) > 1:
+        rows = [
+            [str(rank), f"{share:.3g}", str(count)]
+            for rank, (share, count) in enumerate(zip(probability, leaves, strict=True), 1)
+        ]
+        shares = (probability / max(probability.max(), 1e-300)).tolist()
+        yield Table("The most probable trees.", ["", name, "leaves"], rows, shares)
+    caption = (
+        "How probable it is that a tree splits on the column at all."
+        if "split_inclusion" in summary
+        else "Each column's share in what the tree's splits gain."
+    )
+    yield _share_table(subject, caption)
+
+
+def _best_trees(model: Any) -> Any:
+    """List the most probable trees, or the best one where no more are offered."""
+    try:
+        return model.k_best(_MOST_TREES)
+    except ValueError:  # under a prior on the number of leaves
+        return model.k_best(1)
+
+
+def _topologies(subject: Subject) -> Iterator[Block]:
+    found = subject.summary["topologies"]
+    yield Text(
+        f"{_counted(subject.summary['topologies_found'], 'topology', 'topologies')} (shapes of "
+        f"trees) were found. The most probable one has "
+        f"{_counted(found[0]['splits'], 'split', 'splits')} and the probability "
+        f"{found[0]['probability']:.3g}."
+    )
+    yield picture(
+        partial(plot_topologies, subject.model),
+        "Drawings of topologies with their evidence or probability.",
+        "The most probable topologies: splits are dots, leaves are squares.",
+    )
+    rows = [
+        [each["code"], str(each["splits"]), f"{each['probability']:.3g}", _evidence_cell(each)]
+        for each in found[:_MOST_TREES]
+    ]
+    head = ["code", "splits", "probability", "log evidence"]
+    yield Table("Topologies; in the code 1 is a split and 0 a leaf, in preorder.", head, rows)
+    yield _share_table(subject, "Each column's mean share in the directions of splits.")
+
+
+def _evidence_cell(topology: dict) -> str:
+    if topology["log_evidence"] is None:
+        return "not estimated"
+    error = topology["log_evidence_se"]
+    return f"{topology['log_evidence']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def _share_table(subject: Subject, caption: str) -> Table:
+    shown = list(subject.shares.items())[:_MOST_COLUMNS]
+    rows = [[str(name), f"{share:.3f}"] for name, share in shown]
+    return Table(caption, ["column", "share"], rows, [share for _, share in shown])
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _shortened(rules: str) -> str:
+    lines = rules.splitlines()
+    more = len(lines) - _MOST_RULES
+    return "\n".join(lines[:_MOST_RULES] + ([f"... and {more} more lines"] if more > 0 else []))

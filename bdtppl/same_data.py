@@ -1,0 +1,58 @@
+"""Models can be compared where they were fitted to the same observations, in the same order."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bdtppl.scoring import Scored
+
+__all__ = ["require_fitted_to", "require_same_data"]
+
+
+def require_same_data(scored: Mapping[str, Scored]) -> None:
+    """Refuse models whose targets, or features of one name, differ."""
+    (first, reference), *others = scored.items()
+    for name, each in others:
+        pair = f"{first!r} and {name!r} were fitted to different data"
+        if each.is_classifier != reference.is_classifier:
+            raise ValueError(f"{pair}: one predicts classes, the other numbers.")
+        ours, theirs = reference.observed, each.observed
+        if len(ours.y) != len(theirs.y):
+            raise ValueError(f"{pair}: {len(ours.y)} and {len(theirs.y)} rows.")
+        differing = _first_difference(ours.y, theirs.y)
+        if differing is not None:
+            raise ValueError(f"{pair}: their targets differ first in row {differing}.")
+        for feature in ours.features.keys() & theirs.features.keys():
+            differing = _first_difference(ours.features[feature], theirs.features[feature])
+            if differing is not None:
+                raise ValueError(f"{pair}: feature {feature!r} differs first in row {differing}.")
+
+
+def require_fitted_to(name: str, scored: Scored, X: Any, y: np.ndarray, row: np.ndarray) -> None:
+    """Refuse a table that a model was not fitted to."""
+    advice = "give the rows that it was fitted to, and their sample_weight"
+    known = scored.observed.y
+    if len(known) != len(row) or _first_difference(known, y[row]) is not None:
+        raise ValueError(f"{name!r} was fitted to other targets than y: {advice}.")
+    posterior = scored.estimator.posterior_
+    if (
+        _first_difference(
+            posterior.matrix[posterior.row], scored.matrix(scored.own_columns(X))[row]
+        )
+        is not None
+    ):
+        raise ValueError(f"{name!r} was fitted to other rows than X: {advice}.")
+
+
+def _first_difference(ours: np.ndarray, theirs: np.ndarray) -> int | None:
+    """First row in which two arrays differ by more than rounding; None where they agree."""
+    if ours.shape != theirs.shape:
+        return 0
+    if ours.dtype.kind == "f" and theirs.dtype.kind in "fiu":
+        scale = np.abs(ours[np.isfinite(ours)]).max(initial=0)
+        same = np.isclose(ours, theirs, rtol=1e-9, atol=1e-9 * scale, equal_nan=True)
+    else:
+        same = ours == theirs
+    differing = np.flatnonzero(~same.reshape(len(same), -1).all(axis=1))
+    return int(differing[0]) if differing.size else None

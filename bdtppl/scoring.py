@@ -1,0 +1,235 @@
+"""Fitted models as a comparison sees them: their data, their evidence, and scores of new rows.
+
+A model is an estimator of bdtppl, alone, as the last step of a scikit-learn pipeline, or inside a
+`TransformedTargetRegressor` that shifts and scales y. Densities of a scaled target t = a y + b are
+those of y over |a|, so log densities of y gain log |a| a row, and distances shrink by |a|.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.arviz import PsisLoo, psis_loo
+from bdtppl.estimators.tables import TableEstimator
+
+__all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
+
+_EQUATION_8 = (
+    "the compound likelihood of soft classes (equation 8) is no law of labels: fit with "
+    "SoftClassification(likelihood='mixture')"
+)
+
+
+class Unknown(Exception):
+    """A quantity that a model does not have; the text says why."""
+
+
+class Estimate(NamedTuple):
+    """A number with its standard error, 0 where it is exact."""
+
+    value: float
+    error: float
+
+
+class Observed(NamedTuple):
+    """What a model was fitted to, an entry for each observation: features by name, and targets."""
+
+    features: dict[str, np.ndarray]
+    y: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A fitted model.
+
+    Attributes
+    ----------
+    model
+        As it was given.
+    estimator
+        The estimator of bdtppl in it.
+    slope, shift
+        Of the scaling of y, t = slope y + shift.
+    steps
+        What a pipeline does to X before.
+    """
+
+    model: Any
+    estimator: Any
+    slope: float = 1.0
+    shift: float = 0.0
+    steps: tuple = field(default=())
+
+    @classmethod
+    def of(cls, name: str, model: Any) -> "Scored":
+        """Look into a model.
+
+        Raises
+        ------
+        TypeError
+            If there is no estimator of bdtppl in it.
+        ValueError
+            If y is transformed by more than a shift and a scale.
+        sklearn.exceptions.NotFittedError
+            If it has not been fitted.
+        """
+        check_is_fitted(model)
+        if isinstance(model, TransformedTargetRegressor):
+            inner = cls.of(name, model.regressor_)
+            slope, shift = _affine(name, model.transformer_)
+            return replace(
+                inner,
+                model=model,
+                slope=inner.slope * slope,
+                shift=inner.slope * shift + inner.shift,
+            )
+        if isinstance(model, Pipeline):
+            inner = cls.of(name, model[-1])
+            return replace(inner, model=model, steps=(model[:-1], *inner.steps))
+        if isinstance(model, TableEstimator):
+            return cls(model, model)
+        raise TypeError(
+            f"models must be fitted estimators of bdtppl, or end in one (a pipeline, a "
+            f"TransformedTargetRegressor); {name!r} is a {type(model).__name__}."
+        )
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether targets are classes."""
+        return hasattr(self.estimator, "classes_")
+
+    @property
+    def log_slope(self) -> float:
+        """Log Jacobian of the scaling of one target."""
+        return float(np.log(abs(self.slope)))
+
+    @cached_property
+    def observed(self) -> Observed:
+        """What it was fitted to; features as they were before a pipeline are not known."""
+        posterior = self.estimator.posterior_
+        row = posterior.row
+        y = self.estimator._as_targets(posterior.y[row])
+        if not self.is_classifier:
+            y = (y - self.shift) / self.slope
+        if self.steps:
+            return Observed({}, y)
+        matrix = posterior.matrix[row]
+        return Observed(dict(zip(posterior.names, matrix.T, strict=True)), y)
+
+    def own_columns(self, X: Any) -> Any:
+        """Take the columns that it was fitted to out of a table whose columns have names."""
+        names = getattr(self.model, "feature_names_in_", None)
+        if isinstance(X, Mapping):
+            if names is None:
+                names = [column.name for column in self.estimator.schema_.columns]
+            return {name: X[name] for name in names if name in X}
+        if names is None or not hasattr(X, "columns"):
+            return X
+        return X[[name for name in names if name in X.columns]]
+
+    def matrix(self, X: Any) -> np.ndarray:
+        """Read a table as the estimator does, float64 [m, d]."""
+        return self.estimator._matrix(self._before(X))
+
+    def _before(self, X: Any) -> Any:
+        for step in self.steps:
+            X = step.transform(X)
+        return X
+
+    # Quantities of the posterior.
+
+    def log_evidence(self) -> Estimate:
+        """Log marginal likelihood of y as it was given.
+
+        Raises
+        ------
+        Unknown
+            If the inference does not give it.
+        """
+        self._require("log_evidence")
+        try:
+            found = Estimate(self.estimator.log_evidence_, self.estimator.log_evidence_se_)
+        except AttributeError as error:
+            raise Unknown(str(error)) from error
+        num_rows = len(self.estimator.posterior_.row)
+        return Estimate(float(found.value) + num_rows * self.log_slope, float(found.error))
+
+    def leave_one_out(self) -> PsisLoo:
+        """PSIS-LOO of y as it was given.
+
+        Raises
+        ------
+        Unknown
+            If rows have no likelihood of their own, or the draws are none of a posterior.
+        """
+        self._require("elpd_loo")
+        found = psis_loo(self.estimator.posterior_, random_state=0)
+        return found._replace(log_density=found.log_density + self.log_slope)
+
+    def _require(self, quantity: str) -> None:
+        if quantity in self.estimator.unknown:
+            raise Unknown(self.estimator.unknown[quantity])
+        if not self.estimator.posterior_.has_pointwise_likelihood:
+            raise Unknown(_EQUATION_8)
+
+    # Scores of rows that it has not seen.
+
+    def unfitted(self) -> Any:
+        """Copy the model without its fit; classes are those that it knows."""
+        model = inner = clone(self.model)
+        while isinstance(inner, Pipeline):
+            inner = inner[-1]
+        if self.is_classifier:
+            inner.set_params(classes=self.estimator.classes_)
+        return model
+
+    def log_scores(self, mixture: Any, y: np.ndarray) -> np.ndarray:
+        """Log predictive density, or probability, of the target of each row, float64 [m]."""
+        return mixture.log_density(self._own(y)) + self.log_slope
+
+    def errors(self, mixture: Any, y: np.ndarray) -> np.ndarray:
+        """Brier score of each row, or continuous ranked probability score in units of y."""
+        if not self.is_classifier:
+            return mixture.crps(self._own(y)) / abs(self.slope)
+        probability = mixture.mean()
+        return ((probability - np.eye(probability.shape[1])[self._own(y)]) ** 2).sum(axis=1)
+
+    def predictive(self, X: Any) -> Any:
+        """Posterior predictive of rows."""
+        return self.estimator._mixture(self._before(X))
+
+    def _own(self, y: np.ndarray) -> np.ndarray:
+        """Class indices, or targets as the estimator scales them."""
+        if self.is_classifier:
+            return np.searchsorted(self.estimator.classes_, y)
+        return self.slope * np.asarray(y, np.float64) + self.shift
+
+
+def rows_of(X: Any, rows: np.ndarray) -> Any:
+    """Take rows of a table of any kind."""
+    if isinstance(X, Mapping):
+        return {name: np.asarray(column)[rows] for name, column in X.items()}
+    return _safe_indexing(X, rows)
+
+
+def _affine(name: str, transformer: Any) -> tuple[float, float]:
+    """Slope and shift of a transformer of targets."""
+    at = np.linspace(-2.0, 3.0, 6)
+    with np.errstate(all="ignore"):  # a logarithm, say, is refused below
+        values = np.asarray(transformer.transform(at[:, None])).ravel()
+    slope = float(values[-1] - values[0]) / 5
+    shift = float(values[0] + 2 * slope)
+    if slope == 0 or not np.allclose(values, slope * at + shift, rtol=1e-8, atol=1e-12):
+        raise ValueError(
+            f"{name!r} transforms y by a {type(transformer).__name__}, which is no shift and "
+            f"scale: its densities cannot be compared."
+        )
+    return slope, shift

@@ -1,0 +1,362 @@
+"""The posterior over structures: which trees, how surely, and what they have in common.
+
+A structure is a tree without its leaves' parameters; of soft trees it is the topology. The exact
+posterior has no Monte Carlo error. Others estimate shares from draws, and say how far these may be
+off. The consensus is the tree that parts the rows most nearly as the posterior does on the whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.inference.co_membership import (
+    exact_co_membership,
+    hard_co_membership,
+    nearest_tree,
+    soft_co_membership,
+)
+from bdtppl.inference.diagnostics import Diagnostics, diagnose
+from bdtppl.inference.evidence import pareto_k
+from bdtppl.inference.followed import followed
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior
+from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.inference.proportions import share_errors
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.topology import Topology
+from bdtppl.models.tree import Tree
+from bdtppl.rendering import as_html, as_text
+from bdtppl.summary import structures_view
+
+__all__ = ["Structures", "structures_of"]
+
+_MOST_TREES = 1000  # that are listed of an exact posterior
+_MOST_ROWS = 1000  # that the consensus is found by
+_SHOWN = 5
+_PROBABILITY = "probability that a tree splits on the feature"
+_WEIGHT = "mean weight of the feature in the directions of splits"
+_MATTERS = 0.01  # probability of a topology whose weights' tail counts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Structures:
+    """What is known of the structures of trees; its text and HTML sum it up.
+
+    Attributes
+    ----------
+    names
+        Names of the d features.
+    ranked
+        Distinct trees, the most probable first; None for soft trees. Of an exact posterior these
+        are at most 1,000.
+    topologies
+        Distinct topologies, the most probable first; none for hard trees.
+    probability, error
+        float64 [structures]; probability of each, and its Monte Carlo error, 0 where it is exact
+        and NaN where it is not known.
+    entropy
+        Of the posterior over structures, in nats; NaN where it is not known.
+    entropy_is
+        "exact"; "estimated" from importance weights; or "of the draws", which is too low where
+        draws seldom repeat a structure.
+    inclusion, inclusion_error
+        float64 [d]; probability that a tree splits on a feature. Of soft trees, the mean weight of
+        the feature in the directions of splits.
+    diagnostics
+        Rank-normalised R-hat and effective size of the log joint, the number of leaves and
+        predictions at a few rows, by name, where draws are those of chains.
+    pareto_k
+        Shape of the largest importance weights; None where there are none. Above 0.7 they are too
+        uneven.
+    """
+
+    names: tuple[str, ...]
+    ranked: RankedTrees | None
+    topologies: tuple[Topology, ...]
+    probability: np.ndarray
+    error: np.ndarray
+    entropy: float
+    entropy_is: str
+    inclusion: np.ndarray
+    inclusion_error: np.ndarray
+    diagnostics: Mapping[str, Diagnostics]
+    pareto_k: float | None
+    _model: Any
+
+    def credible_set(self, level: float = 0.9) -> int | None:
+        """Count the most probable structures that together have a probability.
+
+        Parameters
+        ----------
+        level
+            The probability, in (0, 1).
+
+        Returns
+        -------
+        int or None
+            Their number: they are the first ones. None where those that are listed have less.
+
+        Raises
+        ------
+        ValueError
+            If the level is no probability.
+        """
+        if not isinstance(level, float | int | np.number) or not 0 < level < 1:
+            raise ValueError(f"level must lie in (0, 1); got {level!r}.")
+        reached = np.cumsum(self.probability) >= level - 1e-12
+        return int(reached.argmax()) + 1 if reached.any() else None
+
+    @cached_property
+    def co_membership(self) -> np.ndarray:
+        """Probability that two training rows share a leaf, float64 [n, n]."""
+        return self._co_membership(np.arange(len(self._model.posterior_.y)))
+
+    def _co_membership(self, rows: np.ndarray) -> np.ndarray:
+        posterior = self._model.posterior_
+        if isinstance(posterior, SoftPosterior):
+            return soft_co_membership(posterior, rows)
+        if self._model.draws_are == "exact":
+            return exact_co_membership(self._model.exact_, rows)
+        ranked = posterior.ranked
+        return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix[rows])
+
+    @cached_property
+    def _nearest(self) -> tuple[int, float]:
+        """Place of the consensus, and its distance, by some of the rows where they are many."""
+        if self.ranked is None:
+            raise AttributeError(
+                "consensus is a hard tree; of soft trees there is the most probable topology."
+            )
+        matrix = self._model.posterior_.matrix
+        rows = np.unique(np.linspace(0, len(matrix) - 1, _MOST_ROWS).astype(int))
+        return nearest_tree(self.ranked.trees, matrix[rows], self._co_membership(rows))
+
+    @property
+    def consensus(self) -> Tree:
+        """The tree, of those listed, whose leaves come nearest to the co-membership of rows.
+
+        Raises
+        ------
+        AttributeError
+            If trees are soft.
+        """
+        rank = self._nearest[0]
+        return self.ranked.trees[rank]
+
+    def consensus_rules(self) -> str:
+        """Write the consensus as rules, with what its leaves predict."""
+        rank = self._nearest[0]
+        return self._model._written(self.consensus, self.ranked.statistics[rank])
+
+    def summary(self) -> dict[str, Any]:
+        """Sum the structures up with JSON types alone."""
+        shown = range(min(_SHOWN, len(self.probability)))
+        return {
+            "structures": len(self.probability),
+            "most_probable": [
+                {
+                    "probability": float(self.probability[rank]),
+                    "error": _finite(self.error[rank]),
+                    **self._described(rank),
+                }
+                for rank in shown
+            ],
+            "credible_set_90": self.credible_set(0.9),
+            "entropy": _finite(self.entropy),
+            "entropy_is": self.entropy_is,
+            "inclusion_is": _PROBABILITY if self.ranked is not None else _WEIGHT,
+            "inclusion": {
+                name: {"probability": float(share), "error": _finite(error)}
+                for name, share, error in zip(
+                    self.names, self.inclusion, self.inclusion_error, strict=True
+                )
+            },
+            "diagnostics": {
+                name: {"r_hat": _finite(found.r_hat), "ess": _finite(found.ess)}
+                for name, found in self.diagnostics.items()
+            },
+            "pareto_k": None if self.pareto_k is None else _finite(self.pareto_k),
+        }
+
+    def _described(self, rank: int) -> dict[str, Any]:
+        """Size and splits of a structure."""
+        if self.ranked is None:
+            shape = self.topologies[rank]
+            return {"leaves": shape.num_leaves, "splits_on": shape.code}
+        tree = self.ranked.trees[rank]
+        used = sorted({int(feature) for feature in tree.feature if feature >= 0})
+        return {"leaves": int(tree.num_leaves), "splits_on": [self.names[j] for j in used]}
+
+    def _view(self) -> Group:
+        rules = "" if self.ranked is None else self.consensus_rules()
+        return structures_view(self.summary(), rules)
+
+    def __str__(self) -> str:
+        return as_text(self._view(), 80)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self._view(), 80)
+
+
+def structures_of(model: Any) -> Structures:
+    """Sum the posterior over structures of a fitted estimator up.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator; its method ``structures`` calls this.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
+    >>> found = structures_of(ExactTreeClassifier(random_state=0).fit(X, y))
+    >>> found.credible_set(0.9), found.consensus.threshold[0].item()
+    (1, 1.5)
+    >>> found.co_membership[0].round(2)[:4].tolist()
+    [1.0, 0.99, 0.0, 0.0]
+    """
+    check_is_fitted(model)
+    posterior = model.posterior_
+    of = _of_soft_trees if isinstance(posterior, SoftPosterior) else _of_hard_trees
+    chains = model.draws_are == "chains"
+    return Structures(
+        names=tuple(posterior.names),
+        diagnostics=diagnose(followed(posterior)) if chains else {},
+        _model=model,
+        **of(model, posterior),
+    )
+
+
+def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
+    num_features = len(posterior.names)
+    if model.draws_are == "exact":
+        exact = model.exact_
+        found = {
+            "entropy": exact.entropy,
+            "entropy_is": "exact",
+            "inclusion": exact.split_inclusion,
+            "inclusion_error": np.zeros(num_features),
+            "pareto_k": None,
+        }
+        ranked = _listed(exact)
+        if ranked is not None:
+            known = ranked.probability
+            return found | _structures(ranked, known, np.zeros(len(known)))
+        return found | _drawn_trees(posterior, "independent")
+    weights = posterior.weights
+    uses = (posterior.trees.feature[..., None] == np.arange(num_features)).any(axis=2)
+    kind = model.draws_are
+    is_importance = kind == "independent" and getattr(model, "ensemble", "") == "importance"
+    entropy, entropy_is = _entropy(model, posterior)
+    return {
+        "entropy": entropy,
+        "entropy_is": entropy_is,
+        "inclusion": np.tensordot(weights, uses, axes=2),
+        "inclusion_error": _errors(uses, weights, kind),
+        "pareto_k": pareto_k(posterior.log_weights) if is_importance else None,
+    } | _drawn_trees(posterior, kind)
+
+
+def _listed(exact: ExactPosterior) -> RankedTrees | None:
+    """List the exact posterior's trees until they have nine tenths of it, or are too many.
+
+    None where the chart does not rank them: under a prior on the number of leaves, and where an
+    entry stands for several cuts of a gap, each of which is a tree.
+    """
+    if isinstance(exact, LeafCountPosterior) or exact._sides.num_cuts is not None:
+        return None
+    number = 10
+    while True:
+        ranked = exact.k_best(number)
+        if ranked.probability.sum() >= 0.9 or len(ranked) < number or number >= _MOST_TREES:
+            return ranked
+        number *= 10
+
+
+def _drawn_trees(posterior: Posterior, kind: str) -> dict[str, Any]:
+    """Tell the distinct trees among draws apart."""
+    first, tree = posterior.distinct
+    probability = np.bincount(tree.ravel(), posterior.weights.ravel())
+    best = np.lexsort((first, -probability))
+    shown = best[:_MOST_TREES]
+    error = np.full(len(best), np.nan)
+    error[: len(shown)] = _errors(tree[..., None] == shown, posterior.weights, kind)
+    first = first[best]
+    statistics = posterior.statistics.reshape(-1, *posterior.statistics.shape[2:])[first]
+    log_joint = posterior.sample_stats["log_joint"].ravel()[first]
+    trees = posterior.trees.reshape(-1)[first]
+    ranked = RankedTrees(trees, statistics, log_joint, probability[best])
+    return _structures(ranked, probability[best], error)
+
+
+def _structures(ranked: RankedTrees, probability: np.ndarray, error: np.ndarray) -> dict[str, Any]:
+    return {"ranked": ranked, "topologies": (), "probability": probability, "error": error}
+
+
+def _errors(member: np.ndarray, weights: np.ndarray, kind: str) -> np.ndarray:
+    """Monte Carlo errors of shares; none are known of trees that were searched for."""
+    if kind == "found":
+        return np.full(member.shape[-1], np.nan)
+    return share_errors(member, weights, kind)  # type: ignore[arg-type]
+
+
+def _entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
+    """Minus the mean log posterior probability, where the sum over all trees is known."""
+    if hasattr(model, "log_partition_"):
+        mean = (posterior.weights * posterior.sample_stats["log_joint"]).sum()
+        return float(model.log_partition_ - mean), "estimated"
+    return _plug_in(posterior.ranked.probability), "of the draws"
+
+
+def _plug_in(probability: np.ndarray) -> float:
+    known = probability[probability > 0]
+    return max(0.0, float(-(known * np.log(known)).sum()))
+
+
+def _of_soft_trees(model: Any, posterior: SoftPosterior) -> dict[str, Any]:
+    number = len(posterior.topologies)
+    weights = np.full(posterior.topology.shape, 1 / posterior.topology.size)
+    if model.draws_are == "chains":
+        member = posterior.topology[..., None] == np.arange(number)
+        error = share_errors(member, weights, "chains")
+        kind = "chains"
+    else:
+        error = _evidence_errors(posterior.probability, posterior.log_evidence_ses)
+        kind = "independent"
+    diagnosed = getattr(model, "diagnostics_", {})
+    tails = [
+        diagnosed.get(shape.code, {}).get("pareto_k")
+        for shape, share in zip(posterior.topologies, posterior.probability, strict=True)
+        if share >= _MATTERS
+    ]
+    known = [tail for tail in tails if tail is not None]
+    return {
+        "ranked": None,
+        "topologies": posterior.topologies,
+        "probability": posterior.probability,
+        "error": error,
+        "entropy": _plug_in(posterior.probability),
+        "entropy_is": "of the draws" if kind == "chains" else "estimated",
+        "inclusion": posterior.input_weights.mean(axis=(0, 1)),
+        "inclusion_error": share_errors(posterior.input_weights, weights, kind),
+        "pareto_k": max(known, default=None),
+    }
+
+
+def _evidence_errors(probability: np.ndarray, log_errors: np.ndarray) -> np.ndarray:
+    """Errors of shares p_m = Z_m / sum Z from those of the logs of Z, by the delta method."""
+    own = (1 - probability) ** 2 * log_errors**2
+    others = (probability * log_errors) ** 2
+    return probability * np.sqrt(own + others.sum() - others)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,125 @@
+"""Settings of Sphinx: guides, notebooks with their outputs, and the reference from docstrings.
+
+Pictures of figures are drawn by the examples in their docstrings, at each build. A name in single
+backquotes in a docstring is a link wherever one documented object alone has that name.
+"""
+
+import doctest
+import shutil
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
+from sphinx.util.nodes import make_refnode
+
+import bdtppl
+
+HERE = Path(__file__).parent
+LOGGER = logging.getLogger(__name__)
+
+project = "bdtppl"
+author = "the authors of bdtppl"
+copyright = author
+version = release = bdtppl.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "matplotlib.sphinxext.plot_directive",
+    "myst_nb",
+]
+exclude_patterns = ["_templates"]
+templates_path = ["_templates"]
+default_role = "py:obj"
+maximum_signature_line_length = 80
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_typehints_format = "short"
+napoleon_google_docstring = False
+napoleon_custom_sections = [("Attributes", "params_style")]
+napoleon_use_rtype = False
+
+nb_execution_mode = "off"
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+
+plot_formats = [("svg", 100)]
+plot_html_show_formats = False
+plot_html_show_source_link = False
+plot_include_source = False
+
+html_theme = "furo"
+html_title = "bdtppl"
+html_static_path = ["_static"]
+html_css_files = ["bdtppl.css"]
+html_show_sphinx = False
+html_show_copyright = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0072b2", "color-brand-content": "#0072b2"},
+    "dark_css_variables": {"color-brand-primary": "#56b4e9", "color-brand-content": "#56b4e9"},
+}
+
+
+def copy_notebooks(app: Sphinx) -> None:
+    """Bring the notebooks to where Sphinx looks for pages."""
+    for path in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
+        copy = HERE / "notebooks" / path.name
+        if not copy.exists() or copy.read_bytes() != path.read_bytes():
+            shutil.copy(path, copy)
+
+
+def skip_fields(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave fields of named tuples to the docstring of the class."""
+    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field") else None
+
+
+def add_picture(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list) -> None:
+    """Draw below the docstring of a figure what its example draws."""
+    if what != "function" or not name.rpartition(".")[2].startswith("plot_"):
+        return
+    examples = doctest.DocTestParser().get_examples("\n".join(lines))
+    source = textwrap.indent("".join(example.source for example in examples), "   ")
+    lines += ["", ".. plot::", "", *source.splitlines(), ""]
+
+
+def resolve_short_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> nodes.reference | None:
+    """Link a name to the one object that has it; a full name must exist."""
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"].lstrip(".")
+    objects = env.domains["py"].objects
+    found = [name for name in objects if name == target or name.endswith(f".{target}")]
+    found = [name for name in found if not objects[name].aliased]
+    if len(found) == 1:
+        entry = objects[found[0]]
+        return make_refnode(
+            app.builder, node["refdoc"], entry.docname, entry.node_id, content, found[0]
+        )
+    module = target.rpartition(".")[0]
+    if module in env.domains["py"].modules:  # of a constant, which has no entry of its own
+        entry = env.domains["py"].modules[module]
+        return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content)
+    if target.startswith("bdtppl."):
+        LOGGER.warning("nothing is documented under the name %s", target, location=node)
+    return None
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the functions above."""
+    app.connect("builder-inited", copy_notebooks, priority=0)
+    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("autodoc-process-docstring", add_picture)
+    app.connect("missing-reference", resolve_short_name)

@@ -1,0 +1,109 @@
+"""Which rows share a leaf: the co-membership matrix, and the tree that comes nearest to it.
+
+The probability that two rows end in one leaf does not depend on how a tree is written, so it sums
+the posterior over structures up where single trees have little probability each. The consensus is
+the tree whose own matrix of zeros and ones has the least squared distance from it.
+
+References
+----------
+Dahl 2006, Model-based clustering for expression data via a Dirichlet process mixture model, for the
+least-squares clustering.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.bitsets import unpack
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.tree import Tree, route
+
+__all__ = ["exact_co_membership", "hard_co_membership", "nearest_tree", "soft_co_membership"]
+
+_NEGLIGIBLE = 1e-12  # probability of a leaf
+_PIECE = 256  # trees, or subproblems times 16, that are taken at once
+_MOST_DRAWS = 1000  # of soft trees
+
+
+def exact_co_membership(exact: ExactPosterior, rows: np.ndarray) -> np.ndarray:
+    """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
+    grammar, probability = exact.grammar, exact.leaf_probability
+    used = np.flatnonzero(probability > _NEGLIGIBLE)
+    cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
+    total = np.zeros((len(cells), len(cells)))
+    for start in range(0, len(used), 16 * _PIECE):
+        some = used[start : start + 16 * _PIECE]
+        members = unpack(grammar.members[some], grammar.num_cells)[:, cells].astype(float)
+        total += members.T @ (probability[some, None] * members)
+    return total[np.ix_(place, place)]
+
+
+def hard_co_membership(trees: Tree, weights: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Share of the trees [t], by weights [t], in which rows [n, d] end in one leaf, [n, n].
+
+    Examples
+    --------
+    >>> stump = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})
+    >>> rows = np.array([[0.0], [0.2], [1.0]])
+    >>> hard_co_membership(stump.reshape(1), np.ones(1), rows).tolist()
+    [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    total = np.zeros((len(matrix), len(matrix)))
+    for start in range(0, len(weights), _PIECE):
+        some = slice(start, start + _PIECE)
+        leaves, tree = _leaves(trees[some], matrix)
+        total += leaves.T @ (weights[some][tree][:, None] * leaves)
+    return total
+
+
+def nearest_tree(trees: Tree, matrix: np.ndarray, co_membership: np.ndarray) -> tuple[int, float]:
+    """Find the tree [t] whose leaves part rows [n, d] most nearly as a co-membership matrix does.
+
+    Returns
+    -------
+    int
+        Its place.
+    float
+        Mean squared difference over pairs of rows.
+    """
+    distance = []
+    for start in range(0, trees.batch_shape[0], _PIECE):
+        leaves, tree = _leaves(trees[start : start + _PIECE], matrix)
+        # A tree's own matrix has ones alone, so its square is itself.
+        within = ((leaves @ (1 - 2 * co_membership)) * leaves).sum(axis=1)
+        distance.append(np.bincount(tree, within))
+    found = np.concatenate(distance) + (co_membership**2).sum()
+    best = int(found.argmin())
+    return best, float(found[best] / co_membership.size)
+
+
+def _leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in each leaf that holds some, float [l, n], and the tree of each leaf, [l]."""
+    slots = route(trees, matrix)
+    leaf = slots + np.arange(len(slots))[:, None] * trees.capacity
+    used, place = np.unique(leaf, return_inverse=True)
+    members = np.zeros((len(used), len(matrix)))
+    members[place.reshape(leaf.shape), np.arange(len(matrix))[None]] = 1
+    return members, used // trees.capacity
+
+
+@in_float64
+def soft_co_membership(posterior: SoftPosterior, rows: np.ndarray) -> np.ndarray:
+    """Mean probability that two of the training rows [m] reach the same leaf, float64 [m, m]."""
+    size = posterior.topology.size
+    chosen = np.linspace(0, size - 1, min(size, _MOST_DRAWS)).astype(int)
+    flat = jax.tree.map(lambda a: a.reshape(size, *a.shape[2:])[chosen], posterior.trees)
+    inputs = (posterior.matrix[rows] - posterior.scaling[0]) / posterior.scaling[1]
+    return np.asarray(_overlap(flat, inputs, np.float64(posterior.sharpness))) / len(chosen)
+
+
+@jax.jit
+def _overlap(trees, rows: jax.Array, sharpness: jax.Array) -> jax.Array:
+    def add(total, tree):
+        reached = tree.reached(rows, sharpness)
+        return total + reached.T @ reached, None
+
+    return lax.scan(add, jnp.zeros((len(rows), len(rows))), trees)[0]

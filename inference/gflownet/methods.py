@@ -1,0 +1,185 @@
+"""The two ways to amortise a posterior, behind one face: by subproblems, or tree by tree.
+
+A method starts a state, takes steps of training, and makes draws. `train` joins these: it trains in
+rounds, after each of which a caller may keep the state, and may be told how far the policy is from
+the posterior.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bdtppl.inference.gflownet import grammar_training, training
+from bdtppl.inference.gflownet.construction import Construction
+from bdtppl.inference.gflownet.drawn import Drawn
+from bdtppl.inference.gflownet.grammar import pose_problem
+from bdtppl.inference.gflownet.grammar_posterior import log_flow, score
+from bdtppl.inference.gflownet.grammar_posterior import sample as sample_flow
+from bdtppl.inference.gflownet.policy import PathPolicy
+from bdtppl.inference.gflownet.sample import sample as sample_policy
+from bdtppl.inference.gflownet.sample import upper_bound
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior
+from bdtppl.models.tree import Tree
+
+__all__ = ["Method", "Target", "by_construction", "by_grammar", "distance", "train"]
+
+_ROUND = 100  # steps
+_DRAWS = 256  # that tell the distance
+
+
+class Target(NamedTuple):
+    """The model whose posterior is amortised."""
+
+    design: Design
+    y: np.ndarray
+    prior: TreePrior
+    leaf: Leaf
+    constraints: Constraints
+
+
+class Method(NamedTuple):
+    """A way to amortise a posterior: functions of a state, which is a pytree of arrays.
+
+    Attributes
+    ----------
+    num_steps
+        Steps of the whole training.
+    start
+        Of a key: the first state.
+    steps
+        Of a state: the steps taken.
+    advance
+        Of a key, a state, and a function that is told the steps taken: trains for a round or to the
+        end; the state, and what each step reported, arrays [steps].
+    draw
+        Of a key, a state, and numbers of chains and draws: trees with their weights, `Drawn`.
+    log_partition
+        Of a state: log Z as it has been learned.
+    upper_bound
+        Of a key, a state, and draws from the posterior: a bound of log Z from above (EUBO).
+    """
+
+    num_steps: int
+    start: Callable[[jax.Array], Any]
+    steps: Callable[[Any], int]
+    advance: Callable[[jax.Array, Any, Callable[[int], Any]], tuple[Any, Any]]
+    draw: Callable[[jax.Array, Any, int, int], Drawn]
+    log_partition: Callable[[Any], float]
+    upper_bound: Callable[[jax.Array, Any, Tree], float]
+
+
+def by_grammar(target: Target, settings: grammar_training.Settings, num_steps: int) -> Method:
+    """Learn flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
+    problem = pose_problem(*target)
+
+    def advance(rng_key, state, tell):
+        number = min(_ROUND, num_steps - int(state.num_steps))
+        return grammar_training.train(
+            rng_key, problem, state, settings, number, tell=lambda s, _: tell(int(s.num_steps))
+        )
+
+    def draw(rng_key, state, chains, draws):
+        return sample_flow(rng_key, problem, state.flow, *target[:4], chains=chains, draws=draws)
+
+    def bound(rng_key, state, trees):
+        return float(score(problem, state.flow, target.design, trees).log_weight.mean())
+
+    return Method(
+        num_steps,
+        start=lambda rng_key: grammar_training.initial(rng_key, problem, settings),
+        steps=lambda state: int(state.num_steps),
+        advance=advance,
+        draw=draw,
+        log_partition=lambda state: log_flow(problem, state.flow),
+        upper_bound=bound,
+    )
+
+
+def by_construction(target: Target, settings: training.Settings) -> Method:
+    """Learn a policy that builds trees (see `bdtppl.inference.gflownet.training`)."""
+    construction = Construction.of(*target)
+
+    def start(rng_key):
+        key_policy, key_begin = jax.random.split(rng_key)
+        policy = PathPolicy(
+            key_policy,
+            construction.num_features,
+            construction.num_cuts,
+            sees_all_leaves=settings.sees_all_leaves,
+            learns_backward=settings.learns_backward,
+        )
+        return training.begin(key_begin, construction, policy, settings)
+
+    def advance(rng_key, state, tell):
+        def is_over(state, _):
+            tell(int(state.step))
+            return int(state.step) % _ROUND == 0
+
+        return training.train(rng_key, construction, state, settings, tell=is_over)
+
+    def draw(rng_key, state, chains, draws):
+        model = construction, state.policy, *target[:4]
+        return sample_policy(rng_key, *model, chains=chains, draws=draws)
+
+    return Method(
+        settings.num_steps,
+        start=start,
+        steps=lambda state: int(state.step),
+        advance=advance,
+        draw=draw,
+        log_partition=lambda state: float(state.log_z),
+        upper_bound=lambda rng_key, state, trees: upper_bound(
+            rng_key, construction, state.policy, target.design, trees
+        ),
+    )
+
+
+def train(
+    method: Method,
+    rng_key: jax.Array,
+    state: Any,
+    *,
+    tell: Callable[[int], Any] = lambda step: None,
+    keep: Callable[[Any, Any], bool | None] = lambda state, history: None,
+) -> Any:
+    """Train to the end of a method's steps, from the state's own step on.
+
+    Parameters
+    ----------
+    method
+        The method.
+    rng_key
+        Key; the same for a training that goes on as for the one that was stopped.
+    state
+        Where to start.
+    tell
+        Called now and then with the number of steps taken.
+    keep
+        Called after each round with the state and what the steps of the round reported, arrays
+        [steps]; training ends where it returns True.
+    """
+    while method.steps(state) < method.num_steps:
+        state, history = method.advance(rng_key, state, tell)
+        if keep(state, history):
+            break
+    return state
+
+
+def distance(method: Method, rng_key: jax.Array, state: Any, exact: Tree | None) -> float:
+    """Tell how far a policy is from the posterior, in nats.
+
+    With draws from the posterior, the gap between the upper and the lower bound of log Z, which is
+    the sum of the two Kullback-Leibler divergences. Without, Renyi's divergence of order 2 of the
+    posterior from the policy, the log of the number of draws over their effective size; where the
+    policy misses a part of the posterior it cannot know.
+    """
+    key_draw, key_order = jax.random.split(rng_key)
+    drawn = method.draw(key_draw, state, 1, _DRAWS)
+    if exact is None:
+        return float(np.log(_DRAWS / drawn.effective_size))
+    return method.upper_bound(key_order, state, exact) - drawn.lower_bound

@@ -1,0 +1,123 @@
+"""What is predicted of each training row from all the other rows, without fitting again.
+
+Draws of the posterior are weighed by 1 / p(own target | draw, other rows), which makes them draws
+of the posterior without the row (importance sampling). Where leaf parameters are integrated out,
+the row is taken out of the statistics of its leaf. Weights are truncated at the square root of the
+number of draws times their mean, which bounds their variance.
+
+References
+----------
+Gelfand, Dey and Chang 1992, Model determination using predictive distributions; Ionides 2008,
+Truncated importance sampling.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bdtppl.inference.mixture import leaf_cdf
+from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.precision import in_float64
+from bdtppl.inference.soft_mixture import NoiseMixture
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.tree import route
+
+__all__ = ["LeftOut", "leave_one_out"]
+
+
+class LeftOut(NamedTuple):
+    """Predictions of n training rows, each from all others.
+
+    Attributes
+    ----------
+    mean
+        float64 [n]; or class probabilities [n, c].
+    log_density
+        float64 [n]; log density or probability of the row's own target.
+    cdf
+        float64 [n]; probability of a target of at most the row's own; None for classes.
+    efficiency
+        float64 [n]; effective share of the draws behind each row's prediction: 1 where leaving the
+        row out changes no weight.
+    """
+
+    mean: np.ndarray
+    log_density: np.ndarray
+    cdf: np.ndarray | None
+    efficiency: np.ndarray
+
+
+class _Draws(NamedTuple):
+    """What s draws say of n rows: log density of the own target, mean, CDF; and weights [s]."""
+
+    log_density: np.ndarray
+    mean: np.ndarray
+    cdf: np.ndarray | None
+    weight: np.ndarray
+
+
+@in_float64
+def leave_one_out(posterior: Posterior | SoftPosterior, rows: np.ndarray | None = None) -> LeftOut:
+    """Predict training rows, each from all others.
+
+    Parameters
+    ----------
+    posterior
+        Draws given all rows. A row with a weight leaves one of its repetitions out.
+    rows
+        int [n]; which rows. Default all.
+
+    Raises
+    ------
+    ValueError
+        If rows have no likelihood of their own (the compound likelihood of soft classification).
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> model = ExactTreeClassifier(random_state=0).fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+    >>> leave_one_out(model.posterior_).mean.shape
+    (3, 2)
+    """
+    rows = np.arange(len(posterior.y)) if rows is None else np.asarray(rows)
+    of = _soft_draws if isinstance(posterior, SoftPosterior) else _hard_draws
+    draws = of(posterior, rows)
+    ratio = np.exp(draws.log_density.min(axis=0) - draws.log_density)  # at most 1
+    ceiling = np.sqrt(len(ratio)) * np.average(ratio, axis=0, weights=draws.weight)
+    ratio = np.minimum(ratio, ceiling)
+    ratio /= np.average(ratio, axis=0, weights=draws.weight)
+    weight = draws.weight[:, None] * ratio
+    largest = draws.log_density.max(axis=0)
+    density = (weight * np.exp(draws.log_density - largest)).sum(axis=0)
+    return LeftOut(
+        np.einsum("sn,sn...->n...", weight, draws.mean),
+        largest + np.log(density),
+        None if draws.cdf is None else (weight * draws.cdf).sum(axis=0),
+        1 / (weight * ratio).sum(axis=0),
+    )
+
+
+def _hard_draws(posterior: Posterior, rows: np.ndarray) -> _Draws:
+    """Let the distinct trees speak, each without the row in its leaf."""
+    ranked, leaf, y = posterior.ranked, posterior.leaf, posterior.y[rows]
+    slots = route(ranked.trees, posterior.matrix[rows])
+    statistics = np.take_along_axis(ranked.statistics, slots[..., None], axis=1)
+    others = statistics - row_statistics(leaf, y, np.ones(len(y)))
+    log_density = np.asarray(leaf.log_marginal(statistics) - leaf.log_marginal(others))
+    mean, cdf = np.asarray(leaf.posterior_mean(others)), None
+    if mean.ndim == log_density.ndim:
+        flat = others.reshape(-1, others.shape[-1])
+        cdf = leaf_cdf(leaf, flat, np.tile(y, len(slots))).reshape(slots.shape)
+    return _Draws(log_density, mean, cdf, ranked.probability)
+
+
+def _soft_draws(posterior: SoftPosterior, rows: np.ndarray) -> _Draws:
+    """Let the draws speak, whose parameters make rows independent."""
+    posterior.require_pointwise_likelihood()
+    mixture, y = posterior.predictive(posterior.matrix[rows]), posterior.y[rows]
+    log_density = mixture.each_log_density(y)
+    weight = np.full(len(log_density), 1 / len(log_density))
+    if isinstance(mixture, NoiseMixture):
+        return _Draws(log_density, mixture.loc, mixture.each_cdf(y), weight)
+    return _Draws(log_density, mixture.probability, None, weight)

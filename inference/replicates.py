@@ -1,0 +1,104 @@
+"""Replicated data sets: targets that the model could as well have seen, all rows together.
+
+The targets of one replicate share a draw of the posterior, tree and leaf parameters alike. So a
+statistic of replicates varies as it would in new data, which it does not where every row has a
+draw of its own. Leaf parameters of hard trees are integrated out; so the targets of a replicate
+are drawn one after the other, each given those before it in its leaf (Polya's urn).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bdtppl.inference.padding import padded, padded_size
+from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.precision import as_float64, in_float64
+from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.tree import route
+
+__all__ = ["draw_in_turn", "replicate"]
+
+
+@in_float64
+def replicate(
+    rng_key: jax.Array, posterior: Posterior | SoftPosterior, matrix: np.ndarray, num_draws: int
+) -> np.ndarray:
+    """Draw replicated targets of rows.
+
+    Parameters
+    ----------
+    rng_key
+        JAX key.
+    posterior
+        Draws of trees.
+    matrix
+        Rows, float64 [m, d].
+    num_draws
+        Number of replicates. There are at most as many of soft trees as there are draws; where
+        their leaf probabilities are integrated out (the compound likelihood), rows are independent.
+
+    Returns
+    -------
+    numpy.ndarray
+        [num_draws, m]; class indices where targets are classes.
+
+    Examples
+    --------
+    >>> from bdtppl import ExactTreeClassifier
+    >>> model = ExactTreeClassifier(random_state=0).fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+    >>> replicate(jax.random.key(0), model.posterior_, model.design_.matrix, 5).shape
+    (5, 3)
+    """
+    if isinstance(posterior, SoftPosterior):
+        drawn = posterior.sample_predictive(rng_key, matrix).reshape(-1, len(matrix))
+        return drawn[np.linspace(0, len(drawn) - 1, min(num_draws, len(drawn))).astype(int)]
+    key_tree, key_target = jax.random.split(rng_key)
+    ranked = posterior.ranked
+    running = np.cumsum(ranked.probability)
+    places = (np.arange(num_draws) + float(jax.random.uniform(key_tree))) / num_draws * running[-1]
+    chosen = np.searchsorted(running[:-1], places, side="right")
+    slots = route(ranked.trees, matrix)[chosen]
+    return draw_in_turn(key_target, posterior.leaf, ranked.statistics[chosen], slots)
+
+
+@in_float64
+def draw_in_turn(
+    rng_key: jax.Array, leaf: Leaf, statistics: np.ndarray, slots: np.ndarray
+) -> np.ndarray:
+    """Draw targets one row after the other, each given those before it in its leaf.
+
+    Parameters
+    ----------
+    rng_key
+        JAX key.
+    leaf
+        Leaf family.
+    statistics
+        float64 [r, k, s]; what r trees have seen in each slot before.
+    slots
+        int [r, m]; where rows end.
+
+    Returns
+    -------
+    numpy.ndarray
+        [r, m].
+    """
+    rows = padded(slots.T, padded_size(slots.shape[1]))  # those of padding come last
+    drawn = _draw(as_float64(leaf), rng_key, jnp.asarray(statistics), rows)
+    return np.asarray(drawn)[: slots.shape[1]].T
+
+
+@jax.jit
+def _draw(leaf: Leaf, rng_key: jax.Array, statistics: jax.Array, slots: jax.Array) -> jax.Array:
+    """Draw targets [m, r] one row after the other, of r trees with statistics [r, k, s]."""
+    tree = jnp.arange(len(statistics))
+
+    def next_row(statistics: jax.Array, given: tuple[jax.Array, jax.Array]):
+        key, slot = given
+        y = leaf.sample(key, statistics[tree, slot])
+        own = leaf.statistics(y, jnp.ones(len(y)))
+        return statistics.at[tree, slot].add(own), y
+
+    return lax.scan(next_row, statistics, (jax.random.split(rng_key, len(slots)), slots))[1]

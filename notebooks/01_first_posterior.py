@@ -1,0 +1,215 @@
+# %% [markdown]
+# # A first posterior: which tree made these flowers?
+#
+# A decision tree fitted by CART is one tree. Here we get *all* of them: the exact posterior over
+# decision trees (Sullivan et al. 2023, BCART-PCFG), which sums over every tree that the data allow.
+# Nothing below is an approximation until we draw from it, and draws are independent.
+
+# %%
+import tempfile
+import warnings
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_iris
+from sklearn.model_selection import StratifiedKFold
+from sklearn.tree import DecisionTreeClassifier
+
+import bdtppl
+from bdtppl import ExactTreeClassifier, plot_evidence, plot_structures, plot_tree
+from bdtppl.models.priors import DepthDecay, LeafPenalty
+from bdtppl.models.tree import route
+
+iris = load_iris(as_frame=True)
+X = iris.data.rename(columns=lambda name: name.removesuffix(" (cm)"))
+y = iris.target_names[iris.target]
+
+# %% [markdown]
+# ## Fit
+#
+# `prior=DepthDecay(0.95, 1.0)` is the prior of Chipman, George and McCulloch: a node at depth $k$
+# splits with probability $0.95\,(1+k)^{-1}$. Each feature is cut into at most ten buckets, and a
+# tree has at most six levels of splits. `fit` lists every set of rows that some tree can reach, and
+# scores it.
+
+# %%
+model = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=10, max_depth=6, random_state=0).fit(
+    X, y
+)
+print(
+    f"{model.exact_.grammar.num_subproblems:,} sets of rows, "
+    f"{model.exact_.grammar.num_productions:,} ways to split them"
+)
+print(f"log evidence {model.log_evidence_:.3f}")
+print(f"\nThe most probable tree has probability {model.map_probability_:.3f}:\n")
+print(model.rules())
+
+# %%
+plot_tree(model)
+plt.show()
+
+# %% [markdown]
+# The best tree has a probability of a few percent only. That is the point of a posterior: there are
+# many nearly as good, and they do not all ask the same questions.
+
+# %%
+plot_structures(model, k=4)
+plt.show()
+
+best = model.k_best(200)
+mass = best.probability.cumsum()
+print(f"The best 4 trees hold {mass[3]:.1%} of the posterior, the best 200 hold {mass[-1]:.1%}.")
+assert 0.01 < model.map_probability_ < 0.2
+assert mass[-1] < 0.9
+
+# %% [markdown]
+# ## Which measurements matter?
+#
+# The probability that a tree uses a feature at all is a sum over trees too, not a heuristic score.
+
+# %%
+inclusion = pd.Series(model.exact_.split_inclusion, X.columns).sort_values()
+ax = inclusion.plot.barh(color="#31688e", figsize=(6, 2.2))
+ax.set_xlabel("posterior probability that the tree splits on it")
+ax.set_xlim(0, 1)
+plt.show()
+print(
+    f"Expected leaves: {model.exact_.expected_leaves:.2f}; "
+    f"entropy of the posterior over trees: {model.exact_.entropy:.2f} nats"
+)
+assert inclusion.idxmax() == "petal width"
+
+# %% [markdown]
+# ## Predict
+#
+# `predict_proba` averages over all trees. Cross-validated, the average is to be compared with the
+# single most probable tree of the same posterior and with CART. The log score is the mean log
+# probability of the true class: it punishes confident errors.
+
+
+# %%
+def log_score(probability, truth, classes):
+    column = np.searchsorted(classes, truth)
+    with np.errstate(divide="ignore"):
+        return np.log(probability[np.arange(len(truth)), column])
+
+
+scores = {"all trees (exact)": [], "most probable tree": [], "CART": []}
+hits = {name: [] for name in scores}
+for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(X, y):
+    fold = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=10, max_depth=6)
+    fold.fit(X.iloc[train], y[train])
+    slots = fold.k_best(1)
+    leaf = route(fold.map_tree_, X.iloc[test].to_numpy())
+    one_tree = np.asarray(fold.leaf_.posterior_mean(slots.statistics[0][leaf]))
+    cart = DecisionTreeClassifier(random_state=0).fit(X.iloc[train], y[train])
+    for name, probability in zip(
+        scores,
+        [fold.predict_proba(X.iloc[test]), one_tree, cart.predict_proba(X.iloc[test])],
+        strict=True,
+    ):
+        scores[name] += list(log_score(probability, y[test], fold.classes_))
+        hits[name] += list(fold.classes_[probability.argmax(1)] == y[test])
+
+table = pd.DataFrame(
+    {
+        "accuracy": {k: np.mean(v) for k, v in hits.items()},
+        "mean log score": {k: np.mean(v) for k, v in scores.items()},
+    }
+)
+table.round(3)
+
+# %%
+assert (
+    table.loc["all trees (exact)", "mean log score"]
+    > table.loc["most probable tree", "mean log score"]
+)
+assert table.loc["all trees (exact)", "mean log score"] > table.loc["CART", "mean log score"]
+
+# %% [markdown]
+# CART's pure leaves claim certainty, so one wrong flower costs it an infinite log score.
+#
+# ## Compare priors by evidence
+#
+# The evidence is exact, so that comparing models is a subtraction. The grammar of splits depends on
+# the measurements alone and is kept: refits under other priors are quick.
+
+# %%
+priors = {
+    "DepthDecay(0.95, 1)": DepthDecay(0.95, 1.0),
+    "DepthDecay(0.95, 2)": DepthDecay(0.95, 2.0),
+    "LeafPenalty(2)": LeafPenalty(2.0),
+    "LeafPenalty(4)": LeafPenalty(4.0),
+}
+evidence = pd.Series(
+    {
+        name: ExactTreeClassifier(prior=prior, bins=10, max_depth=6).fit(X, y).log_evidence_
+        for name, prior in priors.items()
+    }
+).sort_values(ascending=False)
+evidence.round(2).to_frame("log evidence")
+
+# %% [markdown]
+# `plot_evidence` does the same along one number: here the concentration of the leaves, from "a leaf
+# has one class" at the left to "any mixture of classes" at the right.
+
+# %%
+plot_evidence(model, "leaf__concentration", np.geomspace(0.01, 3, 12)).set_xscale("log")
+plt.show()
+
+# %% [markdown]
+# Its gradient is exact too, so hyperparameters can be fitted (empirical Bayes) ...
+
+# %%
+from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
+
+start = ExactTreeClassifier(prior=LeafPenalty(4.0), bins=6).fit(X, y)
+fitted = empirical_bayes(start.exact_, parameters=["log_phi", "concentration"])
+print(f"log evidence {start.log_evidence_:.2f} -> {fitted.log_evidence[-1]:.2f}")
+print(
+    "log phi:",
+    round(float(fitted.prior.log_phi), 2),
+    " concentration:",
+    np.round(fitted.leaf.concentration, 2),
+)
+assert fitted.is_converged
+assert fitted.log_evidence[-1] > start.log_evidence_
+
+# %% [markdown]
+# ... or inferred: [notebook 07](07_inside_numpyro.ipynb) gives them priors and runs NUTS.
+
+# %% [markdown]
+# ## In ArviZ
+#
+# `posterior_` holds independent draws. So there is nothing to wait for: R-hat is 1 and the
+# effective sample size is the number of draws.
+#
+# Leave-one-out by importance sampling warns of a few flowers: without them the posterior would be
+# another one, and no weighting of these draws turns into it. There the cross-validation above is to
+# be trusted.
+
+# %%
+data = model.to_arviz()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    ess = az.ess(data)
+    loo = az.loo(data)
+draws = model.posterior_.weights.size
+ess_leaves = float(ess["num_leaves"] if "num_leaves" in ess else ess["posterior"]["num_leaves"])
+print(f"draws: {draws}; effective sample size of the number of leaves: {ess_leaves:.0f}")
+assert ess_leaves > 0.7 * draws
+print(loo)
+
+# %% [markdown]
+# ## Keep it
+#
+# A saved model is a folder of netCDF and JSON; nothing in it is executed when it is loaded.
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    model.save(f"{folder}/iris")
+    again = bdtppl.load(f"{folder}/iris")
+assert (again.predict_proba(X[:5]) == model.predict_proba(X[:5])).all()
+pd.DataFrame(again.predict_proba(X[48:53]), columns=again.classes_, index=X.index[48:53]).round(3)

@@ -1,0 +1,66 @@
+"""``bdtppl compare`` reads saved models, holds them to one table, and says what it cannot do."""
+
+import json
+
+import numpy as np
+import pytest
+from test_cli import refusal, run, write_table
+
+from bdtppl import ExactTreeClassifier, GreedyModalTreeClassifier, compare
+
+RNG = np.random.default_rng(0)
+SIZE = RNG.integers(0, 6, 30)
+KIND = np.where((SIZE > 2) ^ (RNG.random(30) < 0.1), "plum", "cherry")
+SITE = np.where(RNG.random(30) < 0.5, "north", "south")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Two models, of which one looks at a single column, and their table."""
+    folder = tmp_path_factory.mktemp("saved")
+    features = {"size": SIZE.astype(float), "site": SITE}
+    models = {
+        "exact": ExactTreeClassifier(random_state=0).fit(features, KIND),
+        "greedy": GreedyModalTreeClassifier().fit({"size": features["size"]}, KIND),
+    }
+    for name, model in models.items():
+        model.save(folder / name)
+    columns = {"site": SITE.tolist(), "size": SIZE.tolist(), "kind": KIND.tolist()}
+    table = write_table(folder / "fruit.csv", columns)
+    return folder, table, compare(models, features, KIND, cv=2)
+
+
+def test_saved_models_are_compared_as_in_python(saved):
+    folder, table, wanted = saved
+    models = [folder / "exact", folder / "greedy"]
+    options = ["--table", table, "--target", "kind", "--folds", "2", "--json"]
+    found = json.loads(run("compare", *models, *options).stdout)
+    for row, same in zip(found["models"], wanted.rows(), strict=True):
+        assert row.keys() == same.keys()
+        for name, value in same.items():
+            assert row[name] == (pytest.approx(value) if isinstance(value, float) else value)
+    assert found["notes"] == wanted.notes()
+
+
+def test_the_table_and_the_figure_are_made(saved, tmp_path):
+    folder, _, _ = saved
+    models = [folder / "exact", folder / "greedy"]
+    text = run("compare", *models, "--figure", tmp_path / "models.png").stdout
+    assert "log evidence" in text
+    assert "greedy: no log evidence" in text
+    assert "give X and y to cross-validate" in text
+    assert (tmp_path / "models.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_compared_is_said_in_one_sentence(saved, tmp_path):
+    folder, table, _ = saved
+    exact = folder / "exact"
+    assert "--table and --target go together" in refusal("compare", exact, "--table", table)
+    assert "is not a saved model" in refusal("compare", exact, folder / "nowhere")
+    other = tmp_path / "other"
+    ExactTreeClassifier(random_state=0).fit({"size": SIZE + 1.0}, KIND).save(other)
+    assert "feature 'size' differs first in row 0" in refusal("compare", exact, other)
+    columns = {"size": SIZE.tolist(), "site": SITE.tolist(), "kind": KIND[::-1].tolist()}
+    wrong = write_table(tmp_path / "wrong.csv", columns)
+    sentence = refusal("compare", exact, "--table", wrong, "--target", "kind")
+    assert "'exact' was fitted to other targets than y" in sentence

@@ -1,0 +1,265 @@
+"""Every estimator takes tables as they come, or says in one sentence what it cannot take."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from tiers import slow_but
+
+import bdtppl
+from bdtppl.models.table import Schema
+
+SETTINGS = {
+    "DCCTree": {"iterations": 1, "initial_trees": 4, "chains": 2, "warmup": 20, "draws": 10},
+    "ExactTree": {"bins": 3, "max_depth": 2, "draws": 20},
+    "GFlowNetTree": {"grid": 3, "max_depth": 2, "steps": 20, "draws": 20},
+    "GreedyModalTree": {},
+    "MetropolisTree": {"chains": 2, "warmup": 100, "draws": 20, "thin": 5},
+    "ParticleTree": {"particles": 20, "runs": 2},
+    "RJHMCTree": {"chains": 2, "burn_in": 20, "warmup": 20, "draws": 20},
+}
+SOFT = ("DCCTree", "RJHMCTree")
+FAST = ("GreedyModalTreeClassifier", "GreedyModalTreeRegressor", "ExactTreeRegressor")
+ESTIMATORS = [name for name in bdtppl.__all__ if name.endswith(("Classifier", "Regressor"))]
+LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
+NUM_ROWS = 48
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of chains that are too short
+
+
+def make(name):
+    stem = name.removesuffix("Classifier").removesuffix("Regressor")
+    few = {"max_splits": 1} if stem in SOFT else {}
+    return getattr(bdtppl, name)(**SETTINGS[stem], **few, random_state=0)
+
+
+def columns(library, *, missing):
+    """A table with a column of each kind, by a name that is no identifier."""
+    rng = np.random.default_rng(0)
+    size = rng.normal(size=NUM_ROWS)
+    count = rng.integers(0, 9, NUM_ROWS)
+    hue = rng.choice(["red", "green", "blue"], NUM_ROWS).tolist()
+    grade = rng.choice(["low", "high"], NUM_ROWS).tolist()
+    is_on = (rng.random(NUM_ROWS) < 0.5).tolist()
+    size = size.tolist()
+    if missing:
+        size[3] = hue[5] = is_on[7] = None
+    levels = ["low", "mid", "high"]
+    if library == "pandas":
+        frame = pd.DataFrame(
+            {
+                "size (cm)": size,
+                "a count": count,
+                "hue": hue,
+                "grade": pd.Categorical(grade, categories=levels),
+                "is on": pd.array(is_on, dtype="boolean"),
+            }
+        )
+    else:
+        frame = pl.DataFrame(
+            {"size (cm)": size, "a count": count, "hue": hue, "grade": grade, "is on": is_on},
+            schema_overrides={"grade": pl.Enum(levels)},
+        )
+    return frame, np.where(np.array(grade) == "high", 2.0, 0.0) + rng.normal(0, 0.3, NUM_ROWS)
+
+
+FEATURES = (
+    "size (cm)",
+    "a count",
+    "hue=blue",
+    "hue=green",
+    "hue=red",
+    "grade=low",
+    "grade=mid",
+    "grade=high",
+    "is on=True",
+)
+
+
+def target(name, y):
+    return np.where(y > 1, "yes", "no") if name.endswith("Classifier") else y
+
+
+def test_every_estimator_of_the_suite_is_tried():
+    assert {name.removesuffix("Classifier").removesuffix("Regressor") for name in ESTIMATORS} == {
+        *SETTINGS
+    }
+
+
+# ---------------------------------------------------------------------------- columns of all kinds
+
+
+@pytest.mark.parametrize("name", slow_but(FAST, ESTIMATORS))
+def test_kinds_of_columns_are_read_and_keep_their_names(name):
+    is_soft = name.startswith(SOFT)
+    fitted = []
+    for library in LIBRARIES:
+        frame, y = columns(library, missing=not is_soft)
+        weights = 1 + np.arange(NUM_ROWS) % 2
+        model = make(name).fit(frame, target(name, y), sample_weight=weights)
+        assert model.schema_.features == FEATURES
+        assert model.feature_names_in_.tolist() == list(frame.columns)
+        summary = model.summary()
+        assert summary["rows"] == weights.sum()
+        shares = next(v for k, v in summary.items() if k in ("input_weights", *SHARES))
+        assert set(shares) == set(FEATURES)
+        predicted = model.predict(frame)
+        assert predicted.shape == (NUM_ROWS,)
+        fitted.append(predicted)
+        if not is_soft:
+            check_rules_and_figures(model, frame)
+    np.testing.assert_array_equal(*fitted)  # the libraries' tables are one
+
+
+SHARES = ("split_inclusion", "feature_importance")
+
+
+def check_rules_and_figures(model, frame):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    used = [FEATURES[f] for f in model.map_tree_.feature if f >= 0]
+    assert used  # the grade tells the target
+    text = model.rules() + "".join(model.explain(frame))
+    drawn = bdtppl.plot_tree(model)
+    shown = " ".join(t.get_text().replace("\n", " ") for t in drawn.texts)
+    assert all(each in text for each in used)
+    assert all(each in shown for each in used)
+    if not hasattr(model, "classes_"):
+        ax = bdtppl.plot_predictive(model, feature="grade")
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["low", "mid", "high"]
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_missing_is_read_or_refused(name, library):
+    """Soft trees refuse at once; hard ones are fitted in the test above."""
+    if not name.startswith(SOFT):
+        assert make(name).__sklearn_tags__().input_tags.allow_nan
+        return
+    frame, y = columns(library, missing=True)
+    message = (
+        r"Column 'size \(cm\)', row 3: the value is missing \(NaN\); soft trees have no rule for "
+        r"missing values\. Impute them, or use a hard tree\."
+    )
+    with pytest.raises(ValueError, match=message):
+        make(name).fit(frame, target(name, y))
+
+
+def test_a_value_that_was_never_missing_is_refused_in_new_rows():
+    frame, y = columns("pandas", missing=False)
+    model = make("GreedyModalTreeRegressor").fit(frame, y)
+    frame.loc[2, "hue"] = None
+    with pytest.raises(ValueError, match="Column 'hue=blue', row 2: the value is missing"):
+        model.predict(frame)
+
+
+# ----------------------------------------------------------------------------- dates and the like
+
+DAY = datetime.date(2024, 2, 29)
+NOON = datetime.datetime(2024, 2, 29, 12)
+DATES = {
+    "date": [DAY] * NUM_ROWS,
+    "datetime": [NOON] * NUM_ROWS,
+    "datetime, some missing": [NOON, None] * (NUM_ROWS // 2),
+    "zoned": [NOON.replace(tzinfo=datetime.UTC)] * NUM_ROWS,
+    "duration": [datetime.timedelta(hours=1)] * NUM_ROWS,
+    "time": [NOON.time()] * NUM_ROWS,
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("kind", DATES)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_dates_are_refused_with_advice(name, kind, library):
+    frame = LIBRARIES[library]({"size": np.arange(48.0), "day": DATES[kind]})
+    with pytest.raises(ValueError, match=r"Column 'day' holds dates or times .*days since the fir"):
+        make(name).fit(frame, target(name, np.arange(48.0) / 20))
+
+
+def test_dates_in_other_clothes_are_refused():
+    periods = pd.period_range("2024-01", periods=4, freq="M")
+    for column in (periods, np.array(periods.to_timestamp()), [DAY] * 4):
+        for table in ({"day": np.asarray(column)}, pd.DataFrame({"day": column})):
+            with pytest.raises(ValueError, match="Column 'day' holds dates or times"):
+                Schema.read(table)
+
+
+# ------------------------------------------------------------------------- columns, without a fit
+
+
+@pytest.mark.parametrize(
+    ("column", "levels", "values"),
+    [
+        (pd.array([1, None, 3], dtype="Int64"), None, [[1, np.nan, 3]]),
+        (pd.array([0.5, None, 3], dtype="Float32"), None, [[0.5, np.nan, 3]]),
+        (pd.array(["b", None, "a"], dtype="string"), ("a", "b"), [[1, np.nan, 0]]),
+        (pd.Series(["b", None, "a"], dtype=object), ("a", "b"), [[1, np.nan, 0]]),
+        (pd.array([True, None, False], dtype="boolean"), ("False", "True"), [[1, np.nan, 0]]),
+        (pd.Series([True, None, False], dtype=object), ("False", "True"), [[1, np.nan, 0]]),
+        (pd.Categorical([7, None, 3]), ("3", "7"), [[1, np.nan, 0]]),
+        (pd.Series([None, None, None], dtype=float), None, [[np.nan] * 3]),
+        (pl.Series([1, None, 3]), None, [[1, np.nan, 3]]),
+        (pl.Series(["b", None, "a"]), ("a", "b"), [[1, np.nan, 0]]),
+        (pl.Series(["b", None, "a"], dtype=pl.Categorical), ("a", "b"), [[1, np.nan, 0]]),
+        (pl.Series([True, None, False]), ("False", "True"), [[1, np.nan, 0]]),
+        (pl.Series([None, None, None]), None, [[np.nan] * 3]),
+    ],
+    ids=str,
+)
+def test_a_column_is_read_by_its_kind(column, levels, values):
+    frame = (pl if isinstance(column, pl.Series) else pd).DataFrame({"c": column})
+    schema, matrix = Schema.read(frame)
+    assert schema.columns[0].levels == levels
+    np.testing.assert_array_equal(matrix.T, values)
+    np.testing.assert_array_equal(schema.transform(frame), matrix)
+
+
+@pytest.mark.parametrize("column", [[[1], [2]], [{"a": 1}, {"a": 2}], [1j, 2j]])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_is_no_column_of_values_is_named(column, library):
+    if library == "polars" and column == [1j, 2j]:
+        pytest.skip("polars has no complex numbers")
+    with pytest.raises((ValueError, TypeError), match="Column 'c'"):
+        Schema.read(LIBRARIES[library]({"c": column}))
+
+
+# ------------------------------------------------------------------------------ targets and weights
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        pd.Series(["u", "v"] * 10, dtype="string"),
+        pd.Series(["u", "v"] * 10).astype("category"),
+        pd.Series([True, False] * 10, dtype="boolean"),
+        pl.Series(["u", "v"] * 10),
+        pl.Series(["u", "v"] * 10, dtype=pl.Categorical),
+        pl.Series([True, False] * 10),
+    ],
+    ids=lambda y: f"{type(y).__module__.split('.')[0]} {y.dtype}",
+)
+def test_targets_are_read_from_frames(y):
+    X = np.arange(20.0)[:, None] % 2
+    model = bdtppl.GreedyModalTreeClassifier().fit(X, y)
+    assert model.predict(X).tolist() == y.to_list()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_numbers_are_targets_of_regression_in_any_frame(library):
+    X = np.arange(20.0)[:, None] % 2
+    frame = LIBRARIES[library]({"y": X[:, 0]})
+    model = bdtppl.GreedyModalTreeRegressor().fit(X, frame["y"], sample_weight=1 + frame["y"])
+    assert model.summary()["rows"] == 30
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_weights_that_are_no_counts_are_refused(name):
+    frame, y = columns("pandas", missing=False)
+    with pytest.raises(ValueError, match=r"sample_weight, row 1: 0\.5 is not a repeat count"):
+        make(name).fit(frame, target(name, y), sample_weight=np.arange(NUM_ROWS) / 2)

@@ -1,0 +1,299 @@
+"""Reports: one page that says what the model says, needs nothing else, and is written whole."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from typer.testing import CliRunner
+
+from bdtppl import ExactTreeClassifier, GreedyModalTreeRegressor, write_report
+from bdtppl.cli import app
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.leaf_count_priors import LeafCount, Pinball
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.plotting.forecasts import Forecasts
+from bdtppl.report.cautions import cautions
+from bdtppl.report.scores import confusion_table, score_table
+from bdtppl.report.words import (
+    constraints_in_words,
+    leaf_in_words,
+    prior_in_words,
+    soft_model_in_words,
+)
+
+SECTIONS = [
+    "In short",
+    "The data",
+    "The model",
+    "Evidence",
+    "The likely trees",
+    "Predictions",
+    "What the columns do",
+    "Diagnostics",
+]
+NASTY = '<b onclick="x()">size & "hue"</b>'
+EMPTY = {"meta", "link", "img", "br"}
+
+
+class Page(HTMLParser):
+    """What stands in a page: its text, its pictures, its headings, and tags left open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.images, self.open, self.text, self.tags = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "img":
+            self.images.append(dict(attrs))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append((self.open[-1] if self.open else "", " ".join(data.split())))
+
+    def of(self, tag):
+        return [text for where, text in self.text if where == tag and text]
+
+
+def read(path):
+    return Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = {NASTY: rng.uniform(0, 1, 60), "site": rng.choice(["<north>", "south"], 60).astype(object)}
+    return X, np.where(X[NASTY] + 0.2 * rng.standard_normal(60) < 0.5, "<i>no", "yes")
+
+
+@pytest.fixture(scope="module")
+def classifier(rows):
+    return ExactTreeClassifier(bins=3, draws=25, random_state=0).fit(*rows)
+
+
+@pytest.fixture(scope="module")
+def page(classifier, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "page.html"
+    write_report(classifier, path, target="<u>answer")
+    return path
+
+
+def test_a_report_has_all_sections_and_says_what_the_model_says(page, classifier):
+    found = read(page)
+    assert found.of("h2") == SECTIONS
+    assert found.open == []
+    said = " ".join(text for _, text in found.text)
+    assert f"{classifier.log_evidence_:.3f}" in said
+    assert f"{classifier.exact_.entropy:.2f} nats" in said
+    assert classifier.rules().splitlines()[0] in said
+    for share in classifier.exact_.split_inclusion:
+        assert f"{share:.3f}" in said
+    forecasts = Forecasts.of(classifier)
+    right = (forecasts.mean.argmax(axis=1) == forecasts.y).mean()
+    assert f"{right:.1%}" in said
+    assert found.of("h1") == ["<u>answer: a Bayesian decision tree"]
+    assert plt.get_fignums() == []
+
+
+def test_a_report_needs_nothing_else(page):
+    found, text = read(page), page.read_text(encoding="utf-8")
+    assert "script" not in found.tags
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert len(found.images) == found.tags.count("figure") >= 7
+    for image in found.images:
+        assert image["alt"]
+        kind, data = image["src"].split(";base64,")
+        assert kind in ("data:image/svg+xml", "data:image/png")
+        assert len(base64.b64decode(data)) > 1000
+
+
+def test_names_are_no_markup(page):
+    text = page.read_text(encoding="utf-8")
+    assert not {"b", "i", "u", "north"} & set(read(page).tags)
+    assert "&lt;b onclick=" in text
+    assert "<b onclick" not in text
+
+
+def test_new_rows_are_judged_and_must_fit(classifier, rows, tmp_path):
+    X, y = rows
+    part = {name: values[:20] for name, values in X.items()}
+    write_report(classifier, tmp_path / "new.html", part, y[:20])
+    assert "20 rows that the model has not seen in training" in " ".join(
+        text for _, text in read(tmp_path / "new.html").text
+    )
+    before = (tmp_path / "new.html").read_bytes()
+    with pytest.raises(ValueError, match="X and y belong together"):
+        write_report(classifier, tmp_path / "new.html", part)
+    assert (tmp_path / "new.html").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["new.html"]
+    with pytest.raises(NotFittedError):
+        write_report(ExactTreeClassifier(), tmp_path / "other.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        write_report(classifier, tmp_path / "file" / "page.html")
+
+
+def test_a_regression_without_evidence_has_a_report(tmp_path):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0, 1, (50, 2))
+    model = GreedyModalTreeRegressor().fit(X, np.where(X[:, 0] < 0.4, 1.0, 4.0))
+    write_report(model, tmp_path / "page.html", target="height", title="Heights")
+    found = read(tmp_path / "page.html")
+    assert found.of("h1") == ["Heights"]
+    assert any("not a posterior" in text for text in found.of("p"))
+    assert any("root mean squared error" in text for text in found.of("th"))
+
+
+def test_the_command_line_writes_reports(rows, tmp_path, monkeypatch):
+    X, y = rows
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{a:.3f},{b},{c}" for a, b, c in zip(X[NASTY], X["site"], y, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["size,site,answer", *lines]))
+    run = CliRunner(env={"COLUMNS": "80"}).invoke
+    fit = ["fit", "table.csv", "--target", "answer", "--model", "greedy-modal", "--report"]
+    result = run(app, fit)
+    assert result.exit_code == 0, result.output
+    assert "table-report.html" in result.stdout
+    assert read(tmp_path / "table-report.html").of("h1") == ["answer in table.csv"]
+    result = run(app, [*fit, "--out", "model"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "model" / "report.html").exists()
+    result = run(app, ["report", "model", "--table", "table.csv", "--out", "new.html", "--json"])
+    assert result.exit_code == 0, result.output
+    assert '"report": "new.html"' in result.stdout
+    assert any(
+        "60 rows that the model has not seen" in t
+        for t in read(tmp_path / "new.html").of("caption")
+    )
+    result = run(app, ["report", "nowhere"])
+    assert result.exit_code == 2
+    assert "nowhere is not a saved model" in result.stderr
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("prior", "words"),
+    [
+        (LeafPenalty(2.0), "7.389 times less probable for each split"),
+        (DescriptionLength(5.5), "loses 5.5 nats for each split"),
+        (DepthDecay(0.9, 1.0), "probability 0.9, a node below it with probability 0.45, one"),
+        (DepthDecay(0.9, 1.0, cut_weights="gap"), "anywhere in the node's range"),
+        (GreedyPartition(0.5), "probability 0.5, a node below it with probability 0.25, one"),
+        (LeafCount(4.0, max_leaves=9), "Poisson law of rate 4, between 1 and 9"),
+        (Pinball(3.0, 2.0), "Poisson variable of rate 3, at most 20"),
+    ],
+)
+def test_priors_in_words(prior, words):
+    assert words in " ".join(prior_in_words(prior))
+
+
+def test_leaves_and_constraints_in_words():
+    assert "concentration 1 for each class: as if 1 row of each" in leaf_in_words(
+        DirichletCategorical.symmetric(3), "abc"
+    )
+    uneven = leaf_in_words(DirichletCategorical(np.array([1.0, 0.5])), ["yes", "no"])
+    assert "concentrations yes 1 and no 0.5" in uneven
+    said = leaf_in_words(NormalInverseGamma(10.0, 2.0, 3.0, 8.0), None)
+    assert "expected near 10, which counts as much as 2 rows" in said
+    assert "a prior mean of 4 (a standard deviation of 2)" in said
+    assert "of infinite mean" in leaf_in_words(NormalInverseGamma(0.0, 1.0, 0.5, 1.0), None)
+    limits = Constraints(min_leaf=5, max_depth=2, before=(("age", "start"),))
+    assert constraints_in_words(limits) == [
+        "A leaf has at least 5 rows.",
+        "A tree has at most 2 levels of splits.",
+        "Splits on start stand only below a split on age.",
+    ]
+    said = " ".join(soft_model_in_words(SoftRegression(mean_scale=3.0), 0.025, None))
+    assert "about 0.025" in said
+    assert "standard deviation 3" in said
+    said = " ".join(soft_model_in_words(SoftClassification((1.0, 1.0)), 0.1, ["a", "b"]))
+    assert "compound likelihood" in said
+
+
+# Warnings
+
+
+def chains(**diagnostics):
+    found = {name: {"r_hat": r, "ess": e} for name, (r, e) in diagnostics.items()}
+    return SimpleNamespace(diagnostics_=found, get_params=dict, capacity=63)
+
+
+def test_chains_that_disagree_or_hardly_move_are_named():
+    assert cautions(chains(log_joint=(1.01, 900.0))) == []
+    (said,) = cautions(chains(log_joint=(1.3, 900.0), num_leaves=(1.0, 400.0)))
+    assert "disagree about the log joint: R-hat is 1.30" in said
+    (said,) = cautions(chains(num_leaves=(1.02, 12.0)))
+    assert "num leaves are worth only 12 independent ones" in said
+    model = chains()
+    model.num_overflows_ = np.array([0, 7])
+    (said,) = cautions(model)
+    assert "7 times (capacity 63)" in said
+    model = chains()
+    model.log_evidence_se_ = 0.8
+    (said,) = cautions(model)
+    assert "known to 0.80 nats only" in said
+
+
+def test_intervals_that_do_not_hold_are_named():
+    model, y = chains(), np.zeros(200)
+    uniform = (np.arange(200) + 0.5) / 200
+
+    def said(cdf):
+        return cautions(model, Forecasts(y, y, y, cdf, np.ones(200)))
+
+    assert said(uniform) == []
+    (narrow,) = said(np.where(np.arange(200) % 2, 0.001, uniform))
+    assert narrow.endswith("the predictive intervals are too narrow.")
+    (wide,) = said(0.3 + 0.4 * uniform)
+    assert wide.endswith("the predictive intervals are wider than they need be.")
+    (shape,) = said(np.concatenate([np.linspace(0.06, 0.5, 180), [0.01] * 10, [0.99] * 10]))
+    assert shape.startswith("Targets do not lie where they were predicted")
+    (rough,) = cautions(model, Forecasts(y, y, y, uniform, np.where(np.arange(200) < 3, 0.01, 1)))
+    assert rough.startswith("For 3 of 200 rows")
+
+
+def test_coarse_bins_are_named():
+    model = SimpleNamespace(bins_=3, get_params=lambda: {"bins": "auto"})
+    (said,) = cautions(model)
+    assert "at most 3 bins" in said
+
+
+# Scores
+
+
+def test_scores_are_those_of_the_textbook():
+    probability = np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
+    y = np.array([0, 1, 1, 0])
+    log_density = np.log(probability[np.arange(4), y])
+    found = score_table(Forecasts(y, probability, log_density, None), "4 rows")
+    brier = np.mean([2 * 0.3**2, 2 * 0.2**2, 2 * 0.6**2, 2 * 0.1**2])
+    wanted = [("75.0%", "50.0%"), (f"{log_density.mean():.3f}", f"{np.log(0.5):.3f}")]
+    wanted.append((f"{brier:.3f}", "0.500"))
+    assert [tuple(row[1:]) for row in found.rows] == wanted
+    assert found.is_number == [False, True, True]
+    table = confusion_table(Forecasts(y, probability, log_density, None), ["a", "b"])
+    assert table.rows == [["a", "2", "0"], ["b", "1", "1"]]
+
+    y, mean = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 4.0])
+    found = score_table(Forecasts(y, mean, np.zeros(3), np.array([0.5, 0.02, 0.8])), "3 rows")
+    cells = {row[0]: row[1] for row in found.rows}
+    assert cells["root mean squared error"] == f"{np.sqrt(1 / 3):.4g}"
+    assert cells["share of the variance explained"] == f"{1 - (1 / 3) / y.var():.1%}"
+    assert cells["targets inside the 90% interval"] == "66.7%"
