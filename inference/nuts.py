@@ -14,7 +14,6 @@ Hoffman and Gelman 2014, The no-U-turn sampler; Cochrane, Wills and Johnson 2024
 Combine Bayesian Decision Tree Sampling, section 3.2.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -305,9 +304,9 @@ def _words(rng_key: jax.Array) -> list[list[int]]:
 
 def _of_chains(paths: Any, lead: tuple[int, ...]) -> Any:
     """Repeat what topologies have for each of their chains; one leading axis."""
-    axes, count = len(lead) - 1, math.prod(lead[:-1])  # the tree of one leaf has paths of size 0
+    axes = len(lead) - 1
     return jax.tree.map(
-        lambda a: np.repeat(np.reshape(a, (count, *a.shape[axes:])), lead[-1], axis=0), paths
+        lambda a: np.repeat(np.reshape(a, (-1, *a.shape[axes:])), lead[-1], axis=0), paths
     )
 
 
