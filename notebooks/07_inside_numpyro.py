@@ -107,9 +107,9 @@ plt.show()
 
 # %%
 mcmc = MCMC(
-    NUTS(model),
-    num_warmup=100,
-    num_samples=150,
+    NUTS(model, max_tree_depth=4),
+    num_warmup=60,
+    num_samples=100,
     num_chains=2,
     chain_method="sequential",
     progress_bar=False,
@@ -152,7 +152,7 @@ def predictive_at(alpha, noise, alike):
     return ExactPosterior(grammar, DepthDecay(alpha, 1.0), leaf, y).predictive(X_test)
 
 
-chosen = np.linspace(0, len(after["alpha"]) - 1, 25).astype(int)
+chosen = np.linspace(0, len(after["alpha"]) - 1, 20).astype(int)
 mixtures = [
     predictive_at(*(float(after[name][i]) for name in ("alpha", "noise", "alike"))) for i in chosen
 ]
@@ -198,7 +198,7 @@ def sexes():
     numpyro.deterministic("one_tree", jax.nn.sigmoid(together - apart))
 
 
-mcmc = MCMC(NUTS(sexes), num_warmup=80, num_samples=150, progress_bar=False)
+mcmc = MCMC(NUTS(sexes, max_tree_depth=4), num_warmup=50, num_samples=80, progress_bar=False)
 mcmc.run(jax.random.key(3))
 one_tree = np.asarray(mcmc.get_samples()["one_tree"]).mean()
 print(f"probability that one tree serves all: {one_tree:.3f}")
