@@ -3,7 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from tiers import slow_but
 
 import bdtppl
 from bdtppl import plot_calibration, plot_partial_dependence, plot_predictive_check, write_report
@@ -19,12 +18,12 @@ MODELS = {
     "RJHMCTree": {"burn_in": 10, **SOFT},
 }
 KINDS = ("Classifier", "Regressor")
-FAST = ("MetropolisTreeClassifier",)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:The evidence of:UserWarning")
-@pytest.mark.parametrize("name", slow_but(FAST, [m + kind for m in MODELS for kind in KINDS]))
+@pytest.mark.parametrize("name", [m + kind for m in MODELS for kind in KINDS])
 def test_every_model_has_a_report_and_figures(name, tmp_path):
     rng = np.random.default_rng(0)
     X = {"size": rng.uniform(0, 1, 40), "site": rng.choice(["north", "south"], 40)}

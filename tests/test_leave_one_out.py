@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from bdtppl.inference.leave_one_out import leave_one_out
 from bdtppl.inference.pcfg.compiler import compile_grammar
@@ -41,7 +42,7 @@ def all_trees(grammar, prior, leaf, y):
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(("reals",), CASES))
 def test_weights_take_a_row_out(name):
     grammar, prior, leaf, y = problem(name)
     posterior = all_trees(grammar, prior, leaf, y)

@@ -160,6 +160,7 @@ def test_bands_of_chance_are_binomial_where_probabilities_are_equal():
     assert sum_quantiles(mixed, 0.9) == (2, 3)
 
 
+@pytest.mark.slow
 def test_training_rows_are_left_out_of_their_calibration(three_classes):
     ax = plot_calibration(three_classes, bins=3)
     found = leave_one_out(three_classes.posterior_)
@@ -244,6 +245,7 @@ def test_statistics_of_replicates_stand_beside_the_observed_one(regressor):
     assert ax.get_xlabel() == "spread of the targets"
 
 
+@pytest.mark.slow
 def test_numbers_of_classes_stand_beside_their_replicates(classifier):
     ax = plot_predictive_check(classifier, draws=100)
     counts = np.bincount(classifier.posterior_.y)
@@ -295,6 +297,7 @@ def test_evidence_is_that_of_other_fits():
 # Boundaries
 
 
+@pytest.mark.slow
 def test_boundaries_show_uncertainty():
     X, y = steps(30)
     model = GreedyModalTreeClassifier().fit(X, (y > 2).astype(int))

@@ -129,6 +129,7 @@ def test_names_are_no_markup(page):
     assert "<b onclick" not in text
 
 
+@pytest.mark.slow
 def test_new_rows_are_judged_and_must_fit(classifier, rows, tmp_path):
     X, y = rows
     part = {name: values[:20] for name, values in X.items()}
@@ -148,6 +149,7 @@ def test_new_rows_are_judged_and_must_fit(classifier, rows, tmp_path):
         write_report(classifier, tmp_path / "file" / "page.html")
 
 
+@pytest.mark.slow
 def test_a_regression_without_evidence_has_a_report(tmp_path):
     rng = np.random.default_rng(1)
     X = rng.uniform(0, 1, (50, 2))
@@ -159,6 +161,7 @@ def test_a_regression_without_evidence_has_a_report(tmp_path):
     assert any("root mean squared error" in text for text in found.of("th"))
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_reports(rows, tmp_path, monkeypatch):
     X, y = rows
     monkeypatch.chdir(tmp_path)
@@ -223,7 +226,9 @@ def test_leaves_and_constraints_in_words():
     said = " ".join(soft_model_in_words(SoftRegression(mean_scale=3.0), 0.025, None))
     assert "about 0.025" in said
     assert "standard deviation 3" in said
-    said = " ".join(soft_model_in_words(SoftClassification((1.0, 1.0)), 0.1, ["a", "b"]))
+    said = " ".join(
+        soft_model_in_words(SoftClassification(concentration=(1.0, 1.0)), 0.1, ["a", "b"])
+    )
     assert "compound likelihood" in said
 
 

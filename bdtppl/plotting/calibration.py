@@ -108,10 +108,7 @@ def plot_calibration(
 def _draw_reliability(
     ax: "Axes", probability: np.ndarray, happened: np.ndarray, name: str, bins: int
 ) -> "Axes":
-    edges = np.unique(np.quantile(probability, np.linspace(0, 1, bins + 1)))
-    place = np.clip(
-        np.searchsorted(edges, probability, side="right") - 1, 0, max(len(edges) - 2, 0)
-    )
+    place = np.minimum((probability * bins).astype(int), bins - 1)
     groups = [place == each for each in np.unique(place)]
     mean = np.array([probability[group].mean() for group in groups])
     observed = np.array([happened[group].mean() for group in groups])
