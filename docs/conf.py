@@ -38,6 +38,7 @@ extensions = [
 exclude_patterns = ["_templates"]
 templates_path = ["_templates"]
 default_role = "py:obj"
+suppress_warnings = ["autosummary.import_cycle"]  # full names are meant
 maximum_signature_line_length = 80
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}

@@ -21,7 +21,7 @@ from sklearn.tree import DecisionTreeRegressor
 from bdtppl import DCCTreeRegressor, plot_density, plot_topologies
 from bdtppl.datasets import make_cgm, make_wu
 
-cheap = dict(initial_trees=100, activation_count=1, chains=4, warmup=300, draws=100, random_state=0)
+cheap = dict(initial_trees=100, activation_count=1, chains=4, warmup=200, draws=100, random_state=0)
 
 # %% [markdown]
 # ## Wu's simulated set
@@ -34,7 +34,7 @@ cheap = dict(initial_trees=100, activation_count=1, chains=4, warmup=300, draws=
 X, y = make_wu(300, random_state=0)
 X_test, y_test = make_wu(300, random_state=1)
 start = time.perf_counter()
-wu = DCCTreeRegressor(iterations=8, max_splits=3, **cheap).fit(X, y)
+wu = DCCTreeRegressor(iterations=4, max_splits=3, **cheap).fit(X, y)
 print(f"{time.perf_counter() - start:.0f} s, {len(wu.components_)} topologies")
 plot_topologies(wu)
 plt.show()
@@ -91,7 +91,7 @@ assert width[:3].max() < 1.2 < width[3:].max()
 # %%
 X_cgm, y_cgm = make_cgm(200, random_state=0)
 start = time.perf_counter()
-cgm = DCCTreeRegressor(iterations=8, max_splits=4, **cheap).fit(X_cgm, y_cgm)
+cgm = DCCTreeRegressor(iterations=4, max_splits=4, **cheap).fit(X_cgm, y_cgm)
 print(f"{time.perf_counter() - start:.0f} s, {len(cgm.components_)} topologies")
 plot_topologies(cgm, k=6)
 plt.show()
