@@ -47,7 +47,8 @@ def browse(page, folder):
     console, document = "", ""
     for name in ("page.html", "frames.html"):
         command = [
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            "--enable-logging=stderr",
             *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom"),
             (folder / name).as_uri(),
         ]
