@@ -52,6 +52,7 @@ notebooks: $(VENV)/installed-dev  ## execute the notebooks in place
 	$(RUN) tests/execute_notebooks.py
 
 docs: $(VENV)/installed-docs  ## the documentation, into build/docs, with the links in it checked
+	rm -rf docs/api/generated  # pages of modules that may be gone
 	MPLBACKEND=Agg $(RUN) -m sphinx --quiet --fail-on-warning --keep-going \
 		--doctree-dir build/doctrees docs build/docs
 	$(RUN) docs/check_links.py build/docs

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from rich.console import Console, RenderableType
 
@@ -20,8 +21,9 @@ def as_text(view: RenderableType, width: int = _WIDTH) -> str:
     '[red]is no markup here'
     """
     file = io.StringIO()
-    console = Console(file=file, width=width, markup=False, highlight=False, emoji=False)
-    console.print(view)
+    plain: Any = {"markup": False, "highlight": False, "emoji": False, "color_system": None}
+    # Notebooks would get the codes of a terminal.
+    Console(file=file, width=width, force_jupyter=False, **plain).print(view)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 

@@ -1,15 +1,17 @@
 """The experiments of the DT-GFN paper: ``python -m benchmarks.amortised table1 --seeds 1``.
 
 Tables 1, 2, 3, 4, 7 and 10 and Figures 2 (with 5), 3 and 4 beside the printed figures, with the
-exact posterior wherever its chart fits. Random forests and perceptrons are scikit-learn's; XGBoost,
-LightGBM and CatBoost are run where they are installed (``pip install bdtppl[benchmarks]``). The
-environment variable ``BDTPPL_DATA`` names the folder of data sets.
+exact posterior wherever its chart fits; ``policies`` compares ways to train. Random forests and
+perceptrons are scikit-learn's; XGBoost, LightGBM and CatBoost are run where they are installed
+(``pip install bdtppl[benchmarks]``). The environment variable ``BDTPPL_DATA`` names the folder of
+data sets.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.amortised_figures import figure_2, figure_3, figure_4, table_7
+from benchmarks.amortised_figures import figure_2, figure_3, figure_4, policies, table_7
+from benchmarks.amortised_models import Runs
 from benchmarks.amortised_problems import ANOMALIES, SETS
 from benchmarks.amortised_tables import available, table_1, table_2, table_3, table_4, table_10
 
@@ -25,6 +27,7 @@ PARTS = (
     "figure2",
     "figure3",
     "figure4",
+    "policies",
 )
 
 
@@ -39,20 +42,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--steps", type=int, default=500, help="of the longer training")
     parser.add_argument("--noise", type=int, nargs="+", default=[2, 6, 10, 14, 18, 20])
+    parser.add_argument("--methods", nargs="+", default=[""], help="parts of names; default: all")
     options = parser.parse_args(arguments)
     seeds, depths, steps = options.seeds, options.depths, options.steps
+    runs = Runs(depths, steps, options.methods)
     sets = available(options.sets)
     originals = ["breast cancer (original)" if name == "breast cancer" else name for name in sets]
     run = {
-        "table1": lambda: table_1(sets, seeds, depths, steps),
-        "table2": lambda: table_2(sets, seeds, depths, steps),
-        "table3": lambda: table_3(depths, steps),
+        "table1": lambda: table_1(sets, seeds, runs),
+        "table2": lambda: table_2(sets, seeds, runs),
+        "table3": lambda: table_3(runs),
         "table4": lambda: table_4(ANOMALIES, seeds, depths[0], steps),
         "table7": lambda: table_7(sets),
-        "table10": lambda: table_10(available(originals), seeds, depths, steps),
+        "table10": lambda: table_10(available(originals), seeds, runs),
         "figure2": lambda: figure_2(depths[0], steps),
-        "figure3": lambda: figure_3(options.noise, seeds, steps),
+        "figure3": lambda: figure_3(options.noise, seeds, runs),
         "figure4": lambda: figure_4(seeds),
+        "policies": lambda: policies(seeds, depths[0], steps),
     }
     for part in options.parts:
         run[part]()

@@ -4,7 +4,9 @@ All inferences have the paper's model: uniform thresholds, exp(-beta) a split wi
 log d, and Dirichlet(0.1) leaves. Leaves are those of the training rows, never of test labels.
 """
 
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +33,7 @@ from benchmarks.amortised_problems import Division
 __all__ = [
     "PACKAGES",
     "SINGLE_TREES",
+    "Runs",
     "Score",
     "best_tree",
     "ensemble",
@@ -64,34 +67,47 @@ def model_of(X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int) -
     }
 
 
+class Runs(NamedTuple):
+    """What is run: depths in levels of splits, steps of the longer training, parts of names."""
+
+    depths: Sequence[int]
+    steps: int
+    methods: Sequence[str] = ("",)
+
+
 def inferences(
-    X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int = 99, steps: int = 300
+    runs: Runs, X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int = 99
 ) -> dict[str, Any]:
-    """Name the inferences of the suite, not yet fitted."""
+    """Name the inferences of the suite that are run, not yet fitted."""
     model = model_of(X, classes, max_depth=max_depth, grid=grid)
-    of_paper = dt_gfn(X.shape[1]) | model
-    of_paper.pop("steps")
     draws = {"chains": 4, "draws": _NUM_TREES // 4}
-    return {
+    every = {
         "exact posterior": ExactTreeClassifier(
             **model, **draws, bins=None, max_subproblems=_MOST_SUBPROBLEMS
         ),
         "grammar flow": GFlowNetTreeClassifier(**model, **draws),
-        "DT-GFN, Table 5": GFlowNetTreeClassifier(**of_paper, steps=100),
-        f"DT-GFN, {steps} steps": GFlowNetTreeClassifier(
-            **model, **draws, method="trajectory", steps=steps
+        "DT-GFN, Table 5": GFlowNetTreeClassifier(**(dt_gfn(X.shape[1]) | model)),
+        f"DT-GFN, {runs.steps} steps": GFlowNetTreeClassifier(
+            **model, **draws, method="trajectory", steps=runs.steps
         ),
         "SMC": ParticleTreeClassifier(**model),
         "MCMC": MetropolisTreeClassifier(**model, **draws),
     }
+    return {name: m for name, m in every.items() if any(part in name for part in runs.methods)}
 
 
-def fitted(model: Any, data: Division) -> Any | None:
-    """Fit, or say that the exact chart does not fit."""
+def fitted(name: str, model: Any, data: Division) -> Any | None:
+    """Fit, and tell how long it took; None where the exact chart does not fit."""
+    start, is_there = time.perf_counter(), True
     try:
-        return model.fit(data.X, data.y)
+        model.fit(data.X, data.y)
     except TooManySubproblems:
-        return None
+        is_there = False
+    said = [f"{name}, {len(data.X)} x {data.X.shape[1]}: {time.perf_counter() - start:.0f} s"]
+    if is_there:
+        said.append(f"accuracy {(model.predict(data.X_test) == data.y_test).mean():.3f}")
+    print("; ".join(said), file=sys.stderr, flush=True)
+    return model if is_there else None
 
 
 def best_tree(model: Any, data: Division) -> Score:

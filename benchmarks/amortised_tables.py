@@ -16,6 +16,7 @@ from bdtppl.anomalies import PermutedColumns, find_anomalies
 from benchmarks import amortised_published as published
 from benchmarks.amortised_models import (
     SINGLE_TREES,
+    Runs,
     Score,
     best_tree,
     ensemble,
@@ -114,43 +115,38 @@ _PRINTED_AS = {
 def _inferred(
     divisions: Sequence[Division],
     score: Callable[[Any, Division], Score],
-    depths: Sequence[int],
-    steps: int,
-    without: Sequence[str] = (),
+    runs: Runs,
 ) -> Row:
     """Score every inference at depths in levels of splits."""
     rows: Row = {}
-    for depth in depths:
+    for depth in runs.depths:
         for data in divisions:
-            classes = np.unique(data.y)
-            made = inferences(data.X, classes, max_depth=depth, steps=steps)
+            made = inferences(runs, data.X, np.unique(data.y), max_depth=depth)
             for name, model in made.items():
-                if name in without:
-                    continue
-                found = fitted(model, data)
+                found = fitted(name, model, data)
                 own = None if found is None else score(found, data)
                 rows.setdefault(f"{name}, {depth} levels", []).append(own)
     return rows
 
 
-def table_1(names: Sequence[str], seeds: Sequence[int], depths: Sequence[int], steps: int) -> None:
+def table_1(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
     """Single trees: the best log posterior of 1,000 draws."""
 
     def score(name):
         divisions = [divided(name, seed) for seed in seeds]
-        rows = _inferred(divisions, best_tree, depths, steps)
+        rows = _inferred(divisions, best_tree, runs)
         return rows | {cart: [of(data) for data in divisions] for cart, of in SINGLE_TREES.items()}
 
     places = [_SETS.index(name) for name in names]
     _print_sets("Table 1, single trees", names, places, score, published.TABLE_1)
 
 
-def table_2(names: Sequence[str], seeds: Sequence[int], depths: Sequence[int], steps: int) -> None:
+def table_2(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
     """Ensembles of 1,000 trees; those of inferences are Bayesian model averages."""
 
     def score(name):
         divisions = [divided(name, seed) for seed in seeds]
-        rows = _inferred(divisions, ensemble, depths, steps)
+        rows = _inferred(divisions, ensemble, runs)
         for package in packages():
             rows[package] = [
                 of_package(package, packages(seed)[package], data)
@@ -162,17 +158,17 @@ def table_2(names: Sequence[str], seeds: Sequence[int], depths: Sequence[int], s
     _print_sets("Table 2, ensembles", names, places, score, published.TABLE_2)
 
 
-def table_3(depths: Sequence[int], steps: int) -> None:
+def table_3(runs: Runs) -> None:
     """Shifts of BMI and of age: accuracy below the limit, where training rows lie, and above."""
     columns: dict[str, list[str]] = {}
     for feature in ("BMI", "age"):
         data, X_beyond, y_beyond = shifted(feature)
         beyond = data._replace(X_test=X_beyond, y_test=y_beyond)
         found: dict[str, list[str]] = {}
-        for depth in depths:
-            made = inferences(data.X, np.unique(data.y), max_depth=depth, steps=steps)
+        for depth in runs.depths:
+            made = inferences(runs, data.X, np.unique(data.y), max_depth=depth)
             for name, model in made.items():
-                model = fitted(model, data)
+                model = fitted(name, model, data)
                 own = ["does not fit", ""]
                 if model is not None:
                     own = [f"{ensemble(model, each).accuracy:.3f}" for each in (data, beyond)]
@@ -215,7 +211,7 @@ def table_4(names: Sequence[str], seeds: Sequence[int], depth: int, steps: int) 
             }
             for method, one in each.items():
                 fits = PermutedColumns(one, random_state=seed)
-                if fitted(fits, data) is None:
+                if fitted(method, fits, data) is None:
                     continue
                 probability = fits.predict_proba(data.X_test)[:, 0]
                 flagged = find_anomalies(probability).is_anomalous
@@ -233,12 +229,12 @@ def table_4(names: Sequence[str], seeds: Sequence[int], depth: int, steps: int) 
     )
 
 
-def table_10(names: Sequence[str], seeds: Sequence[int], depths: Sequence[int], steps: int) -> None:
+def table_10(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
     """Single trees on 70 % of the rows."""
 
     def score(name):
         divisions = [divided(name, seed, 0.3) for seed in seeds]
-        return _inferred(divisions, best_tree, depths, steps)
+        return _inferred(divisions, best_tree, runs)
 
     places = [_TABLE_10_SETS.index(name) for name in names]
     _print_sets("Table 10, single trees", names, places, score, published.TABLE_10)

@@ -135,8 +135,8 @@ class Score(NamedTuple):
         Of the fit, compilation included; and a draw of the chains.
     peak
         Peak memory of the process, GB.
-    compilations
-        XLA compilations of the fit, of all kinds.
+    compilations, compile_seconds
+        XLA compilations of the fit, of all kinds, and what they took; some of them side by side.
     topologies
         Code, log evidence, its standard error, estimator and probability of the likeliest ones.
     """
@@ -149,6 +149,7 @@ class Score(NamedTuple):
     per_proposal: float
     peak: float
     compilations: int
+    compile_seconds: float
     topologies: list[tuple[str, float, float, str, float]]
 
 
@@ -166,7 +167,7 @@ def score(name: str, seed: int, iterations: int) -> Score:
         warnings.simplefilter("ignore")  # estimators of evidence are printed
         model.fit(data.X, data.y)
     seconds = time.perf_counter() - start
-    total = count.total
+    compilations, compile_seconds = count.total, count.seconds
     draws = model.num_iterations_ * model.chains * model.draws
     soft = model.posterior_.predictive(data.X_test).mean()
     hard = model.posterior_.predictive(data.X_test, sharpness=0.0).mean()
@@ -180,7 +181,8 @@ def score(name: str, seed: int, iterations: int) -> Score:
         seconds=seconds,
         per_proposal=seconds / draws,
         peak=peak_memory(),
-        compilations=total,
+        compilations=compilations,
+        compile_seconds=compile_seconds,
         topologies=[
             (
                 part.topology.code,
@@ -202,14 +204,16 @@ def _agreement(model: Any, predicted: np.ndarray, y: np.ndarray) -> float:
 
 
 class _Compilations:
-    """Counts XLA compilations from now on."""
+    """Counts XLA compilations from now on, and their seconds."""
 
     def __init__(self):
-        self.total = 0
+        self.total, self.seconds = 0, 0.0
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
     def _listen(self, event: str, duration: float, **_) -> None:
-        self.total += event == "/jax/core/compile/backend_compile_duration"
+        if event == "/jax/core/compile/backend_compile_duration":
+            self.total += 1
+            self.seconds += duration
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -258,10 +262,11 @@ def _print_scores(runs: dict[str, list[Score]], iterations: int) -> None:
                 f"{per_proposal:g}",
                 f"{max(run.peak for run in scores):.2f}",
                 f"{statistics.median(run.compilations for run in scores):.0f}",
+                f"{statistics.median(run.compile_seconds for run in scores):.0f}",
             ]
         )
     headings = ["set", "train", "published", "test", "published", "bound", "hard", "bound"]
-    more = ["by draw", "seconds", "a proposal", "published", "peak GB", "compilations"]
+    more = ["by draw", "seconds", "a proposal", "published", "peak GB", "compilations", "compiling"]
     print_table(
         f"DCC-Tree, {iterations} iterations: mean squared error (wu, cgm) and accuracy, mean "
         f"(standard deviation) over {max(len(scores) for scores in runs.values())} seeds",

@@ -24,7 +24,7 @@ from bdtppl.inference.precision import in_float32
 
 __all__ = ["LANES", "walk"]
 
-LANES = 8  # of a thread
+LANES = 16  # of a thread
 _ROUNDS = 256  # of one call of the compiled function
 
 
@@ -56,6 +56,9 @@ def walk(
     on_cpu = jax.default_backend() == "cpu"
     width = LANES if on_cpu else len(seeds)
     workers = min(os.cpu_count() or 1, -(-len(seeds) // width)) if on_cpu else 1
+    if workers == 1:
+        run.work(width)
+        return run.chains, run.draws
     run.work(width, rehearse=True)  # or else all threads would compile it
     with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(run.work, width) for _ in range(workers)]:

@@ -14,6 +14,7 @@ Hoffman and Gelman 2014, The no-U-turn sampler; Cochrane, Wills and Johnson 2024
 Combine Bayesian Decision Tree Sampling, section 3.2.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,7 @@ from blackjax.adaptation.window_adaptation import build_schedule
 from bdtppl.inference.lanes import LANES, walk
 from bdtppl.inference.nuts_kernel import Chains, Draws, Kind, Steps, new_chains
 from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.precision import in_float32
+from bdtppl.inference.precision import as_float32, in_float32
 
 __all__ = ["NUTS", "Chains", "Density", "Draws"]
 
@@ -57,6 +58,9 @@ class NUTS:
         Of the step size's adaptation, in (0, 1).
     max_doublings
         A trajectory has at most 2^max_doublings steps.
+    early_doublings
+        The same before the last window of warm-up, where step sizes and masses are of other splits,
+        and trajectories that are too long are many.
 
     Raises
     ------
@@ -85,9 +89,10 @@ class NUTS:
     h_final: float = 0.025
     target_acceptance: float = 0.8
     max_doublings: int = 10
+    early_doublings: int = 6
 
     def __post_init__(self):
-        for name, least in (("warmup", 1), ("max_doublings", 1)):
+        for name, least in (("warmup", 1), ("max_doublings", 1), ("early_doublings", 1)):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
@@ -109,14 +114,17 @@ class NUTS:
     @cached_property
     def sharpness(self) -> np.ndarray:
         """Sharpness of each step of warm-up, float64 [warmup]."""
-        slow = np.flatnonzero(self._kinds != Kind.STEP_SIZE)
-        ends = np.flatnonzero(self._kinds == Kind.WINDOW_END)
-        begins = (
-            ends[-2:-1] + 1 if len(ends) > 1 else slow[:1]
-        )  # of the last window, if there is one
-        turns = int(begins[0]) if len(begins) else self.warmup // 2
+        turns = self._last_window
         progress = np.minimum(np.arange(self.warmup) / turns, 1.0) if turns else np.ones(1)
         return self.h_init * (1 - progress) + self.h_final * progress
+
+    @cached_property
+    def _last_window(self) -> int:
+        """Where the last window of warm-up begins, or half of it is over if there is none."""
+        slow = np.flatnonzero(self._kinds != Kind.STEP_SIZE)
+        ends = np.flatnonzero(self._kinds == Kind.WINDOW_END)
+        begins = ends[-2:-1] + 1 if len(ends) > 1 else slow[:1]
+        return int(begins[0]) if len(begins) else self.warmup // 2
 
     @in_float32
     def start(
@@ -156,7 +164,7 @@ class NUTS:
             for chain in range(num_chains)
         ]
         of_chains = *jax.tree.map(lambda *a: np.stack(a), *drawn), _of_chains(paths, lead)
-        shared = jax.device_put(density), np.float32(self.h_init)
+        shared = jax.device_put(as_float32(density)), np.float32(self.h_init)
 
         def begin(place: slice) -> Any:
             return _best(*shared, *jax.tree.map(lambda a: padded(a[place], LANES), of_chains))
@@ -262,10 +270,12 @@ class NUTS:
         if rng_key.shape != lead[:-1]:
             raise ValueError(f"rng_key must have shape {lead[:-1]}; got {rng_key.shape}.")
         length = padded_size(max(self.warmup + 1, _LEAST_ROOM))
+        early = np.full(self._last_window, min(self.early_doublings, self.max_doublings))
         shared = Steps(
-            jax.device_put(density),
+            jax.device_put(as_float32(density)),
             _lengthened(self._kinds, length, Kind.DRAW),
-            _lengthened(self.sharpness, length, self.h_final),
+            _lengthened(self.sharpness, length, self.h_final).astype(np.float32),
+            _lengthened(early, length, self.max_doublings),
             np.float32(self.target_acceptance),
             self.max_doublings,
         )
@@ -274,8 +284,11 @@ class NUTS:
             for words in _words(rng_key)
             for chain in range(lead[-1])
         ]
-        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(lead) :]), chains)
-        found = walk(shared, np.stack(seeds), _of_chains(paths, lead), flat, first, stop, tell)
+        flat = jax.tree.map(
+            lambda a: a.reshape(math.prod(lead), *a.shape[len(lead) :]), as_float32(chains)
+        )
+        of_chains = as_float32(_of_chains(paths, lead))
+        found = walk(shared, np.stack(seeds), of_chains, flat, first, stop, tell)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
 
 
@@ -304,10 +317,12 @@ def _words(rng_key: jax.Array) -> list[list[int]]:
 
 def _of_chains(paths: Any, lead: tuple[int, ...]) -> Any:
     """Repeat what topologies have for each of their chains; one leading axis."""
-    axes = len(lead) - 1
-    return jax.tree.map(
-        lambda a: np.repeat(np.reshape(a, (-1, *a.shape[axes:])), lead[-1], axis=0), paths
-    )
+    number, axes = math.prod(lead[:-1]), len(lead) - 1
+
+    def repeated(a: np.ndarray) -> np.ndarray:
+        return np.repeat(np.reshape(a, (number, *a.shape[axes:])), lead[-1], axis=0)
+
+    return jax.tree.map(repeated, paths)
 
 
 def _lengthened(values: np.ndarray, length: int, value: Any) -> np.ndarray:

@@ -198,11 +198,15 @@ class Lane(NamedTuple):
 
 @pytree_dataclass
 class Steps:
-    """What all lanes share: kinds and sharpness of steps [s]; all further ones are as the last."""
+    """What all lanes share.
+
+    Steps [s] have kinds, sharpness and most doublings; all further ones are as the last.
+    """
 
     density: Any
     kinds: Any
     sharpness: Any
+    doublings: Any
     target_acceptance: Any
     max_doublings: int = setting()
 
@@ -281,16 +285,15 @@ def advance(
 
     with jax.numpy_rank_promotion("allow"):
         shapes = jax.eval_shape(jax.vmap(_kept), lanes), jax.ShapeDtypeStruct(begins.shape, bool)
-        room = jax.tree.map(lambda a: jnp.zeros((rounds, *a.shape), a.dtype), shapes)
-        kept, made = room
+        kept, made = jax.tree.map(lambda a: jnp.zeros((rounds, *a.shape), a.dtype), shapes)
         start = jnp.int32(0), lanes, begins, made, kept
         return lax.while_loop(has_work, play, start)[1:]
 
 
 def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
     """Evaluate the density once, for an input of a split or for the trajectory."""
-    sharpness = shared.sharpness[jnp.minimum(lane.step, len(shared.sharpness) - 1)]
-    kind = shared.kinds[jnp.minimum(lane.step, len(shared.kinds) - 1)]
+    place = jnp.minimum(lane.step, len(shared.kinds) - 1)
+    kind, sharpness, most = (a[place] for a in (shared.kinds, shared.sharpness, shared.doublings))
     averaging = lane.chain.averaging
     step_size = jnp.exp(
         jnp.where(kind == Kind.DRAW, averaging.log_step_size_avg, averaging.log_step_size)
@@ -303,7 +306,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
         def log_density(position):
             return shared.density.log_density(position, paths, sharpness)
 
-        moved = extend(lane.trajectory, log_density, step_size, inverse_mass, uniform)
+        moved = extend(lane.trajectory, log_density, step_size, inverse_mass, uniform, most)
         return lane._replace(trajectory=moved, count=lane.count + 1)
 
     number, (chosen, trial, _, _) = shared.density.x.shape[1], lane.inputs
@@ -311,10 +314,10 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
     is_trial = trial < number * len(chosen)
     tried = jnp.where(is_trial & (jnp.arange(len(chosen)) == split), choice, chosen)
 
-    def log_density_of_inputs(position):
+    def of_inputs(position):
         return shared.density.log_density(position, paths, sharpness, inputs=tried)
 
-    moved = extend(lane.trajectory, log_density_of_inputs, step_size, inverse_mass, uniform)
+    moved = extend(lane.trajectory, of_inputs, step_size, inverse_mass, uniform, most)
     # At its start a trajectory stays where it is, and what was found there is the density.
     inputs = _tried(lane.inputs, moved.draw.log_density, number, uniform[0])
     trajectory = jax.tree.map(partial(jnp.where, is_trial), lane.trajectory, moved)

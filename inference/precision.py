@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["as_float64", "cached_in_float64", "in_float32", "in_float64"]
+__all__ = ["as_float32", "as_float64", "cached_in_float64", "in_float32", "in_float64"]
 
 
 P = ParamSpec("P")
@@ -38,6 +39,16 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def as_float32(tree):
+    """Make NumPy arrays of a pytree's leaves, of single precision where they are no integers."""
+
+    def single(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return leaf.astype(np.float32) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
+    return jax.tree.map(single, tree)
 
 
 def cached_in_float64(function: Callable[[Any], R]) -> cached_property[R]:

@@ -18,6 +18,7 @@ posterior.
 import math
 from collections.abc import Callable
 from functools import cached_property
+from threading import RLock
 from typing import Any
 
 import jax
@@ -30,6 +31,8 @@ from numpyro.infer.util import potential_energy
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
 __all__ = ["SoftDensity"]
+
+_TRACING = RLock()  # NumPyro's handlers are on one stack for all threads
 
 
 @pytree_dataclass
@@ -85,8 +88,9 @@ class SoftDensity:
         """
         given, options = (paths, self.x, self.y, sharpness), {"inputs": inputs, "power": power}
         prior = -self.num_splits * math.log(self.x.shape[1]) if self.hard_inputs else 0.0
-        with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
-            energy: Any = potential_energy(self.model, given, options, self.coordinates(position))
+        coordinates = self.coordinates(position)
+        with _TRACING, jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
+            energy: Any = potential_energy(self.model, given, options, coordinates)
             return prior - energy
 
     def log_tempered(
@@ -165,7 +169,7 @@ class SoftDensity:
                     to = biject_to(site["fn"].support)
                     found[name] = to, to.inv(site["value"]).shape
 
-        with jax.numpy_rank_promotion("allow"):
+        with _TRACING, jax.numpy_rank_promotion("allow"):
             jax.eval_shape(run, jax.random.key(0))
         return found
 

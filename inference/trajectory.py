@@ -132,7 +132,8 @@ def extend(
     log_density: Callable[[jax.Array], jax.Array],
     step_size: jax.Array,
     inverse_mass: jax.Array,
-    uniform: tuple[jax.Array, jax.Array, jax.Array],
+    uniform: jax.Array,
+    most_doublings: Any = None,
 ) -> Trajectory:
     """Evaluate the start, or add the next point.
 
@@ -147,7 +148,9 @@ def extend(
     inverse_mass
         float [size]; diagonal.
     uniform
-        Three independent numbers from (0, 1).
+        float [3]; independent numbers from (0, 1).
+    most_doublings
+        After which it ends; default, and at most, those that it has room for.
     """
     old, is_start = trajectory, jnp.isnan(trajectory.start)
     step = jnp.where(is_start, 0.0, jnp.where(old.goes_right, step_size, -step_size))
@@ -181,7 +184,7 @@ def extend(
     momentum_sum = old.momentum_sum + subtree_sum
     doublings = old.doublings + is_whole
     has_turned = _turns(momenta[0], momenta[1], momentum_sum, inverse_mass)
-    is_full = doublings == len(old.first)
+    is_full = doublings >= (len(old.first) if most_doublings is None else most_doublings)
     begins = is_start | is_whole
     return Trajectory(
         position=jnp.where(at_end, position, old.position),

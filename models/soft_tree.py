@@ -80,15 +80,17 @@ def _reach(paths: Any, left: jax.Array) -> jax.Array:
 def _move_products(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     """Differentiate their logarithms: no product is taken twice, and none is divided by."""
     (paths, distance), (_, moved) = primals, tangents
-    left = jax.nn.sigmoid(distance)
+    left, splits = jax.nn.sigmoid(distance), range(paths.shape[1])
     reached = _reach(paths, left)
-    way = jnp.asarray(paths, left.dtype)[..., None]
-    # The logarithm of left changes by 1 - left, that of 1 - left by -left.
-    rates = [
-        (jnp.maximum(way[:, j], 0) - jnp.abs(way[:, j]) * left[j][None]) * moved[j][None]
-        for j in range(paths.shape[1])
+    way = jnp.asarray(paths, left.dtype)
+    on_left, above = jnp.maximum(way, 0), jnp.abs(way)
+    # The logarithm of left changes by 1 - left, that of 1 - left by -left. Leaf by leaf, as the
+    # transpose of this is one pass over the rows then.
+    changes = [
+        reached[k] * sum((on_left[k, j] - above[k, j] * left[j]) * moved[j] for j in splits)
+        for k in range(len(paths))
     ]
-    return reached, reached * sum(rates)
+    return reached, jnp.stack(changes)
 
 
 def _is_row(values: Any) -> bool:

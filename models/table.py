@@ -335,7 +335,7 @@ def _from_polars(series: Any) -> np.ndarray:
     if name == "Boolean":
         return _categories(series, ("False", "True"))
     if name == "Enum":
-        return _categories(series, tuple(series.cat.get_categories().to_list()))
+        return _categories(series, tuple(series.dtype.categories.to_list()))
     if name == "Categorical":
         return _categories(series, tuple(sorted(series.drop_nulls().unique().to_list())))
     if series.dtype.is_temporal():

@@ -39,7 +39,7 @@ X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=1, str
 model = dict(grid=9, max_depth=3, leaf=DirichletCategorical.symmetric(3, 0.1), random_state=0)
 
 start = time.perf_counter()
-flow = GFlowNetTreeClassifier(**model).fit(X, y)
+flow = GFlowNetTreeClassifier(steps=150, **model).fit(X, y)
 print(f"trained in {time.perf_counter() - start:.0f} s, compilation included")
 exact = ExactTreeClassifier(prior=flow.prior_, **model).fit(X, y)
 
@@ -146,7 +146,7 @@ assert (exact.predict(X_test) == flow.predict(X_test)).mean() > 0.96
 
 # %%
 start = time.perf_counter()
-policy = GFlowNetTreeClassifier(method="trajectory", steps=150, **model).fit(X, y)
+policy = GFlowNetTreeClassifier(method="trajectory", steps=100, **model).fit(X, y)
 print(f"trained in {time.perf_counter() - start:.0f} s, compilation included")
 size = policy.posterior_.weights.size
 print(

@@ -62,7 +62,7 @@ print(f"{grammar.num_subproblems:,} sets of rows, {grammar.num_productions:,} wa
 def hyperparameters():
     """Draw a tree prior and a leaf family."""
     alpha = numpyro.sample("alpha", dist.Beta(2.0, 1.0))  # how readily the root splits
-    noise = numpyro.sample("noise", dist.HalfNormal(1.0))  # sd within leaves
+    noise = numpyro.sample("noise", dist.LogNormal(-0.4, 0.4))  # sd within leaves
     alike = numpyro.sample("alike", dist.Gamma(2.0, 1.0))  # how alike the leaves' variances are
     leaf = NormalInverseGamma(0.0, 0.5, 1.0 + alike, alike * noise**2, centre=0.0)
     return DepthDecay(alpha, 1.0), leaf
@@ -79,16 +79,16 @@ def model(y=None):
 # are.
 
 # %%
-imagined = Predictive(model, num_samples=40)(jax.random.key(1))["y"]
+imagined = Predictive(model, num_samples=20)(jax.random.key(1))["y"]
 fig, ax = plt.subplots(figsize=(6.4, 3), layout="constrained")
 bins = np.linspace(-4, 4, 41)
-for i, one in enumerate(imagined[:40]):
+for i, one in enumerate(imagined):
     ax.hist(
         np.clip(one, -4, 4),
         bins,
         histtype="step",
         color=BLUE,
-        alpha=0.2,
+        alpha=0.35,
         density=True,
         label="prior predictive" if i == 0 else None,
     )
@@ -107,9 +107,9 @@ plt.show()
 
 # %%
 mcmc = MCMC(
-    NUTS(model),
-    num_warmup=100,
-    num_samples=150,
+    NUTS(model, max_tree_depth=4),
+    num_warmup=60,
+    num_samples=100,
     num_chains=2,
     chain_method="sequential",
     progress_bar=False,
@@ -152,7 +152,7 @@ def predictive_at(alpha, noise, alike):
     return ExactPosterior(grammar, DepthDecay(alpha, 1.0), leaf, y).predictive(X_test)
 
 
-chosen = np.linspace(0, len(after["alpha"]) - 1, 25).astype(int)
+chosen = np.linspace(0, len(after["alpha"]) - 1, 20).astype(int)
 mixtures = [
     predictive_at(*(float(after[name][i]) for name in ("alpha", "noise", "alike"))) for i in chosen
 ]
@@ -198,7 +198,7 @@ def sexes():
     numpyro.deterministic("one_tree", jax.nn.sigmoid(together - apart))
 
 
-mcmc = MCMC(NUTS(sexes), num_warmup=80, num_samples=150, progress_bar=False)
+mcmc = MCMC(NUTS(sexes, max_tree_depth=4), num_warmup=50, num_samples=80, progress_bar=False)
 mcmc.run(jax.random.key(3))
 one_tree = np.asarray(mcmc.get_samples()["one_tree"]).mean()
 print(f"probability that one tree serves all: {one_tree:.3f}")

@@ -31,8 +31,8 @@ def read_script(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def execute(script: Path) -> None:
-    """Run one notebook in its own folder and write it, with its outputs, beside the script."""
+def execute(script: Path) -> list[str]:
+    """Run one notebook in its own folder, write it beside the script, and say what it lacks."""
     notebook = read_script(script)
     NotebookClient(
         notebook,
@@ -46,6 +46,19 @@ def execute(script: Path) -> None:
     partial = script.with_suffix(".partial")
     nbformat.write(notebook, partial)
     os.replace(partial, script.with_suffix(".ipynb"))
+    return shortcomings(notebook)
+
+
+def shortcomings(notebook: nbformat.NotebookNode) -> list[str]:
+    """Say what an executed notebook lacks: each has a picture and asserts its conclusion."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    outputs = [output for cell in code for output in cell.outputs]
+    found = []
+    if not any("image/png" in output.get("data", {}) for output in outputs):
+        found.append("it has no picture")
+    if not any("assert " in cell.source for cell in code):
+        found.append("it asserts nothing")
+    return found
 
 
 def main(arguments: list[str]) -> int:
@@ -55,8 +68,9 @@ def main(arguments: list[str]) -> int:
     for script in scripts:
         start = time.perf_counter()
         try:
-            execute(script)
-            outcome = "executed"
+            lacks = execute(script)
+            failed += bool(lacks)
+            outcome = f"FAILED, {'; '.join(lacks)}" if lacks else "executed"
         except CellExecutionError as error:
             failed += 1
             outcome = f"FAILED\n{error}"

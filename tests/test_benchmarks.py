@@ -10,7 +10,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
-from benchmarks import exact, greedy_modal, metropolis, problems
+from benchmarks import amortised, amortised_problems, exact, greedy_modal, metropolis, problems
 from benchmarks.numpy_recursion import numpy_recursion
 
 
@@ -69,3 +69,23 @@ def test_metropolis_benchmark_measures_steps():
     assert speed.steps > 0
     assert 0 < speed.acceptance < 1
     assert speed.effective > 0
+
+
+@pytest.mark.slow
+def test_amortised_benchmark_prints_what_the_paper_does(capsys):
+    amortised.main(["figure4", "table7", "--seeds", "1", "--sets", "iris"])
+    printed = capsys.readouterr().out
+    assert "Figure 4, iris" in printed
+    (row,) = (line.split() for line in printed.splitlines() if line.startswith("  iris, 4 levels"))
+    assert row[-4:] == ["4.21", "0.0169", "4.29", "0.4468"]
+    assert all(float(seconds) > 0 for seconds in row[3:7])
+
+
+def test_amortised_divisions_have_the_papers_sizes():
+    """Rows to train on and to be judged by, as in its Table 8."""
+    for name, train, test in (("iris", 120, 30), ("wine", 142, 36), ("breast cancer", 455, 114)):
+        data = amortised_problems.divided(name, 1)
+        assert (len(data.y), len(data.y_test)) == (train, test)
+    data = amortised_problems.hidden_xor(3, "real", 0, (50, 20))
+    assert data.X.shape == (50, 5)
+    np.testing.assert_array_equal(data.y, (data.X[:, 0] != data.X[:, 1]).astype(int))

@@ -205,7 +205,7 @@ class Tempered(eqx.Module):
 
     def __getattr__(self, name):
         method = getattr(self.policy, name)
-        if name in ("encode", "context"):
+        if name in ("encode", "context", "undo"):  # which make no choices
             return method
         return lambda *arguments: method(*arguments) / self.temperature
 
@@ -224,26 +224,52 @@ def test_draws_at_a_temperature_have_the_tempered_law():
         assert p_value_of_draws(found, policy, 0.0, law) < ep.FALSE_ALARM  # the twin is not heated
 
 
-def check_judgement(found, policy, made):
+def check_judgement(made_of, policy, made):
     """What is looked up for all steps at once is what was noted when they were made."""
     number = int(np.asarray(made.decides).sum())
     for room in (number, number + 7):
-        again = jax.jit(judged, static_argnums=3)(found.construction, policy, made, room)
+        again = jax.jit(judged, static_argnums=3)(made_of, policy, made, room)
         for name in ("log_forward", "log_stop"):
             own, other = (np.asarray(getattr(each, name)) for each in (made, again))
             seen = np.asarray(made.decides if name == "log_forward" else made.is_reached)
             np.testing.assert_allclose(own[seen], other[seen], atol=1e-5)
 
 
-@pytest.mark.parametrize("sees_all_leaves", [True, False])
+@pytest.mark.parametrize("sees_all_leaves", slow_but([True], [True, False]))
 def test_trajectories_are_judged_as_they_were_made(sees_all_leaves):
     with jax.enable_x64(True):
         found = enumerated()
         policy = path_policy(found, sees_all_leaves=sees_all_leaves)
         made = rolled_out(ep.key(5), found.construction, policy, 0.3, num_trees=200)
-        check_judgement(found, policy, made)
+        check_judgement(found.construction, policy, made)
         with pytest.raises(AssertionError):  # the twin forgets what was masked
-            check_judgement(found, policy, made._replace(cuts=jnp.ones_like(made.cuts)))
+            check_judgement(
+                found.construction, policy, made._replace(cuts=jnp.ones_like(made.cuts))
+            )
+
+
+@pytest.mark.slow
+def test_the_last_trees_are_made_as_they_would_be_with_the_others(monkeypatch):
+    """They are made by themselves where trees may be large; the twin gives them other numbers."""
+    _, made_of, _ = of_iris(1, max_depth=4, grid=9)
+    with jax.enable_x64(True):
+        policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts, num_hidden=16)
+
+        def made(seed=1):
+            draw = jax.jit(lambda key: roll_out(key, made_of, policy, 0.5, num_drawn=64))
+            return draw(ep.key(seed))
+
+        apart = made()
+        assert 0 < (apart.num_splits > 5).sum() < 16
+        monkeypatch.setattr(rollout, "_LONG", 1000)
+        together, other = made(), made(2)
+        check_judgement(made_of, policy, apart)
+        said = [
+            (m.trees.shape, m.trees.rows, m.log_forward, m.log_weights) for m in (apart, together)
+        ]
+    for own, expected in zip(*map(jax.tree.leaves, said), strict=True):
+        np.testing.assert_allclose(own, expected, atol=1e-5)
+    assert (apart.num_splits != other.num_splits).any()
 
 
 def test_masked_moves_have_probability_zero():

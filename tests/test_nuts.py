@@ -162,6 +162,7 @@ def test_stuck_chains_restart_from_others(one_split):
         ({"h_final": np.nan}, "h_final must be a positive number"),
         ({"target_acceptance": 1.0}, "target_acceptance must lie"),
         ({"max_doublings": 1.5}, "max_doublings must be an integer"),
+        ({"early_doublings": 0}, "early_doublings must be an integer"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

@@ -5,8 +5,8 @@ steps, and their last steps are the centres of importance samples. That estimate
 wherever chains have got to, but where they missed the main mode it is almost surely far too low. So
 a topology is left after the pilot only if the estimate, three standard errors and some nats for
 what may have been missed do not reach the least share of the weight. In the second stage new chains
-from the prior warm up in full. As soon as splits are sharp, those in modes of negligible mass begin
-again, and if that does not help they go where another chain is.
+from the prior warm up in full. As soon as splits are sharp, those in modes of negligible mass go
+where another chain is; where these are most of the chains, they first begin again.
 
 References
 ----------

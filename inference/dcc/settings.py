@@ -48,7 +48,7 @@ class DCC:
     least_share
         A topology is left after the pilot if it cannot reach this share of the weight.
     restarts
-        How often stuck chains begin again.
+        How often stuck chains begin again where more than three quarters of the chains are.
     """
 
     model: Callable[..., None]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bdtppl.inference.gflownet.rollout import Trajectories
+from bdtppl.inference.gflownet.trajectories import Trajectories
 
 __all__ = ["BALANCES", "Balance"]
 

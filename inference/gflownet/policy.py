@@ -85,15 +85,15 @@ class _Context(NamedTuple):
 
 
 class PathPolicy(eqx.Module):
-    """Two multilayer perceptrons over sets of paths; h hidden units.
+    """Two multilayer perceptrons of three hidden layers over sets of paths; h hidden units.
 
     The first layer of a path sums one vector for each rule and side on it, so neither the order of
     leaves nor that of the rules above one matters. Cuts of a feature that has many lie between
-    knots, whose vectors they share. A second layer makes the code of the leaf, a third one reads it
-    for the leaf's features and cuts. The termination network reads the sum of the codes of all
-    leaves. With a uniform backward policy, flows couple the subtrees of a tree, which no score of
-    each leaf alone represents beyond two levels of splits, so the action network reads that sum as
-    well.
+    knots, whose vectors they share. A second layer makes the code of the leaf. The action network's
+    third one reads it for the leaf's features and, told the feature, for its cuts; the termination
+    network's reads the sum of the codes of all leaves. With a uniform backward policy, flows couple
+    the subtrees of a tree, which no score of each leaf alone represents beyond two levels of
+    splits, so the action network reads what is made of that sum as well.
 
     Attributes
     ----------
@@ -108,13 +108,13 @@ class PathPolicy(eqx.Module):
     path: eqx.nn.Linear
     key: eqx.nn.Linear
     pooled: eqx.nn.Linear
-    termination: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    termination: eqx.nn.Linear
     mixed: eqx.nn.Linear
     query: eqx.nn.Linear
     action: eqx.nn.Linear
     feature: eqx.nn.Linear
     feature_code: eqx.nn.Linear
-    cut: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    cut: eqx.nn.Linear
     last: eqx.nn.Linear | None
     num_cuts: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
@@ -158,13 +158,13 @@ class PathPolicy(eqx.Module):
         self.path = linear(h, h)
         self.key = linear(h, _KEY_SIZE)
         self.pooled = linear(h, h)
-        self.termination = linear(h, h), linear(h, 1)
+        self.termination = linear(h, 1)
         self.mixed = linear(h, h)
         self.query = linear(h, _KEY_SIZE)
         self.action = linear(h, h)
         self.feature = linear(h, num_features)
         self.feature_code = linear(num_features, h)
-        self.cut = linear(h, h), linear(h, num_cuts)
+        self.cut = linear(h, num_cuts)
         self.last = linear(h, 1) if learns_backward else None
         self.sees_all_leaves = sees_all_leaves
 
@@ -188,9 +188,7 @@ class PathPolicy(eqx.Module):
     def context(self, pooled: _Codes) -> _Context:
         """Contexts of trees."""
         together = relu(_of(self.pooled, pooled.hidden))
-        hidden, last = self.termination
-        stop = _of(last, relu(_of(hidden, together)))[:, 0]
-        return _Context(stop, together * self.sees_all_leaves)
+        return _Context(_of(self.termination, together)[:, 0], together * self.sees_all_leaves)
 
     def stop(self, context: _Context) -> jax.Array:
         """Logits of stopping."""
@@ -201,18 +199,17 @@ class PathPolicy(eqx.Module):
         return jnp.einsum("ba,bka->bk", _of(self.query, context.action), codes.key)
 
     def _action(self, code: _Codes, context: _Context) -> jax.Array:
-        return relu(_of(self.action, code.hidden) + _of(self.mixed, context.action))
+        return _of(self.action, code.hidden) + _of(self.mixed, context.action)
 
     def features(self, code: _Codes, context: _Context) -> jax.Array:
         """Logits of the feature."""
-        return _of(self.feature, self._action(code, context))
+        return _of(self.feature, relu(self._action(code, context)))
 
     def cuts(self, code: _Codes, context: _Context, feature: jax.Array) -> jax.Array:
         """Logits of the cut, given the feature."""
-        first, second = self.cut
         of_feature = jax.nn.one_hot(feature, self.feature.weight.shape[0], dtype=jnp.float32)
-        hidden = _of(first, self._action(code, context)) + _of(self.feature_code, of_feature)
-        return _of(second, relu(hidden))
+        hidden = self._action(code, context) + _of(self.feature_code, of_feature)
+        return _of(self.cut, relu(hidden))
 
     def undo(self, codes: _Codes) -> jax.Array | None:
         """Logits of undoing the splits above left children."""

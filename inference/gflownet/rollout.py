@@ -21,78 +21,39 @@ from bdtppl.inference.gflownet.construction import (
     split_leaf,
 )
 from bdtppl.inference.gflownet.policy import Policy, log_choices, log_stop_and_go
+from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints, open_slots
 from bdtppl.inference.metropolis.growth import draw
 from bdtppl.inference.shapes import Shape
 
-__all__ = ["Trajectories", "judged", "log_joints", "roll_out", "undo_logits"]
+__all__ = ["judged", "roll_out", "undo_logits"]
 
 _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
 
+_FEW = 4  # what part of the trees the last ones are that are still being made
+_LONG = 8  # splits of a tree from which on it is worth it to make these by themselves
+
 Pick = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-class Trajectories(NamedTuple):
-    """Trees of b trajectories of at most T splits, and what is known along the way.
+class _Steps(NamedTuple):
+    """What is noted down of each step; arrays [b, T, ...]."""
 
-    Attributes
-    ----------
-    trees
-        The trees, their slots in the order of their making.
-    features, cuts
-        bool [b, T, F] and [b, T, C]; what was available to the leaf that was split, and to the
-        feature that it was split on.
-    log_forward, log_backward
-        float64 [b, T]; log probabilities of each split, and of undoing it first; 0 beyond the last
-        one.
-    log_stop
-        float64 [b, T + 1]; log probability of stopping before each split and after the last one.
-    log_joint
-        float64 [b, T + 1]; log prior weight plus log likelihood of the tree there.
-    """
+    features: jax.Array
+    cuts: jax.Array
+    log_forward: jax.Array
+    log_stop: jax.Array
+
+
+class _Making(NamedTuple):
+    """Trees that are being made; all arrays [b, ...]."""
 
     trees: Partial
-    features: jax.Array
-    cuts: jax.Array
-    log_forward: jax.Array
-    log_backward: jax.Array
-    log_stop: jax.Array
-    log_joint: jax.Array
-
-    @property
-    def num_splits(self) -> jax.Array:
-        """Splits of each trajectory, int32 [b]."""
-        return self.trees.shape.size // 2
-
-    @property
-    def is_reached(self) -> jax.Array:
-        """Whether a trajectory has a tree of that many splits, bool [b, T + 1]."""
-        return jnp.arange(self.log_stop.shape[1])[None] <= self.num_splits[:, None]
-
-    @property
-    def decides(self) -> jax.Array:
-        """Whether the policy has had to choose what to do with that tree, bool [b, T]."""
-        return self.is_reached[:, :-1]  # a tree without room stops
-
-    @property
-    def log_potentials(self) -> jax.Array:
-        """Log of Z according to each tree on the way, float64 [b, T + 1]."""
-        so_far = jnp.cumsum(self.log_backward - self.log_forward, axis=1)
-        return self.log_joint - self.log_stop + jnp.pad(so_far, ((0, 0), (1, 0)))
-
-    @property
-    def log_weights(self) -> jax.Array:
-        """Log importance weights of the trajectories, float64 [b]: their weights' mean is Z."""
-        return jnp.take_along_axis(self.log_potentials, self.num_splits[:, None], axis=1)[:, 0]
-
-
-class _Steps(NamedTuple):
-    """What is noted down, step by step; [T, b, ...]."""
-
-    features: jax.Array
-    cuts: jax.Array
-    log_forward: jax.Array
-    log_stop: jax.Array
+    codes: Any  # [b, k, ...]
+    is_going: jax.Array  # bool [b]
+    wanted: jax.Array  # int32 [b, T, 4]
+    uniform: jax.Array  # float64 [b, T, 5]
+    noted: _Steps
 
 
 def roll_out(
@@ -127,53 +88,86 @@ def roll_out(
         drawn. The log joint of one with a rule that is not available is -inf.
     """
     wanted = _wanted(construction, num_drawn, given)
-    most, num_choices, num_trees = wanted.shape
-    uniform = jax.random.uniform(rng_key, (most, 1 + num_choices, num_trees))
-    tree, trees = jnp.arange(num_trees), begin(construction, num_trees)
-    codes = jax.tree.map(
-        lambda a: jnp.broadcast_to(a[:, None], (num_trees, construction.capacity, *a.shape[1:])),
-        policy.encode(trees.paths[:1, 0]),
+    num_trees, most, num_choices = wanted.shape
+    trees = begin(construction, num_trees)
+    made = _Making(
+        trees,
+        jax.tree.map(
+            lambda a: jnp.broadcast_to(a[:, None], (*trees.shape.rule.shape, *a.shape[1:])),
+            policy.encode(trees.paths[:1, 0]),
+        ),
+        jnp.ones(num_trees, bool),
+        wanted,
+        jax.random.uniform(rng_key, (num_trees, most, 1 + num_choices)),
+        _Steps(
+            jnp.zeros((num_trees, most, construction.num_features), bool),
+            jnp.zeros((num_trees, most, construction.num_cuts), bool),
+            *jnp.zeros((2, num_trees, most)),
+        ),
     )
 
-    def step(carry):
-        i, trees, codes, is_going, noted = carry
-        is_open = trees.shape.is_leaf
-        growable = is_open & (trees.terms.has_rule > 0)
-        pooled = _pooled(codes, is_open[:, None], lambda a: a[:, 0])
-        rules_of: list[Any] = []
+    def make(start, made: _Making, num_left: int):
+        """Go on until so few trees are left."""
 
-        def offer(slot):
-            found, rules = offered(construction, trees, slot)
-            rules_of.append(found)
-            return rules.any(axis=2), lambda feature: rules[tree, feature]
+        def step(carry):
+            i, made = carry
+            return i + 1, _step(construction, policy, epsilon, temperature, i, made)
 
-        explores = uniform[i, -1] < epsilon
-        pick = _picker(wanted[i], uniform[i, :-1], explores, temperature)
-        (go, slot, feature, cut), own = _decide(policy, codes, tree, pooled, growable, offer, pick)
-        is_going &= go == 1
-        rule = jnp.maximum(construction.rule[feature, cut], 0)
-        trees = split_leaf(construction, trees, is_going, slot, rules_of[0], rule)
-        own = own._replace(log_forward=jnp.where(is_going, own.log_forward, 0.0))
-        noted = jax.tree.map(lambda all_steps, new: all_steps.at[i].set(new), noted, own)
-        return i + 1, trees, _with_children(policy, codes, trees, 2 * i + 1), is_going, noted
+        def goes_on(carry):
+            i, made = carry
+            return (i < most) & (made.is_going.sum() > num_left)
 
-    noted = _Steps(
-        jnp.zeros((most, num_trees, construction.num_features), bool),
-        jnp.zeros((most, num_trees, construction.num_cuts), bool),
-        *jnp.zeros((2, most, num_trees)),
-    )
-    carry = jnp.int32(0), trees, codes, jnp.ones(num_trees, bool), noted
-    carry = lax.while_loop(lambda carry: (carry[0] < most) & carry[3].any(), step, carry)
-    _, trees, codes, _, noted = carry
-    noted = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), noted)
+        return lax.while_loop(goes_on, step, (start, made))
+
+    few = num_trees // _FEW
+    if most < _LONG or few == 0:
+        _, made = make(jnp.int32(0), made, 0)
+    else:  # most trees are small: the few large ones are brought to their end by themselves
+        step, made = make(jnp.int32(0), made, few)
+        (own,) = jnp.nonzero(made.is_going, size=few, fill_value=num_trees)
+        rest = jax.tree.map(lambda a: a[own], made)
+        rest = rest._replace(is_going=rest.is_going & (own < num_trees))
+        _, rest = make(step, rest, 0)
+        made = jax.tree.map(lambda a, new: a.at[own].set(new, mode="drop"), made, rest)
+    trees, noted = made.trees, made.noted
     return Trajectories(
         trees,
         noted.features,
         noted.cuts,
         noted.log_forward,
-        log_backward(trees.shape, _undo_logits(policy, trees.shape, codes)),
+        log_backward(trees.shape, _undo_logits(policy, trees.shape, made.codes)),
         jnp.pad(noted.log_stop, ((0, 0), (0, 1))),  # a tree without room stops
         log_joints(trees, trees.terms.leaf_score),
+    )
+
+
+def _step(construction, policy: Policy, epsilon, temperature, i: jax.Array, made: _Making):
+    """Stop, or split a leaf of each tree that goes on."""
+    trees, tree = made.trees, jnp.arange(len(made.is_going))
+    is_open = trees.shape.is_leaf
+    growable = is_open & (trees.terms.has_rule > 0)
+    pooled = _pooled(made.codes, is_open[:, None], lambda a: a[:, 0])
+    found_of: list[Any] = []
+
+    def offer(slot):
+        found, rules = offered(construction, trees, slot)
+        found_of.append(found)
+        return rules.any(axis=2), lambda feature: rules[tree, feature]
+
+    uniform = made.uniform[:, i]
+    explores = uniform[:, -1] < epsilon
+    pick = _picker(made.wanted[:, i], uniform, explores, temperature)
+    chosen, own = _decide(policy, made.codes, tree, pooled, growable, offer, pick)
+    go, slot, feature, cut = chosen
+    is_going = made.is_going & (go == 1)
+    rule = jnp.maximum(construction.rule[feature, cut], 0)
+    trees = split_leaf(construction, trees, is_going, slot, found_of[0], rule)
+    own = own._replace(log_forward=jnp.where(is_going, own.log_forward, 0.0))
+    return made._replace(
+        trees=trees,
+        codes=_with_children(policy, made.codes, trees, 2 * i + 1),
+        is_going=is_going,
+        noted=jax.tree.map(lambda steps, new: steps.at[:, i].set(new), made.noted, own),
     )
 
 
@@ -205,10 +199,10 @@ def judged(
         ),
         policy.encode(made.trees.paths[own, slot]),
     )
-    is_open = _is_open(shape)[:, :-1]
+    is_open = open_slots(shape)[:, :-1]
     pooled = _pooled(codes, is_open, lambda a: a[tree, step])
     growable = is_open[tree, step] & (made.trees.terms.has_rule[tree] > 0)
-    wanted = _wanted(construction, 0, shape)[step, :, tree].T
+    wanted = _wanted(construction, 0, shape)[tree, step]
     _, noted = _decide(
         policy,
         codes,
@@ -216,7 +210,7 @@ def judged(
         pooled,
         growable,
         lambda slot: (made.features[tree, step], lambda feature: made.cuts[tree, step]),
-        lambda choice, log_p, is_available: (wanted[choice], _at(wanted[choice], log_p)),
+        lambda choice, log_p, is_available: (wanted[:, choice], _at(wanted[:, choice], log_p)),
     )
     is_split = step < made.num_splits[tree]
     log_forward = jnp.where(is_split, noted.log_forward, 0.0)
@@ -278,7 +272,7 @@ def _undo_logits(policy: Policy, shape: Shape, codes) -> jax.Array | None:
 
 
 def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperature: float) -> Pick:
-    """Make a choice: as it is wanted, int32 [4, b], or drawn, uniformly where a tree explores.
+    """Make a choice: as it is wanted, int32 [b, 4], or drawn, uniformly where a tree explores.
 
     A choice is told by its number, the log probabilities [b, items] and what is available; the item
     and its log probability are returned.
@@ -287,25 +281,25 @@ def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperat
     def pick(choice, log_probabilities, is_available):
         flat = jnp.where(is_available, 0.0, -jnp.inf).astype(log_probabilities.dtype)
         law = jnp.where(explores[:, None], flat, log_probabilities / temperature)
-        drawn = draw(law, uniform[choice])
-        item = jnp.where(wanted[choice] == _ANY, drawn, wanted[choice])
+        drawn = draw(law, uniform[:, choice])
+        item = jnp.where(wanted[:, choice] == _ANY, drawn, wanted[:, choice])
         return item, _at(item, log_probabilities)
 
     return pick
 
 
 def _wanted(construction: Construction, num_drawn: int, given: Shape | None) -> jax.Array:
-    """Tell what each step is to choose, int32 [T, 4, b]; `_ANY` where it is drawn."""
+    """Tell what each step is to choose, int32 [b, T, 4]; `_ANY` where it is drawn."""
     most = construction.num_splits
-    drawn = jnp.full((most, 4, num_drawn), _ANY, jnp.int32)
+    drawn = jnp.full((num_drawn, most, 4), _ANY, jnp.int32)
     if given is None:
         return drawn
-    is_own = steps_of_splits(given)[None] == jnp.arange(most)[:, None, None]
+    is_own = steps_of_splits(given)[:, None] == jnp.arange(most)[None, :, None]
     slot = jnp.argmax(is_own, axis=2)
-    rule = jnp.maximum(given.rule[jnp.arange(len(given.size))[None], slot], 0)
+    rule = jnp.maximum(jnp.take_along_axis(given.rule, slot, axis=1), 0)
     go, feature, cut = is_own.any(axis=2), construction.feature[rule], construction.cut[rule]
-    chosen = jnp.stack([jnp.int32(each) for each in (go, slot, feature, cut)], axis=1)
-    return jnp.concatenate([drawn, chosen], axis=2)
+    chosen = jnp.stack([jnp.int32(each) for each in (go, slot, feature, cut)], axis=2)
+    return jnp.concatenate([drawn, chosen])
 
 
 def _with_children(policy: Policy, codes, trees: Partial, first: jax.Array):
@@ -319,23 +313,3 @@ def _with_children(policy: Policy, codes, trees: Partial, first: jax.Array):
         codes,
         new,
     )
-
-
-def _is_open(shape: Shape) -> jax.Array:
-    """Leaves of each tree on the way, bool [b, T + 1, k]."""
-    slot, step = jnp.arange(shape.capacity)[None, None], _steps(shape)
-    is_made = shape.is_used[:, None] & ((slot + 1) // 2 <= step)
-    return is_made & (step <= steps_of_splits(shape)[:, None])
-
-
-def _steps(shape: Shape) -> jax.Array:
-    return jnp.arange(shape.capacity // 2 + 1)[None, :, None]
-
-
-def log_joints(trees: Partial, leaf_score: jax.Array) -> jax.Array:
-    """Log joint of each tree on the way, float64 [b, T + 1], by what its leaves score, [b, k]."""
-    shape, terms = trees.shape, trees.terms
-    log_leaf = (terms.log_stop + leaf_score)[:, None]
-    is_split = shape.is_split[:, None] & (steps_of_splits(shape)[:, None] < _steps(shape))
-    log_rule = jnp.where(is_split, terms.log_rule[:, None], 0.0)
-    return jnp.where(_is_open(shape), log_leaf, log_rule).sum(axis=2)

@@ -15,21 +15,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.scipy.special import logsumexp
 
+from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.gflownet.backward import reordered
 from bdtppl.inference.gflownet.balance import BALANCES
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.replay import Buffer, empty, recall, remember
 from bdtppl.inference.gflownet.reward import rewards
-from bdtppl.inference.gflownet.rollout import Trajectories, judged, roll_out
+from bdtppl.inference.gflownet.rollout import judged, roll_out
+from bdtppl.inference.gflownet.trajectories import Trajectories
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
 
 __all__ = ["Info", "Learner", "Settings", "begin", "train"]
 
 _CHUNK = 20  # steps between two tellings of progress
+_USUAL = 4  # decisions of a trajectory that there is always room for
 
 
 @dataclass(frozen=True)
@@ -176,31 +178,25 @@ class Info(NamedTuple):
 def begin(
     rng_key: jax.Array, construction: Construction, policy: Policy, settings: Settings
 ) -> Learner:
-    """Start at a policy; log Z starts at what trajectories of this policy estimate."""
-    return _begin(rng_key, construction, policy, settings=settings)
+    """Start at a policy; log Z starts at what the trajectories of a step estimate."""
+    buffer, start = empty(settings.buffer_size, construction.capacity), jnp.float64(0)
+    weights = Parameters(eqx.filter(policy, eqx.is_inexact_array), start)
+    learner = Learner(policy, start, settings.optimiser.init(weights), buffer, jnp.int32(0))
+    made, _ = _make(rng_key, construction, learner, settings=settings)
+    log_weights = np.asarray(made.log_weights)[: settings.num_forward]
+    return learner._replace(log_z=jnp.float64(log_mean(log_weights)[0]))
 
 
 @partial(jax.jit, static_argnames="settings")
-def _begin(rng_key, construction, policy, *, settings: Settings) -> Learner:
-    log_weights = roll_out(
-        rng_key, construction, policy, num_drawn=settings.num_forward
-    ).log_weights
-    log_z = logsumexp(log_weights) - jnp.log(float(settings.num_forward))
-    learned = Parameters(eqx.filter(policy, eqx.is_inexact_array), log_z)
-    buffer = empty(settings.buffer_size, construction.capacity)
-    return Learner(policy, log_z, settings.optimiser.init(learned), buffer, jnp.int32(0))
-
-
-@partial(jax.jit, static_argnames="settings")
-def _make(rng_key, construction, learner, *, settings: Settings) -> Trajectories:
-    """Make the trajectories of a step."""
-    key_draw, key_recall, key_order = jax.random.split(jax.random.fold_in(rng_key, learner.step), 3)
+def _make(rng_key, construction, learner, *, settings: Settings) -> tuple[Trajectories, jax.Array]:
+    """Make the trajectories of a step; also the number of their decisions."""
+    key_draw, key_recall, key_order, _ = _keys(rng_key, learner)
     done = learner.step / settings.num_steps
     epsilon = settings.epsilon + (settings.last_epsilon - settings.epsilon) * done
     given, number = None, settings.num_forward
     if settings.num_replayed:
         given = reordered(key_order, recall(key_recall, learner.buffer, settings.num_replayed))
-    return roll_out(
+    made = roll_out(
         key_draw,
         construction,
         learner.policy,
@@ -209,6 +205,11 @@ def _make(rng_key, construction, learner, *, settings: Settings) -> Trajectories
         num_drawn=number,
         given=given,
     )
+    return made, made.decides.sum()
+
+
+def _keys(rng_key, learner) -> jax.Array:
+    return jax.random.split(jax.random.fold_in(rng_key, learner.step), 4)
 
 
 @partial(jax.jit, static_argnames=("settings", "num_decisions"))
@@ -225,7 +226,7 @@ def _learn(
     temperature = settings.reward_temperature ** (1 - 2 * learner.step / settings.num_steps)
     weighed = made._replace(
         log_joint=rewards(
-            jax.random.fold_in(rng_key, learner.step),
+            _keys(rng_key, learner)[3],
             construction,
             made,
             jnp.maximum(temperature, 1.0),
@@ -258,11 +259,11 @@ def _learn(
 
 def _step(rng_key, construction, learner, settings: Settings) -> tuple[Learner, Info]:
     """Draw trajectories and learn from them."""
-    key_make, key_learn = jax.random.split(rng_key)
-    made = _make(key_make, construction, learner, settings=settings)
-    number, most = int(np.asarray(made.decides).sum()), made.decides.size
-    size = min(padded_size(number), most)  # few sizes are compiled
-    return _learn(key_learn, construction, learner, made, settings=settings, num_decisions=size)
+    made, number = _make(rng_key, construction, learner, settings=settings)
+    num_trees, most = made.log_forward.shape
+    # Few sizes are compiled.
+    room = min(max(padded_size(int(number)), _USUAL * num_trees), most * num_trees)
+    return _learn(rng_key, construction, learner, made, settings=settings, num_decisions=room)
 
 
 @in_float64

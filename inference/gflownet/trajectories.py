@@ -1,0 +1,92 @@
+"""Trees on the way to their last split, and what is known of each of them.
+
+References
+----------
+Malkin, Jain, Bengio, Sun and Bengio 2022, Trajectory balance: improved credit assignment in
+GFlowNets.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bdtppl.inference.gflownet.backward import steps_of_splits
+from bdtppl.inference.gflownet.construction import Partial
+from bdtppl.inference.shapes import Shape
+
+__all__ = ["Trajectories", "log_joints", "open_slots"]
+
+
+class Trajectories(NamedTuple):
+    """Trees of b trajectories of at most T splits, and what is known along the way.
+
+    Attributes
+    ----------
+    trees
+        The trees, their slots in the order of their making.
+    features, cuts
+        bool [b, T, F] and [b, T, C]; what was available to the leaf that was split, and to the
+        feature that it was split on.
+    log_forward, log_backward
+        float64 [b, T]; log probabilities of each split, and of undoing it first; 0 beyond the last
+        one.
+    log_stop
+        float64 [b, T + 1]; log probability of stopping before each split and after the last one.
+    log_joint
+        float64 [b, T + 1]; log prior weight plus log likelihood of the tree there.
+    """
+
+    trees: Partial
+    features: jax.Array
+    cuts: jax.Array
+    log_forward: jax.Array
+    log_backward: jax.Array
+    log_stop: jax.Array
+    log_joint: jax.Array
+
+    @property
+    def num_splits(self) -> jax.Array:
+        """Splits of each trajectory, int32 [b]."""
+        return self.trees.shape.size // 2
+
+    @property
+    def is_reached(self) -> jax.Array:
+        """Whether a trajectory has a tree of that many splits, bool [b, T + 1]."""
+        return jnp.arange(self.log_stop.shape[1])[None] <= self.num_splits[:, None]
+
+    @property
+    def decides(self) -> jax.Array:
+        """Whether the policy has had to choose what to do with that tree, bool [b, T]."""
+        return self.is_reached[:, :-1]  # a tree without room stops
+
+    @property
+    def log_potentials(self) -> jax.Array:
+        """Log of Z according to each tree on the way, float64 [b, T + 1]."""
+        so_far = jnp.cumsum(self.log_backward - self.log_forward, axis=1)
+        return self.log_joint - self.log_stop + jnp.pad(so_far, ((0, 0), (1, 0)))
+
+    @property
+    def log_weights(self) -> jax.Array:
+        """Log importance weights of the trajectories, float64 [b]: their weights' mean is Z."""
+        return jnp.take_along_axis(self.log_potentials, self.num_splits[:, None], axis=1)[:, 0]
+
+
+def open_slots(shape: Shape) -> jax.Array:
+    """Leaves of each tree on the way, bool [b, T + 1, k]."""
+    slot, step = jnp.arange(shape.capacity)[None, None], _steps(shape)
+    is_made = shape.is_used[:, None] & ((slot + 1) // 2 <= step)
+    return is_made & (step <= steps_of_splits(shape)[:, None])
+
+
+def _steps(shape: Shape) -> jax.Array:
+    return jnp.arange(shape.capacity // 2 + 1)[None, :, None]
+
+
+def log_joints(trees: Partial, leaf_score: jax.Array) -> jax.Array:
+    """Log joint of each tree on the way, float64 [b, T + 1], by what its leaves score, [b, k]."""
+    shape, terms = trees.shape, trees.terms
+    log_leaf = (terms.log_stop + leaf_score)[:, None]
+    is_split = shape.is_split[:, None] & (steps_of_splits(shape)[:, None] < _steps(shape))
+    log_rule = jnp.where(is_split, terms.log_rule[:, None], 0.0)
+    return jnp.where(open_slots(shape), log_leaf, log_rule).sum(axis=2)
