@@ -318,6 +318,7 @@ def test_predict_gives_intervals(regressor, trees, monkeypatch):
     np.testing.assert_allclose(found, model.predict_interval({"age": age}, 0.5), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_predict_finds_columns_by_position_for_a_model_without_names(tmp_path):
     X, y = np.array([[0.0, 5], [1, 6], [2, 5], [3, 6]] * 3), np.array([0, 0, 1, 1] * 3)
     model = bdtppl.ExactTreeClassifier().fit(X, y)
@@ -624,6 +625,7 @@ def test_every_proposal_of_a_chain_is_offered():
 # ------------------------------------------------------------------------------ prior, data sets
 
 
+@pytest.mark.slow
 def test_prior_draws_trees_of_simulated_columns(tmp_path):
     arguments = ["prior", "--prior", "depth-decay:alpha=0.5,beta=1", "--draws", 400, "--grid", 3]
     result = run(*arguments, "--show", 2, "--out", tmp_path)

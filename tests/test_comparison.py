@@ -145,6 +145,7 @@ def scaled() -> TransformedTargetRegressor:
     return TransformedTargetRegressor(inner, transformer=StandardScaler()).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_scaled_targets_are_compared_in_their_own_units(regressors, scaled):
     """The default leaf goes with the scale of y, so standardising changes no density of y."""
     found = compare({"plain": regressors["exact"], "scaled": scaled}, X, Y, cv=FOLDS)

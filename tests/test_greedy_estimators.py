@@ -178,7 +178,11 @@ def test_the_lower_bound_lies_below_the_log_evidence(num_roots, prior):
 
 
 @pytest.mark.parametrize(
-    "options", [{"prior": LeafPenalty(2.0)}, {"smoothing": 0.1}, {"split_precision": 0.1}]
+    "options",
+    slow_but(
+        [{"smoothing": 0.1}],
+        [{"prior": LeafPenalty(2.0)}, {"smoothing": 0.1}, {"split_precision": 0.1}],
+    ),
 )
 def test_a_bound_that_does_not_hold_is_not_given(options):
     X, y = load_iris(return_X_y=True)
@@ -225,6 +229,7 @@ def test_rows_are_explained_by_the_rules_on_their_path():
     assert len(exact.explain(X)) == 150
 
 
+@pytest.mark.slow
 def test_looking_ahead_and_pruning_are_parameters():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (200, 8)).astype(float)

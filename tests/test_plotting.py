@@ -158,6 +158,7 @@ def test_real_leaves_show_the_student_t_of_their_rows_on_one_scale():
     assert legend_labels(ax) == ["predictive mean", "90 % predictive interval"]
 
 
+@pytest.mark.slow
 def test_bars_of_one_leaf_lie_under_its_branch_in_the_axes_inside():
     model = GivenTrees([comb([0.5, 1.5, 2.5])], np.arange(4.0)[:, None], np.arange(4.0))
     ax = plot_tree(model)
@@ -516,6 +517,7 @@ def test_narrow_bands_lie_on_wide_ones_and_are_darker(one_column):
     np.testing.assert_allclose(legend, [band.get_facecolor()[0] for band in bands])
 
 
+@pytest.mark.slow
 def test_each_figure_predicts_once(one_column, three_columns, monkeypatch):
     calls = []
 

@@ -11,6 +11,7 @@ from jax.scipy.special import expit
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import log_density
 from scipy import stats
+from tiers import slow_but
 
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression, leaf_probabilities
@@ -50,7 +51,7 @@ def walked(code, distance):
     return walk(0, 1.0)[1]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.code)
+@pytest.mark.parametrize("shape", slow_but(SHAPES[-1:], SHAPES), ids=lambda shape: shape.code)
 def test_probabilities_of_leaves(shape):
     direction, threshold = splits(shape)
     found = leaf_probabilities(shape.paths, X, jnp.asarray(direction), jnp.asarray(threshold), 0.3)
@@ -110,7 +111,10 @@ def regression_values(shape, by_leaf=False):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"noise_on": "sd"}, {"by_leaf": True}, {"degrees_of_freedom": 4.0}],
+    slow_but(
+        [{}, {"by_leaf": True}],
+        [{}, {"noise_on": "sd"}, {"by_leaf": True}, {"degrees_of_freedom": 4.0}],
+    ),
     ids=["variance", "sd", "by leaf", "student"],
 )
 def test_regression_is_equation_9_with_its_priors(options):

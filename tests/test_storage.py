@@ -601,7 +601,7 @@ def test_a_fresh_process_gives_the_same_bits(task, tmp_path):
     _require_same_answers(model, rows, tmp_path)
 
 
-@pytest.mark.parametrize("name", slow_but(("MetropolisTreeClassifier",), FITS))
+@pytest.mark.parametrize("name", slow_but((), FITS))
 def test_every_estimator_predicts_the_same_bits_in_a_fresh_process(name, tmp_path):
     model = fitted(name)
     model.save(tmp_path / "model")
