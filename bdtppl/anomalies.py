@@ -11,7 +11,7 @@ H.2; Shenkar and Wolf 2022, Anomaly detection for tabular data with internal con
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -170,7 +170,9 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
         number = number if self.permutations is None else self.permutations
         generator = check_random_state(self.random_state)
         self.orders_ = [generator.permutation(len(names)) for _ in range(number)]
-        self.fits_ = [clone(self.model).fit(_taken(X, order), y) for order in self.orders_]
+        self.fits_ = [
+            cast(Any, clone(self.model)).fit(_taken(X, order), y) for order in self.orders_
+        ]
         self.classes_ = self.fits_[0].classes_
         return self
 

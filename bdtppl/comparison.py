@@ -86,7 +86,8 @@ class Comparison:
 
     def best(self, quantity: str) -> str | None:
         """Name the best model by a quantity; None where no model has it."""
-        known = {name: cell.value for name, cell in self.known(quantity).items()}
+        cells = self.known(quantity).items()
+        known = {name: cell.value for name, cell in cells if cell.value is not None}
         choose = min if quantity in _LESS_IS_BETTER else max
         return choose(known, key=known.__getitem__) if known else None
 
@@ -102,6 +103,8 @@ class Comparison:
             One that has pointwise values: "elpd_loo", "log_score", "brier" or "crps".
         """
         known, best = self.known(quantity), self.best(quantity)
+        if best is None:
+            return {}
         found = {}
         for name, cell in known.items():
             if cell.pointwise is None:
@@ -175,7 +178,7 @@ class Comparison:
                 said = [
                     f"{name} {-cell.value:.2f} ± {cell.error or 0:.2f}"
                     for name, cell in apart.items()
-                    if name != self.best(quantity)
+                    if cell.value is not None and name != self.best(quantity)
                 ]
                 label = LABELS[quantity]
                 behind.append(f"Behind {self.best(quantity)} by {label}: {'; '.join(said)}")

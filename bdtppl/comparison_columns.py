@@ -10,7 +10,7 @@ predictive distributions; Gneiting and Raftery 2007, Strictly proper scoring rul
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -140,7 +140,8 @@ def read_folds(cv: Any, y: np.ndarray, is_classifier: bool, random_state: int) -
         if is_classifier and np.unique(y, return_counts=True)[1].min() >= cv:
             kind = StratifiedKFold
         cv = kind(int(cv), shuffle=True, random_state=random_state)
-    return list(check_cv(cv, y, classifier=is_classifier).split(np.zeros((len(y), 1)), y))
+    splitter = cast(Any, check_cv(cv, y, classifier=is_classifier))
+    return list(splitter.split(np.zeros((len(y), 1)), y))
 
 
 def stacking_weights(log_density: np.ndarray) -> np.ndarray:

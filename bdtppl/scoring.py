@@ -8,7 +8,7 @@ those of y over |a|, so log densities of y gain log |a| a row, and distances shr
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from sklearn.base import clone
@@ -184,7 +184,7 @@ class Scored:
 
     def unfitted(self) -> Any:
         """Copy the model without its fit; classes are those that it knows."""
-        model = inner = clone(self.model)
+        model = inner = cast(Any, clone(self.model))
         while isinstance(inner, Pipeline):
             inner = inner[-1]
         if self.is_classifier:

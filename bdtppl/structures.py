@@ -8,10 +8,10 @@ off. The consensus is the tree that parts the rows most nearly as the posterior 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from rich.console import Group
+from rich.console import RenderableType
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.co_membership import (
@@ -125,16 +125,22 @@ class Structures:
         ranked = posterior.ranked
         return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix[rows])
 
-    @cached_property
-    def _nearest(self) -> tuple[int, float]:
-        """Place of the consensus, and its distance, by some of the rows where they are many."""
+    @property
+    def _hard_trees(self) -> RankedTrees:
+        """The trees that are listed, for the consensus."""
         if self.ranked is None:
             raise AttributeError(
                 "consensus is a hard tree; of soft trees there is the most probable topology."
             )
+        return self.ranked
+
+    @cached_property
+    def _nearest(self) -> tuple[int, float]:
+        """Place of the consensus, and its distance, by some of the rows where they are many."""
+        trees = self._hard_trees.trees
         matrix = self._model.posterior_.matrix
         rows = np.unique(np.linspace(0, len(matrix) - 1, _MOST_ROWS).astype(int))
-        return nearest_tree(self.ranked.trees, matrix[rows], self._co_membership(rows))
+        return nearest_tree(trees, matrix[rows], self._co_membership(rows))
 
     @property
     def consensus(self) -> Tree:
@@ -146,12 +152,12 @@ class Structures:
             If trees are soft.
         """
         rank = self._nearest[0]
-        return self.ranked.trees[rank]
+        return self._hard_trees.trees[rank]
 
     def consensus_rules(self) -> str:
         """Write the consensus as rules, with what its leaves predict."""
         rank = self._nearest[0]
-        return self._model._written(self.consensus, self.ranked.statistics[rank])
+        return self._model._written(self.consensus, self._hard_trees.statistics[rank])
 
     def summary(self) -> dict[str, Any]:
         """Sum the structures up with JSON types alone."""
@@ -192,7 +198,7 @@ class Structures:
         used = sorted({int(feature) for feature in tree.feature if feature >= 0})
         return {"leaves": int(tree.num_leaves), "splits_on": [self.names[j] for j in used]}
 
-    def _view(self) -> Group:
+    def _view(self) -> RenderableType:
         rules = "" if self.ranked is None else self.consensus_rules()
         return structures_view(self.summary(), rules)
 
@@ -225,13 +231,16 @@ def structures_of(model: Any) -> Structures:
     """
     check_is_fitted(model)
     posterior = model.posterior_
-    of = _of_soft_trees if isinstance(posterior, SoftPosterior) else _of_hard_trees
     chains = model.draws_are == "chains"
     return Structures(
         names=tuple(posterior.names),
         diagnostics=diagnose(followed(posterior)) if chains else {},
         _model=model,
-        **of(model, posterior),
+        **(
+            _of_soft_trees(model, posterior)
+            if isinstance(posterior, SoftPosterior)
+            else _of_hard_trees(model, posterior)
+        ),
     )
 
 
@@ -261,7 +270,7 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
         "entropy_is": entropy_is,
         "inclusion": np.tensordot(weights, uses, axes=2),
         "inclusion_error": _errors(uses, weights, kind),
-        "pareto_k": pareto_k(posterior.log_weights) if is_importance else None,
+        "pareto_k": pareto_k(cast(np.ndarray, posterior.log_weights)) if is_importance else None,
     } | _drawn_trees(posterior, kind)
 
 

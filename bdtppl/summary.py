@@ -287,7 +287,9 @@ def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
         ("r_hat", "R-hat at most {:.2f} ({})", max),
         ("ess", "effective draws at least {:.0f} ({})", min),
     ):
-        known = {name: each[which] for name, each in diagnostics.items() if each[which] is not None}
+        known = {
+            name: value for name, each in diagnostics.items() if (value := each[which]) is not None
+        }
         if known:
             name = worst(known, key=lambda name: known[name])
             said.append(text.format(known[name], name.replace("_", " ")))

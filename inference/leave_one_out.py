@@ -81,8 +81,10 @@ def leave_one_out(posterior: Posterior | SoftPosterior, rows: np.ndarray | None 
     (3, 2)
     """
     rows = np.arange(len(posterior.y)) if rows is None else np.asarray(rows)
-    of = _soft_draws if isinstance(posterior, SoftPosterior) else _hard_draws
-    draws = of(posterior, rows)
+    if isinstance(posterior, SoftPosterior):
+        draws = _soft_draws(posterior, rows)
+    else:
+        draws = _hard_draws(posterior, rows)
     ratio = np.exp(draws.log_density.min(axis=0) - draws.log_density)  # at most 1
     ceiling = np.sqrt(len(ratio)) * np.average(ratio, axis=0, weights=draws.weight)
     ratio = np.minimum(ratio, ceiling)

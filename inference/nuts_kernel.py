@@ -15,7 +15,7 @@ between moves); Salmon, Moraes, Dror and Shaw 2011, Parallel random numbers: as 
 
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ class Chains(NamedTuple):
         return np.exp(self.averaging.log_step_size_avg)
 
     @property
-    def inverse_mass(self) -> np.ndarray:
+    def inverse_mass(self) -> Any:
         """Diagonal of the inverse mass matrix, float32 [..., chain, size]."""
         return self.mass.inverse_mass_matrix
 
@@ -227,7 +227,8 @@ def new_chains(position: np.ndarray, inputs: np.ndarray | None) -> Chains:
 def empty_lane(shared: Steps, chains: Chains) -> Lane:
     """Lanes of given shapes that have nothing to do; NumPy arrays."""
     number = np.zeros(len(chains.position), np.int32)
-    lane = Lane(chains, None, None, np.zeros((len(number), 2), np.uint32), number, number, number)
+    none, seed = cast(Trajectory, None), np.zeros((len(number), 2), np.uint32)
+    lane = Lane(chains, None, none, seed, number, number, number)
     begun = jax.eval_shape(jax.vmap(partial(_begun, shared)), lane)
     empty = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), begun)
     return empty._replace(chain=chains)

@@ -5,6 +5,8 @@ are drawn one after the other, as of replicated data, from leaves that have seen
 have explicit parameters, drawn with the tree.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -154,7 +156,7 @@ def _soft_trees(
     hard_inputs: bool,
 ) -> SoftTrees:
     splits = num_draws, shape.num_splits
-    sites = model.draw_prior(rng, *splits, num_inputs, hard_inputs=hard_inputs)
+    sites: dict[str, Any] = model.draw_prior(rng, *splits, num_inputs, hard_inputs=hard_inputs)
     if hard_inputs:
         direction = np.eye(num_inputs)[rng.integers(num_inputs, size=splits)]
     else:

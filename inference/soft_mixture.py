@@ -105,7 +105,9 @@ class NoiseMixture:
         """Continuous ranked probability score of one target per row, float64 [m]."""
         share, df = np.full(len(self.loc), 1 / len(self.loc)), self.degrees_of_freedom
         laws = zip(np.asarray(y, float), self.loc.T, self.scale.T, strict=True)
-        return np.array([crps(np.array([each]), share, *law, df)[0] for each, *law in laws])
+        return np.array(
+            [crps(np.array([each]), share, loc, scale, df)[0] for each, loc, scale in laws]
+        )
 
     def _quantile(self, probability: float) -> np.ndarray:
         low = (self.loc - _REACH * self.scale).min(axis=0)

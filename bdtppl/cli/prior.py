@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from bdtppl.files import staged
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
     from bdtppl.inference.tree_prior import PriorTrees
     from bdtppl.models.tree import Tree
@@ -225,8 +226,9 @@ def _write(shown: _Draws, sizes: dict[str, Any], folder: Path) -> list[str]:
             pyplot.close(figure)
             for index in range(len(sizes["trees"])):
                 ax = plot_tree(shown.trees[index], names=shown.law.design.names)
-                ax.figure.savefig(staging / f"tree-{index + 1}.png", dpi=150)
-                pyplot.close(ax.figure)
+                drawn = cast("Figure", ax.figure)  # a new one, so no part of another
+                drawn.savefig(staging / f"tree-{index + 1}.png", dpi=150)
+                pyplot.close(drawn)
             return sorted(path.name for path in staging.iterdir())
     except OSError as error:
         raise UserError(f"--out {folder} cannot be written: {error.strerror or error}.") from error

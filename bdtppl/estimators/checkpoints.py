@@ -84,7 +84,9 @@ class Checkpoint:
     def write(self, training: Training) -> None:
         """Replace what was written before, as a whole or not at all."""
         parts = {"state/": to_arrays(training.state), "history/": training.history}
-        named = {prefix + name: a for prefix, part in parts.items() for name, a in part.items()}
+        named: dict[str, Any] = {
+            prefix + name: a for prefix, part in parts.items() for name, a in part.items()
+        }
         with staged(self.folder) as folder:
             np.savez(folder / _FILE, seed=training.seed, problem=self.problem, **named)
 

@@ -5,7 +5,7 @@ doubles of which value < threshold goes left. So each threshold is replaced by a
 number that parts the training rows of its node alike.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
@@ -89,7 +89,8 @@ def to_sklearn(model: Any, rank: int = 0) -> DecisionTreeClassifier | DecisionTr
         converted.n_classes_ = len(model.classes_)
     is_coded = model.schema_.is_indicator.any()
     if hasattr(model, "feature_names_in_") and not is_coded:
-        converted.feature_names_in_ = model.feature_names_in_
+        names = model.feature_names_in_
+        converted.feature_names_in_ = names  # pyright: ignore[reportAttributeAccessIssue]
     return converted
 
 
@@ -98,7 +99,7 @@ def _nodes(fitted: FittedTree, columns: np.ndarray) -> np.ndarray:
     tree, model = fitted.tree, fitted.model
     matrix, weights = model.design_.matrix, model.design_.weights
     y = training_targets(model)
-    nodes = np.zeros(int(tree.num_nodes), NODE_DTYPE)
+    nodes = np.zeros(int(tree.num_nodes), cast("np.dtype[np.void]", NODE_DTYPE))
     rows_of = {0: np.arange(len(matrix))}
     for slot, node in enumerate(nodes):  # parents have lesser slots
         rows, feature = rows_of.pop(slot), tree.feature[slot]

@@ -1,6 +1,6 @@
 """Figures of calibration: whether things happen as often as the model says, within chance."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from scipy import stats
@@ -96,10 +96,12 @@ def plot_calibration(
     which = "training rows, each left out" if X is None else "new rows"
     if found is not None:
         ax = _draw_reliability(prepared(ax, size=(4.8, 4.4), grid="both"), *found, bins)
-    elif kind == "pit":
-        ax = _draw_pit(prepared(ax, size=(4.8, 4.0)), forecasts.cdf, bins)
     else:
-        ax = _draw_coverage(prepared(ax, size=(4.8, 4.4), grid="both"), forecasts.cdf)
+        cdf = cast(np.ndarray, forecasts.cdf)  # real targets have one
+        if kind == "pit":
+            ax = _draw_pit(prepared(ax, size=(4.8, 4.0)), cdf, bins)
+        else:
+            ax = _draw_coverage(prepared(ax, size=(4.8, 4.4), grid="both"), cdf)
     ax.set_title(f"{len(forecasts.y):,} {which}", fontsize="medium", color=INK)
     ax.legend(loc="best", fontsize="small", frameon=False, labelcolor=INK)
     return ax

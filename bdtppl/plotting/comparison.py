@@ -1,7 +1,7 @@
 """A figure of models side by side."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.ticker import MaxNLocator
 
 __all__ = ["plot_comparison"]
 
@@ -69,14 +70,15 @@ def plot_comparison(
     for quantity in quantities:
         comparison.known(quantity)  # refuses what is none
     names = list(comparison.cells)
+    given: Any = ax
     if ax is None:
         import matplotlib.pyplot as plt
 
         size = 1.4 + 2.1 * len(quantities), 1.2 + 0.42 * len(names)
-        _, ax = plt.subplots(
+        _, given = plt.subplots(
             1, len(quantities), figsize=size, sharey=True, squeeze=False, layout="constrained"
         )
-    panels = np.atleast_1d(np.asarray(ax, object)).ravel()
+    panels = np.atleast_1d(np.asarray(given, object)).ravel()
     if len(panels) != len(quantities):
         raise ValueError(f"ax must be {len(quantities)} axes, one a quantity; got {len(panels)}.")
     for place, (panel, quantity) in enumerate(zip(panels, quantities, strict=True)):
@@ -88,9 +90,10 @@ def plot_comparison(
 
 
 def _draw(ax: "Axes", comparison: Comparison, quantity: str) -> None:
-    known, best = comparison.known(quantity), comparison.best(quantity)
-    for row, name in enumerate(comparison.cells):
-        if name not in known:
+    best = comparison.best(quantity)
+    for row, (name, cells) in enumerate(comparison.cells.items()):
+        cell = cells[quantity]
+        if cell.value is None:
             ax.annotate(
                 "none",
                 (0.5, row),
@@ -102,7 +105,7 @@ def _draw(ax: "Axes", comparison: Comparison, quantity: str) -> None:
                 style="italic",
             )
             continue
-        cell, colour = known[name], ACCENT if name == best else INK
+        colour = ACCENT if name == best else INK
         if quantity == "weight":
             ax.barh(row, cell.value, height=0.5, color=colour, gid=f"{quantity}-{row}")
             continue
@@ -114,7 +117,7 @@ def _draw(ax: "Axes", comparison: Comparison, quantity: str) -> None:
     else:
         ax.margins(x=0.15)
     ax.set_xlabel(f"{LABELS[quantity]}\n{_hint(comparison, quantity)}")
-    ax.xaxis.get_major_locator().set_params(nbins=4)
+    cast("MaxNLocator", ax.xaxis.get_major_locator()).set_params(nbins=4)
     ax.grid(axis="x", color=FAINT, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right", "left"]].set_visible(False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -163,7 +163,7 @@ def _curves(model: Any, rows: Rows, position: int, places: Places, shown: Sequen
     """Predict at each place, by each draw."""
     predict, weight = _predictor(model)
     of_draws, of_rows = [], []
-    for value in places.values:
+    for value in cast(np.ndarray, places.values):  # places along a column have values
         means = predict(model._matrix(rows.with_value(position, value).table()))
         means = means.reshape(*means.shape[:2], -1)[..., shown]  # [s, m, c]
         of_draws.append(np.average(means, axis=1, weights=rows.weights))
@@ -199,7 +199,7 @@ def _draw_classes(ax: "Axes", model: Any, places: Places, curves: _Curves, level
         style: dict[str, Any] = {"colour": colour, "gid": f"class-{place}", "alpha": 0.35}
         draw_bands(ax, places, band, {level: ""}, **style)
         draw_mean(ax, places, curves.mean(place), colour=colour, gid=f"mean-{place}")
-    handles = [Line2D([], [], color=colour) for colour in colours]
+    handles: list[Line2D | Patch] = [Line2D([], [], color=colour) for colour in colours]
     names = [str(name) for name in model.classes_]
     handles.append(Patch(facecolor=LINE, alpha=0.3))
     name_entries(

@@ -20,7 +20,7 @@ _WIDE = 50.0  # ratio of values from which on they are drawn on a log scale
 
 
 def plot_evidence(
-    model: Any, parameter: str, values: Sequence[float], *, ax: "Axes | None" = None
+    model: Any, parameter: str, values: Sequence[float] | np.ndarray, *, ax: "Axes | None" = None
 ) -> "Axes":
     """Draw the exact log evidence against a hyperparameter of the prior or of the leaves.
 
@@ -116,8 +116,8 @@ def _find(model: Any, parameter: str) -> tuple[str, str, np.ndarray]:
 
 def _log_evidence(model: Any, part: str, name: str, current: np.ndarray, value: float) -> float:
     """Score the chart with another value."""
-    value = np.full(current.shape, value) if current.ndim else value
+    chosen = np.full(current.shape, value) if current.ndim else value
     parts = {each: getattr(model, f"{each}_") for each in ("prior", "leaf")}
-    parts[part] = replace(parts[part], **{name: value})
+    parts[part] = replace(parts[part], **{name: chosen})
     exact = model.exact_
     return exact_posterior(exact.grammar, parts["prior"], parts["leaf"], exact.y).log_evidence

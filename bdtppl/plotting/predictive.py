@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -170,8 +170,9 @@ def _along_column(
     """See one column over its range, the others being held."""
     held = Rows.of(model).typical() | rows.held(at)
     places = Places.along(model, rows, position, _GRID_POINTS)
+    grid = cast(np.ndarray, places.values)  # places along a column have values
     columns = [
-        places.values if column == position else np.full(len(places.x), held[name], values.dtype)
+        grid if column == position else np.full(len(places.x), held[name], values.dtype)
         for column, (name, values) in enumerate(zip(rows.names, rows.columns, strict=True))
     ]
     mean, bands = _predict(model, Rows(rows.names, columns).table(), levels)

@@ -1,7 +1,7 @@
 """What a reader must beware of, in plain sentences, from the diagnostics of a fit."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy import stats
@@ -84,7 +84,9 @@ def _of_weights(model: Any) -> Iterator[str]:
             f"and predictions are rough."
         )
     is_importance = getattr(model, "ensemble", "") == "importance"  # of draws by one law
-    shape = pareto_k(model.posterior_.log_weights) if is_importance else -np.inf
+    shape = -np.inf
+    if is_importance:
+        shape = pareto_k(cast(np.ndarray, model.posterior_.log_weights))
     if shape > _LARGEST_PARETO_K:
         yield (
             f"Few trees carry most of the weight (Pareto k {shape:.2f}, more than "

@@ -13,7 +13,7 @@ _MOST_SVG = 400_000  # bytes from which on a drawing is turned into dots
 _DOTS = 160  # an inch
 _SMALL = (4.6, 3.4)  # inches
 _PIXELS = 96  # of CSS, an inch
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10.0,
     "svg.fonttype": "path",  # the reader need not have the font
     "svg.hashsalt": "bdtppl",  # the same fit gives the same page

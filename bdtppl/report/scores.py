@@ -1,6 +1,7 @@
 """How good predictions are: scores beside those of a guess that knows the targets' spread alone."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from scipy import stats
@@ -44,7 +45,7 @@ def _class_scores(forecasts: Forecasts) -> list[list[str]]:
 def _real_scores(forecasts: Forecasts) -> list[list[str]]:
     y, mean = forecasts.y, forecasts.mean
     guess, spread = y.mean(), y.std() or 1.0
-    normal = stats.norm(guess, spread)
+    normal = cast(Any, stats.norm(guess, spread))
     errors = y - mean, y - guess
     return [
         ["root mean squared error", *(number(np.sqrt((e**2).mean())) for e in errors)],

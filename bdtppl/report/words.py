@@ -16,6 +16,7 @@ from bdtppl.models.priors import (
     LeafPenalty,
     Program,
 )
+from bdtppl.models.pytrees import Number
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
 _SHOWN = 8
 
 
-def number(value: float) -> str:
+def number(value: Number) -> str:
     """Write a number with four digits.
 
     Examples
@@ -158,7 +159,7 @@ def leaf_in_words(leaf: Any, classes: Sequence[Any] | None) -> str:
     return f"The leaf family is {describe_model(leaf)}."
 
 
-def _rows(count: float) -> str:
+def _rows(count: Number) -> str:
     return f"{number(count)} row{'' if count == 1 else 's'}"
 
 

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -243,7 +243,7 @@ def _weigh(
     layer = sample_layer(
         key_layer,
         dcc.log_density(topology),
-        np.asarray(centres, np.float64),
+        cast(Any, np.asarray(centres, np.float64)),  # JAX takes it as it is
         pseudo_samples=dcc.pseudo_samples,
         denominator=dcc.denominator,
     )

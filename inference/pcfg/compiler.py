@@ -179,7 +179,8 @@ class _Expander:
         try:
             arrays = self._spare.get_nowait()
         except Empty:
-            arrays = tuple(np.empty((self.chunk, k)) for k in self._matrix.shape)
+            num_cells, num_sums = self._matrix.shape
+            arrays = np.empty((self.chunk, num_cells)), np.empty((self.chunk, num_sums))
         cells, sums = (array[: len(members)] for array in arrays)
         np.copyto(cells, unpack(members, self.num_cells))
         yield np.matmul(cells, self._matrix, out=sums)
@@ -359,7 +360,7 @@ def _compile(
     cut = np.concatenate([np.empty(0, np.int32), *single_cuts]) if each_cut else None
     memory = None if path is None else np.concatenate(memories)
     del pieces, sides, single_cuts, memories
-    is_verified, height = in_threads(
+    checked: list[Any] = in_threads(
         lambda work: work(),
         (
             lambda: _is_verified(members, counts, left, right, rng),
@@ -367,6 +368,7 @@ def _compile(
         ),
         len(left),
     )
+    is_verified, height = checked
     if not is_verified:
         return None
     order = np.argsort(height, kind="stable")
