@@ -178,7 +178,8 @@ assert fitted.is_converged
 assert fitted.log_evidence[-1] > start.log_evidence_
 
 # %% [markdown]
-# ... or inferred: [notebook 07](07_inside_numpyro.ipynb) gives them priors and runs NUTS.
+# ... or inferred: `TreeMarginal` (in `bdtppl.inference.pcfg.marginal`) is a NumPyro distribution of
+# this evidence, for NUTS to run on.
 
 # %% [markdown]
 # ## In ArviZ

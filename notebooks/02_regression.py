@@ -91,7 +91,8 @@ root = np.asarray(wu.posterior_.trees.feature)[..., 0].ravel()
 share = pd.Series(root).map({0: "x1", 1: "x2", 2: "x3"}).value_counts(normalize=True)
 print("Share of draws by the feature at the root:")
 print(share.round(3).to_string())
-assert set(share[share > 0.1].index) >= {"x1", "x3"} or share.max() > 0.5
+assert share["x1"] > 0.2
+assert share["x3"] > 0.2
 
 # %% [markdown]
 # What draws of the posterior predictive look like beside the data is the oldest check of a model.
@@ -212,7 +213,9 @@ assert 0.85 < np.mean(inside) < 0.95
 # %% [markdown]
 # `plot_calibration` looks at all levels at once, each patient being predicted from all others.
 # Left: the place of each target in its own predictive distribution, uniform if the distributions
-# are right. Right: the share of targets inside central intervals, against what these promise.
+# are right. Right: the share of targets inside central intervals, against what these promise. Wide
+# intervals keep their promise; narrow ones hold somewhat less than they say, since the targets of a
+# leaf are flatter in the middle than a normal distribution.
 
 # %%
 _, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")

@@ -53,7 +53,7 @@ class Values:
         """Whether some numbers or levels are not among them."""
         if self.column.levels is not None:
             return len(self.levels) < len(self.column.levels)
-        return np.isfinite(self.low) or np.isfinite(self.high) or not self.given
+        return bool(np.isfinite([self.low, self.high]).any()) or not self.given
 
     def after(self, split: Split, is_left: bool) -> "Values":
         """Those that a split sends to one side."""

@@ -66,15 +66,15 @@ def to_python(
 
     Examples
     --------
-    >>> from bdtppl import ExactTreeRegressor
-    >>> X, y = {"body mass": [1.0, 2.0, 3.0, 4.0] * 5}, [0.0, 0.0, 9.0, 9.0] * 5
-    >>> source = to_python(ExactTreeRegressor().fit(X, y))
-    >>> print(source[source.index("body_mass") :])
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = {"body mass": [1.0, 2.0, 3.0, 4.0] * 5}, ["seal", "seal", "whale", "whale"] * 5
+    >>> source = to_python(ExactTreeClassifier().fit(X, y))
+    >>> print(source[source.index("body_mass") :].rstrip())
     body_mass = number(row['body mass'])
         if body_mass < 2.5:
-            return 0.4090909090909091
+            return 'seal'
         if body_mass >= 2.5:
-            return 8.590909090909092
+            return 'whale'
         raise ValueError("No rule says where this row goes: a value is missing or unknown.")
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):

@@ -39,12 +39,12 @@ def to_sql(model: Any, rank: int = 0, *, probability_of: Any = None) -> str:
 
     Examples
     --------
-    >>> from bdtppl import ExactTreeRegressor
-    >>> X, y = {"body mass": [1.0, 2.0, 3.0, 4.0] * 5}, [0.0, 0.0, 9.0, 9.0] * 5
-    >>> print(to_sql(ExactTreeRegressor().fit(X, y)))
+    >>> from bdtppl import ExactTreeClassifier
+    >>> X, y = {"body mass": [1.0, 2.0, 3.0, 4.0] * 5}, ["seal", "seal", "whale", "whale"] * 5
+    >>> print(to_sql(ExactTreeClassifier().fit(X, y)))
     CASE
-      WHEN "body mass" < 2.5 THEN 0.4090909090909091
-      WHEN "body mass" >= 2.5 THEN 8.590909090909092
+      WHEN "body mass" < 2.5 THEN 'seal'
+      WHEN "body mass" >= 2.5 THEN 'whale'
     END
     """
     fitted = read_tree(model, rank, probability_of)
