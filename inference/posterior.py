@@ -141,12 +141,16 @@ class Posterior:
     def ranked(self) -> RankedTrees:
         """The distinct trees among the draws by log joint; their probability is that of the draws.
 
-        See `distinct`.
+        Where draws have no log joint (trees edited at random) they are ranked by probability, and
+        their log joint is NaN. See `distinct`.
         """
         trees, (first, tree) = self.trees.reshape(-1), self.distinct
         probability = np.bincount(tree.ravel(), self.weights.ravel())
-        log_joint = self.sample_stats["log_joint"].ravel()[first]
-        best = np.lexsort((first, -log_joint))
+        log_joint = np.full(len(first), np.nan)
+        if "log_joint" in self.sample_stats:
+            log_joint = self.sample_stats["log_joint"].ravel()[first]
+        is_known = not np.isnan(log_joint).any()
+        best = np.lexsort((first, -(log_joint if is_known else probability)))
         first = first[best]
         statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])[first]
         return RankedTrees(trees[first], statistics, log_joint[best], probability[best])

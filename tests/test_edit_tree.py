@@ -295,6 +295,12 @@ def test_chains_edit_a_given_tree():
     assert (drawn.posterior.trees.threshold[..., 0] == 9.5).any(axis=1).all()
     assert (drawn.num_overflows > 0).all()
     assert "log_joint" not in drawn.posterior.sample_stats
+    # The trees are mixed by how often they were drawn.
+    ranked = drawn.posterior.ranked
+    assert np.isnan(ranked.log_joint).all()
+    assert (np.diff(ranked.probability) <= 0).all()
+    mixed = drawn.posterior.predictive(design.matrix).mean()
+    np.testing.assert_allclose(mixed, drawn.posterior.mean(design.matrix), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
