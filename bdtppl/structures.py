@@ -227,7 +227,7 @@ def structures_of(model: Any) -> Structures:
     >>> found.credible_set(0.9), found.consensus.threshold[0].item()
     (1, 1.5)
     >>> found.co_membership[0].round(2)[:4].tolist()
-    [1.0, 0.99, 0.0, 0.0]
+    [1.0, 0.95, 0.0, 0.0]
     """
     check_is_fitted(model)
     posterior = model.posterior_
