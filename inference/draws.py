@@ -26,7 +26,7 @@ def draw_uniforms(rng_key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     """Draw from [0, 1), float64 of a shape."""
     size = math.prod(shape)
     drawn = [np.asarray(jax.random.uniform(key, (_PIECE,))) for key, _ in _pieces(rng_key, size)]
-    return np.concatenate(drawn)[:size].reshape(shape)
+    return np.concatenate([*drawn, np.empty(0)])[:size].reshape(shape)
 
 
 @jax.jit

@@ -17,7 +17,7 @@ Combine Bayesian Decision Tree Sampling, section 3.2.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import jax
@@ -167,7 +167,9 @@ class NUTS:
         shared = jax.device_put(as_float32(density)), np.float32(self.h_init)
 
         def begin(place: slice) -> Any:
-            return _best(*shared, *jax.tree.map(lambda a: padded(a[place], LANES), of_chains))
+            return _best(
+                tries, *shared, *jax.tree.map(lambda a: padded(a[place], LANES), of_chains)
+            )
 
         pieces = [begin(slice(at, at + LANES)) for at in range(0, len(drawn), LANES)]
         position, inputs, log_density = jax.tree.map(
@@ -292,8 +294,8 @@ class NUTS:
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
 
 
-@jax.jit
-def _best(density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
+@partial(jax.jit, static_argnums=0)
+def _best(tries, density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
     """Take the position of the greatest finite density, and that density; leading axis [chain]."""
 
     def of_chain(values, inputs, paths):
@@ -301,7 +303,8 @@ def _best(density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
             options = {} if inputs is None else {"inputs": inputs}
             return density.log_density(position, paths, sharpness, **options)
 
-        position = jax.vmap(density.position)(values)
+        # A tree of one leaf may have no values at all.
+        position = jax.vmap(density.position, axis_size=tries)(values)
         found = jax.vmap(log_density)(position, inputs)
         best = jnp.argmax(jnp.where(jnp.isfinite(found), found, -jnp.inf))
         return jax.tree.map(lambda a: a[best], (position, inputs, found))

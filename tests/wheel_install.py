@@ -48,12 +48,12 @@ def build(folder: Path) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """Exit unless the wheel holds just the sources, all of them under `bdtppl`."""
+    """Exit unless the wheel holds just the sources and templates, all of them under `bdtppl`."""
     wanted = {
         f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, package in FOLDERS.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
+        if path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "templates"
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
