@@ -57,7 +57,7 @@ def log_ratios(
     """Compare target and reference at draws of both; see `bridge_evidence`."""
     chains, num_draws, size = draws.shape
     fitted, kept = draws[:, : num_draws // 2], draws[:, num_draws // 2 :]
-    together = fit_proposals(fitted.reshape(1, -1, size))
+    together = fit_proposals(jnp.concatenate(fitted)[None])
     centre, scale = together.mean.mean(axis=(0, 1)), together.scale[0]
     noise = jax.random.normal(rng_key, (chains, num_draws - num_draws // 2, size), draws.dtype)
     log_volume = jnp.log(jnp.diagonal(scale)).sum() + size / 2 * jnp.log(2 * jnp.pi)
@@ -72,7 +72,7 @@ def log_ratios(
         return log_target + noise @ noise / 2 + log_volume
 
     def of_many(noise):
-        found = jax.lax.map(of_noise, noise.reshape(-1, size), batch_size=_BLOCK)
+        found = jax.lax.map(of_noise, jnp.concatenate(noise), batch_size=_BLOCK)
         return found.reshape(noise.shape[:-1])
 
     whitened = jnp.einsum("ij,cnj->cni", jnp.linalg.inv(scale), kept - centre[None, None])

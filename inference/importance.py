@@ -25,7 +25,6 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 Llorente, Martino, Delgado and Lopez-Santiago 2023, section 5.4.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple, get_args
@@ -204,8 +203,7 @@ def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
 
 def _of_each_draw(function: Callable, position: jax.Array) -> jax.Array:
     """Map a function of M positions over the draws, [C, N, M]."""
-    blocks = position.reshape(math.prod(position.shape[:2]), *position.shape[2:])
-    return jax.lax.map(function, blocks).reshape(position.shape[:-1])
+    return jax.lax.map(function, jnp.concatenate(position)).reshape(position.shape[:-1])
 
 
 def _log_mixture(position: jax.Array, mean: jax.Array, scale: jax.Array) -> jax.Array:

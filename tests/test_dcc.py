@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import soft_quadrature
-from scipy.special import softmax
+from scipy.special import betaln, softmax
 
 from bdtppl.inference.dcc import combine as combining
 from bdtppl.inference.dcc import local
@@ -17,7 +17,7 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence import Evidence
 from bdtppl.inference.nuts import NUTS
 from bdtppl.inference.tempered import Tempered
-from bdtppl.models.soft_tree import SoftRegression
+from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import Topology, TopologyPrior, topologies
 
 RNG = np.random.default_rng(3)
@@ -203,6 +203,17 @@ def test_without_a_pilot_and_without_the_leaf():
     assert set(state.explored) == {Topology("100")}
     assert Topology("0") not in state.proposed
     assert [part.probability for part in combine(settings, state)] == [1.0]
+
+
+def test_a_size_without_coordinates():
+    """A classifying leaf has nothing to sample: its evidence is the Dirichlet-multinomial's."""
+    labels = np.arange(12) % 3 % 2
+    settings = replace(SETTINGS, model=SoftClassification(), y=labels, max_splits=0)
+    state = explore(settings, start(settings, jax.random.key(0)), 2)
+    (leaf,) = combine(settings, state, evidence="lais")
+    exact = betaln(*1 + np.bincount(labels))
+    assert leaf.evidence.log_evidence == pytest.approx(exact, abs=1e-5)
+    assert leaf.position.shape[-1] == 0
 
 
 def test_the_walk_stops_where_nothing_of_weight_is_found():

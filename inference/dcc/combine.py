@@ -143,10 +143,10 @@ def _estimate(
     if estimate.method != "smc":
         return estimate, *_layered(explored)
     position, log_weight = particles[0].position, particles[0].log_weight
-    return estimate, position.reshape(-1, position.shape[-1]), softmax(log_weight.ravel())
+    return estimate, np.concatenate(position), softmax(log_weight.ravel())
 
 
 def _layered(explored: Explored) -> tuple[np.ndarray, np.ndarray]:
     """Draws by importance sampling, and their weights."""
     log_weight = np.logaddexp.reduce(explored.log_weight.astype(np.float64), axis=-1)
-    return explored.position.reshape(-1, explored.position.shape[-1]), softmax(log_weight.ravel())
+    return np.concatenate(explored.position), softmax(log_weight.ravel())
