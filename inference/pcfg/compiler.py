@@ -30,6 +30,7 @@ from bdtppl.models.threads import ahead_in_threads, in_threads, one_blas_thread
 
 __all__ = ["TooManySubproblems", "compile_grammar"]
 
+_CACHE_NODES = 1 << 12
 _CHUNK_ENTRIES = 1 << 18  # node-by-code entries of one chunk: its arrays stay in the cache
 
 
@@ -372,11 +373,11 @@ def _compile(
     if not is_verified:
         return None
     order = np.argsort(height, kind="stable")
-    rank = np.empty(len(order), np.int32)
-    rank[order] = np.arange(len(order), dtype=np.int32)
-    production = _gather_runs(counts, order)
-    left, right, low, high = in_threads(
-        lambda array: array.take(production), (left, right, low, high), len(production)
+    moved = _in_order(
+        {"low": low, "high": high, "missing_left": missing_left, "cut": cut},
+        {"left": left, "right": right},
+        counts,
+        order,
     )
     grammar = Grammar(
         design=design,
@@ -385,15 +386,10 @@ def _compile(
         cell_of_row=cell_of_row,
         members=members[order],
         height=height[order],
-        first_production=np.concatenate([[0], np.cumsum(counts[order])]),
-        left=rank.take(left),
-        right=rank.take(right),
-        low=low,
-        high=high,
-        missing_left=None if missing_left is None else missing_left.take(production),
-        cut=None if cut is None else cut.take(production),
+        first_production=_starts(counts[order]),
         memory=None if memory is None else memory[order],
         num_rows=np.empty(0, np.int64),
+        **moved,
     )
     num_rows = grammar.node_sums(cell_weights[:, None])[:, 0].astype(np.int64)
     object.__setattr__(grammar, "num_rows", num_rows)
@@ -427,33 +423,66 @@ def _is_verified(members, counts, left, right, rng) -> bool:
         halves, rng.integers(0, 2**64, len(halves), np.uint64), strict=True
     ):
         check += half * multiplier
-    return bool((check.take(left) + check.take(right) == np.repeat(check, counts)).all())
+    first = _starts(counts)
+
+    def adds_up(start: int) -> bool:
+        nodes = slice(start, start + _CACHE_NODES)
+        productions = slice(*first[[start, min(start + _CACHE_NODES, len(members))]])
+        children = check.take(left[productions]) + check.take(right[productions])
+        return bool((children == np.repeat(check[nodes], counts[nodes])).all())
+
+    return all(in_threads(adds_up, range(0, len(members), _CACHE_NODES), len(left)))
 
 
-def _gather_runs(counts: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Positions of the productions of some nodes, run after run."""
-    start = np.cumsum(counts) - counts
-    lengths = counts[nodes]
-    offset = start[nodes] - (np.cumsum(lengths) - lengths)
-    return np.repeat(offset, lengths) + np.arange(lengths.sum())
+def _starts(counts: np.ndarray) -> np.ndarray:
+    """Position of the first production of each node, and one past the last of all."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _productions(first: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the productions of some nodes, run after run, and where the runs start."""
+    begin = first.take(nodes)
+    runs = _starts(first.take(nodes + 1) - begin)
+    return np.repeat(begin - runs[:-1], np.diff(runs)) + np.arange(runs[-1]), runs[:-1]
 
 
 def _heights(members, counts, left, right) -> np.ndarray:
     """Height of every node, int16; children have fewer cells, so sizes are settled in order."""
     height = np.zeros(len(members), np.int16)
+    first = _starts(counts)
     size = np.bitwise_count(members).sum(axis=1, dtype=np.int32)
     splits = np.flatnonzero(counts)
     splits = splits[np.argsort(size[splits], kind="stable")]
-    production = _gather_runs(counts, splits)
-    left, right = left.take(production), right.take(production)
-    first = np.concatenate([[0], np.cumsum(counts[splits])])
     bounds = np.flatnonzero(np.diff(size[splits], prepend=-1, append=-1))
     for start, stop in pairwise(bounds):
-        productions = slice(first[start], first[stop])
-        tallest = np.maximum(height.take(left[productions]), height.take(right[productions]))
-        runs = first[start:stop] - first[start]
-        height[splits[start:stop]] = np.maximum.reduceat(tallest, runs) + 1
+        nodes = splits[start:stop]
+        production, runs = _productions(first, nodes)
+        tallest = height.take(left.take(production))
+        np.maximum(tallest, height.take(right.take(production)), out=tallest)
+        height[nodes] = np.maximum.reduceat(tallest, runs) + 1
     return height
+
+
+def _in_order(
+    arrays: dict[str, np.ndarray | None], children: dict[str, np.ndarray], counts, order
+) -> dict[str, Any]:
+    """Productions by the new order of their parents; children are nodes, numbered anew."""
+    first, new_first = _starts(counts), _starts(counts[order])
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    present = {name: array for name, array in (children | arrays).items() if array is not None}
+    moved = {name: np.empty_like(array) for name, array in present.items()}
+
+    def move(start: int) -> None:
+        stop = min(start + _CACHE_NODES, len(order))
+        production, _ = _productions(first, order[start:stop])
+        to = slice(new_first[start], new_first[stop])
+        for name, array in present.items():
+            values = array.take(production)
+            moved[name][to] = rank.take(values) if name in children else values
+
+    in_threads(move, range(0, len(order), _CACHE_NODES), new_first[-1])
+    return dict.fromkeys(arrays) | moved
 
 
 _cache: OrderedDict[bytes, Grammar] = OrderedDict()
