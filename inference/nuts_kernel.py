@@ -229,7 +229,7 @@ def empty_lane(shared: Steps, chains: Chains) -> Lane:
     number = np.zeros(len(chains.position), np.int32)
     none, seed = cast(Trajectory, None), np.zeros((len(number), 2), np.uint32)
     lane = Lane(chains, None, none, seed, number, number, number)
-    begun = jax.eval_shape(jax.vmap(partial(_begun, shared)), lane)
+    begun = jax.eval_shape(_begin_all, shared, lane)
     empty = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), begun)
     return empty._replace(chain=chains)
 
@@ -281,8 +281,7 @@ def advance(
         return number + 1, take_step(lanes, ends, record), ends, made, kept
 
     def begin_steps(lanes, begins):
-        begun = jax.vmap(partial(_begun, shared))(lanes)
-        return jax.vmap(_choose)(begins, begun, lanes)
+        return jax.vmap(_choose)(begins, _begin_all(shared, lanes), lanes)
 
     with jax.numpy_rank_promotion("allow"):
         shapes = jax.eval_shape(jax.vmap(_kept), lanes), jax.ShapeDtypeStruct(begins.shape, bool)
@@ -374,6 +373,11 @@ def _begun(shared: Steps, lane: Lane) -> Lane:
         lowest = jnp.full((), -jnp.inf, position.dtype)
         inputs = Inputs(inputs, jnp.int32(0), lowest, jnp.zeros((), inputs.dtype))
     return lane._replace(trajectory=trajectory, inputs=inputs, count=jnp.int32(0))
+
+
+@jax.jit  # so that it is traced once
+def _begin_all(shared: Steps, lanes: Lane) -> Lane:
+    return jax.vmap(partial(_begun, shared))(lanes)
 
 
 def _choose(which: jax.Array, one: Lane, other: Lane) -> Lane:

@@ -163,6 +163,11 @@ class _Run:
         self.density = cache(lambda n: SoftDensity(model, x, y, n, hard_inputs))
         self.key_tuning, self.key_chains = jax.random.split(rng_key)
         self.tuned = cache(self._tuned)
+        self.shared = cache(
+            lambda smaller, larger: _shared(
+                smaller, larger, self.density(smaller.num_splits), self.density(larger.num_splits)
+            )
+        )
         self.ways = cache(
             lambda topology: neighbours(
                 topology, moves=settings.moves, max_splits=settings.max_splits
@@ -234,10 +239,7 @@ class _Run:
         values, inputs = jax.tree.map(lambda a: a[0], density.draw_prior(rng, 1))
         position = np.array(_position(density, values))
         grows = new.num_splits > old.num_splits
-        smaller, larger = (old, new) if grows else (new, old)
-        in_smaller, in_larger, splits = _shared(
-            smaller, larger, self.density(smaller.num_splits), self.density(larger.num_splits)
-        )
+        in_smaller, in_larger, splits = self.shared(*((old, new) if grows else (new, old)))
         target, source = (in_larger, in_smaller) if grows else (in_smaller, in_larger)
         position[target] = place.position[source]
         if inputs is not None:
