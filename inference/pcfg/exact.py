@@ -192,14 +192,20 @@ class ExactPosterior:
         prior, scores, feature_weight = self._terms
         known, key = self.grammar.normalisers, _key_of(prior)  # another target needs no new one
         if key not in known:
-            log_q = self._inside(prior, np.zeros(scores.shape), feature_weight)
+            log_q = self._inside(prior, jnp.zeros_like(scores), feature_weight)
             known[key] = self._at_root(log_q)
         return known[key]
 
-    @property
+    @cached_in_float64
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets under the normalised prior."""
-        return self.log_partition - self.log_prior_normaliser
+        _ = self._terms  # that both passes read
+        log_partition, log_prior_normaliser = in_threads(
+            lambda name: getattr(self, name),
+            ("log_partition", "log_prior_normaliser"),
+            self.grammar.num_productions,
+        )
+        return log_partition - log_prior_normaliser
 
     # Marginals, by differentiation.
 
