@@ -78,11 +78,12 @@ def copy_notebooks(app: Sphinx) -> None:
             shutil.copy(path, copy)
 
 
-def skip_fields(
+def skip_inherited(
     app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave fields of named tuples to the docstring of the class."""
-    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field") else None
+    """Leave out fields of named tuples, which the class explains, and scikit-learn's routing."""
+    is_field = str(getattr(obj, "__doc__", "")).startswith("Alias for field")
+    return is_field or (name.startswith("set_") and name.endswith("_request")) or None
 
 
 def add_picture(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list) -> None:
@@ -121,6 +122,6 @@ def resolve_short_name(
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.connect("builder-inited", copy_notebooks, priority=0)
-    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("autodoc-skip-member", skip_inherited)
     app.connect("autodoc-process-docstring", add_picture)
     app.connect("missing-reference", resolve_short_name)

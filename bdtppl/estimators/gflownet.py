@@ -100,7 +100,7 @@ _PARAMETERS = """
         Estimate of the log of the sum over trees of prior weight times likelihood, by importance
         sampling, and its standard error.
     lower_bound_ : float
-        Mean log importance weight (ELBO), at most log_partition_ on average.
+        Mean log importance weight (ELBO), at most ``log_partition_`` on average.
     learned_log_partition_ : float
         The same number as the network has learned it.
     log_evidence_, log_evidence_se_ : float

@@ -1,6 +1,6 @@
 """Passes over a chart with an axis of leaf counts, for priors on the number of leaves.
 
-With Q(N, k) the sum over the trees of subproblem N that have k leaves,
+With Q(N, k) the sum over the trees of subproblem N that have k leaves, ::
 
     Q(N, 1) = L(N),
     Q(N, k) = sum over productions and i < k of
