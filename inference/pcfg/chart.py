@@ -35,6 +35,7 @@ __all__ = [
 
 BLOCK_NODES = 512
 _BLOCK_PRODUCTIONS = 4096  # with the arrays of a few such lengths a block stays in the cache
+_FEW_PRODUCTIONS = 256  # of a chart for which such blocks would be padding for the most part
 
 
 class Chart(NamedTuple):
@@ -88,7 +89,9 @@ class Chart(NamedTuple):
 
 def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     widest = int(np.diff(grammar.first_production).max())
-    block_productions = max(_BLOCK_PRODUCTIONS, padded_size(widest))
+    is_small = grammar.num_productions <= _FEW_PRODUCTIONS
+    usual = 2 * _FEW_PRODUCTIONS if is_small else _BLOCK_PRODUCTIONS
+    block_productions = max(usual, padded_size(widest))
     node_range, production_range = _blocks(grammar, block_productions)
     # Dynamic slices clamp at the end, so the arrays reach one whole block past it.
     num_nodes = padded_size(grammar.num_subproblems + BLOCK_NODES)
