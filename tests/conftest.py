@@ -5,14 +5,28 @@ import os
 # Before anything imports matplotlib, and for the processes that tests start.
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+from pathlib import Path
+
 import hypothesis
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Compilation makes a first example slow, which is no failure.
 hypothesis.settings.register_profile("bdtppl", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bdtppl")
+
+_MAPS = Path("/proc/self/maps")
+_MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    """Make room for what further tests compile: each compiled function holds some memory maps."""
+    yield
+    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
 
 
 def pytest_configure(config):
