@@ -107,7 +107,7 @@ ax.vlines(mass, low, high, color=BLUE, alpha=0.25, linewidth=5, label="exact dra
 ax.scatter(mass, share, s=16, color="black", zorder=3, label="the policy's draws")
 ax.set(xlabel="exact probability", ylabel="share of 1,000 draws")
 ax.spines[["top", "right"]].set_visible(False)
-ax.legend(frameon=False)
+ax.legend(frameon=False, loc="upper left")
 plt.show()
 print(f"the {len(mass)} commonest of these hold {mass.sum():.1%} of the posterior")
 inside = ((low <= share) & (share <= high)).mean()
