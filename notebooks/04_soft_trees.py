@@ -102,6 +102,7 @@ plt.show()
 X_new, y_new = make_cgm(400, random_state=1)
 problems = {"WU": (wu, X, y, X_test, y_test), "CGM": (cgm, X_cgm, y_cgm, X_new, y_new)}
 for name, (model, *train, new, truth) in problems.items():
-    for kind, fitted in (("soft", model), ("CART", DecisionTreeRegressor(random_state=0).fit(*train))):
+    cart = DecisionTreeRegressor(random_state=0).fit(*train)
+    for kind, fitted in (("soft", model), ("CART", cart)):
         error = np.mean((fitted.predict(new) - truth) ** 2)
         print(f"{name}, {kind}: mean squared error {error:.4f}")

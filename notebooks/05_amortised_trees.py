@@ -83,10 +83,10 @@ assert flow.lower_bound_ < exact.log_partition_
 # %% [markdown]
 # ## Tree by tree
 #
-# A hundred thousand draws from the exact posterior show how often each tree ought to be drawn. Trees
-# of one probability (the same parts of the rows, cut in another order or elsewhere in a gap) are
-# taken together. The bars are what a thousand draws of the exact posterior would give, 99 times of
-# 100.
+# A hundred thousand draws from the exact posterior show how often each tree ought to be drawn.
+# Trees of one probability (the same parts of the rows, cut in another order or elsewhere in a gap)
+# are taken together. The bars are what a thousand draws of the exact posterior would give, 99 times
+# of 100.
 
 # %%
 found = flow.posterior_
