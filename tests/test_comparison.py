@@ -21,10 +21,10 @@ from bdtppl import (
     plot_comparison,
 )
 from bdtppl.comparison import Comparison
-from bdtppl.comparison_columns import stacking_weights
+from bdtppl.comparison.columns import stacking_weights
+from bdtppl.comparison.scoring import Scored
 from bdtppl.inference.crps import crps
 from bdtppl.inference.soft_mixture import NoiseMixture
-from bdtppl.scoring import Scored
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(24, 1)).round(1)

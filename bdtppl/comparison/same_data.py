@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.scoring import Scored
+from bdtppl.comparison.scoring import Scored
 
 __all__ = ["require_fitted_to", "require_same_data"]
 

@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from sklearn.utils.validation import column_or_1d
 
-from bdtppl.comparison_columns import (
+from bdtppl.comparison.columns import (
     Cell,
     cross_validate,
     evidence,
@@ -25,9 +25,9 @@ from bdtppl.comparison_columns import (
     stack,
     summed,
 )
+from bdtppl.comparison.same_data import require_fitted_to, require_same_data
+from bdtppl.comparison.scoring import Scored
 from bdtppl.rendering import as_text, html_table
-from bdtppl.same_data import require_fitted_to, require_same_data
-from bdtppl.scoring import Scored
 
 if TYPE_CHECKING:
     import pandas as pd

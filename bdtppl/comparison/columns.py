@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
-from bdtppl.scoring import Scored, Unknown, rows_of
+from bdtppl.comparison.scoring import Scored, Unknown, rows_of
 
 __all__ = [
     "Cell",
