@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.inference.bitsets import pack
+from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import as_float64
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints
@@ -129,6 +130,8 @@ def pose(
     prior: TreePrior,
     leaf: Leaf,
     constraints: Constraints | None = None,
+    *,
+    is_padded: bool = True,
 ) -> Model:
     """Tabulate rules and rows; repeated rows are written out.
 
@@ -144,6 +147,9 @@ def pose(
         Leaf family.
     constraints
         Limits on the tree.
+    is_padded
+        Whether to fill tables up with rows that lie nowhere and rules that part nothing, so that
+        tables of about one size, such as the folds of cross-validation, share compiled code.
 
     Raises
     ------
@@ -165,26 +171,35 @@ def pose(
     for j in range(design.num_features):
         for missing_left in (False, True) if design.has_missing[j] else (False,):
             runs.append((j, missing_left, np.arange(-int(missing_left), design.num_codes[j])))
+    num_words = -(-len(row) // 64)
+    num_rows = len(row)
+    if is_padded:
+        num_words, num_rows = padded_size(num_words), padded_size(num_rows)
+        num_rules = sum(len(code) for *_, code in runs)
+        beyond = np.full(padded_size(num_rules) - num_rules, design.num_codes[-1])
+        runs.append((design.num_features - 1, False, beyond))
     feature = np.concatenate([np.full(len(code), j) for j, _, code in runs])
     missing_left = np.concatenate([np.full(len(code), side) for _, side, code in runs])
     code = np.concatenate([code for _, _, code in runs])
     sizes = np.array([len(code) for _, _, code in runs])
     ends = np.cumsum(sizes)
-    last = np.repeat(ends - 1, sizes)
     low = design.offset[feature] + np.maximum(code, 0)
+    at_low = np.minimum(low, len(design.low_edge) - 1)
     values, is_value = codes[:, feature], codes[:, feature] >= 0
-    left_words = pack(((values <= code) & (is_value | missing_left)).T)
+    left_words = _words((values <= code) & (is_value | missing_left), num_words)
     num_sides = 1 + design.has_missing
-    rows_at = _by_word(is_value & (values == code))
+    rows_at = _by_word(is_value & (values == code), num_words)
     rows_below = rows_above = None
     if design.has_missing.any():
-        rows_below, rows_above = _by_word(is_value & (values <= code)), _by_word(values > code)
+        rows_below = _by_word(is_value & (values <= code), num_words)
+        rows_above = _by_word(values > code, num_words)
     statistics = row_statistics(leaf, y[row], np.ones(len(row)))
-    table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(len(row))
+    statistics = np.pad(statistics, ((0, num_rows - len(row)), (0, 0)))
+    table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(num_rows)
     if not isinstance(table, CountTable):
         table = None
     max_depth = np.inf if constraints.max_depth is None else constraints.max_depth
-    every_row = pack(np.ones((1, len(row)), bool))[0]
+    every_row = _words(np.ones((len(row), 1), bool), num_words)[0]
     if path is not None:
         every_row = np.append(every_row, path.start)
     with jax.enable_x64(True):
@@ -199,10 +214,12 @@ def pose(
             low=jnp.asarray(low, jnp.int32),
             missing_left=jnp.asarray(missing_left),
             first=jnp.asarray(np.repeat(ends - sizes, sizes), jnp.int32),
-            last=jnp.asarray(last, jnp.int32),
-            can_cut=jnp.asarray((np.arange(len(code)) != last) & (code >= 0) & allowed[feature]),
-            low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[low]),
-            high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[low]),
+            last=jnp.asarray(np.repeat(ends - 1, sizes), jnp.int32),
+            can_cut=jnp.asarray(
+                (code >= 0) & (code < design.num_codes[feature] - 1) & allowed[feature]
+            ),
+            low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[at_low]),
+            high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[at_low]),
             threshold=jnp.asarray(
                 design.cut_threshold[np.minimum(low + (code >= 0), len(design.low_edge) - 1)]
             ),
@@ -210,7 +227,7 @@ def pose(
             num_items=jnp.asarray((design.num_codes - 1) * num_sides),
             by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
             statistics=jnp.asarray(statistics),
-            classes=None if table is None else jnp.asarray(pack(statistics.T > 0).T),
+            classes=None if table is None else _by_word(statistics > 0, num_words),
             table=jax.tree.map(jnp.asarray, table),
             min_leaf=jnp.float64(constraints.min_leaf),
             max_depth=jnp.float64(max_depth),
@@ -221,10 +238,16 @@ def pose(
         )
 
 
-def _by_word(is_in: np.ndarray) -> jax.Array:
+def _words(is_in: np.ndarray, num_words: int) -> np.ndarray:
+    """Pack sets of rows [n, R], uint64 [R, W]."""
+    packed = pack(is_in.T)
+    return np.pad(packed, ((0, 0), (0, num_words - packed.shape[1])))
+
+
+def _by_word(is_in: np.ndarray, num_words: int) -> jax.Array:
     """Pack sets of rows [n, R] word by word, uint64 [W, R]."""
     with jax.enable_x64(True):
-        return jnp.asarray(np.ascontiguousarray(pack(is_in.T).T))
+        return jnp.asarray(np.ascontiguousarray(_words(is_in, num_words).T))
 
 
 def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:

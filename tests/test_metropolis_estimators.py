@@ -1,7 +1,9 @@
-"""The Metropolis-Hastings estimators: what they say, keep and refuse."""
+"""The Metropolis-Hastings estimators: what they say, keep and refuse, and share when compiled."""
 
 import warnings
+from functools import partial
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -17,15 +19,25 @@ from bdtppl import (
     MetropolisTreeClassifier,
     MetropolisTreeRegressor,
     ParticleTreeClassifier,
+    ParticleTreeRegressor,
     load,
     plot_structures,
     plot_trajectories,
 )
 from bdtppl.inference.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.hard_model import pose
+from bdtppl.inference.metropolis import sample as metropolis
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
+from bdtppl.inference.metropolis.state import state_of
+from bdtppl.inference.metropolis.tempering import climb
+from bdtppl.inference.particle import sample as particle
+from bdtppl.inference.particle.filter import grow
+from bdtppl.inference.written_trees import _settle
 from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import Pinball
+from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
 
@@ -44,6 +56,40 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 )
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("model", "compiled"),
+    [
+        (
+            MetropolisTreeRegressor(chains=2, warmup=10, draws=3, thin=5, random_state=0),
+            (climb, state_of, _settle),
+        ),
+        (ParticleTreeRegressor(particles=20, runs=3, random_state=0), (grow,)),
+    ],
+)
+def test_folds_share_compiled_code(model, compiled):
+    """One size serves tables of about as many rows and cuts; what is filled up changes nothing."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(90, 2)).round(1)
+    y = X[:, 0] + rng.normal(size=90)
+    model.fit(X, y)
+    sizes = [function._cache_size() for function in compiled]
+    for fold in np.array_split(np.arange(90), 10)[:3]:
+        clone(model).fit(np.delete(X, fold, axis=0), np.delete(y, fold))
+    assert [function._cache_size() for function in compiled] == sizes
+
+
+@pytest.mark.parametrize("module", [metropolis, particle])
+def test_what_is_filled_up_changes_no_draw(module, monkeypatch):
+    design = Design.from_matrix(np.where(np.arange(90) % 7, np.arange(90) % 13, np.nan)[:, None])
+    model = design, np.sin(np.arange(90)), DepthDecay(cut_weights="gap"), NormalInverseGamma(0.0)
+    padded = module.sample(jax.random.key(0), *model)
+    monkeypatch.setattr(module, "pose", partial(pose, is_padded=False))
+    plain = module.sample(jax.random.key(0), *model)
+    np.testing.assert_array_equal(padded.posterior.trees.threshold, plain.posterior.trees.threshold)
+    joint = padded.posterior.sample_stats["log_joint"], plain.posterior.sample_stats["log_joint"]
+    np.testing.assert_allclose(*joint, rtol=1e-10)
 
 
 def steps(n=60):

@@ -110,7 +110,7 @@ class Construction:
                 f"A tree must have room for a split; got num_splits={num_splits!r}, and "
                 f"max_depth={depth!r}."
             )
-        model = pose(design, y, prior, leaf, constraints)
+        model = pose(design, y, prior, leaf, constraints, is_padded=False)
         first = np.asarray(model.first)
         start, feature = np.unique(first, return_inverse=True)
         cut = np.arange(len(first)) - first

@@ -142,7 +142,7 @@ def pose_problem(
         )
     if lookahead not in (0, 1):
         raise ValueError(f"lookahead must be 0 or 1; got {lookahead!r}.")
-    model = pose(design, y, prior, leaf, constraints)
+    model = pose(design, y, prior, leaf, constraints, is_padded=False)
     statistics = np.asarray(model.statistics)
     spread = statistics.std(axis=0)
     statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.hard_model import pose
+from bdtppl.inference.padding import padded_size
 from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.posterior import Posterior
@@ -137,7 +138,7 @@ def sample(
         resampling=RESAMPLING["systematic" if resampling == "never" else resampling],
     )
     shape = jax.tree.map(np.asarray, grown.shape)
-    shape = shape._replace(nodes=shape.nodes[:, : shape.size.max()])
+    shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
     written = write_out(model, design, shape)
     trees = written.trees.reshape(runs, particles)
     log_prior, log_likelihood, log_weight = (
