@@ -7,10 +7,14 @@ import numpy as np
 __all__ = ["padded", "padded_size"]
 
 
-def padded_size(length: int) -> int:
-    """Round a length up to 2^k or 1.5 * 2^k, so that few sizes are compiled."""
-    power = 1 << max(length - 1, 0).bit_length()
-    return 3 * power // 4 if length <= 3 * power // 4 else power
+def padded_size(length: int, sizes: int = 2) -> int:
+    """Round a length up to one of few sizes, so that few are compiled.
+
+    From each power of two to the next there are two, or another power of two of them.
+    """
+    power_below = 1 << max(length - 1, 0).bit_length() >> 1
+    step = max(power_below // sizes, 1)
+    return -(-length // step) * step
 
 
 def padded(array: np.ndarray, length: int) -> jax.Array:

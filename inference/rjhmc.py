@@ -159,8 +159,7 @@ class _Run:
 
     def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool):
         self.settings = settings
-        x, y = jnp.asarray(x), jnp.asarray(y)
-        self.density = cache(lambda n: SoftDensity(model, x, y, n, hard_inputs))
+        self.density = cache(lambda n: SoftDensity.filled_up(model, x, y, n, hard_inputs))
         self.key_tuning, self.key_chains = jax.random.split(rng_key)
         self.tuned = cache(self._tuned)
         self.shared = cache(

@@ -28,10 +28,12 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer.util import potential_energy
 
+from bdtppl.inference.padding import padded_size
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
 __all__ = ["SoftDensity"]
 
+_SIZES = 8  # numbers of rows in a doubling: each row more costs time at every step
 _TRACING = RLock()  # NumPyro's handlers are on one stack for all threads
 
 
@@ -57,6 +59,25 @@ class SoftDensity:
     y: Array
     num_splits: int = setting()
     hard_inputs: bool = setting(default=False)
+
+    @classmethod
+    def filled_up(
+        cls, model: Callable[..., None], x: Array, y: Array, num_splits: int, hard_inputs=False
+    ) -> "SoftDensity":
+        """Add rows without a target, so that tables of about one size share compiled code.
+
+        The model must pass over rows whose target is NaN, or the class -1.
+        """
+        y = np.asarray(y)
+        added = padded_size(len(y), _SIZES) - len(y)
+        unknown = np.nan if np.issubdtype(y.dtype, np.floating) else -1
+        return cls(
+            model,
+            jnp.asarray(np.pad(x, ((0, added), (0, 0)))),
+            jnp.asarray(np.pad(y, (0, added), constant_values=unknown)),
+            num_splits,
+            hard_inputs,
+        )
 
     @property
     def size(self) -> int:

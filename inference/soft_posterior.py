@@ -331,7 +331,7 @@ def _assembled(
     any_density: Any = density(0)
     return SoftPosterior(
         model=any_density.model,
-        y=np.asarray(any_density.y),
+        y=np.asarray(any_density.y)[: len(about["matrix"])],  # without rows that fill it up
         topologies=tuple(each.topology for each in found),
         probability=np.array([each.probability for each in found]),
         log_evidences=np.array([each.log_evidence for each in found]),

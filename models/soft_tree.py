@@ -98,6 +98,12 @@ def _is_row(values: Any) -> bool:
     return isinstance(values, tuple | list) or np.ndim(values) == 1
 
 
+def _observe(law: Any, y: Any, is_known: Any, power: Any) -> None:
+    """Take targets [N] of a law into account, those that are known."""
+    with numpyro.handlers.scale(scale=power), numpyro.handlers.mask(mask=is_known):
+        numpyro.sample("y", law, obs=jnp.where(is_known, y, 0))  # NaN would be in the gradient
+
+
 @pytree_dataclass
 class _Splits:
     """What regression and classification share: priors of the splits.
@@ -210,7 +216,7 @@ class SoftRegression(_Splits):
         paths, x, sharpness
             See `leaf_probabilities`.
         y
-            float [N].
+            float [N]; NaN where a row has no target, which says nothing then.
         inputs
             int [n]; inputs that splits look at, for hard choices of inputs (HMC-DF).
         power
@@ -223,8 +229,7 @@ class SoftRegression(_Splits):
         noises = noises.expand(leaves).to_event(1) if self.by_leaf else noises
         mean, noise = numpyro.sample("mean", means), numpyro.sample("noise", noises)
         target = self.target(reached, jnp.asarray(mean), jnp.asarray(noise))
-        with numpyro.handlers.scale(scale=power):
-            numpyro.sample("y", target, obs=y)
+        _observe(target, y, ~jnp.isnan(y), power)
 
     def draw_prior(
         self,
@@ -303,7 +308,7 @@ class SoftClassification(_Splits):
             )
 
     def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0) -> None:
-        """Run the model in NumPyro's sense; y are class indices [N].
+        """Run the model in NumPyro's sense; y are class indices [N], -1 where there is no target.
 
         Sites are "direction" and "threshold" as in `SoftRegression`, and for the mixture "classes"
         [n + 1, C].
@@ -316,9 +321,7 @@ class SoftClassification(_Splits):
             return
         classes = dist.Dirichlet(concentration).expand([len(paths)]).to_event(1)
         probability = reached.T @ numpyro.sample("classes", classes)
-        of_class: Any = dist.Categorical(probs=probability)
-        with numpyro.handlers.scale(scale=power):
-            numpyro.sample("y", of_class, obs=y)
+        _observe(dist.Categorical(probs=probability), y, jnp.asarray(y) >= 0, power)
 
     def draw_prior(
         self,

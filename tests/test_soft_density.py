@@ -1,5 +1,8 @@
 """The density over free coordinates against the model's own, with Jacobians by differentiation."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,6 +117,29 @@ GRADIENTS = {
     "hard inputs": (SoftClassification(), CLASSES, True),
     "mixture": (SoftClassification(likelihood="mixture"), CLASSES, False),
 }
+
+
+def check_filled_up(density, whole):
+    position = np.random.default_rng(0).normal(size=density.size)
+    inputs = np.array([2, 0]) if density.hard_inputs else None
+    found, expected = (
+        jax.value_and_grad(lambda z, d=d: d.log_density(z, PATHS, 0.2, 0.7, inputs))(position)
+        for d in (density, whole)
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10), found, expected)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_rows_without_a_target_say_nothing(name):
+    model, y, hard = GRADIENTS[name]
+    with jax.enable_x64(True):
+        given = model, np.tile(X, (4, 1))[:33], np.tile(y, 4)[:33], 2, hard
+        filled = SoftDensity.filled_up(*given)
+        assert len(filled.x) == len(filled.y) > 33
+        check_filled_up(filled, SoftDensity(*given))
+        seen = replace(filled, y=jnp.nan_to_num(filled.y).clip(0))
+        with pytest.raises(AssertionError):
+            check_filled_up(seen, SoftDensity(*given))
 
 
 @pytest.mark.parametrize("name", slow_but(["regression"], GRADIENTS))

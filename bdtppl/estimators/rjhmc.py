@@ -138,7 +138,7 @@ class _RJHMCTree(SoftTreeEstimator):
             walk.topology[:, kept],
             walk.position[:, kept],
             None if walk.inputs is None else walk.inputs[:, kept],
-            lambda n: SoftDensity(self.model_, problem.x, problem.y, n, is_hard),
+            lambda n: SoftDensity.filled_up(self.model_, problem.x, problem.y, n, is_hard),
             sharpness=self.h_final,
             names=self.schema_.features,
             matrix=problem.matrix,

@@ -105,7 +105,7 @@ class DCC:
 
     def density(self, num_splits: int) -> SoftDensity:
         """Density of the trees with so many splits."""
-        return SoftDensity(self.model, self.x, self.y, num_splits)
+        return SoftDensity.filled_up(self.model, self.x, self.y, num_splits)
 
     def log_density(self, topology: Topology) -> Partial:
         """Log density of a position given a topology, at the final sharpness."""
