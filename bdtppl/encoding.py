@@ -25,6 +25,7 @@ from bdtppl.models.priors import (
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.table import Schema
 from bdtppl.models.topology import TopologyPrior
+from bdtppl.models.tree import Tree
 
 __all__ = ["decode", "encode"]
 
@@ -45,6 +46,7 @@ _PARTS = {
         SoftClassification,
         SoftRegression,
         TopologyPrior,
+        Tree,
     )
 }
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds

@@ -230,9 +230,10 @@ class _Reader:
         made = []
         for number, box in enumerate(boxes):
             for feature, ends in box.items():
-                self.make(
-                    KeepTogether, ("keep_together", number, feature), {"intervals": {feature: ends}}
-                )
+                own = ("keep_together", number, feature)
+                if not isinstance(ends, list) or len(ends) != 2:
+                    raise self.fail(own, f"A box has [low, high] for {feature!r}; got {ends!r}.")
+                self.make(KeepTogether, own, {"intervals": {feature: ends}})
             made.append(self.make(KeepTogether, ("keep_together", number), {"intervals": box}))
         if not isinstance(values.get("monotone", {}), Mapping):
             own = (*place, "monotone")
@@ -242,8 +243,11 @@ class _Reader:
             own = (*place, "features_at_depth")
             if not isinstance(levels, Mapping):
                 raise self.fail(own, "features_at_depth must be a table from depths to features.")
-            for depth in levels:
+            for depth, features in levels.items():
                 if not depth.isdecimal():
                     raise self.fail((*own, depth), f"A depth must be a number; got {depth!r}.")
+                if not isinstance(features, list):
+                    message = f"features_at_depth must list features; got {features!r}."
+                    raise self.fail((*own, depth), message)
             values["features_at_depth"] = {int(depth): some for depth, some in levels.items()}
         return self.make(Constraints, place, values | {"keep_together": made})

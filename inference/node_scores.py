@@ -45,7 +45,7 @@ class NodeTerms(NamedTuple):
         The rule's is -inf where it is not available. Rules that make the same partition, where the
         prior counts partitions, share its weight equally.
     has_rule
-        bool [m]; whether any rule is available.
+        bool [m]; whether any rule is available that the prior does not rule out.
     """
 
     log_stop: jax.Array
@@ -69,7 +69,7 @@ def node_terms(
         if rule is None
         else _log_rule(model, rows, found, node, rule),
         leaf_scores(model, rows),
-        node.has_rule,
+        _may_split(model, node),
     )
 
 
@@ -134,6 +134,13 @@ def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
     )
 
 
+def _may_split(model: Model, node: Node) -> jax.Array:
+    """Whether m nodes have a rule, and split by it with a probability that is not 0."""
+    nothing = jnp.zeros(node.depth.shape)  # which leaves what the prior says of splitting at all
+    every_fact = Rule(nothing.astype(jnp.int32), *[nothing] * (len(Rule._fields) - 1))
+    return node.has_rule & ~jnp.isneginf(model.prior.log_rule(node, every_fact))
+
+
 def _log_shares(model: Model, law: RuleLaw, found: Available, node: Node) -> jax.Array:
     """Log probability of every rule given that its node splits, float64 [m, R]."""
     cuts_of_gap, width = _every_gap(model, found)
@@ -166,7 +173,7 @@ class NodeWeights(NamedTuple):
         float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf where it is not
         available.
     has_rule
-        bool [m]; whether any rule is available.
+        bool [m]; see `NodeTerms`.
     """
 
     log_stop: jax.Array
@@ -198,7 +205,7 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     return NodeWeights(
         jnp.broadcast_to(prior.log_stop(node), depth.shape),
         jnp.where(found.is_rule, log_rules, -jnp.inf),
-        node.has_rule,
+        _may_split(model, node),
     )
 
 

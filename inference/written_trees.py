@@ -116,14 +116,15 @@ def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
 
 
 def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
-    """Take trees [m] as states of chains; thresholds are taken to the cuts next to them.
+    """Take trees [m] as states of chains; a threshold goes to the nearest cut that parts alike.
 
     A split that parts nothing gets a rule that is never available.
 
     Raises
     ------
     ValueError
-        If a tree needs more slots than the capacity, or splits on a feature that does not exist.
+        If a tree needs more slots than the capacity, splits on a feature that does not exist, or
+        parts rows that the design has in one bin.
     """
     if capacity < int(trees.num_nodes.max()):
         raise ValueError(
@@ -146,6 +147,18 @@ def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
     return Shape.of(rule, left, parent, depth, np.asarray(trees.num_nodes, np.int32))
 
 
+def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
+    """Say that a threshold lies between rows of one bin."""
+    start, stop = design.offset[feature : feature + 2]
+    cuts = design.cut_threshold[start + 1 : stop]
+    nearest = sorted(cuts[np.argsort(np.abs(cuts - threshold))[:2]])
+    return (
+        f"A tree splits {design.names[feature]!r} at {threshold:.6g}, between rows that the design "
+        f"has in one bin; its next cuts are {' and '.join(f'{cut:.6g}' for cut in nearest)}. Take "
+        f"one of these, or bins=None."
+    )
+
+
 def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent, depth) -> None:
     """Write one tree into rows of a `Shape`, its children in the order of their parents."""
     end, matrix = 1, design.matrix
@@ -155,14 +168,17 @@ def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent
         if feature < 0:
             continue
         values, codes = matrix[:, feature], design.codes[:, feature]
-        missing = np.isnan(values)
-        below = inside & (values < tree.threshold[at])
+        missing, threshold = np.isnan(values), tree.threshold[at]
         start, stop = design.offset[feature : feature + 2]
-        (named,) = np.nonzero(design.cut_threshold[start + 1 : stop] == tree.threshold[at])
-        if len(named) and not is_gaps:
-            code = int(named[0])
-        else:  # the cut next to the code below the gap
-            code = int(codes[below].max()) if below.any() else stop - start - 1
+        code = stop - start - 1
+        is_below = values < threshold
+        below, above = codes[inside & is_below], codes[inside & ~is_below & ~missing]
+        if len(below) and len(above):
+            first, last = below.max(), above.min()
+            if first >= last:
+                raise ValueError(_in_one_bin(design, feature, threshold))
+            cuts = design.cut_threshold[start + first + 1 : start + last + 1]
+            code = first + (0 if is_gaps else np.abs(cuts - threshold).argmin())
         side = bool(tree.missing_left[at]) and bool(design.has_missing[feature])
         rule[slot], left[slot] = number[int(start) + code, side], end
         goes_left = inside & np.where(missing, side, codes <= code)

@@ -133,7 +133,10 @@ class Constraints:
             raise ValueError(f"keep_together must hold KeepTogether boxes; got {boxes!r}.")
         object.__setattr__(self, "keep_together", boxes)
         object.__setattr__(self, "features_at_depth", _levels(self.features_at_depth))
-        pairs = tuple(_features(pair, "before") for pair in _features(self.before, "before"))
+        pairs = _features(self.before, "before")
+        if any(isinstance(pair, str) for pair in pairs):
+            raise ValueError(f"before must list pairs of features; got {self.before!r}.")
+        pairs = tuple(_features(pair, "before") for pair in pairs)
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
         _require_order(pairs)

@@ -99,8 +99,10 @@ class LeafCount(LeafCountPrior):
 
         P(T) = rate^K / K! / N_K / sum over j with N_j > 0 of rate^j / j!
 
-    Numbers of leaves that no tree has are left out of the sum. N_K belongs to a table: it is
-    counted on the exact chart (`bdtppl.inference.pcfg.leaf_count_posterior.with_num_trees`).
+    Numbers of leaves that no tree has are left out of the sum. Trees that are not monotone, where
+    features are, count among the N_K: which these are depends on the targets. N_K belongs to a
+    table: it is counted on the exact chart
+    (`bdtppl.inference.pcfg.leaf_count_posterior.with_num_trees`).
 
     Attributes
     ----------

@@ -518,7 +518,7 @@ class Program(_NormalisedRules):
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             probability = self.split_probability(root)
         is_known = not isinstance(probability, Tracer)
-        if is_known and not 0 <= probability <= 1:
+        if is_known and not 0 <= float(probability) <= 1:
             raise ValueError(
                 f"split_probability must lie in [0, 1]; got {float(probability):.6g} at the root."
             )

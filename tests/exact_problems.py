@@ -480,7 +480,7 @@ def rule_tree(case: Case, tree: Tree, *, slot: int = 0, rows: frozenset[int] | N
 def rule_trees(case: Case, trees: Tree) -> list[Any]:
     """Read a batch [b] of trees, each distinct one once."""
     flat = trees.reshape(-1)
-    arrays = [flat.feature, np.nan_to_num(flat.threshold), flat.missing_left]
+    arrays = [flat.feature, np.nan_to_num(flat.threshold), flat.missing_left, flat.left, flat.right]
     _, first, inverse = np.unique(
         np.concatenate(arrays, axis=1), axis=0, return_index=True, return_inverse=True
     )

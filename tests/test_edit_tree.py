@@ -18,10 +18,12 @@ from test_regrow import CAPACITY, names, nested
 from bdtppl.inference.edit_law import edited_trees
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
 from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.tree_prior import NO_LIKELIHOOD
 from bdtppl.inference.written_trees import as_shape
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.priors import Program
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.tree import Tree, route
 
@@ -328,6 +330,30 @@ def test_a_tree_that_the_model_rules_out_is_refused():
         EditTree({})
     with pytest.raises(TypeError, match=r"base must be a tree prior of .*; got float"):
         EditTree(stump(0.5), base=0.5)
+
+
+def test_a_tree_between_rows_of_one_bin_is_refused():
+    design, y = Design.from_matrix(np.arange(12.0)[:, None], bins=4), np.zeros(12, int)
+    with pytest.raises(ValueError, match=r"'x0' at 3\.5, .* next cuts are 2\.5 and 5\.5"):
+        sample_edits(ep.key(0), design, y, EditTree(stump(3.5)), NO_LIKELIHOOD)
+    sample_edits(ep.key(0), design, y, EditTree(stump(2.6)), NO_LIKELIHOOD, warmup=0, draws=1)
+
+
+def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
+    design = Design.from_matrix(np.arange(4.0)[:, None])
+    base = Program(lambda node: jnp.where(node.depth < 1, 0.5, 0.0), rules="cuts")
+    prior = EditTree(stump(1.5), 0.6, base)
+    trees, probability, _ = edited_trees(design, prior, max_edits=30)
+    drawn = sample_edits(
+        ep.key(0), design, np.zeros(4, int), prior, NO_LIKELIHOOD, chains=4, draws=2000
+    )
+    roots = np.where(trees.feature[:, 0] < 0, -1, trees.threshold[:, 0])
+    found = np.where(
+        drawn.posterior.trees.feature[..., 0] < 0, -1, drawn.posterior.trees.threshold[..., 0]
+    )
+    assert (drawn.posterior.trees.num_leaves <= 2).all()
+    counts = Counter(found.ravel().tolist())
+    assert ep.g_test(counts, dict(zip(roots.tolist(), probability, strict=True))) > ep.FALSE_ALARM
 
 
 @pytest.mark.parametrize("estimator", [DecisionTreeClassifier, DecisionTreeRegressor])

@@ -355,3 +355,11 @@ def test_trees_that_were_not_counted_are_asked_for():
     design, leaf, y = small()
     with pytest.raises(ValueError, match="with_num_trees"):
         sample(ep.key(0), design, y, LeafCount(), leaf)
+
+
+def test_states_are_the_trees_that_they_start_at():
+    """Also where several cuts part a node's rows alike, and thresholds differ by rounding."""
+    case = the_case("pinball", "cuts", "classes", 7, {})
+    with jax.enable_x64(True):
+        start = chains.Chains(case, case.exact.prior, CAPACITY)
+        assert start.read(start.state.shape) == start.trees

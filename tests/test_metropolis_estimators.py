@@ -142,6 +142,16 @@ def test_the_best_trees_are_distinct_and_their_shares_are_of_the_draws(tempered)
     assert len(model.k_best(2)) == 2
 
 
+def test_a_model_that_starts_at_a_tree_is_saved(tmp_path):
+    X, y = steps()
+    stump = Tree.from_nested({"feature": 0, "threshold": 2.5, "left": {}, "right": {}})
+    model = MetropolisTreeClassifier(start=stump, warmup=20, draws=5, random_state=0).fit(X, y)
+    model.save(tmp_path)
+    again = load(tmp_path)
+    np.testing.assert_array_equal(again.start.threshold, stump.threshold)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
 def test_saved_models_are_the_same(tempered, tmp_path):
     model, X, _ = tempered
     model.save(tmp_path)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from test_path_constraints import by_rows, by_tables
 
+from bdtppl import MetropolisTreeClassifier
 from bdtppl.inference.edit_law import edited_trees
 from bdtppl.inference.greedy_modal import problem as greedy
 from bdtppl.inference.metropolis.edits import sample_edits
@@ -18,6 +19,7 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.tree import Tree
 
@@ -107,6 +109,20 @@ def test_edited_trees_stay_monotone():
 
     assert keep_order(limits)
     assert not keep_order(case.constraints)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("prior", [DepthDecay(), LeafCount(3.0, max_leaves=4)])
+def test_there_is_no_evidence(prior):
+    """Which trees are monotone depends on the targets, so evidences would not add up to 1."""
+    model = MetropolisTreeClassifier(
+        prior=prior, constraints=Constraints(monotone={0: 1}), temperatures=3, random_state=0
+    )
+    model.fit(np.arange(9.0)[:, None], np.repeat([0, 1, 0], 3))
+    with pytest.raises(AttributeError, match="no log_evidence_ under monotone constraints"):
+        _ = model.log_evidence_
+    assert "log_evidence" not in model.summary()
 
 
 def test_what_cannot_keep_to_them_says_so():

@@ -62,7 +62,7 @@ def test_a_file_says_what_it_says(tmp_path):
         ("= 0.9", "= 2.0", "line 4: alpha must lie in (0, 1); got 2.0."),
         ("alpha", "alfa", "line 4: [prior] has no 'alfa'; it has kind, alpha, "),
         ("[4, 9]", "[9, 4]", "line 19: The box on 'start' must span low <= high"),
-        ("[4, 9]", "4", "line 19: A box needs intervals"),
+        ("[4, 9]", "[4, 9, 9]", "line 19: A box has [low, high] for 'start'; got [4, 9, 9]."),
         ("0 =", "x =", "line 13: A depth must be a number; got 'x'."),
         ("= 5", "= 0", "line 9: min_leaf must be an integer of at least 1; got 0."),
         ("= 2\n", '= "a"\n', "line 5: beta must be a number; got 'a'."),
@@ -72,6 +72,7 @@ def test_a_file_says_what_it_says(tmp_path):
         ("[prior]", "[prio", "line 2: Expected ']' at the end of a table declaration."),
         ("[[keep_together]]", "[[boxes]]", "line 15: 'boxes' is no part: prior, constraints, "),
         ('[["age", "start"]]', "3", "line 10: before must list features; got 3."),
+        ('[["age", "start"]]', '["age"]', "line 10: before must list pairs of features; got ["),
         ("4, 9]\n", "4, 9", "line 19: Unclosed array."),
     ],
 )

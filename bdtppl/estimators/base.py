@@ -311,8 +311,8 @@ def require_finite(what: str, value: Any) -> None:
     if not np.isfinite(value).all():
         raise ValueError(
             f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "
-            f"large or too small for float64 (rescale them), or a split_probability or a weight of "
-            f"the prior is none."
+            f"large or too small for float64 (rescale them), or a split_probability lies outside "
+            f"[0, 1], or a weight of the prior is not positive."
         )
 
 

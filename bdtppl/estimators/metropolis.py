@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -94,10 +95,11 @@ _PARAMETERS = """
         Draw of the highest log joint, with ``map_log_joint_``.
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood under the normalised prior by stepping stones, and its standard
-        error. Only where chains were tempered from power 0 on.
+        error. Only where chains were tempered from power 0 on, and no feature is monotone.
     diagnostics_ : dict
-        Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") by quantity: the log
-        joint, the number of leaves, and predictions at a few training rows.
+        Rank-normalised R-hat and bulk effective sample size by quantity (the log joint, the number
+        of leaves, and predictions at a few training rows), as
+        ``diagnostics_["log_joint"]["r_hat"]`` and ``["ess"]``.
     acceptance_ : dict
         Share of the proposals that were accepted after warm-up, by move, float64 [chain]; NaN for
         moves that were never proposed.
@@ -175,8 +177,9 @@ class _MetropolisTree(TreeEstimator):
             names=schema.features,
             is_indicator=schema.is_indicator,
         )
-        if isinstance(prior, LeafCount):
-            grammar = compile_grammar(design, rules=prior.rules, constraints=constraints)
+        if isinstance(prior, LeafCount):  # counts trees before leaves are put in order
+            unordered = replace(constraints, monotone=())
+            grammar = compile_grammar(design, rules=prior.rules, constraints=unordered)
             prior = with_num_trees(prior, grammar)
         seed = self._draw_seed()
         with counting("steps", shown=self.progress) as report:
@@ -274,7 +277,7 @@ class _MetropolisTree(TreeEstimator):
         Raises
         ------
         AttributeError
-            If chains were not tempered from power 0 on.
+            If chains were not tempered from power 0 on, or a feature is monotone.
         """
         self._require_stones()
         return self.posterior_.log_evidence
@@ -286,13 +289,18 @@ class _MetropolisTree(TreeEstimator):
         Raises
         ------
         AttributeError
-            If chains were not tempered from power 0 on.
+            If chains were not tempered from power 0 on, or a feature is monotone.
         """
         self._require_stones()
         return self.posterior_.log_evidence_se
 
     def _require_stones(self) -> None:
         check_is_fitted(self)
+        if self.constraints_.monotone:
+            raise AttributeError(
+                "There is no log_evidence_ under monotone constraints: which trees keep to them "
+                "depends on the targets, and so would the prior."
+            )
         if self.powers_[0] != 0:
             raise AttributeError(
                 "log_evidence_ is estimated between powers of the likelihood from 0 to 1, and the "

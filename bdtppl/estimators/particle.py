@@ -66,8 +66,9 @@ _PARAMETERS = """
         The particles with their weights, runs as chains.
     log_evidence_ : float
         Estimate of the log marginal likelihood, with its standard error ``log_evidence_se_`` from
-        the spread of the runs (NaN for one run). Absent where the prior is not normalised: only
-        ``DepthDecay`` and ``Program`` are.
+        the spread of the runs (NaN for one run). What all runs have lost, such as trees whose first
+        split pays only with those below it, the error does not know of. Absent where the prior is
+        not normalised: only ``DepthDecay`` and ``Program`` are.
     log_partition_, log_partition_se_ : float
         Estimate of the log of the sum over trees of prior weight times likelihood; unbiased before
         the log is taken.

@@ -284,6 +284,7 @@ def sample_edits(
     model = pose(design, y, prior.base, leaf, constraints)
     start = as_shape(model, design, prior.tree.reshape(1), capacity)
     state: Any = initial_edits(model, start, chains, max_edits)
+    require_defined(np.isnan(state.tree.log_prior))
     if not np.isfinite(np.asarray(state.tree.log_prior)).all():
         raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
     kernel = RegrowEdits(start, jnp.float64(prior.edit_probability))

@@ -208,7 +208,9 @@ def sample(
     if prior.counts_partitions:  # chains share a partition's weight among its rules
         scores = log_joint(trees, design, y, prior, leaf, constraints).log_joint
     nothing = float("nan"), float("nan")
-    evidence = stepping_stones(log_likelihood, powers) if powers[0] == 0 else nothing
+    # Which trees are monotone depends on the targets, and so would the prior that power 0 leaves.
+    is_known = powers[0] == 0 and model.directions is None
+    evidence = stepping_stones(log_likelihood, powers) if is_known else nothing
     posterior = Posterior(
         trees=trees,
         statistics=written.statistics.reshape(chains, draws, *written.statistics.shape[1:]),

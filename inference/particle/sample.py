@@ -8,6 +8,7 @@ import numpy as np
 
 from bdtppl.inference.evidence import log_mean
 from bdtppl.inference.hard_model import pose
+from bdtppl.inference.node_scores import require_defined
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
@@ -137,6 +138,7 @@ def sample(
         proposal=PROPOSALS[proposal],
         resampling=RESAMPLING["systematic" if resampling == "never" else resampling],
     )
+    require_defined(np.isnan(grown.log_prior))
     shape = jax.tree.map(np.asarray, grown.shape)
     shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
     written = write_out(model, design, shape)
