@@ -14,7 +14,8 @@ from handmade import LEAF, posterior_of, some_posterior, split
 from sklearn.base import clone
 from tiers import slow_but
 
-from bdtppl.arviz import _without_ties, for_installed_arviz, to_arviz
+from bdtppl.arviz import for_installed_arviz, to_arviz
+from bdtppl.arviz.conversion import _without_ties
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier
 from bdtppl.inference.posterior import Posterior

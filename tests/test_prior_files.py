@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from test_cli import run
 
-from bdtppl.encoding import decode, encode
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.priors import DepthDecay, LeafPenalty, Program
 from bdtppl.prior_files import read_prior_file
+from bdtppl.storage.encoding import decode, encode
 
 WHOLE = """# a prior
 [prior]

@@ -24,14 +24,14 @@ from hypothesis.extra import numpy as st_numpy
 from sklearn.exceptions import NotFittedError
 from tiers import slow_but
 
-from bdtppl import storage
-from bdtppl.encoding import decode, encode
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.files import staged
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 from bdtppl.models.table import Schema
+from bdtppl.storage import fitted as storage
+from bdtppl.storage.encoding import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ["classification", "regression"]

@@ -164,7 +164,7 @@ class TreeEstimator(TableEstimator):
 
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
-        from bdtppl.groups import describe_trees
+        from bdtppl.arviz.groups import describe_trees
         from bdtppl.inference.prior_predictive import draw_prior_targets, draw_prior_trees
 
         key_tree, key_target = jax.random.split(jax.random.key(self._seed))

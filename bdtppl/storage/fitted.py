@@ -8,7 +8,7 @@ read is executed: classes are looked up in fixed tables of names.
 What is stored of an estimator, for every inference alike:
 
 - its class by name (one of `_ESTIMATORS`) and its ``get_params()``;
-- ``posterior_``, whether attribute or property (see `bdtppl.stored_posterior`);
+- ``posterior_``, whether attribute or property (see `bdtppl.storage.posterior`);
 - its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is the
   design of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a
   number, text, None, a small NumPy array, or a list, tuple or dictionary of these. Properties and
@@ -34,12 +34,12 @@ import xarray as xr
 from sklearn.utils.validation import check_is_fitted
 
 import bdtppl
-from bdtppl.encoding import decode, encode
+from bdtppl.arviz.groups import label_trees, read_trees
 from bdtppl.files import staged
-from bdtppl.groups import label_trees, read_trees
 from bdtppl.models.data import Design
 from bdtppl.models.tree import Tree
-from bdtppl.stored_posterior import describe_posterior, rebuild_posterior
+from bdtppl.storage.encoding import decode, encode
+from bdtppl.storage.posterior import describe_posterior, rebuild_posterior
 
 __all__ = ["load", "save"]
 

@@ -1,6 +1,6 @@
 """Draws of soft trees as groups of labelled arrays, and back.
 
-The groups are those of `bdtppl.groups`: ``posterior``, ``sample_stats`` and ``trees``; and
+The groups are those of `bdtppl.arviz.groups`: ``posterior``, ``sample_stats`` and ``trees``; and
 ``topologies``, what is known of each topology.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from bdtppl.groups import class_labels, label_sample_stats, read_sample_stats
+from bdtppl.arviz.groups import class_labels, label_sample_stats, read_sample_stats
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.models.soft_trees import SoftTrees
 from bdtppl.models.topology import Topology

@@ -19,10 +19,10 @@ import xarray as xr
 from sklearn.utils import check_random_state
 
 import bdtppl
-from bdtppl.groups import class_labels, label_draws
+from bdtppl.arviz.groups import class_labels, label_draws
+from bdtppl.arviz.soft_groups import label_soft_draws
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.soft_posterior import SoftPosterior
-from bdtppl.soft_groups import label_soft_draws
 
 __all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
@@ -114,7 +114,7 @@ def to_arviz(
             in each node, ``node_statistics`` [chain, draw, node, class or statistic].
 
     Soft trees have groups of their own instead of these trees' arrays: see
-    `bdtppl.soft_groups.label_soft_draws`. Their log likelihood is that of each row given the
+    `bdtppl.arviz.soft_groups.label_soft_draws`. Their log likelihood is that of each row given the
     draw's parameters; the compound likelihood of classes (equation 8 of Cochrane et al. 2024) is no
     law of single rows, and the group is then absent.
 

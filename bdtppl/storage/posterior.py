@@ -8,12 +8,12 @@ from typing import Any
 
 import xarray as xr
 
-from bdtppl.encoding import decode, encode
-from bdtppl.groups import label_draws, read_sample_stats, read_trees
+from bdtppl.arviz.groups import label_draws, read_sample_stats, read_trees
+from bdtppl.arviz.soft_groups import label_soft_draws, read_soft_draws
 from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.soft_posterior import SoftPosterior
 from bdtppl.models.data import Design
-from bdtppl.soft_groups import label_soft_draws, read_soft_draws
+from bdtppl.storage.encoding import decode, encode
 
 __all__ = ["describe_posterior", "rebuild_posterior"]
 
