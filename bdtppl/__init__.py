@@ -86,7 +86,7 @@ __all__ = [
 
 _SUBMODULES = ("datasets", "export", "inference", "models")
 
-_DEFINED_IN = {
+DEFINED_IN = {
     "DCCTreeClassifier": "bdtppl.estimators.dcc",
     "DCCTreeRegressor": "bdtppl.estimators.dcc",
     "ExactTreeClassifier": "bdtppl.estimators.exact",
@@ -123,8 +123,8 @@ _DEFINED_IN = {
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"bdtppl.{name}")
-    if name in _DEFINED_IN:
-        value = getattr(import_module(_DEFINED_IN[name]), name)
+    if name in DEFINED_IN:
+        value = getattr(import_module(DEFINED_IN[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'bdtppl' has no attribute {name!r}")

@@ -69,7 +69,7 @@ def node_terms(
         if rule is None
         else _log_rule(model, rows, found, node, rule),
         leaf_scores(model, rows),
-        _may_split(model, node),
+        _may_split(model, found, node),
     )
 
 
@@ -134,11 +134,13 @@ def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
     )
 
 
-def _may_split(model: Model, node: Node) -> jax.Array:
-    """Whether m nodes have a rule, and split by it with a probability that is not 0."""
-    nothing = jnp.zeros(node.depth.shape)  # which leaves what the prior says of splitting at all
-    every_fact = Rule(nothing.astype(jnp.int32), *[nothing] * (len(Rule._fields) - 1))
-    return node.has_rule & ~jnp.isneginf(model.prior.log_rule(node, every_fact))
+def _may_split(model: Model, found: Available, node: Node) -> jax.Array:
+    """Whether m nodes have a rule on a feature by which the prior lets them split at all."""
+    features = jnp.arange(model.by_feature.shape[1])[None]
+    nothing = [jnp.zeros(features.shape)] * 5  # the logs that `Rule` begins with
+    each = jax.tree.map(lambda fact: fact[:, None], node)
+    log_weight = model.prior.log_rule(each, Rule(features, *nothing))
+    return ((found.num_feature_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
 
 
 def _log_shares(model: Model, law: RuleLaw, found: Available, node: Node) -> jax.Array:
@@ -205,7 +207,7 @@ def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights
     return NodeWeights(
         jnp.broadcast_to(prior.log_stop(node), depth.shape),
         jnp.where(found.is_rule, log_rules, -jnp.inf),
-        _may_split(model, node),
+        _may_split(model, found, node),
     )
 
 

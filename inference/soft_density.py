@@ -66,11 +66,11 @@ class SoftDensity:
     ) -> "SoftDensity":
         """Add rows without a target, so that tables of about one size share compiled code.
 
-        The model must pass over rows whose target is NaN, or the class -1.
+        The model says by its ``no_target`` which targets it passes over.
         """
-        y = np.asarray(y)
+        unknown = np.asarray(model.no_target)  # pyright: ignore[reportFunctionMemberAccess]
+        y = np.asarray(y).astype(np.result_type(y, unknown.dtype))
         added = padded_size(len(y), _SIZES) - len(y)
-        unknown = np.nan if np.issubdtype(y.dtype, np.floating) else -1
         return cls(
             model,
             jnp.asarray(np.pad(x, ((0, added), (0, 0)))),

@@ -162,7 +162,7 @@ def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
 def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent, depth) -> None:
     """Write one tree into rows of a `Shape`, its children in the order of their parents."""
     end, matrix = 1, design.matrix
-    queue = [(0, np.ones(len(matrix), bool))]  # slots of the tree, and the rows in them
+    queue = [(0, design.weights > 0)]  # slots of the tree, and the rows in them
     for slot, (at, inside) in enumerate(queue):
         feature = int(tree.feature[at])
         if feature < 0:

@@ -17,7 +17,7 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 2.3; Linero and Yang 2018, Bayesian regression tree ensembles that adapt to smoothness and sparsity.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -180,6 +180,8 @@ class SoftRegression(_Splits):
     by_leaf: bool = setting(default=False)
     degrees_of_freedom: Number | None = None
 
+    no_target: ClassVar[float] = np.nan  # of rows that say nothing
+
     def __post_init__(self):
         self._check_splits()
         require(lambda s: s > 0, "mean_scale must be positive; got {}.", self.mean_scale)
@@ -292,6 +294,8 @@ class SoftClassification(_Splits):
 
     concentration: Any = (1.0, 1.0)
     likelihood: Literal["compound", "mixture"] = setting(default="compound")
+
+    no_target: ClassVar[int] = -1  # of rows that say nothing
 
     def __post_init__(self):
         self._check_splits()

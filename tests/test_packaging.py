@@ -80,7 +80,7 @@ def test_every_public_name_resolves():
 
 
 def test_every_lazy_name_is_public():
-    assert sorted({*bdtppl._DEFINED_IN, *bdtppl._SUBMODULES}) == sorted(bdtppl.__all__)
+    assert sorted({*bdtppl.DEFINED_IN, *bdtppl._SUBMODULES}) == sorted(bdtppl.__all__)
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -172,7 +172,7 @@ def test_the_evidence_is_unbiased(model, family, proposal):
     for growth, threshold in itertools.product(("node", "layer"), (0.0, 0.6, 1.0)):
         found = estimates(case, proposal, growth, "systematic", threshold)
         check_unbiased(case, found)
-        if threshold in (0.0, 1.0):  # between them an optimal proposal may need none
+        if (proposal, threshold) != ("optimal", 0.6):  # whose weights may be even enough
             assert (found.num_resampled > 0).any() == (threshold > 0)
         assert found.num_overflows.sum() == 0
         assert (found.effective_size[~np.isnan(found.effective_size)] <= SIZE + 1e-9).all()

@@ -142,6 +142,16 @@ def test_rows_without_a_target_say_nothing(name):
             check_filled_up(seen, SoftDensity(*given))
 
 
+@pytest.mark.parametrize(
+    ("model", "y", "unknown"),
+    [(SoftRegression(), np.arange(33), np.nan), (SoftClassification(), np.ones(33, np.uint8), -1)],
+)
+def test_targets_of_any_type_are_filled_up(model, y, unknown):
+    filled = SoftDensity.filled_up(model, np.zeros((33, 2)), y, 1)
+    np.testing.assert_array_equal(filled.y[:33], y)
+    np.testing.assert_array_equal(filled.y[33:], unknown)
+
+
 @pytest.mark.parametrize("name", slow_but(["regression"], GRADIENTS))
 def test_gradients(name):
     """Against central differences."""

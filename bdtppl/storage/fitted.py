@@ -50,20 +50,9 @@ _ARRAYS = "posterior.nc"
 _DESCRIPTION = "model.json"
 _NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself
 _ESTIMATORS = {
-    "DCCTreeClassifier": "bdtppl.estimators.dcc",
-    "DCCTreeRegressor": "bdtppl.estimators.dcc",
-    "ExactTreeClassifier": "bdtppl.estimators.exact",
-    "ExactTreeRegressor": "bdtppl.estimators.exact",
-    "GFlowNetTreeClassifier": "bdtppl.estimators.gflownet",
-    "GFlowNetTreeRegressor": "bdtppl.estimators.gflownet",
-    "GreedyModalTreeClassifier": "bdtppl.estimators.greedy_modal",
-    "GreedyModalTreeRegressor": "bdtppl.estimators.greedy_modal",
-    "MetropolisTreeClassifier": "bdtppl.estimators.metropolis",
-    "MetropolisTreeRegressor": "bdtppl.estimators.metropolis",
-    "ParticleTreeClassifier": "bdtppl.estimators.particle",
-    "ParticleTreeRegressor": "bdtppl.estimators.particle",
-    "RJHMCTreeClassifier": "bdtppl.estimators.rjhmc",
-    "RJHMCTreeRegressor": "bdtppl.estimators.rjhmc",
+    name: module
+    for name, module in bdtppl.DEFINED_IN.items()
+    if module.startswith("bdtppl.estimators.")
 }
 
 
