@@ -8,8 +8,7 @@ already; warm times are medians.
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -25,6 +24,7 @@ from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty, TreePrior
+from benchmarks.compilations import Compilations
 from benchmarks.problems import Problem
 from benchmarks.processes import peak_memory
 
@@ -55,7 +55,7 @@ class ScoringTimes:
         Value and gradient by the prior's parameters, warm.
     first_total, first_gradient
         First calls in a fresh process.
-    num_compilations
+    compilations
         XLA compilations of these first calls.
     twin_compilations
         Those of the same calls for a second data set of the same padded size; None if no such set
@@ -72,13 +72,13 @@ class ScoringTimes:
     gradient: float
     first_total: float
     first_gradient: float
-    num_compilations: int
+    compilations: Compilations
     twin_compilations: int | None
     peak: float
 
     @property
-    def compilation(self) -> float:
-        """What first calls take beyond warm ones."""
+    def first_beyond_warm(self) -> float:
+        """What first calls take beyond warm ones: compilation, and memory that is touched first."""
         return self.first_total - self.total + self.first_gradient - self.gradient
 
 
@@ -119,26 +119,6 @@ def _median_seconds(function: Callable, repeats: int) -> float:
     while len(seconds) < repeats and sum(seconds) < _ENOUGH_SECONDS:
         seconds.append(_seconds(function))
     return statistics.median(seconds)
-
-
-class _CompilationCounter:
-    """Counts XLA compilations of this process."""
-
-    def __init__(self):
-        self.total = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event: str, duration: float, **_) -> None:
-        self.total += event == "/jax/core/compile/backend_compile_duration"
-
-
-_counter = _CompilationCounter()
-
-
-@contextmanager
-def _compilations() -> Iterator[Callable[[], int]]:
-    before = _counter.total
-    yield lambda: _counter.total - before
 
 
 class _Fit:
@@ -186,23 +166,22 @@ def _twin_compilations(fit: _Fit, chart: Chart) -> int | None:
         twin = problem._replace(matrix=problem.matrix[kept], y=problem.y[kept])
         if twin.num_classes != problem.num_classes:
             continue
-        with _compilations() as count:
+        with Compilations() as count:
             exact = _Fit(twin, fit.prior, fit.constraints.max_depth)()
             _value_and_gradient(exact)
-            if _shapes(exact.chart) == _shapes(chart):
-                return count()
+        if _shapes(exact.chart) == _shapes(chart):
+            return count.total
     return None
 
 
 def _score(fit: _Fit, repeats: int) -> tuple[ExactPosterior, ScoringTimes]:
     jax.block_until_ready(jnp.zeros(1))  # starts XLA, which is no compilation
     kept = []
-    with _compilations() as count:
+    with Compilations() as compilations:
         first_total = _seconds(lambda: kept.append(fit()))
         peak = peak_memory()
         exact = kept.pop()
         first_gradient = _seconds(lambda: _value_and_gradient(exact))
-        num_compilations = count()
     inside_seconds = _median_seconds(lambda: _inside(exact), repeats)
     gradient = _median_seconds(lambda: _value_and_gradient(exact), repeats)
     return exact, ScoringTimes(
@@ -214,7 +193,7 @@ def _score(fit: _Fit, repeats: int) -> tuple[ExactPosterior, ScoringTimes]:
         gradient=gradient,
         first_total=first_total,
         first_gradient=first_gradient,
-        num_compilations=num_compilations,
+        compilations=compilations,
         twin_compilations=_twin_compilations(fit, exact.chart),
         peak=peak,
     )
@@ -237,7 +216,8 @@ def _refit_seconds(fit: _Fit, repeats: int) -> dict[str, float]:
         "new leaf": lambda: refit(leaf=other_leaf),
         "new weight": lambda: refit(prior=LeafPenalty(float(next(weights)))),
     }
-    return {name: _median_seconds(again, repeats) for name, again in refits.items()}
+    # They are short, so more of them.
+    return {name: _median_seconds(again, 3 * repeats) for name, again in refits.items()}
 
 
 def measure(problem: Problem, *, repeats: int = 5, num_draws: int = 100_000) -> Measurement:

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from sklearn.datasets import load_iris, load_wine
 
 from bdtppl import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.datasets import load
 from bdtppl.models.soft_tree import SoftRegression
+from benchmarks.compilations import Compilations
 from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.text_table import print_table
 
@@ -161,13 +161,11 @@ def score(name: str, seed: int, iterations: int) -> Score:
         model: Any = DCCTreeRegressor(model=_AUTHORS, **options)
     else:
         model = DCCTreeClassifier(**options)
-    count = _Compilations()
     start = time.perf_counter()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Compilations() as compilations:
         warnings.simplefilter("ignore")  # estimators of evidence are printed
         model.fit(data.X, data.y)
     seconds = time.perf_counter() - start
-    compilations, compile_seconds = count.total, count.seconds
     draws = model.num_iterations_ * model.chains * model.draws
     soft = model.posterior_.predictive(data.X_test).mean()
     hard = model.posterior_.predictive(data.X_test, sharpness=0.0).mean()
@@ -181,8 +179,8 @@ def score(name: str, seed: int, iterations: int) -> Score:
         seconds=seconds,
         per_proposal=seconds / draws,
         peak=peak_memory(),
-        compilations=compilations,
-        compile_seconds=compile_seconds,
+        compilations=compilations.total,
+        compile_seconds=compilations.seconds,
         topologies=[
             (
                 part.topology.code,
@@ -201,19 +199,6 @@ def _agreement(model: Any, predicted: np.ndarray, y: np.ndarray) -> float:
     if not hasattr(model, "classes_"):
         return float(((predicted - y) ** 2).mean())
     return float((model.classes_[predicted.argmax(axis=-1)] == y).mean())
-
-
-class _Compilations:
-    """Counts XLA compilations from now on, and their seconds."""
-
-    def __init__(self):
-        self.total, self.seconds = 0, 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event: str, duration: float, **_) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            self.total += 1
-            self.seconds += duration
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

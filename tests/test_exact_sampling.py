@@ -228,8 +228,8 @@ class FirstProductionMore(ExactPosterior):
 class AlwaysTheMiddleCut(ExactPosterior):
     """Takes the middle cut of every gap."""
 
-    def _write_out(self, derivations):
-        return super()._write_out(derivations._replace(place=0.5 + 0 * derivations.place))
+    def _write_out(self, trees, derivations):
+        super()._write_out(trees, derivations._replace(place=0.5 + 0 * derivations.place))
 
 
 class MissingToTheOtherSide(ExactPosterior):

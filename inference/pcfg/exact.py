@@ -52,7 +52,7 @@ from bdtppl.models.tree import Tree
 
 __all__ = ["ExactPosterior"]
 
-_PIECE = 1024  # trees written out at once
+_PIECE = 2048  # trees written out at once
 
 
 class ExactPosterior:
@@ -359,31 +359,40 @@ class ExactPosterior:
         pieces, end = [], 0
         for part in parts:  # pieces that stay in the cache
             for start in range(0, len(part.num_nodes), _PIECE):
-                pieces.append((end, Derivations(*(a[start : start + _PIECE] for a in part))))
-                end += len(pieces[-1][1].num_nodes)
-
-        def write(piece: tuple[int, Derivations]) -> None:
-            start, derivations = piece
-            trees.put(start, self._write_out(derivations))
-
-        in_threads(write, pieces, trees.feature.size)
+                piece = Derivations(*(a[start : start + _PIECE] for a in part))
+                begin, end = end, end + len(piece.num_nodes)
+                pieces.append((trees[begin:end], piece))
+        in_threads(lambda piece: self._write_out(*piece), pieces, trees.feature.size)
         return trees
 
-    def _write_out(self, derivations: Derivations) -> Tree:
-        sides, left = self._sides, derivations.left
-        used = derivations.production.astype(np.intp)  # what look-ups would convert it to, once
-        return Tree(
-            feature=sides.feature[used],  # the last entry is that of no production, -1
-            threshold=sides.rule_threshold(self.grammar.design, used, derivations.place),
-            missing_left=(
-                sides.missing_left[used]
-                if self.grammar.missing_left is not None
-                else np.zeros(used.shape, bool)
-            ),
-            left=left,
-            right=left + (used >= 0),
-            num_nodes=derivations.num_nodes,
-        )
+    def _write_out(self, trees: Tree, derivations: Derivations) -> None:
+        """Write derivations into as many trees, whose arrays are contiguous."""
+        sides, (num_trees, num_slots) = self._sides, derivations.production.shape
+        production = np.full((num_trees, trees.capacity), -1, np.int32)
+        production[:, :num_slots] = derivations.production
+        # Most slots hold no split: look up what splits need, and fill the rest.
+        split = np.flatnonzero(production >= 0)
+        used = production.reshape(-1).take(split).astype(np.intp)
+        place = np.zeros(0)
+        if sides.num_cuts is not None:
+            place = derivations.place[np.divmod(split, trees.capacity)]
+        num_splits = derivations.num_nodes // 2
+        number = np.arange(len(split), dtype=np.int32)  # of the split in its tree
+        number -= np.repeat((np.cumsum(num_splits) - num_splits).astype(np.int32), num_splits)
+
+        def write(array: np.ndarray, unused: float, values: np.ndarray | None) -> None:
+            array = array.reshape(-1)
+            array.fill(unused)
+            if values is not None:
+                array[split] = values
+
+        write(trees.feature, -1, sides.feature.take(used))
+        write(trees.threshold, np.nan, sides.rule_threshold(self.grammar.design, used, place))
+        has_sides = self.grammar.missing_left is not None
+        write(trees.missing_left, False, sides.missing_left.take(used) if has_sides else None)
+        write(trees.left, 0, 2 * number + 1)
+        write(trees.right, 0, 2 * number + 2)
+        trees.num_nodes[:] = derivations.num_nodes
 
     def _slot_nodes(self, derivations: Derivations) -> np.ndarray:
         """Subproblem in each slot, int32 [b, k]; -1 in unused slots."""

@@ -167,10 +167,10 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
         uniform = random_numbers(key)[:, : node.shape[1]]
         stops, used = choose(chart, choices, node, depth, uniform)
         splits = exists & ~stops
-        end = count[:, None] + jnp.cumsum(splits, axis=1) - splits
-        splits = splits & (end < num_splits)
-        # Nodes that do not split are written beyond the last split, in rows of their own.
-        end = jnp.where(splits, end, num_splits + jnp.arange(node.shape[1]))
+        end = count[:, None] + jnp.pad(splits[:, :-1], ((0, 0), (1, 0)))  # the left one first
+        # What does not split, or finds no room, is written beyond the queue, in rows of its own.
+        beyond = num_splits + jnp.arange(node.shape[1], dtype=jnp.int32)
+        end = jnp.where(splits & (end < num_splits), end, beyond)
         put = {"mode": "promise_in_bounds", "unique_indices": True}
         queue = queue.at[end, columns].set(used, **put)
         if chart.uses_depth:
@@ -178,22 +178,24 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
         place = jnp.zeros((num_draws, 0))
         if pick_cuts:
             place = random_numbers(jax.random.fold_in(key, 0))[:, : node.shape[1]]
-        overflow = (exists & ~stops & ~splits).any()
-        return jnp.where(splits, used, -1), place, queue, depths, count + splits.sum(1), overflow
+        count += splits.sum(axis=1, dtype=jnp.int32)
+        return jnp.where(splits, used, -1), place, queue, depths, count
+
+    def is_unfinished(carry):
+        j, *_, count = carry
+        return (j < num_splits) & (j < count).any()
 
     def step(carry):
-        j, production, place, queue, depths, count, overflow = carry
+        j, production, place, queue, depths, count = carry
         exists = (j < count)[:, None]
         used = jnp.where(exists[:, 0], queue[j], 0)
         children = jnp.stack([take(chart.left, used), take(chart.right, used)], axis=1)
         depth = depths[j][:, None] + 1 if chart.uses_depth else jnp.zeros((num_draws, 1), int)
         key = jax.random.fold_in(rng_key, j + 1)
-        found, at, queue, depths, count, more = settle(
-            key, children, depth, exists, queue, depths, count
-        )
+        found, at, queue, depths, count = settle(key, children, depth, exists, queue, depths, count)
         production = lax.dynamic_update_index_in_dim(production, found, j, 0)
         place = lax.dynamic_update_index_in_dim(place, at, j, 0)
-        return j + 1, production, place, queue, depths, count, overflow | more
+        return j + 1, production, place, queue, depths, count
 
     zeros = jnp.zeros(num_draws, jnp.int32)
     queue = jnp.zeros((num_splits + 2, num_draws), jnp.int32)
@@ -205,8 +207,8 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
     root_production, root_place, *state = at_root
     production = jnp.full((num_splits, num_draws, 2), -1, jnp.int32)
     place = jnp.zeros((num_splits, num_draws, 2 if pick_cuts else 0))
-    _, production, place, _, _, count, overflow = lax.while_loop(
-        lambda carry: (carry[0] < carry[-2]).any(), step, (jnp.int32(0), production, place, *state)
+    _, production, place, _, _, count = lax.while_loop(
+        is_unfinished, step, (jnp.int32(0), production, place, *state)
     )
 
     def slots(first, pairs):
@@ -214,7 +216,7 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
 
     return Derivations(
         slots(root_production, production), slots(root_place, place), 2 * count + 1
-    ), overflow
+    ), (count > num_splits).any()
 
 
 def sample_derivations(

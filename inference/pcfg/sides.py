@@ -93,7 +93,7 @@ class Sides(NamedTuple):
             float [...] in [0, 1); picks one cut of the gap. Ignored where a production is one rule.
         """
         if self.num_cuts is None:
-            return self.threshold[production]
+            return self.threshold.take(production)
         cut = np.floor(place * self.num_cuts[production]).astype(np.int64)
         feature, low = self.feature[production], self.low[production]
         threshold = design.cut_threshold.take(design.offset[feature] + low + 1 + cut, mode="clip")
