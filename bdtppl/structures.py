@@ -14,20 +14,20 @@ import numpy as np
 from rich.console import RenderableType
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.inference.co_membership import (
+from bdtppl.inference.evidence.estimates import pareto_k
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior
+from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.inference.summaries.co_membership import (
     exact_co_membership,
     hard_co_membership,
     nearest_tree,
     soft_co_membership,
 )
-from bdtppl.inference.diagnostics import Diagnostics, diagnose
-from bdtppl.inference.evidence import pareto_k
-from bdtppl.inference.followed import followed
-from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior
-from bdtppl.inference.posterior import Posterior, RankedTrees
-from bdtppl.inference.proportions import share_errors
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.summaries.diagnostics import Diagnostics, diagnose
+from bdtppl.inference.summaries.followed import followed
+from bdtppl.inference.summaries.proportions import share_errors
 from bdtppl.models.topology import Topology
 from bdtppl.models.tree import Tree
 from bdtppl.rendering import as_html, as_text

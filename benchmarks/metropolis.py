@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import pose
+from bdtppl.inference.hard.model import pose
 from bdtppl.inference.metropolis.kernel import Kernel, walk
 from bdtppl.inference.metropolis.moves import CHIPMAN, ROTATING, LocalMoves
 from bdtppl.inference.metropolis.regrow import Regrow

@@ -30,9 +30,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.nuts import NUTS, Chains
+from bdtppl.inference.nuts.sample import NUTS, Chains
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.topology import Topology, TopologyPrior, neighbours
 
 __all__ = ["MOVES", "RJHMC", "Walk"]

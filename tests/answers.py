@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 import bdtppl
-from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.hard.posterior import Posterior
 
 
 def answers(model, rows) -> dict[str, np.ndarray]:

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference import hard_model
+from bdtppl.inference.hard import model as hard_model
+from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.state import state_of
-from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.tree import Tree
 
 

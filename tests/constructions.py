@@ -17,8 +17,8 @@ import numpy as np
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.replay import mixed, path_keys
 from bdtppl.inference.gflownet.rollout import roll_out
-from bdtppl.inference.shapes import LEAF, Shape
-from bdtppl.inference.written_trees import as_shape
+from bdtppl.inference.hard.shapes import LEAF, Shape
+from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.tree import Tree
 
 State = frozenset

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from bdtppl import storage
-from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty

@@ -5,8 +5,8 @@ import numpy as np
 import soft_problems as sp
 from scipy import stats
 
-from bdtppl.inference.diagnostics import diagnose
-from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.soft_tree import SoftRegression
 
 MODEL = SoftRegression(

@@ -18,7 +18,7 @@ from bdtppl.arviz import for_installed_arviz, to_arviz
 from bdtppl.arviz.conversion import _without_ties
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier
-from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty
 from bdtppl.models.tree import route

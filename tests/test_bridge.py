@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiers import slow_but
 
-from bdtppl.inference.bridge import bridge_evidence, log_ratios, solve
+from bdtppl.inference.evidence.bridge import bridge_evidence, log_ratios, solve
 from bdtppl.models.pytrees import as_partial
 
 LOG_EVIDENCE = 0.0

@@ -23,8 +23,8 @@ from bdtppl import (
 from bdtppl.comparison import Comparison
 from bdtppl.comparison.columns import stacking_weights
 from bdtppl.comparison.scoring import Scored
-from bdtppl.inference.crps import crps
-from bdtppl.inference.soft_mixture import NoiseMixture
+from bdtppl.inference.predictive.crps import crps
+from bdtppl.inference.soft.mixture import NoiseMixture
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(24, 1)).round(1)

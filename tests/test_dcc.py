@@ -14,9 +14,9 @@ from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import combine
 from bdtppl.inference.dcc.explore import explore, start, within_reach
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.evidence import Evidence
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.tempered import Tempered
+from bdtppl.inference.evidence.estimates import Evidence
+from bdtppl.inference.evidence.tempered import Tempered
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import Topology, TopologyPrior, topologies
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference.distinct import distinct, map_distinct
+from bdtppl.inference.summaries.distinct import distinct, map_distinct
 
 
 def drawn(size, width=2):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdtppl.inference.evidence import Evidence, choose, log_variance, pareto_k, summarise
+from bdtppl.inference.evidence.estimates import Evidence, choose, log_variance, pareto_k, summarise
 
 
 def test_summary_of_weights():

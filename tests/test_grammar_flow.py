@@ -28,7 +28,7 @@ from bdtppl.inference.gflownet.grammar_training import (
     step,
     train,
 )
-from bdtppl.inference.written_trees import as_shape
+from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint

@@ -10,9 +10,9 @@ from scipy.special import logsumexp
 from scipy.stats import chisquare
 from soft_chains import KEY, MODEL, check_moments, parameters, sampled
 
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.nuts_kernel import new_chains
-from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.nuts.kernel import new_chains
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.topology import Topology
 

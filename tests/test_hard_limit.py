@@ -12,7 +12,7 @@ import pytest
 from scipy.special import gammaln, logsumexp, softmax
 from soft_chains import check_frequencies
 
-from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.models.soft_tree import SoftClassification, leaf_probabilities
 from bdtppl.models.topology import Topology, TopologyPrior, topologies

@@ -10,8 +10,14 @@ from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow_but
 
-from bdtppl.inference.evidence import summarise
-from bdtppl.inference.importance import Denominator, fit_proposals, sample_layer, thin, weigh
+from bdtppl.inference.evidence.estimates import summarise
+from bdtppl.inference.evidence.importance import (
+    Denominator,
+    fit_proposals,
+    sample_layer,
+    thin,
+    weigh,
+)
 from bdtppl.models.pytrees import as_partial
 
 LOG_EVIDENCE = 1.3

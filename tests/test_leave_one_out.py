@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tiers import slow_but
 
-from bdtppl.inference.leave_one_out import leave_one_out
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.posterior import Posterior
-from bdtppl.inference.soft_mixture import NoiseMixture
+from bdtppl.inference.predictive.leave_one_out import leave_one_out
+from bdtppl.inference.soft.mixture import NoiseMixture
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from chains import Chains
 
-from bdtppl.inference import hard_model, node_scores
+from bdtppl.inference.hard import model as hard_model
+from bdtppl.inference.hard import node_scores
+from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.kernel import walk
@@ -20,7 +22,6 @@ from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.restructure import Restructure
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
-from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical

@@ -24,8 +24,8 @@ from bdtppl import (
     plot_structures,
     plot_trajectories,
 )
-from bdtppl.inference.diagnostics import diagnose, dissenting_chains
-from bdtppl.inference.hard_model import pose
+from bdtppl.inference.hard.model import pose
+from bdtppl.inference.hard.written_trees import _settle
 from bdtppl.inference.metropolis import sample as metropolis
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
@@ -33,7 +33,7 @@ from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.metropolis.tempering import climb
 from bdtppl.inference.particle import sample as particle
 from bdtppl.inference.particle.filter import grow
-from bdtppl.inference.written_trees import _settle
+from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import Pinball

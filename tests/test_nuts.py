@@ -6,14 +6,14 @@ import pytest
 import soft_problems as sp
 from soft_chains import KEY, MODEL, SAMPLER, check_moments, parameters, sampled
 
-from bdtppl.inference.diagnostics import (
+from bdtppl.inference.nuts.kernel import advance
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.summaries.diagnostics import (
     energy_information,
     log_masses,
     stuck,
 )
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.nuts_kernel import advance
-from bdtppl.inference.soft_density import SoftDensity
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.soft_tree import SoftRegression
 from bdtppl.models.topology import Topology
@@ -102,7 +102,7 @@ def test_stages_and_pieces_change_nothing(one_split):
 def test_chains_side_by_side_are_the_same(one_split, monkeypatch):
     """But for rounding: sums are taken in an order that depends on how many lanes there are."""
     in_order = jax.jit(advance.__wrapped__, static_argnames="rounds")
-    monkeypatch.setattr("bdtppl.inference.lanes.advance", in_order)
+    monkeypatch.setattr("bdtppl.inference.nuts.lanes.advance", in_order)
     density, *_ = one_split
     sampler = NUTS(warmup=60, h_init=0.3, h_final=sp.SHARPNESS)
     _, expected = sampled(density, Topology("100"), 3, 30, sampler)

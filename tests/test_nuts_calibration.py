@@ -12,9 +12,9 @@ from numpyro import handlers
 from scipy.stats import chisquare
 from soft_chains import MODEL, SAMPLER, parameters, sampled
 
-from bdtppl.inference.diagnostics import diagnose
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.soft_tree import SoftClassification
 from bdtppl.models.topology import Topology

@@ -101,7 +101,7 @@ def test_imports_only_go_down(folder):
 @pytest.mark.parametrize(
     ("folder", "line"),
     [
-        ("models", "from bdtppl.inference.posterior import Posterior"),
+        ("models", "from bdtppl.inference.hard.posterior import Posterior"),
         ("models", "from bdtppl import inference"),
         ("models", "import bdtppl"),
         ("models", "def f():\n    from bdtppl.storage import load"),

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference import hard_model, node_scores
-from bdtppl.inference.evidence import log_mean
+from bdtppl.inference.evidence.estimates import log_mean
+from bdtppl.inference.hard import model as hard_model
+from bdtppl.inference.hard import node_scores
+from bdtppl.inference.hard.shapes import Shape
+from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.particle import filter as particle_filter
 from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed, settle
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.particle.sample import sample
-from bdtppl.inference.shapes import Shape
-from bdtppl.inference.written_trees import write_out
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import DirichletCategorical

@@ -21,12 +21,12 @@ from test_exact_posterior import (
     must_fail,
 )
 
-from bdtppl.inference import hard_model
+from bdtppl.inference.hard import model as hard_model
+from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.pcfg import compiler
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.written_trees import as_shape
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint

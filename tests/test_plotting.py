@@ -26,7 +26,7 @@ from bdtppl import (
     plot_structures,
     plot_tree,
 )
-from bdtppl.inference.posterior import RankedTrees
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.tree import Tree

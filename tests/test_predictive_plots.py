@@ -18,7 +18,7 @@ from bdtppl import (
     plot_partial_dependence,
     plot_predictive_check,
 )
-from bdtppl.inference.leave_one_out import leave_one_out
+from bdtppl.inference.predictive.leave_one_out import leave_one_out
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 from bdtppl.plotting.calibration import sum_quantiles

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdtppl.inference.prior_predictive import (
+from bdtppl.inference.hard.tree_prior import PriorTrees
+from bdtppl.inference.predictive.prior_predictive import (
     draw_prior_targets,
     draw_prior_trees,
     draw_soft_prior,
 )
-from bdtppl.inference.soft_posterior import SoftPosterior
-from bdtppl.inference.tree_prior import PriorTrees
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from test_metropolis import check_invariance, posed
 
+from bdtppl.inference.hard.shapes import Shape
+from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import step, walk
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
-from bdtppl.inference.shapes import Shape
-from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay

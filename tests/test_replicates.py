@@ -6,8 +6,8 @@ import pytest
 from handmade import batch, posterior_of, split
 from scipy import stats
 
-from bdtppl.inference.posterior import Posterior
-from bdtppl.inference.replicates import replicate
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.predictive.replicates import replicate
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty

@@ -10,9 +10,9 @@ import soft_problems as sp
 from soft_chains import MODEL, check_frequencies
 
 from bdtppl.inference import rjhmc
-from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
-from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import Topology, TopologyPrior, topologies
 

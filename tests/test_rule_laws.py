@@ -26,14 +26,15 @@ from test_path_constraints import by_rows, by_tables, check_draws, check_predict
 from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeClassifier
-from bdtppl.inference import hard_model, node_scores
 from bdtppl.inference.greedy_modal import problem as greedy
+from bdtppl.inference.hard import model as hard_model
+from bdtppl.inference.hard import node_scores
+from bdtppl.inference.hard.tree_prior import PriorTrees
 from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.shares import log_shares
-from bdtppl.inference.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree

@@ -12,7 +12,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 from tiers import slow_but
 
-from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import Topology, topologies
 

@@ -6,12 +6,12 @@ import pytest
 import soft_quadrature
 from jax.tree_util import Partial
 
-from bdtppl.inference.bridge import bridge_evidence
-from bdtppl.inference.evidence import summarise
-from bdtppl.inference.importance import sample_layer
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.soft_density import SoftDensity
-from bdtppl.inference.tempered import tempered_evidence
+from bdtppl.inference.evidence.bridge import bridge_evidence
+from bdtppl.inference.evidence.estimates import summarise
+from bdtppl.inference.evidence.importance import sample_layer
+from bdtppl.inference.evidence.tempered import tempered_evidence
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.soft_tree import SoftRegression
 from bdtppl.models.topology import Topology
 

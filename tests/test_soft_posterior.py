@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import bdtppl.models.soft_trees as soft_trees
-from bdtppl.inference.soft_density import SoftDensity
-from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
-from bdtppl.inference.soft_posterior import TopologyDraws, along_chains, resample
+from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
+from bdtppl.inference.soft.posterior import TopologyDraws, along_chains, resample
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression, leaf_probabilities
 from bdtppl.models.topology import Topology
 

@@ -9,8 +9,8 @@ from every_estimator import FAST, FITS, X, fitted
 from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier
-from bdtppl.inference.co_membership import hard_co_membership
-from bdtppl.inference.proportions import share_errors
+from bdtppl.inference.summaries.co_membership import hard_co_membership
+from bdtppl.inference.summaries.proportions import share_errors
 from bdtppl.models.priors import DepthDecay
 from bdtppl.structures import _evidence_errors
 

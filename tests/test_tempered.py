@@ -8,8 +8,8 @@ import pytest
 from jax.tree_util import Partial
 from scipy import stats
 
-from bdtppl.inference.evidence import log_mean
-from bdtppl.inference.tempered import adapt, follow, tempered_evidence
+from bdtppl.inference.evidence.estimates import log_mean
+from bdtppl.inference.evidence.tempered import adapt, follow, tempered_evidence
 
 MODES = np.array([[1.5, 0.5], [-1.0, 1.0]], np.float32)
 SCALE = 0.3

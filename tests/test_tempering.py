@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference import hard_model
+from bdtppl.inference.hard import model as hard_model
+from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves, tempering
 from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
-from bdtppl.inference.written_trees import as_shape, write_out
 
 POWERS = np.array([0.0, 0.3, 1.0])
 CAPACITY = 31

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference import trajectory
-from bdtppl.inference.trajectory import begin, extend
+from bdtppl.inference.nuts import trajectory
+from bdtppl.inference.nuts.trajectory import begin, extend
 
 PRECISION = np.array([[1.0, 0.6], [0.6, 4.0]])
 INVERSE_MASS = np.array([1.5, 0.4])

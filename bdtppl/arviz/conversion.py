@@ -21,8 +21,8 @@ from sklearn.utils import check_random_state
 import bdtppl
 from bdtppl.arviz.groups import class_labels, label_draws
 from bdtppl.arviz.soft_groups import label_soft_draws
-from bdtppl.inference.posterior import Posterior
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.soft.posterior import SoftPosterior
 
 __all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.tree import Tree
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from bdtppl.arviz.groups import class_labels, label_sample_stats, read_sample_stats
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.soft_trees import SoftTrees
 from bdtppl.models.topology import Topology
 

@@ -20,10 +20,10 @@ from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import explore, start
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.diagnostics import diagnose
-from bdtppl.inference.evidence import EvidenceMethod
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.soft_posterior import TopologyDraws, Votes, resample
+from bdtppl.inference.evidence.estimates import EvidenceMethod
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.soft.posterior import TopologyDraws, Votes, resample
+from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.progress import counting
@@ -61,7 +61,7 @@ _PARAMETERS = f"""
 
     Attributes
     ----------
-    posterior_ : bdtppl.inference.soft_posterior.SoftPosterior
+    posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
         Equally weighted draws of trees of all topologies, resampled by their weights.
     components_ : list of bdtppl.inference.dcc.combine.Component
         Each topology that was looked at, the most probable first: its log evidence and how that was

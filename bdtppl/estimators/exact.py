@@ -17,13 +17,13 @@ from bdtppl.estimators.base import (
     require_finite,
 )
 from bdtppl.estimators.tables import require_positive_integer
-from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.budget import compile_within_budget
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
-from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaves import Leaf
@@ -75,7 +75,7 @@ _PARAMETERS = """
 
     Attributes
     ----------
-    posterior_ : bdtppl.inference.posterior.Posterior
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
         Draws of trees, i.i.d. from the exact posterior.
     log_evidence_ : float
         Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0.

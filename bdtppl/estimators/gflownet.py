@@ -94,7 +94,7 @@ _PARAMETERS = """
 
     Attributes
     ----------
-    posterior_ : bdtppl.inference.posterior.Posterior
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
         Independent draws from the policy with the weights of the ensemble, [chains, draws].
     log_partition_, log_partition_se_ : float
         Estimate of the log of the sum over trees of prior weight times likelihood, by importance

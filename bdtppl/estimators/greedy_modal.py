@@ -25,7 +25,7 @@ from bdtppl.inference.greedy_modal.tree_space import (
     numbered,
     tree_space,
 )
-from bdtppl.inference.posterior import RankedTrees
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaves import Leaf
@@ -102,7 +102,7 @@ _PARAMETERS = """
     map_tree_ : bdtppl.models.tree.Tree
         Most probable tree found, with ``map_log_joint_``, which is at most that of the most
         probable tree there is.
-    posterior_ : bdtppl.inference.posterior.Posterior
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
         All trees found, weighted by probability.
     directions_ : numpy.ndarray
         float64 [h, d]; normals of the hyperplanes of all trees, in units of 1 / feature, of length

@@ -14,16 +14,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.tables import require_positive_integer
-from bdtppl.inference.diagnostics import diagnose, dissenting_chains
-from bdtppl.inference.followed import followed
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
-from bdtppl.inference.posterior import RankedTrees
+from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Binning, Design
 from bdtppl.models.leaf_count_priors import LeafCount
@@ -89,7 +89,7 @@ _PARAMETERS = """
 
     Attributes
     ----------
-    posterior_ : bdtppl.inference.posterior.Posterior
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
         Draws of trees, [chains, draws].
     map_tree_ : bdtppl.models.tree.Tree
         Draw of the highest log joint, with ``map_log_joint_``.

@@ -62,7 +62,7 @@ _PARAMETERS = """
 
     Attributes
     ----------
-    posterior_ : bdtppl.inference.posterior.Posterior
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
         The particles with their weights, runs as chains.
     log_evidence_ : float
         Estimate of the log marginal likelihood, with its standard error ``log_evidence_se_`` from

@@ -18,11 +18,11 @@ from bdtppl.estimators.soft import (
     plain,
 )
 from bdtppl.estimators.tables import require_boolean, require_positive_integer
-from bdtppl.inference.diagnostics import diagnose
-from bdtppl.inference.nuts import NUTS
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
-from bdtppl.inference.soft_density import SoftDensity
-from bdtppl.inference.soft_posterior import Votes, along_chains
+from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.soft.posterior import Votes, along_chains
+from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.progress import counting
@@ -54,7 +54,7 @@ _PARAMETERS = f"""
 
     Attributes
     ----------
-    posterior_ : bdtppl.inference.soft_posterior.SoftPosterior
+    posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
         Draws of trees, [chain, draw].
     diagnostics_ : dict
         Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log joint and

@@ -8,8 +8,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.tables import TableEstimator
 from bdtppl.estimators.targets import ClassTargets, RealTargets
-from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
-from bdtppl.inference.soft_posterior import SoftPosterior, Votes
+from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
+from bdtppl.inference.soft.posterior import SoftPosterior, Votes
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.summary import summarised
@@ -132,7 +132,7 @@ class SoftTreeEstimator(TableEstimator):
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
         from bdtppl.arviz.soft_groups import label_soft_draws
-        from bdtppl.inference.prior_predictive import draw_soft_prior
+        from bdtppl.inference.predictive.prior_predictive import draw_soft_prior
 
         prior = draw_soft_prior(
             np.random.default_rng(self._seed),

@@ -7,7 +7,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TreeEstimator
 from bdtppl.estimators.tables import require_positive_integer
-from bdtppl.inference.posterior import Posterior, RankedTrees
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.models.data import Binning
 from bdtppl.models.tree import Tree
 from bdtppl.summary import summarised

@@ -44,8 +44,9 @@ def plot_calibration(
     ``kind="coverage"`` is the share of targets inside central predictive intervals, against their
     probability. Bands are those of a binomial number of rows.
 
-    Training rows are predicted each from all others (see `bdtppl.inference.leave_one_out`); trees
-    of a search, such as the greedy modal one, stay as they are.
+    Training rows are predicted each from all others (see
+    `bdtppl.inference.predictive.leave_one_out`); trees of a search, such as the greedy modal one,
+    stay as they are.
 
     Parameters
     ----------

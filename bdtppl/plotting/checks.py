@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.inference.replicates import replicate
+from bdtppl.inference.predictive.replicates import replicate
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import INK, tint
 from bdtppl.plotting.forecasts import observed_targets
@@ -45,8 +45,8 @@ def plot_predictive_check(
     """Draw replicated targets of all rows beside the observed ones (Gelman, Meng and Stern 1996).
 
     A replicate is what the model would have seen instead, tree and leaf parameters being drawn
-    from the posterior once for all of its rows (`bdtppl.inference.replicates`). What the observed
-    data have and no replicate has, the model misses.
+    from the posterior once for all of its rows (`bdtppl.inference.predictive.replicates`). What the
+    observed data have and no replicate has, the model misses.
 
     Without a statistic: of real targets the density of the observed ones and of 50 replicates, by
     kernels of one width; of classes their observed numbers with intervals of the replicated ones.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.inference.leave_one_out import leave_one_out
+from bdtppl.inference.predictive.leave_one_out import leave_one_out
 from bdtppl.plotting.rows import class_index, training_targets
 
 __all__ = ["Forecasts", "observed_targets"]

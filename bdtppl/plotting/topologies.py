@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.topology import Topology
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import ACCENT, INK, LINE

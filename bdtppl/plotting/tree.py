@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from scipy.sparse import csr_array, eye_array
 
-from bdtppl.inference.mixture import LeafMixture
-from bdtppl.inference.posterior import RankedTrees
+from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data import Design
 from bdtppl.models.tree import Tree, route
 from bdtppl.plotting.colours import INK

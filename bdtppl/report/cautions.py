@@ -8,7 +8,7 @@ from scipy import stats
 
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.weighted import WeightedTrees
-from bdtppl.inference.evidence import pareto_k
+from bdtppl.inference.evidence.estimates import pareto_k
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.plotting.forecasts import Forecasts
 
 __all__ = ["Subject"]

@@ -18,7 +18,7 @@ from scipy.special import softmax
 from bdtppl.inference.dcc.explore import State, within_reach
 from bdtppl.inference.dcc.local import Explored, temper
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.evidence import Evidence, EvidenceMethod, choose
+from bdtppl.inference.evidence.estimates import Evidence, EvidenceMethod, choose
 from bdtppl.models.topology import Topology, TopologyPrior
 
 __all__ = ["Component", "combine", "topology_weights"]
@@ -36,7 +36,7 @@ class Component(NamedTuple):
     probability
         Of the topology given the data.
     position
-        float [draws, size]; coordinates of `bdtppl.inference.soft_density.SoftDensity`.
+        float [draws, size]; coordinates of `bdtppl.inference.soft.density.SoftDensity`.
     weight
         float64 [draws]; adds up to 1.
     """
@@ -93,7 +93,7 @@ def combine(
     smc_share
         In [0, 1].
     smc
-        Options of `bdtppl.inference.tempered.tempered_evidence`.
+        Options of `bdtppl.inference.evidence.tempered.tempered_evidence`.
 
     Warns
     -----

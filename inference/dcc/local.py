@@ -25,13 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.diagnostics import log_masses, stuck
-from bdtppl.inference.evidence import Evidence, summarise
-from bdtppl.inference.importance import sample_layer, thin
-from bdtppl.inference.nuts import NUTS, Chains, Draws
+from bdtppl.inference.evidence.estimates import Evidence, summarise
+from bdtppl.inference.evidence.importance import sample_layer, thin
+from bdtppl.inference.evidence.tempered import Tempered, tempered_evidence
+from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.soft_density import SoftDensity
-from bdtppl.inference.tempered import Tempered, tempered_evidence
+from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.summaries.diagnostics import log_masses, stuck
 from bdtppl.models.topology import Topology
 
 __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
@@ -55,7 +55,7 @@ class Explored:
         Step of the global walk at which it became active.
     position
         float [C, V N, size]; weighted draws: a pseudo-sample for each draw, see
-        `bdtppl.inference.importance.thin`.
+        `bdtppl.inference.evidence.importance.thin`.
     log_weight
         float [C, V N, M]; log weights of all pseudo-samples. A weighted draw has the log of its M
         weights' mean.
@@ -158,7 +158,7 @@ def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
 def temper(
     dcc: DCC, rng_key: jax.Array, topology: Topology, **options: Any
 ) -> tuple[Evidence, Tempered]:
-    """Estimate the evidence by tempered SMC; see `bdtppl.inference.tempered`."""
+    """Estimate the evidence by tempered SMC; see `bdtppl.inference.evidence.tempered`."""
     density = dcc.density(topology.num_splits)
     key = _key(rng_key, topology, _TEMPERED)
     return tempered_evidence(

@@ -7,9 +7,9 @@ from typing import Any, get_args
 import numpy as np
 from jax.tree_util import Partial
 
-from bdtppl.inference.importance import Denominator
-from bdtppl.inference.nuts import NUTS
-from bdtppl.inference.soft_density import SoftDensity
+from bdtppl.inference.evidence.importance import Denominator
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.topology import MOVES, Topology, TopologyPrior
 
 __all__ = ["DCC"]
@@ -35,8 +35,8 @@ class DCC:
         Topologies drawn from the prior at first (T_0), and how often one must have been proposed,
         at least once more than this, to become active (C_0).
     denominator, pool_visits
-        Of importance weights; see `bdtppl.inference.importance`. With ``pool_visits`` it holds the
-        draws of all visits, at a cost that grows with the square of their number.
+        Of importance weights; see `bdtppl.inference.evidence.importance`. With ``pool_visits`` it
+        holds the draws of all visits, at a cost that grows with the square of their number.
     delta, kappa, optimism, look_ahead
         Of the utility; see `bdtppl.inference.dcc.utility`.
     moves, max_splits

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.shapes import Shape, places
+from bdtppl.inference.hard.shapes import Shape, places
 
 __all__ = ["log_backward", "reordered", "steps_of_splits"]
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import Available, Model, available_rules, pose
+from bdtppl.inference.hard.model import Available, Model, available_rules, pose
+from bdtppl.inference.hard.node_scores import NodeTerms, log_rule, node_terms
+from bdtppl.inference.hard.shapes import Shape, roots, select
+from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import split
-from bdtppl.inference.node_scores import NodeTerms, log_rule, node_terms
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.shapes import Shape, roots, select
-from bdtppl.inference.written_trees import root_rows
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import require_node_wise

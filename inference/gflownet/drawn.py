@@ -11,11 +11,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bdtppl.inference.evidence import log_mean
-from bdtppl.inference.hard_model import Model
-from bdtppl.inference.posterior import Posterior
-from bdtppl.inference.shapes import Shape
-from bdtppl.inference.written_trees import write_out
+from bdtppl.inference.evidence.estimates import log_mean
+from bdtppl.inference.hard.model import Model
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.hard.shapes import Shape
+from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import Leaf

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.hard.posterior import Posterior
 
 __all__ = ["Ensemble", "reweighted"]
 

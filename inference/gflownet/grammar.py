@@ -43,11 +43,11 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.distinct import distinct, map_distinct
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.hard_model import Model, pose
-from bdtppl.inference.node_scores import leaf_scores, node_weights, split_scores
+from bdtppl.inference.hard.model import Model, pose
+from bdtppl.inference.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.inference.precision import in_float64
+from bdtppl.inference.summaries.distinct import distinct, map_distinct
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import require_node_wise

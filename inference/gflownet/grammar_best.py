@@ -16,9 +16,9 @@ from jax.scipy.special import logsumexp
 from bdtppl.inference.gflownet.grammar import Amortised, Problem, choices
 from bdtppl.inference.gflownet.grammar_draws import from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
+from bdtppl.inference.hard.shapes import LEAF
+from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.shapes import LEAF
-from bdtppl.inference.written_trees import write_out
 from bdtppl.models.data import Design
 from bdtppl.models.tree import Tree
 

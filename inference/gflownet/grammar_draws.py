@@ -13,8 +13,8 @@ from jax import lax
 
 from bdtppl.inference.gflownet.grammar import Amortised, Choices, Problem, choices
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.hard_model import children
-from bdtppl.inference.shapes import LEAF, Shape
+from bdtppl.inference.hard.model import children
+from bdtppl.inference.hard.shapes import LEAF, Shape
 
 __all__ = [
     "FREE",

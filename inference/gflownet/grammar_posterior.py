@@ -14,8 +14,8 @@ from bdtppl.inference.gflownet.drawn import Drawn, weighed
 from bdtppl.inference.gflownet.grammar import Problem
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
+from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.written_trees import as_shape
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.gflownet.construction import Partial
-from bdtppl.inference.shapes import Shape, roots
+from bdtppl.inference.hard.shapes import Shape, roots
 
 __all__ = ["Buffer", "empty", "mixed", "path_keys", "recall", "remember", "tree_keys"]
 

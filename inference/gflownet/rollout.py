@@ -22,8 +22,8 @@ from bdtppl.inference.gflownet.construction import (
 )
 from bdtppl.inference.gflownet.policy import Policy, log_choices, log_stop_and_go
 from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints, open_slots
+from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.metropolis.growth import draw
-from bdtppl.inference.shapes import Shape
 
 __all__ = ["judged", "roll_out", "undo_logits"]
 

@@ -12,10 +12,10 @@ from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.drawn import Drawn, weighed
 from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.rollout import roll_out, undo_logits
+from bdtppl.inference.hard.shapes import Shape
+from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.shapes import Shape
-from bdtppl.inference.written_trees import as_shape
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bdtppl.inference.evidence import log_mean
+from bdtppl.inference.evidence.estimates import log_mean
 from bdtppl.inference.gflownet.backward import reordered
 from bdtppl.inference.gflownet.balance import BALANCES
 from bdtppl.inference.gflownet.construction import Construction

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from bdtppl.inference.gflownet.backward import steps_of_splits
 from bdtppl.inference.gflownet.construction import Partial
-from bdtppl.inference.shapes import Shape
+from bdtppl.inference.hard.shapes import Shape
 
 __all__ = ["Trajectories", "log_joints", "open_slots"]
 

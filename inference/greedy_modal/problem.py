@@ -7,7 +7,7 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns
 from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
-from bdtppl.inference.leaf_scores import LeafScore, leaf_scorer
+from bdtppl.inference.hard.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model
+from bdtppl.inference.hard.model import Model
 from bdtppl.inference.metropolis.kernel import Kernel, Proposal
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.pytrees import pytree_dataclass, setting

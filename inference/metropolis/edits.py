@@ -17,16 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, pose
+from bdtppl.inference.hard.model import Model, pose
+from bdtppl.inference.hard.node_scores import node_weights, require_defined
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.hard.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
+from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
 from bdtppl.inference.metropolis.growth import draw
 from bdtppl.inference.metropolis.kernel import Proposal, walk
 from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
-from bdtppl.inference.node_scores import node_weights, require_defined
-from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
-from bdtppl.inference.written_trees import as_shape, root_rows, write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree

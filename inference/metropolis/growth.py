@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard_model import Model, children
+from bdtppl.inference.hard.model import Model, children
+from bdtppl.inference.hard.node_scores import leaf_scores, node_weights
+from bdtppl.inference.hard.shapes import LEAF, Shape, branched, places, roots
+from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import State, at_nodes, summed
-from bdtppl.inference.node_scores import leaf_scores, node_weights
-from bdtppl.inference.shapes import LEAF, Shape, branched, places, roots
-from bdtppl.inference.written_trees import root_rows
 
 __all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "grown_trees", "log_normalisers"]
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model
+from bdtppl.inference.hard.model import Model
+from bdtppl.inference.hard.shapes import Shape, select
 from bdtppl.inference.metropolis.state import State
-from bdtppl.inference.shapes import Shape, select
 
 __all__ = [
     "Info",

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Available, Model, available_rules
+from bdtppl.inference.hard.model import Available, Model, available_rules
+from bdtppl.inference.hard.node_scores import log_rule
+from bdtppl.inference.hard.shapes import Shape, places, rotated, running_count, with_rules
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, resized, scored
-from bdtppl.inference.node_scores import log_rule
-from bdtppl.inference.shapes import Shape, places, rotated, running_count, with_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["CHIPMAN", "DENISON", "MOVES", "ROTATING", "LocalMoves", "propose"]

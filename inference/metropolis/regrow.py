@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model
+from bdtppl.inference.hard.model import Model
+from bdtppl.inference.hard.shapes import Shape, cut_back, places, subtree_sums
 from bdtppl.inference.metropolis.growth import ANY, grow, log_normalisers
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State
-from bdtppl.inference.shapes import Shape, cut_back, places, subtree_sums
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = ["Regrow"]

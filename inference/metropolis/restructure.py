@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, available_rules, children
+from bdtppl.inference.hard.model import Model, available_rules, children
+from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, select
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, scored
-from bdtppl.inference.shapes import Shape, grown, roots, running_count, select
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["Restructure", "restructured"]

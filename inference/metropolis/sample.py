@@ -14,17 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import Model, pose
+from bdtppl.inference.hard.model import Model, pose
+from bdtppl.inference.hard.node_scores import require_defined
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
-from bdtppl.inference.node_scores import require_defined
-from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.written_trees import as_shape, write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint

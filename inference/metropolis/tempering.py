@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Model
+from bdtppl.inference.hard.model import Model
+from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
 from bdtppl.inference.metropolis.state import State
-from bdtppl.inference.shapes import Shape
 
 __all__ = ["Exchanges", "Ladders", "as_powers", "climb", "evened", "exchange"]
 

@@ -24,10 +24,10 @@ from blackjax.smc.resampling import multinomial, systematic
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard_model import Model, children
-from bdtppl.inference.node_scores import leaf_scores
+from bdtppl.inference.hard.model import Model, children
+from bdtppl.inference.hard.node_scores import leaf_scores
+from bdtppl.inference.hard.shapes import Shape, grown, roots, select
 from bdtppl.inference.particle.proposals import Proposal, choose
-from bdtppl.inference.shapes import Shape, grown, roots, select
 
 __all__ = [
     "RESAMPLING",

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.distinct import distinct
-from bdtppl.inference.hard_model import Model
-from bdtppl.inference.node_scores import leaf_scores, node_weights, split_scores
-from bdtppl.inference.shapes import select
+from bdtppl.inference.hard.model import Model
+from bdtppl.inference.hard.node_scores import leaf_scores, node_weights, split_scores
+from bdtppl.inference.hard.shapes import select
+from bdtppl.inference.summaries.distinct import distinct
 
 __all__ = ["PROPOSALS", "Choice", "Proposal", "choose"]
 

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.evidence import log_mean
-from bdtppl.inference.hard_model import pose
-from bdtppl.inference.node_scores import require_defined
+from bdtppl.inference.evidence.estimates import log_mean
+from bdtppl.inference.hard.model import pose
+from bdtppl.inference.hard.node_scores import require_defined
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
-from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.written_trees import write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.draws import draw_targets
-from bdtppl.inference.leaf_scores import leaf_scorer
-from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.hard.leaf_scores import leaf_scorer
+from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
@@ -41,7 +42,6 @@ from bdtppl.inference.pcfg.sampling import (
     sample_paths,
 )
 from bdtppl.inference.pcfg.sides import Sides
-from bdtppl.inference.posterior import Posterior, RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.leaf_count_priors import require_node_wise

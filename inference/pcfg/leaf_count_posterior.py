@@ -10,6 +10,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -27,7 +28,6 @@ from bdtppl.inference.pcfg.leaf_count import (
 from bdtppl.inference.pcfg.passes import Semiring
 from bdtppl.inference.pcfg.paths import SampledPaths
 from bdtppl.inference.pcfg.sampling import Choices, Derivations
-from bdtppl.inference.posterior import RankedTrees
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior, log_leaf_counts
 from bdtppl.models.leaves import Leaf

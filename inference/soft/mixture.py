@@ -1,6 +1,7 @@
 """Posterior predictives of rows as mixtures over draws, each of which gives a row its own law.
 
-Soft trees send every row down all paths, so rows share no leaves as in `bdtppl.inference.mixture`.
+Soft trees send every row down all paths, so rows share no leaves as in
+`bdtppl.inference.hard.mixture`.
 """
 
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ import jax
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
-from bdtppl.inference.crps import crps
 from bdtppl.inference.precision import in_float64
+from bdtppl.inference.predictive.crps import crps
 
 __all__ = ["ClassMixture", "NoiseMixture"]
 

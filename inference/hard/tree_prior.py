@@ -19,16 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard_model import Model, children, pose
+from bdtppl.inference.hard.model import Model, children, pose
+from bdtppl.inference.hard.node_scores import node_weights, require_defined
+from bdtppl.inference.hard.shapes import LEAF, Shape, roots
+from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
 from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.state import state_of
-from bdtppl.inference.node_scores import node_weights, require_defined
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.shapes import LEAF, Shape, roots
-from bdtppl.inference.written_trees import as_shape, root_rows, write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import require_node_wise

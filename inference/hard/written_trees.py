@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import Model, children, code_above
-from bdtppl.inference.node_scores import leaf_statistics
+from bdtppl.inference.hard.model import Model, children, code_above
+from bdtppl.inference.hard.node_scores import leaf_statistics
+from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.shapes import LEAF, Shape
 from bdtppl.models.data import Design
 from bdtppl.models.tree import Tree
 

@@ -24,7 +24,7 @@ from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
 from blackjax.adaptation.step_size import dual_averaging_adaptation
 from jax import lax
 
-from bdtppl.inference.trajectory import Trajectory, begin, extend
+from bdtppl.inference.nuts.trajectory import Trajectory, begin, extend
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = [
@@ -104,7 +104,7 @@ class Chains(NamedTuple):
         rng
             Chooses the other chains, uniformly.
         is_stuck
-            bool [..., chain]; see `bdtppl.inference.diagnostics.stuck`.
+            bool [..., chain]; see `bdtppl.inference.summaries.diagnostics.stuck`.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Draws(NamedTuple):
     log_density
         float32; of the position, unnormalised, at the sharpness of the step.
     energy
-        float32; see `bdtppl.inference.diagnostics.energy_information`.
+        float32; see `bdtppl.inference.summaries.diagnostics.energy_information`.
     acceptance_rate
         float32; mean over the trajectory.
     num_steps

@@ -28,7 +28,7 @@ from blackjax.smc import resampling
 from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 
-from bdtppl.inference.evidence import Evidence, log_mean
+from bdtppl.inference.evidence.estimates import Evidence, log_mean
 from bdtppl.models.pytrees import as_partial
 
 __all__ = ["Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]

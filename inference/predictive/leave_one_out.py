@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bdtppl.inference.mixture import leaf_cdf
-from bdtppl.inference.posterior import Posterior
+from bdtppl.inference.hard.mixture import leaf_cdf
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.soft_mixture import NoiseMixture
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.soft.mixture import NoiseMixture
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.tree import route
 

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from bdtppl.inference.hard.tree_prior import NO_LIKELIHOOD, PriorTrees
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
-from bdtppl.inference.replicates import draw_in_turn
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.predictive.replicates import draw_in_turn
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.inference.tree_prior import NO_LIKELIHOOD, PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.adaptation.window_adaptation import build_schedule
 
-from bdtppl.inference.lanes import LANES, walk
-from bdtppl.inference.nuts_kernel import Chains, Draws, Kind, Steps, new_chains
+from bdtppl.inference.nuts.kernel import Chains, Draws, Kind, Steps, new_chains
+from bdtppl.inference.nuts.lanes import LANES, walk
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import as_float32, in_float32
 
@@ -69,7 +69,7 @@ class NUTS:
 
     Examples
     --------
-    >>> from bdtppl.inference.soft_density import SoftDensity
+    >>> from bdtppl.inference.soft.density import SoftDensity
     >>> from bdtppl.models.soft_tree import SoftRegression
     >>> from bdtppl.models.topology import Topology
     >>> rng = np.random.default_rng(0)
@@ -143,7 +143,7 @@ class NUTS:
         rng_key
             Key, or keys [...], one per topology.
         density
-            The density; a `bdtppl.inference.soft_density.SoftDensity`, or a pytree with its methods
+            The density; a `bdtppl.inference.soft.density.SoftDensity`, or a pytree with its methods
             ``log_density``, ``position`` and ``draw_prior``.
         paths
             What the density knows of the topologies, arrays [..., n + 1, n].

@@ -1,7 +1,7 @@
 """What nodes of hard trees score: the prior's weights of what they may do, and their log marginals.
 
 The facts of a node that a prior asks for follow from how many of its rows lie on the left of every
-rule (`bdtppl.inference.hard_model.Available`). What a prior does not read is not computed.
+rule (`bdtppl.inference.hard.model.Available`). What a prior does not read is not computed.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard_model import (
+from bdtppl.inference.hard.model import (
     Available,
     Model,
     available_rules,

@@ -22,8 +22,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 
-from bdtppl.inference.evidence import Evidence, log_mean
-from bdtppl.inference.importance import fit_proposals
+from bdtppl.inference.evidence.estimates import Evidence, log_mean
+from bdtppl.inference.evidence.importance import fit_proposals
 from bdtppl.models.pytrees import as_partial
 
 __all__ = ["Ratios", "Reference", "bridge_evidence", "log_ratios"]

@@ -17,8 +17,8 @@ from jax import lax
 
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.soft_density import SoftDensity
-from bdtppl.inference.soft_mixture import ClassMixture, NoiseMixture
+from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.soft_trees import SoftTrees
 from bdtppl.models.topology import Topology
@@ -43,7 +43,7 @@ class TopologyDraws(NamedTuple):
     log_evidence, log_evidence_se
         Log Z_m, without the topology's prior, and its standard error; NaN where unknown.
     position
-        float [s, size]; coordinates of `bdtppl.inference.soft_density.SoftDensity`.
+        float [s, size]; coordinates of `bdtppl.inference.soft.density.SoftDensity`.
     inputs
         int [s, n]; inputs of splits, None where they look along directions.
     weight

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bdtppl.inference.nuts_kernel import Chains, Draws, Lane, Steps, advance, empty_lane
+from bdtppl.inference.nuts.kernel import Chains, Draws, Lane, Steps, advance, empty_lane
 from bdtppl.inference.precision import in_float32
 
 __all__ = ["LANES", "walk"]

@@ -3,7 +3,7 @@
 Sets of rows are words of bits, so the rows of a node are its parent's intersected with its rule's
 side, and counting them is counting bits. Where constraints look at the path, a node's words of rows
 are followed by one more, what it remembers of its path. What prior and leaf family make of a node
-is in `bdtppl.inference.node_scores`.
+is in `bdtppl.inference.hard.node_scores`.
 """
 
 from typing import Any, NamedTuple

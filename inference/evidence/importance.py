@@ -142,7 +142,7 @@ def sample_layer(
 
     Examples
     --------
-    >>> from bdtppl.inference.evidence import summarise
+    >>> from bdtppl.inference.evidence.estimates import summarise
     >>> draws = jax.random.normal(jax.random.key(0), (4, 50, 2))
     >>> layer = sample_layer(jax.random.key(1), lambda x: -0.5 * x @ x, draws)
     >>> found = summarise(layer.log_weight)

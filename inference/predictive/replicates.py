@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.posterior import Posterior
 from bdtppl.inference.precision import as_float64, in_float64
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.tree import route
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bdtppl.inference.draws import draw_targets
-from bdtppl.inference.mixture import LeafMixture
+from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.tree import Tree, route

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bdtppl.inference.posterior import Posterior
-from bdtppl.inference.soft_posterior import SoftPosterior
+from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.soft.posterior import SoftPosterior
 
 __all__ = ["followed"]
 

@@ -1,0 +1,1 @@
+"""Estimates of the evidence, by importance sampling, bridges and tempering."""

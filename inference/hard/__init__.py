@@ -1,0 +1,1 @@
+"""Hard trees: their log joint on arrays, their prior, posterior draws and what these predict."""

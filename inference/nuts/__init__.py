@@ -1,0 +1,1 @@
+"""The no-U-turn sampler: many chains side by side."""

@@ -1,0 +1,1 @@
+"""What draws predict: replicated data, prior predictions and scores of predictions."""

@@ -1,0 +1,1 @@
+"""What draws have in common, and whether they can be trusted."""
