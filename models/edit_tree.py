@@ -39,8 +39,8 @@ class EditTree:
     Where no edit has a place, none follows.
 
     This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
-    is a sum without end: `bdtppl.inference.hard.edit_law` has it on small tables. Estimators do not
-    take it as their prior: `bdtppl.inference.metropolis.edits.sample_edits` draws from its
+    is a sum without end: `bdtppl.inference.priors.edit_law` has it on small tables. Estimators do
+    not take it as their prior: `bdtppl.inference.metropolis.edits.sample_edits` draws from its
     posterior.
 
     Attributes

@@ -20,8 +20,8 @@ from sklearn.datasets import load_diabetes
 from sklearn.tree import DecisionTreeRegressor
 
 from bdtppl import ExactTreeRegressor, plot_boundaries, plot_tree
-from bdtppl.inference.hard.tree_prior import PriorTrees
 from bdtppl.inference.metropolis.edits import sample_edits
+from bdtppl.inference.priors.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree

@@ -23,7 +23,7 @@ from bdtppl import (
 from bdtppl.comparison import Comparison
 from bdtppl.comparison.columns import stacking_weights
 from bdtppl.comparison.scoring import Scored
-from bdtppl.inference.predictive.crps import crps
+from bdtppl.inference.crps import crps
 from bdtppl.inference.soft.mixture import NoiseMixture
 
 RNG = np.random.default_rng(0)

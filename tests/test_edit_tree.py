@@ -15,11 +15,11 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from test_metropolis import posed
 from test_regrow import CAPACITY, names, nested
 
-from bdtppl.inference.hard.edit_law import edited_trees
-from bdtppl.inference.hard.tree_prior import NO_LIKELIHOOD
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
 from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.priors.edit_law import edited_trees
+from bdtppl.inference.priors.tree_prior import NO_LIKELIHOOD
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import DirichletCategorical

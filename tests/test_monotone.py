@@ -11,12 +11,12 @@ from test_path_constraints import by_rows, by_tables
 
 from bdtppl import MetropolisTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
-from bdtppl.inference.hard.edit_law import edited_trees
-from bdtppl.inference.hard.tree_prior import PriorTrees
 from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.particle.sample import sample as filtered
 from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.priors.edit_law import edited_trees
+from bdtppl.inference.priors.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaf_count_priors import LeafCount

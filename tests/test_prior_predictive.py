@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdtppl.inference.hard.tree_prior import PriorTrees
-from bdtppl.inference.predictive.prior_predictive import (
+from bdtppl.inference.priors.prior_predictive import (
     draw_prior_targets,
     draw_prior_trees,
     draw_soft_prior,
 )
+from bdtppl.inference.priors.tree_prior import PriorTrees
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design

@@ -29,12 +29,12 @@ from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeCl
 from bdtppl.inference.greedy_modal import problem as greedy
 from bdtppl.inference.hard import model as hard_model
 from bdtppl.inference.hard import node_scores
-from bdtppl.inference.hard.tree_prior import PriorTrees
 from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.shares import log_shares
+from bdtppl.inference.priors.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree

@@ -8,8 +8,8 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
-from bdtppl.inference.hard import tree_prior
-from bdtppl.inference.hard.tree_prior import PriorTrees
+from bdtppl.inference.priors import tree_prior
+from bdtppl.inference.priors.tree_prior import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.priors import DepthDecay, DescriptionLength

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from bdtppl.inference.hard.tree_prior import PriorTrees
+    from bdtppl.inference.priors.tree_prior import PriorTrees
     from bdtppl.models.tree import Tree
 
 __all__ = ["prior"]
@@ -156,7 +156,7 @@ def _draw(
 
     from bdtppl.cli.specification import parse_prior
     from bdtppl.estimators.base import join_limits
-    from bdtppl.inference.hard.tree_prior import PriorTrees
+    from bdtppl.inference.priors.tree_prior import PriorTrees
     from bdtppl.models.data import Design
     from bdtppl.models.table import Schema
     from bdtppl.progress import waiting

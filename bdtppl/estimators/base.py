@@ -74,7 +74,7 @@ class TreeEstimator(TableEstimator):
 
     def _warn_of_no_rule(self) -> None:
         """Say where the constraints, and not the table alone, keep the root from splitting."""
-        from bdtppl.inference.hard.tree_prior import has_root_rule  # which few fits need
+        from bdtppl.inference.priors.tree_prior import has_root_rule  # which few fits need
 
         design, limits, rules = self.design_, self.constraints_, self.prior_.rules
         if limits.max_depth == 0 or has_root_rule(design, rules, limits):
@@ -165,7 +165,7 @@ class TreeEstimator(TableEstimator):
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
         from bdtppl.arviz.groups import describe_trees
-        from bdtppl.inference.predictive.prior_predictive import (
+        from bdtppl.inference.priors.prior_predictive import (
             draw_prior_targets,
             draw_prior_trees,
         )

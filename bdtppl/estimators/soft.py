@@ -132,7 +132,7 @@ class SoftTreeEstimator(TableEstimator):
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
         from bdtppl.arviz.soft_groups import label_soft_draws
-        from bdtppl.inference.predictive.prior_predictive import draw_soft_prior
+        from bdtppl.inference.priors.prior_predictive import draw_soft_prior
 
         prior = draw_soft_prior(
             np.random.default_rng(self._seed),

@@ -1,1 +1,1 @@
-"""Hard trees: their log joint on arrays, their prior, posterior draws and what these predict."""
+"""Hard trees: their log joint on arrays, posterior draws and what these predict."""

@@ -16,10 +16,10 @@ import numpyro.distributions as dist
 from scipy.sparse import csr_array
 from scipy.special import gammaln, stdtr
 
+from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.predictive.crps import crps
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["LeafMixture", "leaf_cdf"]

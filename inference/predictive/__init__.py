@@ -1,1 +1,1 @@
-"""What draws predict: replicated data, prior predictions and scores of predictions."""
+"""What draws predict: replicated data, and training rows each from all others."""

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
+from bdtppl.inference.crps import crps
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.predictive.crps import crps
 
 __all__ = ["ClassMixture", "NoiseMixture"]
 

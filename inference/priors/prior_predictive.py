@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from bdtppl.inference.hard.tree_prior import NO_LIKELIHOOD, PriorTrees
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.inference.predictive.replicates import draw_in_turn
+from bdtppl.inference.priors.tree_prior import NO_LIKELIHOOD, PriorTrees
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints

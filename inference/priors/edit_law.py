@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bdtppl.inference.hard.model import pose
-from bdtppl.inference.hard.tree_prior import NO_LIKELIHOOD, Nested, NodeChoices, laid_out
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.precision import in_float64
+from bdtppl.inference.priors.tree_prior import NO_LIKELIHOOD, Nested, NodeChoices, laid_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.edit_tree import EditTree

@@ -1,0 +1,1 @@
+"""What priors say: of trees, of edits to a tree, of targets."""
