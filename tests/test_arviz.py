@@ -208,6 +208,7 @@ def test_arviz_reads_the_file_that_the_tree_is_written_to(tmp_path):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that never change
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # ArviZ 0.23 with pandas 3
+@pytest.mark.filterwarnings("ignore:Variables y in")  # of classes: ArviZ has other plots too
 @pytest.mark.parametrize("name", slow_but(FAST[:1], FITS))
 def test_arviz_takes_every_estimator(name):
     import matplotlib.pyplot as plt

@@ -173,10 +173,21 @@ def test_the_evidence_is_unbiased(model, family, proposal):
     for growth, threshold in itertools.product(("node", "layer"), (0.0, 0.6, 1.0)):
         found = estimates(case, proposal, growth, "systematic", threshold)
         check_unbiased(case, found)
-        if (proposal, threshold) != ("optimal", 0.6):  # whose weights may be even enough
+        if threshold != 0.6:  # where weights may be even enough
             assert (found.num_resampled > 0).any() == (threshold > 0)
         assert found.num_overflows.sum() == 0
         assert (found.effective_size[~np.isnan(found.effective_size)] <= SIZE + 1e-9).all()
+
+
+@pytest.mark.slow
+def test_uneven_weights_are_resampled_now_and_then():
+    case = case_of("leaf penalty, gaps", "values")
+    never, sometimes, always = (
+        estimates(case, "prior", "node", "systematic", threshold).num_resampled.sum()
+        for threshold in (0.0, 0.6, 1.0)
+    )
+    assert never == 0
+    assert 0.2 * always < sometimes < 0.8 * always
 
 
 @pytest.mark.slow
