@@ -1,10 +1,13 @@
 """Arrays padded to a few lengths, so that few shapes are compiled."""
 
+import math
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 __all__ = ["padded", "padded_size"]
+
+_ALIGNMENT = 64  # bytes
 
 
 def padded_size(length: int, sizes: int = 2) -> int:
@@ -19,7 +22,13 @@ def padded_size(length: int, sizes: int = 2) -> int:
 
 def padded(array: np.ndarray, length: int) -> jax.Array:
     """Lengthen the first axis and put the array on the device."""
-    # Padding repeats no meaning: it is masked wherever it could be read. Ones keep logs finite.
-    padded = np.ones((length, *array.shape[1:]), array.dtype)
+    shape = length, *array.shape[1:]
+    size = math.prod(shape) * array.itemsize
+    # XLA takes memory that begins at such an address as it is; all other memory it copies.
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    padded = memory[start : start + size].view(array.dtype).reshape(shape)
     padded[: len(array)] = array
-    return jnp.asarray(padded)
+    # Padding repeats no meaning: it is masked wherever it could be read. Ones keep logs finite.
+    padded[len(array) :] = 1
+    return jax.device_put(padded, may_alias=True)
