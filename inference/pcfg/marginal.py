@@ -240,7 +240,7 @@ def _sample_targets(
     """Draw trees and targets from their leaves, [num_draws, n]."""
     key_tree, key_target = jax.random.split(key)
     draws = jnp.zeros(num_draws, jnp.int8)
-    drawn, _ = sample_chunk(chart, choices, key_tree, draws, capacity, False)
+    drawn, _ = sample_chunk(chart, choices, key_tree[None], draws, capacity, False)
     slot = _slots_of_rows(chart, drawn.production, codes, low, missing_left)
 
     every = jnp.arange(num_draws)

@@ -3,8 +3,8 @@
 Once the chart is scored, a tree is drawn from the root down: a node stops, or uses a production,
 with the probabilities of Sullivan et al. 2023, equations 15 and 16. A draw's queue of nodes is the
 tree's array itself; one step of the loop handles one slot of all draws at once, by binary search
-over the node's cumulative production probabilities. Every draw has a key of its own and every slot
-a key made from it, so neither chunks nor capacities change a draw.
+over the node's cumulative production probabilities. Blocks of draws have keys of their own, and
+slots keys made from these, so neither chunks nor capacities change a draw.
 
 Functions run inside a `jax.enable_x64` scope.
 """
@@ -37,7 +37,8 @@ __all__ = [
     "sample_paths",
 ]
 
-_CHUNK = 8192
+_BLOCK = 512  # draws that share a key
+_MOST_BLOCKS = 16  # in a chunk
 
 T = TypeVar("T")
 
@@ -142,8 +143,10 @@ def choose(chart: Chart, choices: Choices, node, depth, uniform):
 
 
 @partial(jax.jit, static_argnames=("capacity", "pick_cuts"))
-def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_cuts):
+def sample_chunk(chart: Chart, choices: Choices, rng_keys, draws, capacity, pick_cuts):
     """Draw one tree per entry of ``draws``, with room for ``capacity`` slots.
+
+    The draws are as many blocks as there are keys.
 
     Slots 2j + 1 and 2j + 2 hold the children of the j-th split, so a queue of splits is enough:
     one step of the loop takes a split off the queue and settles both its children.
@@ -158,13 +161,18 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
     num_draws, num_splits = len(draws), capacity // 2
     columns = jnp.arange(num_draws)[:, None]
 
-    def random_numbers(key):
-        # Two a draw, side by side: those of a draw do not depend on how many draws there are.
-        return jax.random.uniform(key, (num_draws, 2))
+    def random_numbers(*which):
+        def of_block(key):
+            for number in which:
+                key = jax.random.fold_in(key, number)
+            # Two a draw, side by side: those of a draw do not depend on how many draws there are.
+            return jax.random.uniform(key, (num_draws // len(rng_keys), 2))
 
-    def settle(key, node, depth, exists, queue, depths, count):
+        return jax.vmap(of_block)(rng_keys).reshape(num_draws, 2)
+
+    def settle(number, node, depth, exists, queue, depths, count):
         """Choose for one or two nodes of each draw [b, 1 or 2], and queue those that split."""
-        uniform = random_numbers(key)[:, : node.shape[1]]
+        uniform = random_numbers(number)[:, : node.shape[1]]
         stops, used = choose(chart, choices, node, depth, uniform)
         splits = exists & ~stops
         end = count[:, None] + jnp.pad(splits[:, :-1], ((0, 0), (1, 0)))  # the left one first
@@ -177,7 +185,7 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
             depths = depths.at[end, columns].set(jnp.broadcast_to(depth, used.shape), **put)
         place = jnp.zeros((num_draws, 0))
         if pick_cuts:
-            place = random_numbers(jax.random.fold_in(key, 0))[:, : node.shape[1]]
+            place = random_numbers(number, 0)[:, : node.shape[1]]
         count += splits.sum(axis=1, dtype=jnp.int32)
         return jnp.where(splits, used, -1), place, queue, depths, count
 
@@ -191,8 +199,9 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
         used = jnp.where(exists[:, 0], queue[j], 0)
         children = jnp.stack([take(chart.left, used), take(chart.right, used)], axis=1)
         depth = depths[j][:, None] + 1 if chart.uses_depth else jnp.zeros((num_draws, 1), int)
-        key = jax.random.fold_in(rng_key, j + 1)
-        found, at, queue, depths, count = settle(key, children, depth, exists, queue, depths, count)
+        found, at, queue, depths, count = settle(
+            j + 1, children, depth, exists, queue, depths, count
+        )
         production = lax.dynamic_update_index_in_dim(production, found, j, 0)
         place = lax.dynamic_update_index_in_dim(place, at, j, 0)
         return j + 1, production, place, queue, depths, count
@@ -201,9 +210,7 @@ def sample_chunk(chart: Chart, choices: Choices, rng_key, draws, capacity, pick_
     queue = jnp.zeros((num_splits + 2, num_draws), jnp.int32)
     depths = jnp.zeros((num_splits + 2 if chart.uses_depth else 1, num_draws), jnp.int32)
     root = zeros[:, None] + chart.root
-    at_root = settle(
-        jax.random.fold_in(rng_key, 0), root, zeros[:, None], root >= 0, queue, depths, zeros
-    )
+    at_root = settle(0, root, zeros[:, None], root >= 0, queue, depths, zeros)
     root_production, root_place, *state = at_root
     production = jnp.full((num_splits, num_draws, 2), -1, jnp.int32)
     place = jnp.zeros((num_splits, num_draws, 2 if pick_cuts else 0))
@@ -246,24 +253,30 @@ def sample_derivations(
         What to make of each chunk, in the worker that drew it.
     """
     capacity = padded_size(max(capacity, 16))
-    draws = np.zeros(min(_CHUNK, max(64, padded_size(num_draws))), np.int8)
+    workers = os.cpu_count() or 1
+    num_blocks = -(-num_draws // _BLOCK)
+    rounds = -(-num_blocks // (_MOST_BLOCKS * workers))
+    # All workers draw about as many; a few sizes, so that few are compiled.
+    blocks = min(padded_size(-(-num_blocks // (rounds * workers)), 4), _MOST_BLOCKS)
+    size = blocks * min(_BLOCK, max(64, padded_size(num_draws)))
+    draws = np.zeros(size, np.int8)
 
     @in_float64
     def draw(chunk: int):
         slots, overflow = capacity, True
-        chunk_key = jax.random.fold_in(rng_key, chunk)
+        keys = jax.vmap(partial(jax.random.fold_in, rng_key))(chunk * blocks + np.arange(blocks))
         while overflow:
-            drawn, overflow = sample_chunk(chart, choices, chunk_key, draws, slots, pick_cuts)
+            drawn, overflow = sample_chunk(chart, choices, keys, draws, slots, pick_cuts)
             slots *= 2
-        kept = min(_CHUNK, num_draws - chunk * _CHUNK)
+        kept = min(size, num_draws - chunk * size)
         num_nodes = np.asarray(drawn.num_nodes)[:kept]
         used = int(num_nodes.max())
         production, place = (np.asarray(a)[:kept, :used] for a in drawn[:2])
         return finish(Derivations(production, place, num_nodes))
 
     # A compiled call holds no interpreter lock, so chunks run side by side.
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        return list(workers.map(draw, range(-(-num_draws // _CHUNK))))
+    with ThreadPoolExecutor(workers) as threads:
+        return list(threads.map(draw, range(-(-num_draws // size))))
 
 
 @partial(jax.jit, static_argnames="num_draws")
