@@ -61,7 +61,7 @@ def leaf_probabilities(
     return _products(paths, (threshold[:, None] - looked_at) / sharpness)
 
 
-@jax.custom_jvp
+@jax.custom_vjp
 def _products(paths: Any, distance: jax.Array) -> jax.Array:
     """Multiply the probabilities of the ways [n, N] to each leaf; float [n + 1, N]."""
     return _reach(paths, jax.nn.sigmoid(distance))
@@ -76,21 +76,26 @@ def _reach(paths: Any, left: jax.Array) -> jax.Array:
     return reached
 
 
-@_products.defjvp
-def _move_products(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    """Differentiate their logarithms: no product is taken twice, and none is divided by."""
-    (paths, distance), (_, moved) = primals, tangents
-    left, splits = jax.nn.sigmoid(distance), range(paths.shape[1])
+def _keep_products(paths: Any, distance: jax.Array) -> tuple[jax.Array, tuple]:
+    left = jax.nn.sigmoid(distance)
     reached = _reach(paths, left)
-    way = jnp.asarray(paths, left.dtype)
-    on_left, above = jnp.maximum(way, 0), jnp.abs(way)
-    # The logarithm of left changes by 1 - left, that of 1 - left by -left. Leaf by leaf, as the
-    # transpose of this is one pass over the rows then.
-    changes = [
-        reached[k] * sum((on_left[k, j] - above[k, j] * left[j]) * moved[j] for j in splits)
-        for k in range(len(paths))
-    ]
-    return reached, jnp.stack(changes)
+    return reached, (paths, left, reached)
+
+
+def _pull_back_products(kept: tuple, cotangent: jax.Array) -> tuple[None, jax.Array]:
+    """Differentiate their logarithms: no product is taken twice, and none is divided by.
+
+    The logarithm of left changes by 1 - left, that of 1 - left by -left. All splits at once, leaf
+    by leaf, this is one pass over the rows; XLA finds several in what JAX makes of a product rule.
+    """
+    paths, left, reached = kept
+    way = jnp.asarray(paths, left.dtype)[..., None]
+    on_left, above, pulled = jnp.maximum(way, 0), jnp.abs(way), reached * cotangent
+    changes = [pulled[k][None] * (on_left[k] - above[k] * left) for k in range(len(paths))]
+    return None, sum(changes, jnp.zeros_like(left))
+
+
+_products.defvjp(_keep_products, _pull_back_products)
 
 
 def _is_row(values: Any) -> bool:
