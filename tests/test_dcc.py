@@ -116,7 +116,7 @@ def test_tempered_evidence_and_its_particles(state):
 
 
 def test_auto_takes_tempered_smc_where_weights_are_uneven(state, monkeypatch):
-    def temper(dcc, rng_key, topology):
+    def temper(dcc, rng_key, explored):
         particles = Tempered(np.zeros(2), np.zeros((2, 3, 4)))
         return Evidence(30.0, 0.1, "smc", 500.0), particles
 

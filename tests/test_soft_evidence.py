@@ -1,5 +1,7 @@
 """Three estimators of the evidence of soft trees against quadrature."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -22,6 +24,10 @@ MODEL = SoftRegression()
 SHARPNESS = 0.1
 
 
+def draw_positions(density, rng, number):
+    return jax.vmap(density.position)(density.draw_prior(rng, number)[0])
+
+
 def estimates(code):
     """Estimates by importance sampling, bridge sampling and tempered SMC."""
     topology = Topology(code)
@@ -38,7 +44,7 @@ def estimates(code):
         return [
             summarise(layer.log_weight),
             bridge_evidence(keys[4], log_density, draws.position),
-            tempered_evidence(keys[5], log_density, density.draw_prior_positions)[0],
+            tempered_evidence(keys[5], log_density, partial(draw_positions, density))[0],
         ]
 
 

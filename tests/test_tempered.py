@@ -1,7 +1,5 @@
 """Evidence by tempered SMC against densities whose integral is known."""
 
-from functools import partial
-
 import jax
 import numpy as np
 import pytest
@@ -38,7 +36,6 @@ def schedule():
     return adapt(jax.random.key(1), Partial(log_density), particles)
 
 
-@partial(jax.jit, static_argnames="particles")
 def run_many(keys, schedule, particles):
     def one(key):
         key_start, key_run = jax.random.split(key)
@@ -73,10 +70,9 @@ def test_variance_falls_with_the_number_of_particles(schedule):
 
 
 def test_schedules_rise_to_the_posterior(schedule):
-    power = np.asarray(schedule.power)[: int(schedule.num_rises)]
-    assert (np.diff(power) > 0).all()
-    assert power[-1] == 1
-    assert len(power) > 2
+    assert (np.diff(schedule.power) > 0).all()
+    assert schedule.power[-1] == 1
+    assert len(schedule.power) > 2
 
 
 @pytest.mark.slow

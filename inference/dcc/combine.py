@@ -135,7 +135,7 @@ def _estimate(
     particles = []
 
     def run() -> Evidence:
-        estimate, tempered = temper(dcc, state.rng_key, explored.topology, **smc)
+        estimate, tempered = temper(dcc, state.rng_key, explored, **smc)
         particles.append(tempered)
         return estimate
 

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, summarise
-from bdtppl.inference.evidence.importance import sample_layer, thin
+from bdtppl.inference.evidence.importance import Mixture, fit_proposals, sample_layer, thin
 from bdtppl.inference.evidence.tempered import Tempered, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
@@ -37,6 +38,7 @@ from bdtppl.models.topology import Topology
 __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 
 _LEAST_PILOT = 20  # steps
+_CENTRES = 16  # draws of each chain that tempered SMC starts around
 _MOST_STUCK = 0.75  # of the chains; if fewer are, the others have found the modes that matter
 
 # Uses of a topology's random numbers; visits are numbered from the last one on.
@@ -156,14 +158,27 @@ def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
 
 @in_float64
 def temper(
-    dcc: DCC, rng_key: jax.Array, topology: Topology, **options: Any
+    dcc: DCC, rng_key: jax.Array, explored: Explored, **options: Any
 ) -> tuple[Evidence, Tempered]:
-    """Estimate the evidence by tempered SMC; see `bdtppl.inference.evidence.tempered`."""
-    density = dcc.density(topology.num_splits)
-    key = _key(rng_key, topology, _TEMPERED)
-    return tempered_evidence(
-        key, dcc.tempered_density(topology), density.draw_prior_positions, **options
+    """Estimate the evidence by tempered SMC; see `bdtppl.inference.evidence.tempered`.
+
+    Particles start from normal distributions around some of the draws. From the prior they would
+    settle in what are the modes while splits are soft, and never find those of sharp splits.
+    """
+    draws = np.asarray(cast(Any, explored.draws).position, np.float64)
+    proposals = fit_proposals(cast(Any, draws))
+    some = -(-draws.shape[1] // _CENTRES)
+    proposals = proposals._replace(mean=proposals.mean[:, ::some])
+    path = Partial(
+        _between, mixture=Mixture.of(proposals), target=dcc.log_density(explored.topology)
     )
+    key = _key(rng_key, explored.topology, _TEMPERED)
+    return tempered_evidence(key, path, proposals.draw, **options)
+
+
+def _between(position: jax.Array, *, power: Any, mixture: Mixture, target: Partial) -> jax.Array:
+    """Log density between a mixture and the target."""
+    return (1 - power) * mixture.log_density(position) + power * target(position)
 
 
 class _Sites(NamedTuple):

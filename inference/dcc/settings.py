@@ -115,13 +115,3 @@ class DCC:
             paths=topology.paths,
             sharpness=self.nuts.h_final,
         )
-
-    def tempered_density(self, topology: Topology) -> Partial:
-        """Log density of a position and a ``power=``, by which splits get sharper, too."""
-        return Partial(
-            SoftDensity.log_tempered,
-            self.density(topology.num_splits),
-            paths=topology.paths,
-            h_init=self.nuts.h_init,
-            h_final=self.nuts.h_final,
-        )

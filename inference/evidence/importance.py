@@ -25,6 +25,7 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 Llorente, Martino, Delgado and Lopez-Santiago 2023, section 5.4.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple, get_args
@@ -39,7 +40,16 @@ from scipy.special import ndtri
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.models.pytrees import as_partial
 
-__all__ = ["Denominator", "Layer", "Proposals", "fit_proposals", "sample_layer", "thin", "weigh"]
+__all__ = [
+    "Denominator",
+    "Layer",
+    "Mixture",
+    "Proposals",
+    "fit_proposals",
+    "sample_layer",
+    "thin",
+    "weigh",
+]
 
 Denominator = Literal["basic", "spatial", "mixture"]
 
@@ -57,6 +67,53 @@ class Proposals(NamedTuple):
 
     mean: jax.Array
     scale: jax.Array
+
+    def draw(self, rng: np.random.Generator, number: int) -> np.ndarray:
+        """Draw so many positions, float64 [number, size], from equal shares of all."""
+        mean, scale = (np.asarray(a) for a in self)
+        chain, place = (rng.integers(length, size=number) for length in mean.shape[:2])
+        noise = rng.normal(size=(number, mean.shape[2]))
+        return mean[chain, place] + np.einsum("nij,nj->ni", scale[chain], noise)
+
+
+class Mixture(NamedTuple):
+    """Equal shares of normal distributions, prepared for their density.
+
+    In coordinates where a covariance is the identity a distance is a product of matrices, which is
+    exact enough near the means, and far from them there is no density.
+
+    Attributes
+    ----------
+    centre
+        float [C, size]; mean of each chain's draws.
+    whiten
+        float [C, size, size]; makes each chain's covariance the identity.
+    mean
+        float [C, N, size]; means from the centres, in those coordinates.
+    constant
+        float [C, N]; what of a log density does not depend on the place.
+    """
+
+    centre: jax.Array
+    whiten: jax.Array
+    mean: jax.Array
+    constant: jax.Array
+
+    @classmethod
+    def of(cls, proposals: Proposals) -> "Mixture":
+        """Give all normal distributions equal shares."""
+        mean, scale = proposals
+        whiten, centre = jnp.linalg.inv(scale), mean.mean(axis=1)
+        white = jnp.einsum("kij,knj->kni", whiten, mean - centre[:, None])
+        share = jnp.log(math.prod(mean.shape[:2]))
+        constant = _log_constant(scale)[:, None] - (white**2).sum(axis=-1) / 2 - share
+        return cls(centre, whiten, white, constant)
+
+    def log_density(self, point: jax.Array) -> jax.Array:
+        """Log density at a point [size]."""
+        white = jnp.einsum("kij,kj->ki", self.whiten, point[None] - self.centre)
+        inner = jnp.einsum("knj,kj->kn", self.mean, white)
+        return logsumexp(inner + self.constant - (white**2).sum(axis=-1)[:, None] / 2)
 
 
 class Layer(NamedTuple):
@@ -175,9 +232,9 @@ def weigh(
         log_proposal = _log_constant(proposals.scale)[:, None, None] - (noise**2).sum(axis=-1) / 2
     elif denominator == "spatial":
         alone = jax.tree.map(lambda a: a[:, None], proposals)
-        log_proposal = jax.vmap(_log_mixture)(position[:, None], *alone)[:, 0]
+        log_proposal = jax.vmap(_log_mixture)(position[:, None], alone)[:, 0]
     else:
-        log_proposal = _log_mixture(position, *proposals)
+        log_proposal = _log_mixture(position, proposals)
     return Layer(position, log_target, log_proposal, proposals)
 
 
@@ -206,22 +263,9 @@ def _of_each_draw(function: Callable, position: jax.Array) -> jax.Array:
     return jax.lax.map(function, jnp.concatenate(position)).reshape(position.shape[:-1])
 
 
-def _log_mixture(position: jax.Array, mean: jax.Array, scale: jax.Array) -> jax.Array:
-    """Log of the mean density of K times N normals at positions [C, N, M, size]."""
-    num_scales, num_means, _ = mean.shape
-    # In coordinates where a covariance is the identity a distance is a product of matrices, which
-    # is exact enough near the means, and far from them there is no density.
-    whiten = jnp.linalg.inv(scale)
-    centre = mean.mean(axis=1)
-    white_mean = jnp.einsum("kij,knj->kni", whiten, mean - centre[:, None])
-    constant = _log_constant(scale)[:, None] - (white_mean**2).sum(axis=-1) / 2
-
-    def of_point(point):
-        white = jnp.einsum("kij,kj->ki", whiten, point[None] - centre)
-        inner = jnp.einsum("knj,kj->kn", white_mean, white)
-        return logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
-
-    return _of_each_draw(jax.vmap(of_point), position) - jnp.log(num_scales * num_means)
+def _log_mixture(position: jax.Array, proposals: Proposals) -> jax.Array:
+    """Log of the mean density of the proposals at positions [C, N, M, size]."""
+    return _of_each_draw(jax.vmap(Mixture.of(proposals).log_density), position)
 
 
 def _log_constant(scale: jax.Array) -> jax.Array:

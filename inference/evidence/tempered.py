@@ -1,14 +1,15 @@
-"""Evidence by sequential Monte Carlo from the prior to the posterior.
+"""Evidence by sequential Monte Carlo from one density to another.
 
-Particles are drawn from the prior and moved through densities that lead from it to the posterior,
-numbered by a power that rises from 0 to 1. After each rise they are resampled and moved by
+Particles are drawn from a normalised density, and moved through densities that lead from it to the
+target, numbered by a power that rises from 0 to 1. After each rise they are resampled and moved by
 Hamiltonian Monte Carlo. The product of the mean weights estimates the evidence. A first run adapts:
 it finds the powers, by the effective sample size of each rise, the step sizes, by acceptance, and
 the mass matrices, by the particles' variances. Estimates of runs that adapt are only consistent; so
 the estimate is the mean of independent runs that follow the schedule found, each of them unbiased.
 
-The power is that of the likelihood, and may change more besides: where splits of soft trees get
-sharper as it rises, particles find modes while there are few, and fill them by their weights.
+The first density may be the prior, where modes are few or wide; or what chains have found, such as
+`bdtppl.inference.evidence.importance.Mixture`. Then rises are few, and no mode is lost on the way
+that chains were in.
 
 References
 ----------
@@ -41,7 +42,7 @@ _BLOCK = 16  # particles that move together
 
 
 class Schedule(NamedTuple):
-    """How particles rise; padded to a fixed number of rises.
+    """How particles rise.
 
     Attributes
     ----------
@@ -51,14 +52,11 @@ class Schedule(NamedTuple):
         float [rises]; of the leapfrog integrator.
     variance
         float [rises, size]; inverse mass matrices, diagonal.
-    num_rises
-        int; how many there are.
     """
 
-    power: jax.Array
-    step_size: jax.Array
-    variance: jax.Array
-    num_rises: jax.Array
+    power: np.ndarray
+    step_size: np.ndarray
+    variance: np.ndarray
 
 
 class Tempered(NamedTuple):
@@ -81,20 +79,12 @@ class Tempered(NamedTuple):
         return np.broadcast_to(self.log_evidence[..., None], self.position.shape[:-1])
 
 
-class _Adapting(NamedTuple):
-    particles: jax.Array
-    power: jax.Array
-    step_size: jax.Array
-    schedule: Schedule
-
-
-@partial(jax.jit, static_argnames="num_moves")
 def adapt(
     rng_key: jax.Array,
     log_density: Partial,
     particles: jax.Array,
     *,
-    target_ess: Any = 0.7,
+    target_ess: float = 0.7,
     num_moves: int = 3,
 ) -> Schedule:
     """Find a schedule by a run that adapts.
@@ -104,53 +94,31 @@ def adapt(
     rng_key
         Key.
     log_density
-        Log density of a position [size] under a ``power=``: at 0 the normalised prior, at 1 its
-        product with the likelihood.
+        Log density of a position [size] under a ``power=``: at 0 a normalised density, such as the
+        prior, at 1 the target, such as its product with the likelihood.
     particles
-        float [particles, size], drawn from the prior.
+        float [particles, size], drawn from the density at 0.
     target_ess
         Effective share of the particles after each rise.
     num_moves
         Moves after each rise.
     """
-    size, dtype = particles.shape[1], particles.dtype
-    empty = Schedule(
-        jnp.ones(_MOST_RISES, dtype),
-        jnp.ones(_MOST_RISES, dtype),
-        jnp.ones((_MOST_RISES, size), dtype),
-        jnp.int32(0),
-    )
-
-    def is_on_its_way(carry: _Adapting) -> jax.Array:
-        return (carry.power < 1) & (carry.schedule.num_rises < _MOST_RISES)
-
-    def rise(carry: _Adapting) -> _Adapting:
-        particles, power, step_size, schedule = carry
-        place = schedule.num_rises
-        higher = _next_power(log_density, particles, power, target_ess)
-        higher = jnp.where(place == _MOST_RISES - 1, 1.0, higher)
-        log_weight = _log_weight(log_density, particles, power, higher)
-        variance = _variance(particles, jax.nn.softmax(log_weight))
-        key = jax.random.fold_in(rng_key, place)
-        density = partial(log_density, power=higher)
-        particles, accepted = _renew(
-            key, density, particles, log_weight, step_size, variance, num_moves
+    dtype = particles.dtype
+    power, step_size = np.zeros((), dtype), np.asarray(particles.shape[1] ** -0.25, dtype)
+    rises: list[tuple[Any, ...]] = []
+    while power < 1:
+        higher, variance = _next_rise(log_density, particles, power, target_ess)
+        higher = np.asarray(higher if len(rises) < _MOST_RISES - 1 else 1.0, dtype)
+        key = jax.random.fold_in(rng_key, len(rises))
+        rises.append((higher, step_size, variance))
+        particles, _, accepted = _rise(
+            key, log_density, particles, power, *rises[-1], num_moves=num_moves
         )
-        schedule = Schedule(
-            schedule.power.at[place].set(higher),
-            schedule.step_size.at[place].set(step_size),
-            schedule.variance.at[place].set(variance),
-            place + 1,
-        )
-        step_size = step_size * jnp.exp(accepted - _TARGET_ACCEPTANCE)
-        return _Adapting(particles, higher, step_size, schedule)
-
-    start = _Adapting(particles, jnp.zeros((), dtype), jnp.asarray(size**-0.25, dtype), empty)
-    with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
-        return jax.lax.while_loop(is_on_its_way, rise, start).schedule
+        power = higher
+        step_size = step_size * np.exp(np.asarray(accepted) - _TARGET_ACCEPTANCE, dtype=dtype)
+    return Schedule(*(np.stack(each) for each in zip(*rises, strict=True)))
 
 
-@partial(jax.jit, static_argnames="num_moves")
 def follow(
     rng_key: jax.Array,
     log_density: Partial,
@@ -168,27 +136,11 @@ def follow(
     schedule
         What `adapt` has found with other particles.
     """
-
-    def rise(place, carry):
-        particles, power, log_evidence = carry
-        higher = schedule.power[place]
-        log_weight = _log_weight(log_density, particles, power, higher)
-        particles, _ = _renew(
-            jax.random.fold_in(rng_key, place),
-            partial(log_density, power=higher),
-            particles,
-            log_weight,
-            schedule.step_size[place],
-            schedule.variance[place],
-            num_moves,
-        )
-        return particles, higher, log_evidence + logsumexp(log_weight) - np.log(len(particles))
-
-    none = jnp.zeros((), particles.dtype)
-    with jax.numpy_rank_promotion("allow"):
-        particles, _, log_evidence = jax.lax.fori_loop(
-            0, schedule.num_rises, rise, (particles, none, none)
-        )
+    log_evidence = power = np.zeros((), particles.dtype)
+    for place, rise in enumerate(zip(*schedule, strict=True)):
+        key = jax.random.fold_in(rng_key, place)
+        particles, gain, _ = _rise(key, log_density, particles, power, *rise, num_moves=num_moves)
+        log_evidence, power = log_evidence + gain, rise[0]
     return Tempered(log_evidence, particles)
 
 
@@ -247,8 +199,9 @@ def _log_weight(log_density: Callable, particles: jax.Array, power, higher) -> j
     return jax.lax.map(of_one, particles, batch_size=_BLOCK)
 
 
-def _next_power(log_density: Callable, particles: jax.Array, power, target_ess) -> jax.Array:
-    """Find the greatest power after which the weights are still even enough, by bisection."""
+@jax.jit
+def _next_rise(log_density: Partial, particles: jax.Array, power, target_ess) -> tuple[Any, Any]:
+    """Find the greatest power after which weights are still even enough, and their variances."""
 
     def is_even(higher):
         log_weight = _log_weight(log_density, particles, power, higher)
@@ -262,30 +215,37 @@ def _next_power(log_density: Callable, particles: jax.Array, power, target_ess) 
         return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
 
     one = jnp.ones_like(power)
-    _, found = jax.lax.fori_loop(0, _HALVINGS, halve, (power, one))
-    return jnp.where(is_even(one), one, found)
+    _, found = jax.lax.fori_loop(0, _HALVINGS, halve, (jnp.asarray(power), one))
+    higher = jnp.where(is_even(one), one, found)
+    weight = jax.nn.softmax(_log_weight(log_density, particles, power, higher))
+    return higher, _variance(particles, weight)
 
 
-def _renew(rng_key, log_density, particles, log_weight, step_size, variance, num_moves):
-    """Resample and move; the particles, and the rate of acceptance."""
+@partial(jax.jit, static_argnames="num_moves")
+def _rise(
+    rng_key, log_density: Partial, particles, power, higher, step_size, variance, *, num_moves: int
+) -> tuple[Any, Any, Any]:
+    """Weigh, resample and move; the particles, the log of the mean weight, and the acceptance."""
     key_resample, key_move = jax.random.split(rng_key)
     number = len(particles)
+    log_weight = _log_weight(log_density, particles, power, higher)
     chosen = resampling.systematic(key_resample, jax.nn.softmax(log_weight), number)
-    kernel = hmc.build_kernel()
+    density, kernel = partial(log_density, power=higher), hmc.build_kernel()
 
     def move(given):
         key, position = given
 
         def once(state, key):
-            return kernel(key, state, log_density, step_size, variance, _INTEGRATION_STEPS)
+            return kernel(key, state, density, step_size, variance, _INTEGRATION_STEPS)
 
-        start = hmc.init(position, log_density)
+        start = hmc.init(position, density)
         state, info = jax.lax.scan(once, start, jax.random.split(key, num_moves))
         return state.position, jnp.nan_to_num(info.acceptance_rate).mean()
 
     keys = jax.random.split(key_move, number)
-    moved, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
-    return moved, accepted.mean()
+    with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
+        moved, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
+    return moved, logsumexp(log_weight) - np.log(number), accepted.mean()
 
 
 def _variance(particles: jax.Array, weight: jax.Array) -> jax.Array:

@@ -114,21 +114,6 @@ class SoftDensity:
             energy: Any = potential_energy(self.model, given, options, coordinates)
             return prior - energy
 
-    def log_tempered(
-        self, position: jax.Array, *, power: Any, paths: Any, h_init: Any, h_final: Any
-    ) -> jax.Array:
-        """Log density between the prior and the posterior, where splits get sharper with the power.
-
-        Parameters
-        ----------
-        position, paths, power
-            See `log_density`.
-        h_init, h_final
-            Sharpness at the powers 0 and 1; between them its logarithm is linear.
-        """
-        sharpness = jnp.exp((1 - power) * jnp.log(h_init) + power * jnp.log(h_final))
-        return self.log_density(position, paths, sharpness, power)
-
     def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:
         """Part a position [size] into the free coordinates of the model's sites."""
         parts, start = {}, 0
@@ -169,10 +154,6 @@ class SoftDensity:
             return values, None
         return values, rng.integers(num_inputs, size=(num_draws, self.num_splits))
 
-    def draw_prior_positions(self, rng: np.random.Generator, num_draws: int) -> jax.Array:
-        """Draw positions [num_draws, size] from the prior."""
-        return _positions(self, self.draw_prior(rng, num_draws)[0])
-
     @cached_property
     def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Transformation and shape of the free coordinates of each site, in the order of names."""
@@ -193,8 +174,3 @@ class SoftDensity:
         with _TRACING, jax.numpy_rank_promotion("allow"):
             jax.eval_shape(run, jax.random.key(0))
         return found
-
-
-@jax.jit
-def _positions(density: SoftDensity, values: dict[str, Any]) -> jax.Array:
-    return jax.vmap(density.position)(values)
