@@ -1,10 +1,11 @@
-"""Benchmarks of soft trees: ``python -m benchmarks.soft_trees [scores|topologies]``.
+"""Benchmarks of soft trees: ``python -m benchmarks.soft_trees [scores|topologies|evidence]``.
 
 ``scores`` prints accuracy or mean squared error of DCC-Tree on the sets of Cochrane et al. 2024,
 with the authors' splits and settings, beside Tables 1 and 2; seconds a proposal, compilation
 included, beside Table 6; and how often XLA compiled. ``topologies`` prints log evidence and
-probability of the topologies (Figure 1). The environment variable ``BDTPPL_DATA`` names the folder
-of data sets.
+probability of the topologies (Figure 1). ``evidence`` prints, for one seed, what importance
+sampling and tempered SMC find for each topology that may hold 1 % of the weight. The environment
+variable ``BDTPPL_DATA`` names the folder of data sets.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from sklearn.datasets import load_iris, load_wine
 
 from bdtppl import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.datasets import load
+from bdtppl.inference.evidence.estimates import EvidenceMethod
 from bdtppl.models.soft_tree import SoftRegression
 from benchmarks.compilations import Compilations
 from benchmarks.processes import in_fresh_process, peak_memory
@@ -70,6 +72,8 @@ _BOUNDS = {
 }
 # Priors of the authors' program, on targets as they are; sigma has the inverse-gamma prior itself.
 _AUTHORS = SoftRegression(noise_on="sd")
+
+_LEAST_SHARE = 0.01  # of the weight, for estimators to be compared
 
 
 class Split(NamedTuple):
@@ -153,10 +157,15 @@ class Score(NamedTuple):
     topologies: list[tuple[str, float, float, str, float]]
 
 
-def score(name: str, seed: int, iterations: int) -> Score:
+def score(name: str, seed: int, iterations: int, evidence: EvidenceMethod = "auto") -> Score:
     """Run DCC-Tree with the authors' settings; for memory to mean anything, in a fresh process."""
     data, setting = split(name), _SETTINGS[name]
-    options: dict[str, Any] = {**setting._asdict(), "iterations": iterations, "random_state": seed}
+    options: dict[str, Any] = {
+        **setting._asdict(),
+        "iterations": iterations,
+        "evidence": evidence,
+        "random_state": seed,
+    }
     if name in ("wu", "cgm"):
         model: Any = DCCTreeRegressor(model=_AUTHORS, **options)
     else:
@@ -204,7 +213,12 @@ def _agreement(model: Any, predicted: np.ndarray, y: np.ndarray) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmarks that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soft_trees", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("scores", "topologies"), help="default: both")
+    parser.add_argument(
+        "part",
+        nargs="?",
+        choices=("scores", "topologies", "evidence"),
+        help="default: the first two",
+    )
     parser.add_argument("--sets", nargs="+", choices=NAMES, default=NAMES, help="default: all")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each set")
     parser.add_argument("--iterations", type=int, default=500, help="T")
@@ -215,6 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             split(name)
         except FileNotFoundError as missing:
             print(f"{name} is left out: {missing}\n")
+            continue
+        if options.part == "evidence":
+            _print_evidence(name, options.iterations)
             continue
         runs[name] = []
         for seed in range(options.seeds):
@@ -268,6 +285,29 @@ def _print_topologies(runs: dict[str, list[Score]]) -> None:
         ]
         headings = ["topology", "log evidence", "by", "probability"]
         print_table(f"Topologies of {name}, seed 0 (Figure 1)", headings, rows)
+
+
+def _print_evidence(name: str, iterations: int) -> None:
+    """Compare two estimators on one walk: neither has a say in where it goes."""
+    layered, tempered = (
+        {
+            code: found
+            for code, *found in in_fresh_process(score, name, 0, iterations, by).topologies
+        }
+        for by in ("lais", "smc")
+    )
+    rows = []
+    for code, (evidence, error, _, probability) in layered.items():
+        other, other_error, _, other_probability = tempered.get(code, (np.nan, np.nan, "", 0.0))
+        if max(probability, other_probability) >= _LEAST_SHARE:
+            difference = (other - evidence) / np.hypot(error, other_error)
+            estimates = f"{evidence:.2f} ± {error:.2f}", f"{other:.2f} ± {other_error:.2f}"
+            rows.append([code, f"{probability:.4f}", *estimates, f"{difference:+.1f}"])
+    print_table(
+        f"Log evidence of topologies of {name}, {iterations} iterations",
+        ["topology", "probability", "importance sampling", "tempered SMC", "errors apart"],
+        rows,
+    )
 
 
 def _spread(values: Sequence[float]) -> str:

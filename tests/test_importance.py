@@ -13,6 +13,7 @@ from tiers import slow_but
 from bdtppl.inference.evidence.estimates import summarise
 from bdtppl.inference.evidence.importance import (
     Denominator,
+    Mixture,
     fit_proposals,
     sample_layer,
     thin,
@@ -140,6 +141,38 @@ def test_denominators_are_means_of_normal_densities(denominator):
         point = np.asarray(layer.position[c, n, m])
         assert layer.log_proposal[c, n, m] == pytest.approx(log_means(point, chains, places))
         assert layer.log_target[c, n, m] == pytest.approx(-point @ point)
+
+
+_PAIRS = [(0, 0), (0, 1), (1, 1)]
+
+
+def check_draws(proposals, points):
+    """Of 4,000 points, moments within 5 standard errors: five of them, a false alarm has 3e-6."""
+    mean, scale = (np.asarray(a, np.float64) for a in proposals)
+    within = (scale @ scale.transpose(0, 2, 1)).mean(axis=0)
+    flat = mean.reshape(-1, mean.shape[-1])
+    expected = [*flat.mean(axis=0), *(within + np.cov(flat.T, ddof=0))[np.triu_indices(2)]]
+    centred = points - flat.mean(axis=0)
+    found = np.column_stack([points, *(centred[:, i] * centred[:, j] for i, j in _PAIRS)])
+    error = found.std(axis=0) / np.sqrt(len(points))
+    assert (np.abs(found.mean(axis=0) - expected) < 5 * error).all()
+
+
+def test_proposals_are_drawn_from_as_their_mixture_has_it():
+    draws = np.asarray(stuck_chains(jax.random.key(4), 20)) @ np.array([[1.0, 0.4], [0.0, 0.3]])
+    proposals = fit_proposals(jnp.asarray(draws))
+    points = proposals.draw(np.random.default_rng(0), 4_000)
+    check_draws(proposals, points)
+    with pytest.raises(AssertionError):
+        check_draws(proposals._replace(scale=1.2 * proposals.scale), points)
+    found = jax.vmap(Mixture.of(proposals).log_density)(jnp.asarray(points[:50]))
+    covariance = proposals.scale @ proposals.scale.transpose(0, 2, 1)
+    each = [
+        stats.multivariate_normal(mean, covariance[chain]).pdf(points[:50])
+        for chain in range(len(covariance))
+        for mean in np.asarray(proposals.mean[chain])
+    ]
+    np.testing.assert_allclose(found, np.log(np.mean(each, axis=0)), rtol=1e-4)
 
 
 def test_covariances_are_never_singular():

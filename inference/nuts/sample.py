@@ -32,6 +32,7 @@ from bdtppl.inference.precision import as_float32, in_float32
 
 __all__ = ["NUTS", "Chains", "Density", "Draws"]
 
+_COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # what runs once, in no time
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
 
 
@@ -294,7 +295,7 @@ class NUTS:
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=_COMPILED_QUICKLY)
 def _best(tries, density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
     """Take the position of the greatest finite density, and that density; leading axis [chain]."""
 
