@@ -24,7 +24,7 @@ from bdtppl.inference.precision import in_float32
 
 __all__ = ["LANES", "walk"]
 
-LANES = 16  # of a thread
+LANES = 8  # of a thread
 _ROUNDS = 256  # of one call of the compiled function
 
 
