@@ -267,7 +267,10 @@ INFERENCES = {
 
 @pytest.mark.parametrize(
     ("inference", "prior"),
-    slow_but([("local moves", "probability")], itertools.product(INFERENCES, SENSELESS)),
+    slow_but(
+        [("local moves", "probability"), ("edits", "weight")],
+        itertools.product(INFERENCES, SENSELESS),
+    ),
 )
 def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, prior):
     X, y = np.arange(8.0)[:, None], np.array([0, 0, 1, 1, 0, 0, 1, 1])

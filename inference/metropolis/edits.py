@@ -172,6 +172,7 @@ def edited(
         options = jnp.stack([state.tree.is_growable, shape.has_leaves, shape.is_split], axis=1)
         has_place = options.any(axis=2)
         is_on &= (uniform[:, 0] < edit_probability) & has_place.any(axis=1)
+        is_on &= ~jnp.isnan(state.tree.log_prior)
         kind = draw(jnp.where(has_place, 0.0, -jnp.inf), uniform[:, 1])
         slot = draw(jnp.where(options[chain, kind], 0.0, -jnp.inf), uniform[:, 2])
         has_room = state.num_edits < max_edits
@@ -199,15 +200,19 @@ def _with_drawn_rule(
 ) -> tuple[jax.Array, State]:
     """Edit a node of each tree that is wanted, by a rule that leaves the tree possible.
 
-    Rules are drawn until one does. A split's own rule does, and so do all rules of a leaf.
+    Rules are drawn until one does. A split's own rule does, and so do all rules of a leaf. A weight
+    that is no number is taken at once, and no further edit is made: it is found in the prior then.
     """
     chain = jnp.arange(len(slot))
-    weights = node_weights(model, old.rows[chain, slot], old.shape.depth[chain, slot])
+    log_rules = node_weights(model, old.rows[chain, slot], old.shape.depth[chain, slot]).log_rules
+    is_undefined = jnp.isnan(log_rules)
+    first_undefined = jnp.argmax(is_undefined, axis=1).astype(slot.dtype)
 
     def attempt(carry):
         number, is_left, rule, tree = carry
         keys = jax.vmap(jax.random.fold_in, (0, None))(rng_keys, number)
-        drawn = draw(weights.log_rules, jax.vmap(jax.random.uniform)(keys))
+        drawn = draw(log_rules, jax.vmap(jax.random.uniform)(keys))
+        drawn = jnp.where(is_undefined.any(axis=1), first_undefined, drawn)
         drawn = jnp.where(is_merge, LEAF, drawn)
         shape, source = _edit(old.shape, slot, drawn)
         rows, scores = (
@@ -216,8 +221,8 @@ def _with_drawn_rule(
         )
         is_changed = (places(shape) == slot[:, None]) & (is_left & ~is_merge)[:, None]
         new = scored(model, shape, rows, scores, is_changed)
-        is_possible = ((new.terms.log_rule > -jnp.inf) | ~shape.is_split).all(axis=1)
-        is_made = is_left & is_possible
+        is_possible = (~jnp.isneginf(new.terms.log_rule) | ~shape.is_split).all(axis=1)
+        is_made = is_left & (is_possible | is_undefined.any(axis=1))
         rule = jnp.where(is_made, drawn, rule)
         return number + 1, is_left & ~is_made, rule, select(is_made, new, tree)
 
