@@ -136,7 +136,8 @@ def follow(
     schedule
         What `adapt` has found with other particles.
     """
-    log_evidence = power = np.zeros((), particles.dtype)
+    power = np.zeros((), particles.dtype)
+    log_evidence = jnp.asarray(power)
     for place, rise in enumerate(zip(*schedule, strict=True)):
         key = jax.random.fold_in(rng_key, place)
         particles, gain, _ = _rise(key, log_density, particles, power, *rise, num_moves=num_moves)
