@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax import lax
 from jax.scipy.special import gammaln
 
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
@@ -57,8 +58,39 @@ def leaf_probabilities(
     if jnp.issubdtype(direction.dtype, jnp.integer):
         looked_at = jnp.asarray(x).T[direction]
     else:
-        looked_at = direction @ x.T
+        # Else XLA takes the transposition into the product, and then goes through x by columns.
+        looked_at = _along(direction, lax.optimization_barrier(jnp.asarray(x).T))
     return _products(paths, (threshold[:, None] - looked_at) / sharpness)
+
+
+@jax.custom_vjp
+def _along(direction: jax.Array, columns: jax.Array) -> jax.Array:
+    """Multiply directions [n, d] by the inputs' columns [d, N]."""
+    return direction @ columns
+
+
+def _keep_along(direction: jax.Array, columns: jax.Array) -> tuple[jax.Array, tuple]:
+    return _along(direction, columns), (direction, columns)
+
+
+def _pull_back_along(kept: tuple, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sum over rows, on CPUs by a matrix times a vector for each input.
+
+    XLA makes that work of vectors; a product of matrices whose sums are long it does not.
+    """
+    direction, columns = kept
+
+    def by_input(cotangent, columns):
+        return lax.map(lambda column: cotangent @ column, columns).T
+
+    def at_once(cotangent, columns):
+        return cotangent @ columns.T
+
+    found = lax.platform_dependent(cotangent, columns, cpu=by_input, default=at_once)
+    return found, direction.T @ cotangent
+
+
+_along.defvjp(_keep_along, _pull_back_along)
 
 
 @jax.custom_vjp

@@ -67,12 +67,12 @@ def test_draws_recorded_are_those_of_the_density(one_split):
 def test_topologies_of_a_size_are_compiled_once_for_all_stages():
     density = SoftDensity(MODEL, sp.X[:, :1], sp.Y, 2)
     sampler = NUTS(warmup=30, h_init=0.3, h_final=sp.SHARPNESS)
-    before = advance._cache_size()
+    before = advance.marked._cache_size()
     _, first = sampled(density, Topology("11000"), 2, 120, sampler)
     _, other = sampled(density, Topology("10100"), 3, 5, sampler)
     wider = SoftDensity(SoftRegression(), sp.X[:, 1:], 2 * sp.Y, 2)  # other rows, other priors
     sampled(wider, Topology("10100"), 1, 7, NUTS(warmup=150, h_init=1.0, h_final=0.5))
-    assert advance._cache_size() == before + 1
+    assert advance.marked._cache_size() == before + 1
 
     both = np.stack([Topology(code).paths for code in ("11000", "10100")])
     keys = jax.numpy.stack([jax.random.key(0)] * 2)
@@ -82,7 +82,7 @@ def test_topologies_of_a_size_are_compiled_once_for_all_stages():
     assert beside.position.shape == (2, 2, 120, density.size)
     np.testing.assert_array_equal(beside.position[0], first.position)
     np.testing.assert_array_equal(beside.position[1, :, :5], other.position[:2])
-    assert advance._cache_size() == before + 1
+    assert advance.marked._cache_size() == before + 1
 
 
 def test_stages_and_pieces_change_nothing(one_split):

@@ -25,6 +25,7 @@ from blackjax.adaptation.step_size import dual_averaging_adaptation
 from jax import lax
 
 from bdtppl.inference.nuts.trajectory import Trajectory, begin, extend
+from bdtppl.inference.one_kernel import OneKernel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = [
@@ -241,7 +242,7 @@ def empty_lane(shared: Steps, chains: Chains) -> Lane:
     return empty._replace(chain=chains)
 
 
-@partial(jax.jit, static_argnames="rounds", compiler_options=_SUMS_IN_ANY_ORDER)
+@partial(OneKernel, static_argnames="rounds", compiler_options=_SUMS_IN_ANY_ORDER)
 def advance(
     shared: Steps, lanes: Lane, paths: Any, begins: Any, *, rounds: int
 ) -> tuple[Lane, Any, Any, Any]:

@@ -1,0 +1,71 @@
+"""Functions of many small steps, compiled for CPUs into one kernel.
+
+What XLA compiles for CPUs is a sequence of kernels, handed on from one to the next by a pool of
+threads. Where a loop's body takes microseconds, that is most of its time, and a second thread spins
+as it waits for work: two such functions side by side take as long as one after the other. But XLA
+can also make one kernel of a call with all the loops in it, which then runs in its caller's thread.
+It does so by itself for small loops (its pass SmallWhileLoopHoisting), by the mark that is used
+here.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import update_wrapper
+from typing import Any
+
+import jax
+from jax.experimental.xla_metadata import set_xla_metadata
+
+__all__ = ["OneKernel"]
+
+_AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
+_WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # no kernel can call these
+
+
+class OneKernel:
+    """A function compiled by `jax.jit`; on CPUs into one kernel, where XLA can.
+
+    It cannot where there are scatters, sorts, callbacks or routines of linear algebra. Such a
+    function is compiled as usual, and so is every one on accelerators.
+
+    Parameters
+    ----------
+    function
+        Of arrays; its result has at least one.
+    compiler_options, options
+        Of `jax.jit`.
+
+    Attributes
+    ----------
+    plain, marked
+        The function as compiled as usual, and as one kernel.
+    """
+
+    def __init__(self, function: Callable, *, compiler_options: Mapping[str, Any], **options: Any):
+        def with_arguments(*args, **kwargs):  # XLA ends the process over one that a kernel lacks
+            return function(*args, **kwargs), args
+
+        inner = jax.jit(with_arguments, **options)
+
+        def marked(*args, **kwargs):
+            leaves, structure = jax.tree.flatten(inner(*args, **kwargs))
+            leaves[0] = set_xla_metadata(leaves[0], **_AS_ONE_KERNEL)  # marks the call it is from
+            return jax.tree.unflatten(structure, leaves)
+
+        update_wrapper(self, function)
+        with_arguments.__name__ = marked.__name__ = getattr(function, "__name__", "function")
+        everywhere = dict(compiler_options)
+        self.plain = jax.jit(function, compiler_options=everywhere, **options)
+        self.marked = jax.jit(marked, compiler_options=everywhere | _WITHOUT_LIBRARIES, **options)
+        self._refused: set[tuple] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if jax.default_backend() != "cpu":
+            return self.plain(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        signature = structure, *(jax.typeof(leaf) for leaf in leaves)
+        if signature not in self._refused:
+            try:
+                return self.marked(*args, **kwargs)[0]
+            except jax.errors.JaxRuntimeError:  # one of another kind will come up again below
+                self._refused.add(signature)
+        return self.plain(*args, **kwargs)

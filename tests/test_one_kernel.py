@@ -1,0 +1,60 @@
+"""Functions compiled into one kernel: the same results, and where XLA cannot."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from bdtppl.inference.one_kernel import OneKernel
+
+
+def rounds(number, body, x):
+    return lax.fori_loop(0, number, lambda _, x: body(x), x)
+
+
+def compiled(body, **options):
+    def function(given, unused):
+        return rounds(5, body, given["x"]), given["y"] + 1
+
+    function = OneKernel(function, compiler_options=options)
+    return function, ({"x": jnp.linspace(0.1, 1.0, 12), "y": jnp.zeros(0)}, np.float32(3))
+
+
+BODIES = {
+    "elements": lambda x: jnp.sin(x) * jnp.exp(-x),
+    "gather": lambda x: x[np.arange(12)[::-1]] * 1.1,
+    "running sums": lambda x: jnp.cumsum(x) / 12,
+    "loop within": lambda x: lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x),
+    "update": lambda x: x.at[3].set(x[4] * 2),
+    "products": lambda x: jnp.outer(x, x) @ x,
+    "condition": lambda x: lax.cond(x[0] > 0.5, jnp.sin, jnp.cos, x),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_one_kernel_computes_the_same(name):
+    function, given = compiled(BODIES[name])
+    np.testing.assert_allclose(function(*given)[0], function.plain(*given)[0], rtol=1e-6)
+    text = function.marked.lower(*given).compile().as_text()
+    main = text[text.index("ENTRY") :]
+    assert " call(" in main
+    assert " while(" not in main
+
+
+@pytest.mark.parametrize(
+    "body", [jnp.sort, lambda x: x.at[jnp.int32(x * 5)].add(1.0)], ids=["sort", "scatter"]
+)
+def test_what_cannot_be_one_kernel_is_compiled_as_usual(body):
+    function, given = compiled(body)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        function.marked(*given)
+    for _ in range(2):
+        np.testing.assert_allclose(function(*given)[0], rounds(5, body, given[0]["x"]), rtol=1e-6)
+    assert function.plain._cache_size() == 1
+
+
+def test_an_option_that_xla_does_not_know_is_told():
+    function, given = compiled(BODIES["elements"], no_such_option=True)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
+        function(*given)
