@@ -59,6 +59,7 @@ class OneKernel:
         self._refused: set[tuple] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
         if jax.default_backend() != "cpu":
             return self.plain(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
