@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from bdtppl.inference.evidence.bridge import bridge_evidence
 from bdtppl.inference.evidence.estimates import summarise
 from bdtppl.inference.evidence.importance import sample_layer
-from bdtppl.inference.evidence.tempered import tempered_evidence
+from bdtppl.inference.evidence.tempered import Path, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.soft_tree import SoftRegression
@@ -40,11 +40,12 @@ def estimates(code):
         _, draws = sampler.draw(keys[2], density, topology.paths, chains, 200)
         given = {"paths": topology.paths, "sharpness": SHARPNESS}
         log_density = Partial(SoftDensity.log_density, density, **given)
+        path = Path(Partial(log_density, power=0.0), log_density)
         layer = sample_layer(keys[3], log_density, draws.position)
         return [
             summarise(layer.log_weight),
             bridge_evidence(keys[4], log_density, draws.position),
-            tempered_evidence(keys[5], log_density, partial(draw_positions, density))[0],
+            tempered_evidence(keys[5], path, partial(draw_positions, density))[0],
         ]
 
 

@@ -28,7 +28,7 @@ from jax.tree_util import Partial
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, summarise
 from bdtppl.inference.evidence.importance import Mixture, fit_proposals, sample_layer, thin
-from bdtppl.inference.evidence.tempered import Tempered, tempered_evidence
+from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
@@ -169,16 +169,10 @@ def temper(
     proposals = fit_proposals(cast(Any, draws))
     some = -(-draws.shape[1] // _CENTRES)
     proposals = proposals._replace(mean=proposals.mean[:, ::some])
-    path = Partial(
-        _between, mixture=Mixture.of(proposals), target=dcc.log_density(explored.topology)
-    )
+    start = Partial(Mixture.log_density, Mixture.of(proposals))
+    path = Path(start, dcc.log_density(explored.topology))
     key = _key(rng_key, explored.topology, _TEMPERED)
     return tempered_evidence(key, path, proposals.draw, **options)
-
-
-def _between(position: jax.Array, *, power: Any, mixture: Mixture, target: Partial) -> jax.Array:
-    """Log density between a mixture and the target."""
-    return (1 - power) * mixture.log_density(position) + power * target(position)
 
 
 class _Sites(NamedTuple):

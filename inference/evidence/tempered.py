@@ -1,13 +1,16 @@
 """Evidence by sequential Monte Carlo from one density to another.
 
-Particles are drawn from a normalised density, and moved through densities that lead from it to the
-target, numbered by a power that rises from 0 to 1. After each rise they are resampled and moved by
-Hamiltonian Monte Carlo. The product of the mean weights estimates the evidence. A first run adapts:
-it finds the powers, by the effective sample size of each rise, the step sizes, by acceptance, and
-the mass matrices, by the particles' variances. Estimates of runs that adapt are only consistent; so
-the estimate is the mean of independent runs that follow the schedule found, each of them unbiased.
+Particles are drawn from a normalised density, and moved through the densities
 
-The first density may be the prior, where modes are few or wide; or what chains have found, such as
+    p_power(x) = start(x)^(1 - power) target(x)^power
+
+as the power rises from 0 to 1. After each rise they are resampled and moved by Hamiltonian Monte
+Carlo. The product of the mean weights estimates the evidence. A first run adapts: it finds the
+powers, by the effective sample size of each rise, the step sizes, by acceptance, and the mass
+matrices, by the particles' variances. Estimates of runs that adapt are only consistent; so the
+estimate is the mean of independent runs that follow the schedule found, each of them unbiased.
+
+The start may be the prior, where modes are few or wide; or what chains have found, such as
 `bdtppl.inference.evidence.importance.Mixture`. Then rises are few, and no mode is lost on the way
 that chains were in.
 
@@ -32,13 +35,37 @@ from jax.tree_util import Partial
 from bdtppl.inference.evidence.estimates import Evidence, log_mean
 from bdtppl.models.pytrees import as_partial
 
-__all__ = ["Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]
+__all__ = ["Path", "Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]
 
 _TARGET_ACCEPTANCE = 0.8
 _INTEGRATION_STEPS = 5
 _MOST_RISES = 200
 _HALVINGS = 30
 _BLOCK = 16  # particles that move together
+
+
+class Path(NamedTuple):
+    """Log densities of a position [size] at both ends of a path.
+
+    Attributes
+    ----------
+    start
+        Normalised.
+    target
+        Up to the constant that is to be estimated.
+    """
+
+    start: Partial
+    target: Partial
+
+    def log_density(self, position: jax.Array, power: Any) -> jax.Array:
+        """Log density at a power."""
+        return (1 - power) * self.start(position) + power * self.target(position)
+
+    def log_ratio(self, position: jax.Array) -> jax.Array:
+        """Log of target over start, by which log weights grow with the power."""
+        found = self.target(position) - self.start(position)
+        return jnp.where(jnp.isnan(found), -jnp.inf, found)  # far out a density may overflow
 
 
 class Schedule(NamedTuple):
@@ -81,7 +108,7 @@ class Tempered(NamedTuple):
 
 def adapt(
     rng_key: jax.Array,
-    log_density: Partial,
+    path: Path,
     particles: jax.Array,
     *,
     target_ess: float = 0.7,
@@ -93,35 +120,41 @@ def adapt(
     ----------
     rng_key
         Key.
-    log_density
-        Log density of a position [size] under a ``power=``: at 0 a normalised density, such as the
-        prior, at 1 the target, such as its product with the likelihood.
+    path
+        From a normalised density to the target. Functions that differ in the data of a
+        `jax.tree_util.Partial` alone are compiled once.
     particles
-        float [particles, size], drawn from the density at 0.
+        float [particles, size], drawn from the density that it starts at.
     target_ess
         Effective share of the particles after each rise.
     num_moves
         Moves after each rise.
     """
     dtype = particles.dtype
-    power, step_size = np.zeros((), dtype), np.asarray(particles.shape[1] ** -0.25, dtype)
-    rises: list[tuple[Any, ...]] = []
+    power, step_size = 0.0, particles.shape[1] ** -0.25
+    log_ratio, rises = _log_ratio(path, particles), []
     while power < 1:
-        higher, variance = _next_rise(log_density, particles, power, target_ess)
-        higher = np.asarray(higher if len(rises) < _MOST_RISES - 1 else 1.0, dtype)
+        is_last = len(rises) == _MOST_RISES - 1
+        higher = 1.0 if is_last else _next_power(np.asarray(log_ratio), power, target_ess)
+        variance = _variance(np.asarray(particles), (higher - power) * np.asarray(log_ratio))
+        rises.append(tuple(np.asarray(a, dtype) for a in (higher, step_size, variance)))
         key = jax.random.fold_in(rng_key, len(rises))
-        rises.append((higher, step_size, variance))
-        particles, _, accepted = _rise(
-            key, log_density, particles, power, *rises[-1], num_moves=num_moves
+        particles, log_ratio, _, accepted = _rise(
+            key,
+            path,
+            particles,
+            log_ratio,
+            np.asarray(power, dtype),
+            *rises[-1],
+            num_moves=num_moves,
         )
-        power = higher
-        step_size = step_size * np.exp(np.asarray(accepted) - _TARGET_ACCEPTANCE, dtype=dtype)
+        power, step_size = higher, step_size * np.exp(float(accepted) - _TARGET_ACCEPTANCE)
     return Schedule(*(np.stack(each) for each in zip(*rises, strict=True)))
 
 
 def follow(
     rng_key: jax.Array,
-    log_density: Partial,
+    path: Path,
     particles: jax.Array,
     schedule: Schedule,
     *,
@@ -131,24 +164,26 @@ def follow(
 
     Parameters
     ----------
-    rng_key, log_density, particles, num_moves
+    rng_key, path, particles, num_moves
         See `adapt`.
     schedule
         What `adapt` has found with other particles.
     """
     power = np.zeros((), particles.dtype)
-    log_evidence = jnp.asarray(power)
+    log_evidence, log_ratio = jnp.asarray(power), _log_ratio(path, particles)
     for place, rise in enumerate(zip(*schedule, strict=True)):
         key = jax.random.fold_in(rng_key, place)
-        particles, gain, _ = _rise(key, log_density, particles, power, *rise, num_moves=num_moves)
+        particles, log_ratio, gain, _ = _rise(
+            key, path, particles, log_ratio, power, *rise, num_moves=num_moves
+        )
         log_evidence, power = log_evidence + gain, rise[0]
     return Tempered(log_evidence, particles)
 
 
 def tempered_evidence(
     rng_key: jax.Array,
-    log_density: Callable[..., jax.Array],
-    draw_prior: Callable[[np.random.Generator, int], Any],
+    path: Path,
+    draw_start: Callable[[np.random.Generator, int], Any],
     *,
     particles: int = 128,
     runs: int = 16,
@@ -159,10 +194,10 @@ def tempered_evidence(
 
     Parameters
     ----------
-    rng_key, log_density, target_ess, num_moves
+    rng_key, path, target_ess, num_moves
         See `adapt`.
-    draw_prior
-        Draws so many positions [number, size] from the prior.
+    draw_start
+        Draws so many positions [number, size] from the density that the path starts at.
     particles, runs
         Particles of each run, and the runs.
 
@@ -172,14 +207,14 @@ def tempered_evidence(
         The log of the mean of the runs' estimates with a standard error by their spread, and the
         particles of the runs, with a leading axis.
     """
-    key_prior, key_adapt, key_follow = jax.random.split(rng_key, 3)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key_prior)))
-    start = jnp.asarray(draw_prior(rng, (runs + 1) * particles))
+    key_start, key_adapt, key_follow = jax.random.split(rng_key, 3)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key_start)))
+    start = jnp.asarray(draw_start(rng, (runs + 1) * particles))
     start = start.reshape(runs + 1, particles, -1)
-    density = as_partial(log_density)
-    schedule = adapt(key_adapt, density, start[0], target_ess=target_ess, num_moves=num_moves)
+    path = Path(*map(as_partial, path))
+    schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
     found = [
-        follow(key, density, each, schedule, num_moves=num_moves)
+        follow(key, path, each, schedule, num_moves=num_moves)
         for key, each in zip(jax.random.split(key_follow, runs), start[1:], strict=True)
     ]
     found = jax.tree.map(lambda *a: np.stack(a), *found)
@@ -189,49 +224,63 @@ def tempered_evidence(
     return Evidence(log_evidence, error, "smc", effective_size), found
 
 
-def _log_weight(log_density: Callable, particles: jax.Array, power, higher) -> jax.Array:
-    """Log weights of a rise, [particles]."""
+def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:
+    """Find the greatest power, up to 1, after which weights are still even enough."""
 
-    def of_one(position):
-        found = log_density(position, power=higher) - log_density(position, power=power)
-        # Far out a density may overflow.
-        return jnp.where(jnp.isnan(found), -jnp.inf, found)
+    def is_even(higher: float) -> bool:
+        weight = _weight((higher - power) * log_ratio)
+        return weight.sum() ** 2 >= target_ess * len(weight) * (weight**2).sum()
 
-    return jax.lax.map(of_one, particles, batch_size=_BLOCK)
+    if is_even(1.0):
+        return 1.0
+    low, high = power, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_even(middle) else (low, middle)
+    return high
+
+
+def _variance(particles: np.ndarray, log_weight: np.ndarray) -> np.ndarray:
+    """Variances of weighted particles, [size]."""
+    weight = _weight(log_weight) / _weight(log_weight).sum()
+    return np.maximum(weight @ (particles - weight @ particles) ** 2, 1e-8)
+
+
+def _weight(log_weight: np.ndarray) -> np.ndarray:
+    """Weights, of which the greatest is 1."""
+    return np.exp(log_weight - log_weight.max())
 
 
 @jax.jit
-def _next_rise(log_density: Partial, particles: jax.Array, power, target_ess) -> tuple[Any, Any]:
-    """Find the greatest power after which weights are still even enough, and their variances."""
-
-    def is_even(higher):
-        log_weight = _log_weight(log_density, particles, power, higher)
-        log_ess = 2 * logsumexp(log_weight) - logsumexp(2 * log_weight)
-        return log_ess >= jnp.log(target_ess * len(particles))
-
-    def halve(_, bounds):
-        low, high = bounds
-        middle = (low + high) / 2
-        is_low = is_even(middle)
-        return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
-
-    one = jnp.ones_like(power)
-    _, found = jax.lax.fori_loop(0, _HALVINGS, halve, (jnp.asarray(power), one))
-    higher = jnp.where(is_even(one), one, found)
-    weight = jax.nn.softmax(_log_weight(log_density, particles, power, higher))
-    return higher, _variance(particles, weight)
+def _log_ratio(path: Path, particles: jax.Array) -> jax.Array:
+    return jax.lax.map(path.log_ratio, particles, batch_size=_BLOCK)
 
 
 @partial(jax.jit, static_argnames="num_moves")
 def _rise(
-    rng_key, log_density: Partial, particles, power, higher, step_size, variance, *, num_moves: int
-) -> tuple[Any, Any, Any]:
-    """Weigh, resample and move; the particles, the log of the mean weight, and the acceptance."""
+    rng_key,
+    path: Path,
+    particles,
+    log_ratio,
+    power,
+    higher,
+    step_size,
+    variance,
+    *,
+    num_moves: int,
+) -> tuple[Any, Any, Any, Any]:
+    """Weigh, resample and move.
+
+    Returns
+    -------
+    tuple
+        The particles, the logs of their ratios, the log of the mean weight, and the acceptance.
+    """
     key_resample, key_move = jax.random.split(rng_key)
     number = len(particles)
-    log_weight = _log_weight(log_density, particles, power, higher)
+    log_weight = (higher - power) * log_ratio
     chosen = resampling.systematic(key_resample, jax.nn.softmax(log_weight), number)
-    density, kernel = partial(log_density, power=higher), hmc.build_kernel()
+    density, kernel = partial(path.log_density, power=higher), hmc.build_kernel()
 
     def move(given):
         key, position = given
@@ -241,15 +290,10 @@ def _rise(
 
         start = hmc.init(position, density)
         state, info = jax.lax.scan(once, start, jax.random.split(key, num_moves))
-        return state.position, jnp.nan_to_num(info.acceptance_rate).mean()
+        accepted = jnp.nan_to_num(info.acceptance_rate).mean()
+        return state.position, path.log_ratio(state.position), accepted
 
     keys = jax.random.split(key_move, number)
     with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
-        moved, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
-    return moved, logsumexp(log_weight) - np.log(number), accepted.mean()
-
-
-def _variance(particles: jax.Array, weight: jax.Array) -> jax.Array:
-    """Variances of weighted particles, [size]."""
-    mean = weight @ particles
-    return jnp.maximum(weight @ (particles - mean[None]) ** 2, 1e-8)
+        moved, log_ratio, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
+    return moved, log_ratio, logsumexp(log_weight) - np.log(number), accepted.mean()
