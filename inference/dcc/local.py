@@ -25,9 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, summarise
-from bdtppl.inference.evidence.importance import Mixture, fit_proposals, sample_layer, thin
+from bdtppl.inference.evidence.importance import (
+    Mixture,
+    Proposals,
+    fit_proposals,
+    sample_layer,
+    thin,
+)
 from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
@@ -166,13 +173,18 @@ def temper(
     settle in what are the modes while splits are soft, and never find those of sharp splits.
     """
     draws = np.asarray(cast(Any, explored.draws).position, np.float64)
-    proposals = fit_proposals(cast(Any, draws))
-    some = -(-draws.shape[1] // _CENTRES)
-    proposals = proposals._replace(mean=proposals.mean[:, ::some])
-    start = Partial(Mixture.log_density, Mixture.of(proposals))
-    path = Path(start, dcc.log_density(explored.topology))
+    proposals, mixture = _around_some(draws)
+    path = Path(Partial(Mixture.log_density, mixture), dcc.log_density(explored.topology))
     key = _key(rng_key, explored.topology, _TEMPERED)
     return tempered_evidence(key, path, proposals.draw, **options)
+
+
+@partial(jax.jit, compiler_options=COMPILED_QUICKLY)
+def _around_some(draws: jax.Array) -> tuple[Proposals, Mixture]:
+    """Put normal distributions around some of the draws."""
+    proposals = fit_proposals(draws)
+    proposals = proposals._replace(mean=proposals.mean[:, :: -(-draws.shape[1] // _CENTRES)])
+    return proposals, Mixture.of(proposals)
 
 
 class _Sites(NamedTuple):

@@ -37,6 +37,7 @@ from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 from scipy.special import ndtri
 
+from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.models.pytrees import as_partial
 
@@ -112,8 +113,11 @@ class Mixture(NamedTuple):
     def log_density(self, point: jax.Array) -> jax.Array:
         """Log density at a point [size]."""
         white = jnp.einsum("kij,kj->ki", self.whiten, point[None] - self.centre)
-        inner = jnp.einsum("knj,kj->kn", self.mean, white)
-        return logsumexp(inner + self.constant - (white**2).sum(axis=-1)[:, None] / 2)
+        # Where there is density these are numbers of some tens: single precision is enough.
+        mean, constant, white = (a.astype(np.float32) for a in (self.mean, self.constant, white))
+        inner = jnp.einsum("knj,kj->kn", mean, white)
+        found = logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
+        return found.astype(point.dtype)
 
 
 class Layer(NamedTuple):
@@ -218,7 +222,7 @@ def sample_layer(
     return weigh(noise, as_partial(log_density), draws, denominator=denominator)
 
 
-@partial(jax.jit, static_argnames="denominator")
+@partial(jax.jit, static_argnames="denominator", compiler_options=COMPILED_LIGHTLY)
 def weigh(
     noise: jax.Array, log_density: Partial, draws: jax.Array, *, denominator: Denominator
 ) -> Layer:

@@ -32,6 +32,7 @@ from blackjax.smc import resampling
 from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 
+from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.evidence.estimates import Evidence, log_mean
 from bdtppl.models.pytrees import as_partial
 
@@ -251,12 +252,12 @@ def _weight(log_weight: np.ndarray) -> np.ndarray:
     return np.exp(log_weight - log_weight.max())
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
 def _log_ratio(path: Path, particles: jax.Array) -> jax.Array:
     return jax.lax.map(path.log_ratio, particles, batch_size=_BLOCK)
 
 
-@partial(jax.jit, static_argnames="num_moves")
+@partial(jax.jit, static_argnames="num_moves", compiler_options=COMPILED_LIGHTLY)
 def _rise(
     rng_key,
     path: Path,

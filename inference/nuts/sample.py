@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.adaptation.window_adaptation import build_schedule
 
+from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.nuts.kernel import Chains, Draws, Kind, Steps, new_chains
 from bdtppl.inference.nuts.lanes import LANES, walk
 from bdtppl.inference.padding import padded, padded_size
@@ -32,7 +33,6 @@ from bdtppl.inference.precision import as_float32, in_float32
 
 __all__ = ["NUTS", "Chains", "Density", "Draws"]
 
-_COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # what runs once, in no time
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
 
 
@@ -295,7 +295,7 @@ class NUTS:
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=_COMPILED_QUICKLY)
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILED_QUICKLY)
 def _best(tries, density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
     """Take the position of the greatest finite density, and that density; leading axis [chain]."""
 

@@ -1,4 +1,4 @@
-"""Functions of many small steps, compiled for CPUs into one kernel.
+"""How XLA compiles: lightly where little is gained by more, and loops of small steps as one kernel.
 
 What XLA compiles for CPUs is a sequence of kernels, handed on from one to the next by a pool of
 threads. Where a loop's body takes microseconds, that is most of its time, and a second thread spins
@@ -15,7 +15,10 @@ from typing import Any
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["OneKernel"]
+__all__ = ["COMPILED_LIGHTLY", "COMPILED_QUICKLY", "OneKernel"]
+
+COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
+COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once, in no time
 
 _AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 _WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # no kernel can call these

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from bdtppl.inference.one_kernel import OneKernel
+from bdtppl.inference.compiling import OneKernel
 
 
 def rounds(number, body, x):
