@@ -20,7 +20,9 @@ Del Moral, Doucet and Jasra 2006, Sequential Monte Carlo samplers; Buchholz, Cho
 Adaptive tuning of Hamiltonian Monte Carlo within sequential Monte Carlo.
 """
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -214,11 +216,14 @@ def tempered_evidence(
     start = start.reshape(runs + 1, particles, -1)
     path = Path(*map(as_partial, path))
     schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
-    found = [
-        follow(key, path, each, schedule, num_moves=num_moves)
-        for key, each in zip(jax.random.split(key_follow, runs), start[1:], strict=True)
-    ]
-    found = jax.tree.map(lambda *a: np.stack(a), *found)
+
+    def run(rng_key: jax.Array, particles: jax.Array) -> Tempered:
+        with jax.enable_x64(start.dtype == np.float64):  # of which threads know nothing
+            return follow(rng_key, path, particles, schedule, num_moves=num_moves)
+
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        each = list(workers.map(run, jax.random.split(key_follow, runs), start[1:]))
+    found = jax.tree.map(lambda *a: np.stack(a), *each)
     log_evidence, error = log_mean(found.log_evidence.astype(np.float64))
     weight = np.exp(found.log_weight - found.log_weight.max())
     effective_size = float(weight.sum() ** 2 / (weight**2).sum())
