@@ -345,7 +345,7 @@ def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     prior = EditTree(stump(1.5), 0.6, base)
     trees, probability, _ = edited_trees(design, prior, max_edits=30)
     drawn = sample_edits(
-        ep.key(0), design, np.zeros(4, int), prior, NO_LIKELIHOOD, chains=4, draws=2000
+        ep.key(0), design, np.zeros(4, int), prior, NO_LIKELIHOOD, chains=4, draws=400
     )
     roots = np.where(trees.feature[:, 0] < 0, -1, trees.threshold[:, 0])
     found = np.where(

@@ -161,9 +161,10 @@ def _look_at(dcc: DCC, state: State) -> State:
 def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
     """Compute the utility of each topology, float64 [m]."""
     log_weights = [each.log_weight[np.isfinite(each.log_weight)] for each in candidates]
-    means, deviations, highest = (
-        np.array([function(weights) for weights in log_weights])
-        for function in (np.mean, np.std, np.max)
+    highest = np.array([weights.max() for weights in log_weights])
+    means, deviations = (  # of single precision, whose sums overflow
+        np.array([function(weights, dtype=np.float64) for weights in log_weights])
+        for function in (np.mean, np.std)
     )
     return utility(
         np.array([each.visits for each in candidates]),

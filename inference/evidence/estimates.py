@@ -145,11 +145,12 @@ def pareto_k(log_weight: np.ndarray) -> float:
         return -np.inf
     import arviz
 
-    if hasattr(arviz, "psislw"):
-        return float(arviz.psislw(log_weight)[1])
-    from arviz_stats.base import array_stats  # pyright: ignore[reportMissingImports]
+    with np.errstate(over="ignore"):  # of weights that are negligible
+        if hasattr(arviz, "psislw"):
+            return float(arviz.psislw(log_weight)[1])
+        from arviz_stats.base import array_stats  # pyright: ignore[reportMissingImports]
 
-    return float(array_stats.psislw(log_weight)[1])
+        return float(array_stats.psislw(log_weight)[1])
 
 
 def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
