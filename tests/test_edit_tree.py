@@ -339,13 +339,14 @@ def test_a_tree_between_rows_of_one_bin_is_refused():
     sample_edits(ep.key(0), design, y, EditTree(stump(2.6)), NO_LIKELIHOOD, warmup=0, draws=1)
 
 
+@pytest.mark.slow
 def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     design = Design.from_matrix(np.arange(4.0)[:, None])
     base = Program(lambda node: jnp.where(node.depth < 1, 0.5, 0.0), rules="cuts")
     prior = EditTree(stump(1.5), 0.6, base)
     trees, probability, _ = edited_trees(design, prior, max_edits=30)
     drawn = sample_edits(
-        ep.key(0), design, np.zeros(4, int), prior, NO_LIKELIHOOD, chains=4, draws=400
+        ep.key(0), design, np.zeros(4, int), prior, NO_LIKELIHOOD, chains=4, draws=2000
     )
     roots = np.where(trees.feature[:, 0] < 0, -1, trees.threshold[:, 0])
     found = np.where(

@@ -475,6 +475,7 @@ def test_training_that_is_stopped_goes_on_to_the_same_weights():
         np.testing.assert_array_equal(to_arrays(again)[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_learner_is_refused():
     _, learner = started()
     arrays = to_arrays(learner)

@@ -65,7 +65,11 @@ def test_scikit_learn_contract(estimator, check):
             MetropolisTreeRegressor(chains=2, warmup=10, draws=3, thin=5, random_state=0),
             (climb, state_of, _settle),
         ),
-        (ParticleTreeRegressor(particles=20, runs=3, random_state=0), (grow,)),
+        pytest.param(
+            ParticleTreeRegressor(particles=20, runs=3, random_state=0),
+            (grow,),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_folds_share_compiled_code(model, compiled):
@@ -80,6 +84,7 @@ def test_folds_share_compiled_code(model, compiled):
     assert [function._cache_size() for function in compiled] == sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [metropolis, particle])
 def test_what_is_filled_up_changes_no_draw(module, monkeypatch):
     design = Design.from_matrix(np.where(np.arange(90) % 7, np.arange(90) % 13, np.nan)[:, None])

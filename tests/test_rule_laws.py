@@ -268,7 +268,7 @@ INFERENCES = {
 @pytest.mark.parametrize(
     ("inference", "prior"),
     slow_but(
-        [("local moves", "probability"), ("edits", "weight")],
+        [("edits", "weight")],
         itertools.product(INFERENCES, SENSELESS),
     ),
 )
