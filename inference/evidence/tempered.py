@@ -297,7 +297,8 @@ def _rise(
         start = hmc.init(position, density)
         state, info = jax.lax.scan(once, start, jax.random.split(key, num_moves))
         accepted = jnp.nan_to_num(info.acceptance_rate).mean()
-        return state.position, path.log_ratio(state.position), accepted
+        moved: Any = state.position
+        return moved, path.log_ratio(moved), accepted
 
     keys = jax.random.split(key_move, number)
     with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
