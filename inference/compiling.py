@@ -63,13 +63,23 @@ class OneKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
+        found = self._as_one(args, kwargs)
+        return self.plain(*args, **kwargs) if found is None else found[0]
+
+    def is_one(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether it is one kernel for such arguments; to know, it is called as one."""
+        return self._as_one(args, kwargs) is not None
+
+    def _as_one(self, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
+        """Call the one kernel, if there is one; returns its results and the arguments."""
         if jax.default_backend() != "cpu":
-            return self.plain(*args, **kwargs)
+            return None
         leaves, structure = jax.tree.flatten((args, kwargs))
         signature = structure, *(jax.typeof(leaf) for leaf in leaves)
-        if signature not in self._refused:
-            try:
-                return self.marked(*args, **kwargs)[0]
-            except jax.errors.JaxRuntimeError:  # one of another kind will come up again below
-                self._refused.add(signature)
-        return self.plain(*args, **kwargs)
+        if signature in self._refused:
+            return None
+        try:
+            return self.marked(*args, **kwargs)
+        except jax.errors.JaxRuntimeError:  # one of another kind will come up again
+            self._refused.add(signature)
+            return None

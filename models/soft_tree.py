@@ -64,6 +64,35 @@ def leaf_probabilities(
 
 
 @jax.custom_vjp
+def _over_rows(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Multiply [k, N] by [m, N] row by row, and add up; float [k, m].
+
+    On CPUs by matrices times vectors: XLA makes these work of vectors; a product of matrices whose
+    sums are long it does not.
+    """
+
+    def one_by_one(one, other):
+        return lax.map(lambda column: one @ column, other).T
+
+    def at_once(one, other):
+        return one @ other.T
+
+    return lax.platform_dependent(one, other, cpu=one_by_one, default=at_once)
+
+
+def _keep_over_rows(one: jax.Array, other: jax.Array) -> tuple[jax.Array, tuple]:
+    return _over_rows(one, other), (one, other)
+
+
+def _pull_back_over_rows(kept: tuple, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    one, other = kept
+    return cotangent @ other, cotangent.T @ one
+
+
+_over_rows.defvjp(_keep_over_rows, _pull_back_over_rows)
+
+
+@jax.custom_vjp
 def _along(direction: jax.Array, columns: jax.Array) -> jax.Array:
     """Multiply directions [n, d] by the inputs' columns [d, N]."""
     return direction @ columns
@@ -74,20 +103,8 @@ def _keep_along(direction: jax.Array, columns: jax.Array) -> tuple[jax.Array, tu
 
 
 def _pull_back_along(kept: tuple, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sum over rows, on CPUs by a matrix times a vector for each input.
-
-    XLA makes that work of vectors; a product of matrices whose sums are long it does not.
-    """
     direction, columns = kept
-
-    def by_input(cotangent, columns):
-        return lax.map(lambda column: cotangent @ column, columns).T
-
-    def at_once(cotangent, columns):
-        return cotangent @ columns.T
-
-    found = lax.platform_dependent(cotangent, columns, cpu=by_input, default=at_once)
-    return found, direction.T @ cotangent
+    return _over_rows(cotangent, columns), direction.T @ cotangent
 
 
 _along.defvjp(_keep_along, _pull_back_along)
@@ -382,7 +399,8 @@ class SoftClassification(_Splits):
 
     def counts(self, reached: jax.Array, y: jax.Array) -> jax.Array:
         """Sum probabilities of leaves by class, float [n + 1, C]."""
-        return reached @ jax.nn.one_hot(y, len(self.concentration), dtype=reached.dtype)
+        is_class = jax.nn.one_hot(y, len(self.concentration), dtype=reached.dtype, axis=0)
+        return _over_rows(reached, is_class)
 
     def log_compound(self, reached: jax.Array, y: jax.Array) -> jax.Array:
         """Log of equation 8."""

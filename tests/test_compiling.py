@@ -35,6 +35,7 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_one_kernel_computes_the_same(name):
     function, given = compiled(BODIES[name])
+    assert function.is_one(*given)
     np.testing.assert_allclose(function(*given)[0], function.plain(*given)[0], rtol=1e-6)
     text = function.marked.lower(*given).compile().as_text()
     main = text[text.index("ENTRY") :]
@@ -49,6 +50,7 @@ def test_what_cannot_be_one_kernel_is_compiled_as_usual(body):
     function, given = compiled(body)
     with pytest.raises(jax.errors.JaxRuntimeError):
         function.marked(*given)
+    assert not function.is_one(*given)
     for _ in range(2):
         np.testing.assert_allclose(function(*given)[0], rounds(5, body, given[0]["x"]), rtol=1e-6)
     assert function.plain._cache_size() == 1

@@ -61,9 +61,12 @@ def repeated(
     def one(key):
         key_draws, key_layer = jax.random.split(key)
         noise = jax.random.normal(key_layer, (4, 15, pseudo_samples, 2))
-        draws = chains(key_draws, 15)
-        layer = weigh(noise, as_partial(density), draws, denominator=denominator)
-        return layer.log_target, layer.log_proposal
+        proposals = fit_proposals(chains(key_draws, 15))
+
+        def of_chain(noise, chain):
+            return weigh(noise, as_partial(density), proposals, chain, denominator=denominator)
+
+        return jax.vmap(of_chain)(noise, jnp.arange(4))[1:]
 
     keys = jax.random.split(jax.random.key(0), repeats)
     return tuple(np.asarray(a, np.float64) for a in jax.vmap(one)(keys))

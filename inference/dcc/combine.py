@@ -9,7 +9,9 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 3.4 and A.
 """
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,28 +105,26 @@ def combine(
     """
     explored = [each for each in state.explored.values() if each.log_weight.size]
     matters = within_reach(dcc, state.explored, smc_share)
-    found = []
-    for each in explored:
+
+    def estimate(each: Explored) -> tuple[Evidence, np.ndarray, np.ndarray]:
         if each.is_left:
-            found.append((each.evidence._replace(reason="left after the pilot"), *_layered(each)))
-        elif evidence == "auto" and each.topology not in matters:
+            return each.evidence._replace(reason="left after the pilot"), *_layered(each)
+        if evidence == "auto" and each.topology not in matters:
             reason = f"it cannot hold {smc_share:g} of the weight"
-            found.append((each.evidence._replace(reason=reason), *_layered(each)))
-        else:
-            found.append(_estimate(dcc, state, each, evidence, smc))
+            return each.evidence._replace(reason=reason), *_layered(each)
+        return _estimate(dcc, state, each, evidence, smc)
+
+    with ThreadPoolExecutor(os.cpu_count()) as workers:  # some compile, some run
+        found = list(workers.map(estimate, explored))
     shapes = [each.topology for each in explored]
     weights = topology_weights(
-        shapes, np.array([estimate.log_evidence for estimate, _, _ in found]), dcc.prior
+        shapes, np.array([each.log_evidence for each, _, _ in found]), dcc.prior
     )
-    for (estimate, _, _), weight in zip(found, weights, strict=True):
+    parts = []
+    for shape, (each, position, of_draws), weight in zip(shapes, found, weights, strict=True):
         if weight >= smc_share:
-            estimate.warn()
-    parts = [
-        Component(shape, estimate, float(weight), position, of_draws)
-        for shape, (estimate, position, of_draws), weight in zip(
-            shapes, found, weights, strict=True
-        )
-    ]
+            each.warn()
+        parts.append(Component(shape, each, float(weight), position, of_draws))
     return sorted(parts, key=lambda part: -part.probability)
 
 

@@ -268,8 +268,7 @@ def _weigh(
         pseudo_samples=dcc.pseudo_samples,
         denominator=dcc.denominator,
     )
-    position = np.asarray(thin(key_thin, layer), np.float32)
-    return position, np.asarray(layer.log_weight, np.float32)
+    return thin(key_thin, layer).astype(np.float32), layer.log_weight.astype(np.float32)
 
 
 def _replaced(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:

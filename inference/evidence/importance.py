@@ -26,9 +26,11 @@ Llorente, Martino, Delgado and Lopez-Santiago 2023, section 5.4.
 """
 
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -135,17 +137,18 @@ class Layer(NamedTuple):
         What they were drawn from.
     """
 
-    position: jax.Array
-    log_target: jax.Array
-    log_proposal: jax.Array
+    position: np.ndarray
+    log_target: np.ndarray
+    log_proposal: np.ndarray
     proposals: Proposals
 
     @property
-    def log_weight(self) -> jax.Array:
+    def log_weight(self) -> np.ndarray:
         """Log weights, float [C, N, M]."""
         return self.log_target - self.log_proposal
 
 
+@jax.jit
 def fit_proposals(draws: jax.Array) -> Proposals:
     """Put a normal distribution around each draw, with the covariance of its chain.
 
@@ -215,31 +218,49 @@ def sample_layer(
         raise ValueError(f"denominator must be one of {known}; got {denominator!r}.")
     if pseudo_samples < 1:
         raise ValueError(f"pseudo_samples must be at least 1; got {pseudo_samples}.")
-    draws = jnp.asarray(draws)
-    chains, num_draws, size = draws.shape
+    proposals = fit_proposals(jnp.asarray(draws))
+    chains, num_draws, size = proposals.mean.shape
+    dtype, density = proposals.mean.dtype, as_partial(log_density)
     uniform = draw_uniforms(rng_key, (chains, num_draws, pseudo_samples, size))
-    noise = jnp.asarray(ndtri(uniform + 2.0**-54), draws.dtype)  # of [0, 1), which 0 is in
-    return weigh(noise, as_partial(log_density), draws, denominator=denominator)
+    noise = np.asarray(ndtri(uniform + 2.0**-54), dtype)  # of [0, 1), which 0 is in
+
+    def of_chain(chain: int) -> Any:
+        with jax.enable_x64(dtype == np.float64):  # of which threads know nothing
+            found = weigh(noise[chain], density, proposals, chain, denominator=denominator)
+            return jax.tree.map(np.asarray, found)
+
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        found = zip(*workers.map(of_chain, range(chains)), strict=True)
+        return Layer(*(np.stack(each) for each in found), proposals)
 
 
 @partial(jax.jit, static_argnames="denominator", compiler_options=COMPILED_LIGHTLY)
 def weigh(
-    noise: jax.Array, log_density: Partial, draws: jax.Array, *, denominator: Denominator
-) -> Layer:
-    """Weigh pseudo-samples that standard normal noise [C, N, M, size] makes of draws."""
-    proposals = fit_proposals(draws)
-    position = draws[:, :, None] + jnp.einsum("cij,cnmj->cnmi", proposals.scale, noise)
-    log_target = _of_each_draw(jax.vmap(log_density), position)
+    noise: jax.Array,
+    log_density: Partial,
+    proposals: Proposals,
+    chain: Any,
+    *,
+    denominator: Denominator,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Weigh pseudo-samples that standard normal noise [N, M, size] makes of a chain's draws.
+
+    Returns
+    -------
+    tuple
+        Their positions [N, M, size], log targets and log denominators [N, M].
+    """
+    own = jax.tree.map(lambda a: a[chain], proposals)
+    position = own.mean[:, None] + jnp.einsum("ij,nmj->nmi", own.scale, noise)
+    log_target = jax.lax.map(jax.vmap(log_density), position)
     # Far out a density may overflow; such a place has no weight.
     log_target = jnp.where(jnp.isnan(log_target), -jnp.inf, log_target)
     if denominator == "basic":
-        log_proposal = _log_constant(proposals.scale)[:, None, None] - (noise**2).sum(axis=-1) / 2
-    elif denominator == "spatial":
-        alone = jax.tree.map(lambda a: a[:, None], proposals)
-        log_proposal = jax.vmap(_log_mixture)(position[:, None], alone)[:, 0]
-    else:
-        log_proposal = _log_mixture(position, proposals)
-    return Layer(position, log_target, log_proposal, proposals)
+        constant = _log_constant(own.scale[None])[:, None]
+        return position, log_target, constant - (noise**2).sum(axis=-1) / 2
+    compared = jax.tree.map(lambda a: a[None], own) if denominator == "spatial" else proposals
+    log_proposal = jax.lax.map(jax.vmap(Mixture.of(compared).log_density), position)
+    return position, log_target, log_proposal
 
 
 def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
@@ -253,23 +274,13 @@ def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
     numpy.ndarray
         float [C, N, size].
     """
-    log_weight = np.asarray(layer.log_weight)
+    log_weight = layer.log_weight
     highest = log_weight.max(axis=2, keepdims=True)
     weight = np.exp(log_weight - np.where(np.isfinite(highest), highest, 0))
     running = np.cumsum(weight, axis=2)
     point = draw_uniforms(rng_key, log_weight.shape[:2])[..., None] * running[..., -1:]
     chosen = np.minimum((running <= point).sum(axis=2), log_weight.shape[2] - 1)
-    return np.take_along_axis(np.asarray(layer.position), chosen[..., None, None], axis=2)[:, :, 0]
-
-
-def _of_each_draw(function: Callable, position: jax.Array) -> jax.Array:
-    """Map a function of M positions over the draws, [C, N, M]."""
-    return jax.lax.map(function, jnp.concatenate(position)).reshape(position.shape[:-1])
-
-
-def _log_mixture(position: jax.Array, proposals: Proposals) -> jax.Array:
-    """Log of the mean density of the proposals at positions [C, N, M, size]."""
-    return _of_each_draw(jax.vmap(Mixture.of(proposals).log_density), position)
+    return np.take_along_axis(layer.position, chosen[..., None, None], axis=2)[:, :, 0]
 
 
 def _log_constant(scale: jax.Array) -> jax.Array:

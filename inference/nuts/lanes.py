@@ -1,8 +1,9 @@
 """Any number of chains, of any topologies of a size, in lanes of a compiled function.
 
-On CPUs each thread has some lanes: so many that what a step of compiled code costs by itself is
-shared, and so few that all of their numbers stay near the processor. A lane whose chain has made
-its steps gets the next one. On accelerators all chains have lanes at once.
+On CPUs each thread has one lane, so that no chain waits for another. But where XLA cannot make one
+kernel of a step (see `bdtppl.inference.compiling`) it has some, which share what handing on from
+kernel to kernel costs. A lane whose chain has made its steps gets the next one. On accelerators all
+chains have lanes at once.
 
 Chains have random numbers of their own, so it does not matter which lane makes their steps, nor
 beside which others.
@@ -22,9 +23,9 @@ import numpy as np
 from bdtppl.inference.nuts.kernel import Chains, Draws, Lane, Steps, advance, empty_lane
 from bdtppl.inference.precision import in_float32
 
-__all__ = ["LANES", "walk"]
+__all__ = ["walk"]
 
-LANES = 8  # of a thread
+_LANES = 8  # of a thread, where a step is many kernels
 _ROUNDS = 256  # of one call of the compiled function
 
 
@@ -50,12 +51,14 @@ def walk(
     first, stop
         Numbers of the first step, and of the one to stop before.
     tell
-        Called with the number of steps that all chains have made, now and then.
+        Called with the number of steps that chains have made on average, now and then.
     """
     run = _Run(shared, seeds, paths, chains, first, stop, tell)
-    on_cpu = jax.default_backend() == "cpu"
-    width = LANES if on_cpu else len(seeds)
-    workers = min(os.cpu_count() or 1, -(-len(seeds) // width)) if on_cpu else 1
+    if jax.default_backend() != "cpu":
+        run.work(len(seeds))
+        return run.chains, run.draws
+    width = 1 if run.is_one_kernel() else _LANES
+    workers = min(os.cpu_count() or 1, -(-len(seeds) // width))
     if workers == 1:
         run.work(width)
         return run.chains, run.draws
@@ -79,6 +82,11 @@ class _Run:
             self.waiting.put(number)
         self.progress = np.full(len(seeds), first)
         self.lock = Lock()
+
+    def is_one_kernel(self) -> bool:
+        """Whether steps in a single lane are one kernel."""
+        lanes, paths = self._empty(1)
+        return advance.is_one(self.shared, lanes, paths, np.zeros(1, bool), rounds=_ROUNDS)
 
     @in_float32
     def work(self, width: int, *, rehearse: bool = False) -> None:
@@ -155,4 +163,4 @@ class _Run:
                 jax.tree.map(take, self.chains, lanes.chain)
                 numbers[place] = -1
         with self.lock:
-            self.tell(int(self.progress.min()))
+            self.tell(int(self.progress.mean()))

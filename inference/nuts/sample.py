@@ -27,13 +27,14 @@ from blackjax.adaptation.window_adaptation import build_schedule
 
 from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.nuts.kernel import Chains, Draws, Kind, Steps, new_chains
-from bdtppl.inference.nuts.lanes import LANES, walk
+from bdtppl.inference.nuts.lanes import walk
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import as_float32, in_float32
 
 __all__ = ["NUTS", "Chains", "Density", "Draws"]
 
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
+_AT_ONCE = 8  # chains that begin together
 
 
 class Density(Protocol):
@@ -169,10 +170,10 @@ class NUTS:
 
         def begin(place: slice) -> Any:
             return _best(
-                tries, *shared, *jax.tree.map(lambda a: padded(a[place], LANES), of_chains)
+                tries, *shared, *jax.tree.map(lambda a: padded(a[place], _AT_ONCE), of_chains)
             )
 
-        pieces = [begin(slice(at, at + LANES)) for at in range(0, len(drawn), LANES)]
+        pieces = [begin(slice(at, at + _AT_ONCE)) for at in range(0, len(drawn), _AT_ONCE)]
         position, inputs, log_density = jax.tree.map(
             lambda *a: np.concatenate(a)[: len(drawn)].reshape(*lead, *a[0].shape[1:]), *pieces
         )
@@ -207,7 +208,7 @@ class NUTS:
         num_steps
             Steps to go on for; default all that are left.
         tell
-            Called with the number of steps that every chain has made, now and then.
+            Called with the number of steps that chains have made on average, now and then.
 
         Returns
         -------
