@@ -16,6 +16,7 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
@@ -106,8 +107,12 @@ def begin(
         nothing = np.zeros((dcc.num_chains, 0, size)), np.zeros((dcc.num_chains, 0, 1))
         return [Explored(topology, since, *nothing) for topology in topologies]
     sampler = replace(dcc.nuts, warmup=max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT))
-    _, draws = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
     last = _last_steps(sampler, dcc.num_draws)
+    with ThreadPoolExecutor(1) as aside:
+        nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
+        compiled = aside.submit(in_float64(_weigh), dcc, rng_key, topologies[0], nowhere)
+        _, draws = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
+        compiled.result()
     found = []
     for place, topology in enumerate(topologies):
         key = _key(rng_key, topology, _PILOT)

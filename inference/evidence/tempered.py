@@ -142,7 +142,7 @@ def adapt(
         variance = _variance(np.asarray(particles), (higher - power) * np.asarray(log_ratio))
         rises.append(tuple(np.asarray(a, dtype) for a in (higher, step_size, variance)))
         key = jax.random.fold_in(rng_key, len(rises))
-        particles, log_ratio, _, accepted = _rise(
+        particles, _, accepted = _rise(
             key,
             path,
             particles,
@@ -151,6 +151,7 @@ def adapt(
             *rises[-1],
             num_moves=num_moves,
         )
+        log_ratio = _log_ratio(path, particles)
         power, step_size = higher, step_size * np.exp(float(accepted) - _TARGET_ACCEPTANCE)
     return Schedule(*(np.stack(each) for each in zip(*rises, strict=True)))
 
@@ -176,9 +177,10 @@ def follow(
     log_evidence, log_ratio = jnp.asarray(power), _log_ratio(path, particles)
     for place, rise in enumerate(zip(*schedule, strict=True)):
         key = jax.random.fold_in(rng_key, place)
-        particles, log_ratio, gain, _ = _rise(
+        particles, gain, _ = _rise(
             key, path, particles, log_ratio, power, *rise, num_moves=num_moves
         )
+        log_ratio = _log_ratio(path, particles)  # not in _rise, which takes longer to compile
         log_evidence, power = log_evidence + gain, rise[0]
     return Tempered(log_evidence, particles)
 
@@ -274,14 +276,8 @@ def _rise(
     variance,
     *,
     num_moves: int,
-) -> tuple[Any, Any, Any, Any]:
-    """Weigh, resample and move.
-
-    Returns
-    -------
-    tuple
-        The particles, the logs of their ratios, the log of the mean weight, and the acceptance.
-    """
+) -> tuple[Any, Any, Any]:
+    """Weigh, resample and move; returns particles, log of the mean weight, and acceptance."""
     key_resample, key_move = jax.random.split(rng_key)
     number = len(particles)
     log_weight = (higher - power) * log_ratio
@@ -297,10 +293,9 @@ def _rise(
         start = hmc.init(position, density)
         state, info = jax.lax.scan(once, start, jax.random.split(key, num_moves))
         accepted = jnp.nan_to_num(info.acceptance_rate).mean()
-        moved: Any = state.position
-        return moved, path.log_ratio(moved), accepted
+        return state.position, accepted
 
     keys = jax.random.split(key_move, number)
     with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
-        moved, log_ratio, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
-    return moved, log_ratio, logsumexp(log_weight) - np.log(number), accepted.mean()
+        moved, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
+    return moved, logsumexp(log_weight) - np.log(number), accepted.mean()
