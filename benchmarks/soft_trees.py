@@ -1,56 +1,35 @@
-"""Benchmarks of soft trees: ``python -m benchmarks.soft_trees [scores|topologies|evidence]``.
+"""Benchmarks of soft trees: ``python -m benchmarks.soft_trees [PART]``.
 
 ``scores`` prints accuracy or mean squared error of DCC-Tree on the sets of Cochrane et al. 2024,
 with the authors' splits and settings, beside Tables 1 and 2; seconds a proposal, compilation
 included, beside Table 6; and how often XLA compiled. ``topologies`` prints log evidence and
 probability of the topologies (Figure 1). ``evidence`` prints, for one seed, what importance
-sampling and tempered SMC find for each topology that may hold 1 % of the weight. The environment
-variable ``BDTPPL_DATA`` names the folder of data sets.
+sampling and tempered SMC find for each topology that may hold 1 % of the weight. ``hard`` prints
+the rows CGM, WU and SMC of Tables 1 and 2 by the samplers of hard trees. ``nuts`` prints effective
+draws a second beside NumPyro's sampler. ``dismissals`` burns in what DCC-Tree left after the pilot,
+and counts what should not have been left. The environment variable ``BDTPPL_DATA`` names the folder
+of data sets.
 """
 
 import argparse
-import csv
-import os
 import statistics
 import time
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.datasets import load_iris, load_wine
 
 from bdtppl import DCCTreeClassifier, DCCTreeRegressor
-from bdtppl.datasets import load
 from bdtppl.inference.evidence.estimates import EvidenceMethod
-from bdtppl.models.soft_tree import SoftRegression
 from benchmarks.compilations import Compilations
 from benchmarks.processes import in_fresh_process, peak_memory
+from benchmarks.soft_rivals import print_rivals
+from benchmarks.soft_samplers import print_dismissals, print_samplers
+from benchmarks.soft_sets import AUTHORS, NAMES, REGRESSION, SETTINGS, agreement, split
 from benchmarks.text_table import print_table
 
-__all__ = ["NAMES", "Score", "main", "score", "split"]
-
-NAMES = ("wu", "cgm", "bcw", "iris", "wine", "raisin")
-
-
-class _Setting(NamedTuple):
-    """Sharpness and warm-up of Cochrane et al.'s section 4 and Table 5."""
-
-    h_init: float
-    h_final: float
-    warmup: int
-
-
-_SETTINGS = {
-    "wu": _Setting(0.5, 0.025, 2000),
-    "cgm": _Setting(0.01, 0.001, 5000),
-    "bcw": _Setting(0.1, 0.025, 1000),
-    "iris": _Setting(0.01, 0.01, 1000),
-    "wine": _Setting(0.025, 0.025, 1000),
-    "raisin": _Setting(0.05, 0.001, 1000),
-}
-_IN_SPLITS = {"bcw": "breast_cancer_original", "iris": "iris", "wine": "wine", "raisin": "raisin"}
+__all__ = ["Score", "main", "score"]
 
 # Published figures of DCC-Tree: train and test (Tables 1 and 2), seconds a proposal (Table 6).
 _PUBLISHED = {
@@ -70,60 +49,8 @@ _BOUNDS = {
     "wine": (0.958, None),
     "raisin": (0.844, None),
 }
-# Priors of the authors' program, on targets as they are; sigma has the inverse-gamma prior itself.
-_AUTHORS = SoftRegression(noise_on="sd")
-
+_OTHER_PARTS = {"hard": print_rivals, "nuts": print_samplers, "dismissals": print_dismissals}
 _LEAST_SHARE = 0.01  # of the weight, for estimators to be compared
-
-
-class Split(NamedTuple):
-    """Training and test rows."""
-
-    X: np.ndarray
-    y: np.ndarray
-    X_test: np.ndarray
-    y_test: np.ndarray
-
-
-def split(name: str) -> Split:
-    """Get the authors' split of a set.
-
-    Parameters
-    ----------
-    name
-        One of `NAMES`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If ``BDTPPL_DATA`` lacks a file; says where to get it.
-    """
-    if name in ("wu", "cgm"):
-        train, test = load(f"{name}_train"), load(f"{name}_test")
-        return Split(*(np.asarray(a, float) for a in (*train[:2], *test[:2])))
-    if name in ("iris", "wine"):
-        matrix, y = (load_iris if name == "iris" else load_wine)(return_X_y=True)
-    else:
-        matrix, y, _, _ = load(_IN_SPLITS[name])
-        matrix = np.asarray(matrix, float)
-    rows = _rows(_IN_SPLITS[name])
-    return Split(*(a[rows[part]] for part in ("train", "test") for a in (matrix, np.asarray(y))))
-
-
-def _rows(dataset: str) -> dict[str, list[int]]:
-    """Read which rows of a set the authors train and test on."""
-    path = Path(os.environ.get("BDTPPL_DATA", "")) / "dcc_tree_splits.csv"
-    if not path.is_file():
-        raise FileNotFoundError(
-            "the folder that BDTPPL_DATA names lacks dcc_tree_splits.csv (dataset, part, position, "
-            "row), the row numbers of the pickles in github.com/jodie-c/DCC-Tree."
-        )
-    found: dict[str, list[tuple[int, int]]] = {"train": [], "test": []}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["dataset"] == dataset:
-                found[row["part"]].append((int(row["position"]), int(row["row"])))
-    return {part: [row for _, row in sorted(rows)] for part, rows in found.items()}
 
 
 class Score(NamedTuple):
@@ -159,15 +86,15 @@ class Score(NamedTuple):
 
 def score(name: str, seed: int, iterations: int, evidence: EvidenceMethod = "auto") -> Score:
     """Run DCC-Tree with the authors' settings; for memory to mean anything, in a fresh process."""
-    data, setting = split(name), _SETTINGS[name]
+    data, setting = split(name), SETTINGS[name]
     options: dict[str, Any] = {
         **setting._asdict(),
         "iterations": iterations,
         "evidence": evidence,
         "random_state": seed,
     }
-    if name in ("wu", "cgm"):
-        model: Any = DCCTreeRegressor(model=_AUTHORS, **options)
+    if name in REGRESSION:
+        model: Any = DCCTreeRegressor(model=AUTHORS, **options)
     else:
         model = DCCTreeClassifier(**options)
     start = time.perf_counter()
@@ -181,10 +108,10 @@ def score(name: str, seed: int, iterations: int, evidence: EvidenceMethod = "aut
     single = model.predict_draws(data.X_test)
     flat = single.reshape(-1, *single.shape[2:])
     return Score(
-        train=_agreement(model, model.posterior_.predictive(data.X).mean(), data.y),
-        test=_agreement(model, soft, data.y_test),
-        hard=_agreement(model, hard, data.y_test),
-        by_draw=float(np.mean([_agreement(model, each, data.y_test) for each in flat[::10]])),
+        train=agreement(model, model.posterior_.predictive(data.X).mean(), data.y),
+        test=agreement(model, soft, data.y_test),
+        hard=agreement(model, hard, data.y_test),
+        by_draw=float(np.mean([agreement(model, each, data.y_test) for each in flat[::10]])),
         seconds=seconds,
         per_proposal=seconds / draws,
         peak=peak_memory(),
@@ -203,20 +130,13 @@ def score(name: str, seed: int, iterations: int, evidence: EvidenceMethod = "aut
     )
 
 
-def _agreement(model: Any, predicted: np.ndarray, y: np.ndarray) -> float:
-    """Mean squared error, or accuracy of the likeliest class."""
-    if not hasattr(model, "classes_"):
-        return float(((predicted - y) ** 2).mean())
-    return float((model.classes_[predicted.argmax(axis=-1)] == y).mean())
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmarks that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soft_trees", description=__doc__)
     parser.add_argument(
         "part",
         nargs="?",
-        choices=("scores", "topologies", "evidence"),
+        choices=("scores", "topologies", "evidence", *_OTHER_PARTS),
         help="default: the first two",
     )
     parser.add_argument("--sets", nargs="+", choices=NAMES, default=NAMES, help="default: all")
@@ -232,6 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         if options.part == "evidence":
             _print_evidence(name, options.iterations)
+            continue
+        if options.part in _OTHER_PARTS:
+            _OTHER_PARTS[options.part](name, options.seeds, options.iterations)
             continue
         runs[name] = []
         for seed in range(options.seeds):

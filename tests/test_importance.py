@@ -58,18 +58,27 @@ def repeated(
 ):
     """Log targets and denominators of repeats with draws of their own, [repeats, C, N, M]."""
 
-    def one(key):
+    mixtures = {
+        "basic": lambda proposals, chain: None,
+        "spatial": lambda proposals, chain: Mixture.of(proposals.of_chain(chain)),
+        "mixture": lambda proposals, chain: Mixture.of(proposals),
+    }
+
+    def prepared(key):
         key_draws, key_layer = jax.random.split(key)
         noise = jax.random.normal(key_layer, (4, 15, pseudo_samples, 2))
-        proposals = fit_proposals(chains(key_draws, 15))
+        proposals = fit_proposals(np.asarray(chains(key_draws, 15)))
+        compared = [mixtures[denominator](proposals, chain) for chain in range(4)]
+        return noise, *proposals, jax.tree.map(lambda *a: np.stack(a), *compared)
 
-        def of_chain(noise, chain):
-            return weigh(noise, as_partial(density), proposals, chain, denominator=denominator)
+    each = [prepared(key) for key in jax.random.split(jax.random.key(0), repeats)]
+    each = jax.tree.map(lambda *a: np.stack(a), *each)
 
-        return jax.vmap(of_chain)(noise, jnp.arange(4))[1:]
+    def one(noise, mean, scale, compared):
+        return weigh(noise, as_partial(density), mean, scale, compared)[1:]
 
-    keys = jax.random.split(jax.random.key(0), repeats)
-    return tuple(np.asarray(a, np.float64) for a in jax.vmap(one)(keys))
+    found = jax.vmap(jax.vmap(one))(*each)
+    return tuple(np.asarray(a, np.float64) for a in found)
 
 
 def check_unbiased(log_target, log_proposal):
@@ -162,7 +171,7 @@ def check_draws(proposals, points):
 
 def test_proposals_are_drawn_from_as_their_mixture_has_it():
     draws = np.asarray(stuck_chains(jax.random.key(4), 20)) @ np.array([[1.0, 0.4], [0.0, 0.3]])
-    proposals = fit_proposals(jnp.asarray(draws))
+    proposals = fit_proposals(draws)
     points = proposals.draw(np.random.default_rng(0), 4_000)
     check_draws(proposals, points)
     with pytest.raises(AssertionError):
@@ -183,12 +192,11 @@ def test_covariances_are_never_singular():
     draws = rng.normal(size=(3, 5, size)).astype(np.float32)  # fewer draws than coordinates
     draws[0] = draws[0, 0]  # a chain that stands still
     draws[:, :, 3] = 2.0  # a coordinate that no chain moves in
-    fit = jax.jit(fit_proposals)
-    scale = np.asarray(fit(draws).scale)
+    scale = fit_proposals(draws).scale
     assert np.isfinite(scale).all()
     assert (np.diagonal(scale, axis1=1, axis2=2) > 0.01).all()
     np.testing.assert_allclose((scale[:, 3] ** 2).sum(axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(fit(draws[:1, :1]).scale[0], np.eye(size))
+    np.testing.assert_allclose(fit_proposals(draws[:1, :1]).scale[0], np.eye(size))
 
 
 @pytest.mark.slow
@@ -204,6 +212,15 @@ def test_fewer_draws_than_coordinates_still_weigh():
         sample_layer(jax.random.key(0), density, draws, pseudo_samples=500).log_weight
     )
     assert abs(found.log_evidence) < 4 * found.standard_error < 1
+
+
+def test_what_threads_run_calls_no_linear_algebra():
+    """JAX's batched routines, called in as many threads as there are cores, may never return."""
+    noise, draws, scale = np.zeros((3, 2, 2)), np.zeros((3, 2)), np.eye(2)
+    compared = Mixture.of(fit_proposals(np.random.default_rng(0).normal(size=(4, 3, 2))))
+    found = weigh.lower(noise, as_partial(log_normal), draws, scale, compared).as_text()
+    assert "lapack" not in found
+    assert "lapack" in jax.jit(jnp.linalg.inv).lower(scale[None]).as_text()
 
 
 def test_a_place_without_density_has_no_weight():

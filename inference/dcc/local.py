@@ -26,12 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, summarise
 from bdtppl.inference.evidence.importance import (
     Mixture,
-    Proposals,
     fit_proposals,
     sample_layer,
     thin,
@@ -178,18 +176,11 @@ def temper(
     settle in what are the modes while splits are soft, and never find those of sharp splits.
     """
     draws = np.asarray(cast(Any, explored.draws).position, np.float64)
-    proposals, mixture = _around_some(draws)
-    path = Path(Partial(Mixture.log_density, mixture), dcc.log_density(explored.topology))
-    key = _key(rng_key, explored.topology, _TEMPERED)
-    return tempered_evidence(key, path, proposals.draw, **options)
-
-
-@partial(jax.jit, compiler_options=COMPILED_QUICKLY)
-def _around_some(draws: jax.Array) -> tuple[Proposals, Mixture]:
-    """Put normal distributions around some of the draws."""
     proposals = fit_proposals(draws)
-    proposals = proposals._replace(mean=proposals.mean[:, :: -(-draws.shape[1] // _CENTRES)])
-    return proposals, Mixture.of(proposals)
+    some = proposals._replace(mean=proposals.mean[:, :: -(-draws.shape[1] // _CENTRES)])
+    path = Path(Partial(Mixture.log_density, Mixture.of(some)), dcc.log_density(explored.topology))
+    key = _key(rng_key, explored.topology, _TEMPERED)
+    return tempered_evidence(key, path, some.draw, **options)
 
 
 class _Sites(NamedTuple):
@@ -269,7 +260,7 @@ def _weigh(
     layer = sample_layer(
         key_layer,
         dcc.log_density(topology),
-        cast(Any, np.asarray(centres, np.float64)),  # JAX takes it as it is
+        np.asarray(centres, np.float64),
         pseudo_samples=dcc.pseudo_samples,
         denominator=dcc.denominator,
     )

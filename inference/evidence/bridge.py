@@ -50,17 +50,23 @@ class Ratios(NamedTuple):
     of_reference: jax.Array
 
 
-@partial(jax.jit, static_argnames="reference")
 def log_ratios(
-    rng_key: jax.Array, log_density: Partial, draws: jax.Array, *, reference: Reference
+    rng_key: jax.Array, log_density: Partial, draws: np.ndarray, *, reference: Reference
 ) -> Ratios:
     """Compare target and reference at draws of both; see `bridge_evidence`."""
     chains, num_draws, size = draws.shape
     fitted, kept = draws[:, : num_draws // 2], draws[:, num_draws // 2 :]
-    together = fit_proposals(jnp.concatenate(fitted)[None])
-    centre, scale = together.mean.mean(axis=(0, 1)), together.scale[0]
-    noise = jax.random.normal(rng_key, (chains, num_draws - num_draws // 2, size), draws.dtype)
-    log_volume = jnp.log(jnp.diagonal(scale)).sum() + size / 2 * jnp.log(2 * jnp.pi)
+    centre, (scale,) = fitted.mean(axis=(0, 1)), fit_proposals(np.concatenate(fitted)[None]).scale
+    whitened = np.einsum("ij,cnj->cni", np.linalg.inv(scale), kept - centre)
+    shape = chains, num_draws - num_draws // 2, size
+    noise = jax.random.normal(rng_key, shape, draws.dtype)
+    return _compare(log_density, centre, scale, whitened, noise, reference=reference)
+
+
+@partial(jax.jit, static_argnames="reference")
+def _compare(log_density: Partial, centre, scale, whitened, noise, *, reference) -> Ratios:
+    """Compare them at centre + scale z, for z [C, N / 2, size] from both."""
+    log_volume = jnp.log(jnp.diagonal(scale)).sum() + len(scale) / 2 * jnp.log(2 * jnp.pi)
 
     def of_noise(noise):
         """Log ratio at centre + scale noise."""
@@ -75,14 +81,13 @@ def log_ratios(
         found = jax.lax.map(of_noise, jnp.concatenate(noise), batch_size=_BLOCK)
         return found.reshape(noise.shape[:-1])
 
-    whitened = jnp.einsum("ij,cnj->cni", jnp.linalg.inv(scale), kept - centre[None, None])
     return Ratios(of_many(whitened), of_many(noise))
 
 
 def bridge_evidence(
     rng_key: jax.Array,
     log_density: Callable[[jax.Array], jax.Array],
-    draws: jax.Array,
+    draws: np.ndarray,
     *,
     reference: Reference = "warped",
 ) -> Evidence:
@@ -121,7 +126,7 @@ def bridge_evidence(
         raise ValueError(f"reference must be one of {known}; got {reference!r}.")
     if draws.shape[1] < 8:
         raise ValueError(f"draws must be at least 8 a chain; got {draws.shape[1]}.")
-    ratios = log_ratios(rng_key, as_partial(log_density), jnp.asarray(draws), reference=reference)
+    ratios = log_ratios(rng_key, as_partial(log_density), np.asarray(draws), reference=reference)
     return solve(*(np.asarray(a, np.float64) for a in ratios))
 
 

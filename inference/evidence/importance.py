@@ -68,12 +68,16 @@ class Proposals(NamedTuple):
         float [C, size, size]; lower Cholesky factor of each chain's covariance.
     """
 
-    mean: jax.Array
-    scale: jax.Array
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def of_chain(self, chain: int) -> "Proposals":
+        """Those of one chain, C = 1."""
+        return Proposals(self.mean[chain : chain + 1], self.scale[chain : chain + 1])
 
     def draw(self, rng: np.random.Generator, number: int) -> np.ndarray:
         """Draw so many positions, float64 [number, size], from equal shares of all."""
-        mean, scale = (np.asarray(a) for a in self)
+        mean, scale = self
         chain, place = (rng.integers(length, size=number) for length in mean.shape[:2])
         noise = rng.normal(size=(number, mean.shape[2]))
         return mean[chain, place] + np.einsum("nij,nj->ni", scale[chain], noise)
@@ -97,20 +101,21 @@ class Mixture(NamedTuple):
         float [C, N]; what of a log density does not depend on the place.
     """
 
-    centre: jax.Array
-    whiten: jax.Array
-    mean: jax.Array
-    constant: jax.Array
+    centre: Any
+    whiten: Any
+    mean: Any
+    constant: Any
 
     @classmethod
     def of(cls, proposals: Proposals) -> "Mixture":
         """Give all normal distributions equal shares."""
         mean, scale = proposals
-        whiten, centre = jnp.linalg.inv(scale), mean.mean(axis=1)
-        white = jnp.einsum("kij,knj->kni", whiten, mean - centre[:, None])
-        share = jnp.log(math.prod(mean.shape[:2]))
-        constant = _log_constant(scale)[:, None] - (white**2).sum(axis=-1) / 2 - share
-        return cls(centre, whiten, white, constant)
+        whiten, centre = np.linalg.inv(scale), mean.mean(axis=1)
+        white = np.einsum("kij,knj->kni", whiten, mean - centre[:, None])
+        share = np.log(math.prod(mean.shape[:2]))
+        log_volume = np.log(np.diagonal(scale, axis1=1, axis2=2)).sum(axis=1)
+        constant = -log_volume - mean.shape[2] / 2 * np.log(2 * np.pi) - share
+        return cls(centre, whiten, white, constant[:, None] - (white**2).sum(axis=-1) / 2)
 
     def log_density(self, point: jax.Array) -> jax.Array:
         """Log density at a point [size]."""
@@ -148,14 +153,16 @@ class Layer(NamedTuple):
         return self.log_target - self.log_proposal
 
 
-@jax.jit
-def fit_proposals(draws: jax.Array) -> Proposals:
+def fit_proposals(draws: np.ndarray) -> Proposals:
     """Put a normal distribution around each draw, with the covariance of its chain.
 
     The covariance of N draws in as many dimensions or more is singular. So correlations shrink
     towards 0 by N / (N + size), the weight of N draws against as many imagined ones as there are
     coordinates, and a coordinate that hardly moved within its chain has a thousandth of the mean
     variance within chains; or 1, where it moved in none.
+
+    By NumPy: routines of linear algebra that XLA calls in several threads at once may wait for each
+    other for ever.
 
     Parameters
     ----------
@@ -164,21 +171,21 @@ def fit_proposals(draws: jax.Array) -> Proposals:
     """
     num_draws, size = draws.shape[1:]
     centred = draws - draws.mean(axis=1, keepdims=True)
-    covariance = jnp.einsum("cni,cnj->cij", centred, centred) / max(num_draws - 1, 1)
-    variance = jnp.diagonal(covariance, axis1=1, axis2=2)
+    covariance = np.einsum("cni,cnj->cij", centred, centred) / max(num_draws - 1, 1)
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
     usual = variance.mean(axis=0, keepdims=True)
-    usual = jnp.where(usual > 0, usual, 1.0)
-    floored = jnp.maximum(variance, 1e-3 * usual)
-    floored = jnp.where(variance.max(axis=0, keepdims=True) > 0, floored, 1.0)
+    usual = np.where(usual > 0, usual, 1.0)
+    floored = np.maximum(variance, 1e-3 * usual)
+    floored = np.where(variance.max(axis=0, keepdims=True) > 0, floored, 1.0)
     shrunk = covariance * (num_draws / (num_draws + size))
-    covariance = jnp.where(jnp.eye(size, dtype=bool)[None], floored[:, None], shrunk)
-    return Proposals(draws, jnp.linalg.cholesky(covariance))
+    covariance = np.where(np.eye(size, dtype=bool)[None], floored[:, None], shrunk)
+    return Proposals(draws, np.linalg.cholesky(covariance))
 
 
 def sample_layer(
     rng_key: jax.Array,
     log_density: Callable[[jax.Array], jax.Array],
-    draws: jax.Array,
+    draws: np.ndarray,
     *,
     pseudo_samples: int = 10,
     denominator: Denominator = "mixture",
@@ -218,15 +225,18 @@ def sample_layer(
         raise ValueError(f"denominator must be one of {known}; got {denominator!r}.")
     if pseudo_samples < 1:
         raise ValueError(f"pseudo_samples must be at least 1; got {pseudo_samples}.")
-    proposals = fit_proposals(jnp.asarray(draws))
+    proposals = fit_proposals(np.asarray(draws))
+    together = Mixture.of(proposals) if denominator == "mixture" else None
     chains, num_draws, size = proposals.mean.shape
     dtype, density = proposals.mean.dtype, as_partial(log_density)
     uniform = draw_uniforms(rng_key, (chains, num_draws, pseudo_samples, size))
     noise = np.asarray(ndtri(uniform + 2.0**-54), dtype)  # of [0, 1), which 0 is in
 
     def of_chain(chain: int) -> Any:
+        own = proposals.of_chain(chain)
+        compared = Mixture.of(own) if denominator == "spatial" else together
         with jax.enable_x64(dtype == np.float64):  # of which threads know nothing
-            found = weigh(noise[chain], density, proposals, chain, denominator=denominator)
+            found = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
             return jax.tree.map(np.asarray, found)
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
@@ -234,33 +244,38 @@ def sample_layer(
         return Layer(*(np.stack(each) for each in found), proposals)
 
 
-@partial(jax.jit, static_argnames="denominator", compiler_options=COMPILED_LIGHTLY)
+@partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
 def weigh(
     noise: jax.Array,
     log_density: Partial,
-    proposals: Proposals,
-    chain: Any,
-    *,
-    denominator: Denominator,
+    draws: jax.Array,
+    scale: jax.Array,
+    compared: Mixture | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Weigh pseudo-samples that standard normal noise [N, M, size] makes of a chain's draws.
+
+    Parameters
+    ----------
+    noise, log_density
+        Noise, and what is weighed.
+    draws, scale
+        float [N, size] and [size, size]; see `Proposals`.
+    compared
+        What the denominator holds; None for the proposal that a pseudo-sample is from.
 
     Returns
     -------
     tuple
-        Their positions [N, M, size], log targets and log denominators [N, M].
+        Positions [N, M, size], log targets and log denominators [N, M].
     """
-    own = jax.tree.map(lambda a: a[chain], proposals)
-    position = own.mean[:, None] + jnp.einsum("ij,nmj->nmi", own.scale, noise)
+    position = draws[:, None] + jnp.einsum("ij,nmj->nmi", scale, noise)
     log_target = jax.lax.map(jax.vmap(log_density), position)
     # Far out a density may overflow; such a place has no weight.
     log_target = jnp.where(jnp.isnan(log_target), -jnp.inf, log_target)
-    if denominator == "basic":
-        constant = _log_constant(own.scale[None])[:, None]
-        return position, log_target, constant - (noise**2).sum(axis=-1) / 2
-    compared = jax.tree.map(lambda a: a[None], own) if denominator == "spatial" else proposals
-    log_proposal = jax.lax.map(jax.vmap(Mixture.of(compared).log_density), position)
-    return position, log_target, log_proposal
+    if compared is None:
+        log_volume = jnp.log(jnp.diagonal(scale)).sum() + len(scale) / 2 * np.log(2 * np.pi)
+        return position, log_target, -log_volume - (noise**2).sum(axis=-1) / 2
+    return position, log_target, jax.lax.map(jax.vmap(compared.log_density), position)
 
 
 def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
@@ -281,10 +296,3 @@ def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
     point = draw_uniforms(rng_key, log_weight.shape[:2])[..., None] * running[..., -1:]
     chosen = np.minimum((running <= point).sum(axis=2), log_weight.shape[2] - 1)
     return np.take_along_axis(layer.position, chosen[..., None, None], axis=2)[:, :, 0]
-
-
-def _log_constant(scale: jax.Array) -> jax.Array:
-    """Log density of normals [K] at their means."""
-    size = scale.shape[-1]
-    log_volume = jnp.log(jnp.diagonal(scale, axis1=1, axis2=2)).sum(axis=1)
-    return -log_volume - size / 2 * jnp.log(2 * jnp.pi)

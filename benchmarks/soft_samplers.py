@@ -1,0 +1,128 @@
+"""How DCC-Tree's parts do on a set: NUTS beside NumPyro's, and what the pilot dismisses."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.infer import MCMC
+from numpyro.infer import NUTS as NumPyroNUTS
+
+from bdtppl.inference.dcc import local
+from bdtppl.inference.dcc.explore import explore, log_joint, start
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.summaries.diagnostics import diagnose
+from bdtppl.models.topology import Topology, TopologyPrior
+from benchmarks.soft_sets import AUTHORS, REGRESSION, SETTINGS, split
+from benchmarks.text_table import print_table
+
+__all__ = ["print_dismissals", "print_samplers"]
+
+_TOPOLOGIES = ("10100", "1010100")
+_CHAINS, _DRAWS, _WARMUP = 8, 1_000, 1_000
+
+
+def _settings(name: str) -> DCC:
+    """Make the authors' settings for a regression set."""
+    if name not in REGRESSION:
+        raise ValueError(f"this part is for {' and '.join(REGRESSION)}; got {name}.")
+    data, setting = split(name), SETTINGS[name]
+    low, high = data.X.min(axis=0), data.X.max(axis=0)
+    return DCC(
+        model=AUTHORS,
+        x=(data.X - low) / (high - low),
+        y=data.y,
+        nuts=NUTS(**setting._asdict()),
+        prior=TopologyPrior(),
+    )
+
+
+def print_samplers(name: str, seeds: int, _: int) -> None:
+    """Print effective draws of the log density a second, after warm-up and compilation.
+
+    Both samplers draw from the posterior at the final sharpness, from where our chains are after
+    warm-up, with a diagonal mass matrix and the same target acceptance. A chain has its own
+    effective draws, which are added up: so modes that chains do not leave do not matter.
+    """
+    dcc, table = _settings(name), []
+    for code in _TOPOLOGIES:
+        topology = Topology(code)
+        rates = [_rates(dcc, topology, seed) for seed in range(seeds)]
+        ours, theirs = (np.median(rate, axis=0) for rate in zip(*rates, strict=True))
+        row = [code, *(f"{value:.0f}" for pair in zip(ours, theirs, strict=True) for value in pair)]
+        table.append([*row, f"{ours[0] / theirs[0]:.1f}"])
+    headings = ["topology", "ours", "NumPyro", "ours, CPU", "NumPyro, CPU", "ratio"]
+    title = f"Effective draws a second on {name}, wall and CPU, median of {seeds} runs"
+    print_table(title, headings, table)
+
+
+def _rates(dcc: DCC, topology: Topology, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Effective draws a second of wall and of CPU time, of our sampler and of NumPyro's."""
+    density, paths = dcc.density(topology.num_splits), topology.paths
+    keys = jax.random.split(jax.random.key(seed), 3)
+    chains = dcc.nuts.start(keys[0], density, paths, _CHAINS)
+    chains, _ = dcc.nuts.warm_up(keys[0], density, paths, chains)
+    watch = _Watch()
+    _, draws = dcc.nuts.draw(keys[1], density, paths, chains, _DRAWS)
+    ours = _effective(draws.log_density) / watch.passed()
+
+    kernel = NumPyroNUTS(density.model, target_accept_prob=dcc.nuts.target_acceptance)
+    options: dict[str, Any] = {"num_warmup": _WARMUP, "num_samples": _DRAWS}
+    sampler = MCMC(
+        kernel, num_chains=_CHAINS, chain_method="sequential", progress_bar=False, **options
+    )
+    with jax.numpy_rank_promotion("allow"):
+        given = paths, density.x, density.y, dcc.nuts.h_final
+        begin = jax.vmap(density.coordinates)(jax.numpy.asarray(chains.position))
+        sampler.warmup(keys[2], *given, init_params=begin)
+        sampler.run(sampler.post_warmup_state.rng_key, *given)  # which compiles it
+        watch = _Watch()
+        sampler.run(sampler.last_state.rng_key, *given, extra_fields=("potential_energy",))
+        energy = sampler.get_extra_fields(group_by_chain=True)["potential_energy"]
+        theirs = _effective(np.asarray(energy)) / watch.passed()
+    return ours, theirs
+
+
+class _Watch:
+    """Wall and CPU seconds since it was made."""
+
+    def __init__(self):
+        self._start = self._now()
+
+    def passed(self) -> np.ndarray:
+        return self._now() - self._start
+
+    @staticmethod
+    def _now() -> np.ndarray:
+        return np.array([time.perf_counter(), time.process_time()])
+
+
+def _effective(values: np.ndarray) -> float:
+    """Add up the effective draws of chains [chain, draw]."""
+    return sum(diagnose({"value": chain[None]})["value"].ess for chain in np.asarray(values))
+
+
+def print_dismissals(name: str, seeds: int, iterations: int) -> None:
+    """Burn in, and visit, topologies that were left after the pilot; print what they really hold.
+
+    A dismissal is false where the topology holds the least share, or more, of the weight.
+    """
+    dcc, table = _settings(name), []
+    num_left = num_false = 0
+    for seed in range(seeds):
+        state = explore(dcc, start(dcc, jax.random.key(seed)), iterations)
+        left = [each for each in state.explored.values() if each.is_left]
+        rest = [log_joint(each, dcc.prior) for each in state.explored.values() if not each.is_left]
+        for each in left:
+            burnt_in = local.burn_in(dcc, state.rng_key, [each])
+            found = local.visit(dcc, state.rng_key, burnt_in[0])
+            own = log_joint(found, dcc.prior)
+            share = float(np.exp(own - np.logaddexp.reduce([own, *rest])))
+            num_left, num_false = num_left + 1, num_false + (share >= dcc.least_share)
+            of_pilot, in_full = each.evidence.log_evidence, found.evidence.log_evidence
+            code = each.topology.code
+            table.append([code, str(seed), f"{of_pilot:.2f}", f"{in_full:.2f}", f"{share:.1e}"])
+    headings = ["topology", "seed", "log evidence, pilot", "in full", "probability"]
+    print_table(f"Left after the pilot on {name}, {iterations} iterations", headings, table)
+    print(f"{num_left} left, {num_false} of them should not have been ({dcc.least_share:g})\n")
