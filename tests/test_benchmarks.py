@@ -3,14 +3,24 @@
 import numpy as np
 import pytest
 
-from bdtppl.datasets import make_hidden_xor
+from bdtppl.datasets import make_hidden_xor, make_wu
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
-from benchmarks import amortised, amortised_problems, exact, greedy_modal, metropolis, problems
+from benchmarks import (
+    amortised,
+    amortised_problems,
+    exact,
+    greedy_modal,
+    metropolis,
+    problems,
+    soft_rivals,
+    soft_samplers,
+    soft_sets,
+)
 from benchmarks.numpy_recursion import numpy_recursion
 
 
@@ -89,3 +99,37 @@ def test_amortised_divisions_have_the_papers_sizes():
     data = amortised_problems.hidden_xor(3, "real", 0, (50, 20))
     assert data.X.shape == (50, 5)
     np.testing.assert_array_equal(data.y, (data.X[:, 0] != data.X[:, 1]).astype(int))
+
+
+@pytest.fixture
+def small_wu(monkeypatch):
+    """WU with few rows and short runs, in the benchmarks of soft trees."""
+    data = soft_sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
+    for module in (soft_rivals, soft_samplers):
+        monkeypatch.setattr(module, "split", lambda name: data)
+    monkeypatch.setitem(soft_sets.SETTINGS, "wu", soft_sets.Setting(0.3, 0.1, 60))
+    monkeypatch.setattr(soft_samplers, "_DRAWS", 60)
+    monkeypatch.setattr(soft_samplers, "_WARMUP", 60)
+
+
+@pytest.mark.slow
+def test_soft_benchmark_compares_samplers(small_wu, capsys):
+    soft_samplers.print_samplers("wu", 1, 0)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
+    assert [row[0] for row in rows] == ["10100", "1010100"]
+    assert all(float(rate) > 0 for row in rows for rate in row[1:])
+
+
+@pytest.mark.slow
+def test_soft_benchmark_counts_dismissals(small_wu, capsys):
+    soft_samplers.print_dismissals("wu", 1, 1)
+    assert "of them should not have been" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_soft_benchmark_prints_rows_of_hard_trees(small_wu, monkeypatch, capsys):
+    monkeypatch.setitem(soft_rivals._LENGTH, "warmup", 200)
+    soft_rivals.print_rivals("wu", 1, 0)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in printed[3:5]] == ["CGM", "WU"]
+    assert [row[-1] for row in printed[3:5]] == ["0.112", "0.073"]

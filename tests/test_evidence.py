@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdtppl.inference.evidence.estimates import Evidence, choose, log_variance, pareto_k, summarise
+from bdtppl.inference.evidence.estimates import Evidence, choose, moments, pareto_k, summarise
 
 
 def test_summary_of_weights():
@@ -15,7 +15,14 @@ def test_summary_of_weights():
     error = np.sqrt((within / 2).sum()) / 3 / (20 / 6)
     assert found.standard_error == pytest.approx(error)
     assert found.effective_size == pytest.approx(400 / 82)
-    assert log_variance(np.log(weight) + 700) == pytest.approx(np.log(weight.var()) + 1400)
+    weight = np.append(weight, 0.0)
+    with np.errstate(divide="ignore"):
+        log_weight = np.log(weight) + 700
+    found = moments(log_weight)
+    assert found.log_mean == pytest.approx(np.log(weight.mean()) + 700)
+    assert found.log_variance == pytest.approx(np.log(weight.var()) + 1400)
+    finite = log_weight[np.isfinite(log_weight)]
+    assert found[2:] == pytest.approx((finite.max(), finite.mean(), finite.std()))
 
 
 def test_single_weights_are_one_stratum():

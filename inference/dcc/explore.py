@@ -22,7 +22,7 @@ from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.dcc.utility import exploitation, exploration, utility
-from bdtppl.inference.evidence.estimates import log_variance
+from bdtppl.inference.evidence.estimates import Moments
 from bdtppl.models.topology import Topology, TopologyPrior, neighbours
 
 __all__ = ["State", "explore", "log_joint", "start", "utilities", "within_reach"]
@@ -111,7 +111,7 @@ def _activate(dcc: DCC, state: State) -> State:
     since = len(state.visited)
     begun = _for_each_size(lambda m: local.begin(dcc, state.rng_key, m, since=since), new)
     explored |= {each.topology: each for each in begun}
-    if dcc.pilot:
+    if dcc.pilot and new:
         reached = within_reach(dcc, explored, dcc.least_share)
         new = [m for m in new if m in reached]
     burnt_in = _for_each_size(
@@ -160,20 +160,13 @@ def _look_at(dcc: DCC, state: State) -> State:
 
 def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
     """Compute the utility of each topology, float64 [m]."""
-    log_weights = [each.log_weight[np.isfinite(each.log_weight)] for each in candidates]
-    highest = np.array([weights.max() for weights in log_weights])
-    means, deviations = (  # of single precision, whose sums overflow
-        np.array([function(weights, dtype=np.float64) for weights in log_weights])
-        for function in (np.mean, np.std)
-    )
+    found = Moments(*map(np.array, zip(*(each.moments for each in candidates), strict=True)))
     return utility(
         np.array([each.visits for each in candidates]),
-        exploitation(
-            np.array([each.evidence.log_evidence for each in candidates]),
-            np.array([log_variance(each.log_weight) for each in candidates]),
-            dcc.kappa,
+        exploitation(found.log_mean, found.log_variance, dcc.kappa),
+        exploration(
+            found.mean, np.maximum(found.deviation, 1e-9), found.highest.max(), dcc.look_ahead
         ),
-        exploration(means, np.maximum(deviations, 1e-9), highest.max(), dcc.look_ahead),
         delta=dcc.delta,
         optimism=dcc.optimism,
     )

@@ -27,7 +27,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.evidence.estimates import Evidence, summarise
+from bdtppl.inference.evidence.estimates import Evidence, Moments, moments, summarise
 from bdtppl.inference.evidence.importance import (
     Mixture,
     fit_proposals,
@@ -93,6 +93,11 @@ class Explored:
     def evidence(self) -> Evidence:
         """The evidence by importance sampling; of minus infinity before there is a weight."""
         return summarise(self.log_weight)
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of the importance weights: what the walk needs to know, sooner than the evidence."""
+        return moments(self.log_weight)
 
 
 @in_float64

@@ -19,9 +19,10 @@ import numpy as np
 __all__ = [
     "Evidence",
     "EvidenceMethod",
+    "Moments",
     "choose",
     "log_mean",
-    "log_variance",
+    "moments",
     "pareto_k",
     "summarise",
 ]
@@ -123,12 +124,40 @@ def summarise(log_weight: np.ndarray) -> Evidence:
     )
 
 
-def log_variance(log_weight: np.ndarray) -> float:
-    """Log of the variance of weights given by their logs."""
-    log_weight = np.asarray(log_weight, np.float64)
-    highest = log_weight.max()
+class Moments(NamedTuple):
+    """Of weights, and of their logs.
+
+    Attributes
+    ----------
+    log_mean, log_variance
+        Logs of the mean and of the variance of the weights.
+    highest, mean, deviation
+        Of the logs that are finite: the greatest, their mean and their standard deviation.
+    """
+
+    log_mean: float
+    log_variance: float
+    highest: float
+    mean: float
+    deviation: float
+
+
+def moments(log_weight: np.ndarray) -> Moments:
+    """Take moments of weights given by their logs, of which some are finite."""
+    finite = log_weight[np.isfinite(log_weight)].astype(np.float64)
+    highest = finite.max()
+    weight = np.exp(finite - highest)
+    mean = weight.sum() / log_weight.size
+    squares = ((weight - mean) ** 2).sum() + (log_weight.size - finite.size) * mean**2
     with np.errstate(divide="ignore"):
-        return float(2 * highest + np.log(np.exp(log_weight - highest).var()))
+        log_variance = np.log(squares / log_weight.size) + 2 * highest
+    return Moments(
+        float(np.log(mean) + highest),
+        float(log_variance),
+        float(highest),
+        float(finite.mean()),
+        float(finite.std()),
+    )
 
 
 def pareto_k(log_weight: np.ndarray) -> float:
