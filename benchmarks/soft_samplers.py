@@ -20,7 +20,7 @@ from benchmarks.text_table import print_table
 __all__ = ["print_dismissals", "print_samplers"]
 
 _TOPOLOGIES = ("10100", "1010100")
-_CHAINS, _DRAWS, _WARMUP = 8, 1_000, 1_000
+_CHAINS, _DRAWS, _WARMUP = 4, 300, 500
 
 
 def _settings(name: str) -> DCC:
