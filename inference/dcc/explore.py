@@ -22,7 +22,6 @@ from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.dcc.utility import exploitation, exploration, utility
-from bdtppl.inference.evidence.estimates import Moments
 from bdtppl.models.topology import Topology, TopologyPrior, neighbours
 
 __all__ = ["State", "explore", "log_joint", "start", "utilities", "within_reach"]
@@ -160,13 +159,13 @@ def _look_at(dcc: DCC, state: State) -> State:
 
 def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
     """Compute the utility of each topology, float64 [m]."""
-    found = Moments(*map(np.array, zip(*(each.moments for each in candidates), strict=True)))
+    log_mean, log_variance, highest, mean, deviation = (
+        np.array(each) for each in zip(*(each.moments for each in candidates), strict=True)
+    )
     return utility(
         np.array([each.visits for each in candidates]),
-        exploitation(found.log_mean, found.log_variance, dcc.kappa),
-        exploration(
-            found.mean, np.maximum(found.deviation, 1e-9), found.highest.max(), dcc.look_ahead
-        ),
+        exploitation(log_mean, log_variance, dcc.kappa),
+        exploration(mean, np.maximum(deviation, 1e-9), highest.max(), dcc.look_ahead),
         delta=dcc.delta,
         optimism=dcc.optimism,
     )

@@ -241,7 +241,8 @@ def sample_layer(
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         found = zip(*workers.map(of_chain, range(chains)), strict=True)
-        return Layer(*(np.stack(each) for each in found), proposals)
+        position, log_target, log_proposal = (np.stack(each) for each in found)
+    return Layer(position, log_target, log_proposal, proposals)
 
 
 @partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
