@@ -1,9 +1,9 @@
 """Any number of chains, of any topologies of a size, in lanes of a compiled function.
 
-On CPUs each thread has one lane, so that no chain waits for another. But where XLA cannot make one
-kernel of a step (see `bdtppl.inference.compiling`) it has some, which share what handing on from
-kernel to kernel costs. A lane whose chain has made its steps gets the next one. On accelerators all
-chains have lanes at once.
+On CPUs each thread has one lane, so that no chain waits for another. But it has some where XLA
+cannot make one kernel of a step (see `bdtppl.inference.compiling`), to share what handing on from
+kernel to kernel costs, or where chains make a few steps only, to share what a call costs. A lane
+whose chain has made its steps gets the next one. On accelerators all chains have lanes at once.
 
 Chains have random numbers of their own, so it does not matter which lane makes their steps, nor
 beside which others.
@@ -25,7 +25,8 @@ from bdtppl.inference.precision import in_float32
 
 __all__ = ["walk"]
 
-_LANES = 8  # of a thread, where a step is many kernels
+_LANES = 8  # of a thread, if not one
+_FEW_STEPS = 4
 _ROUNDS = 256  # of one call of the compiled function
 
 
@@ -57,7 +58,7 @@ def walk(
     if jax.default_backend() != "cpu":
         run.work(len(seeds))
         return run.chains, run.draws
-    width = 1 if run.is_one_kernel() else _LANES
+    width = 1 if stop - first >= _FEW_STEPS and run.is_one_kernel() else _LANES
     workers = min(os.cpu_count() or 1, -(-len(seeds) // width))
     if workers == 1:
         run.work(width)
