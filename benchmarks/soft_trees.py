@@ -153,6 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.part == "evidence":
             _print_evidence(name, options.iterations)
             continue
+        if options.part in ("nuts", "dismissals") and name not in REGRESSION:
+            print(f"{name} is left out: {options.part} is for {' and '.join(REGRESSION)}\n")
+            continue
         if options.part in _OTHER_PARTS:
             _OTHER_PARTS[options.part](name, options.seeds, options.iterations)
             continue

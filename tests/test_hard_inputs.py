@@ -74,15 +74,15 @@ def test_conditional_laws_by_enumeration():
         log_density = jax.jit(density.log_density)
         values = [log_density(position, shape.paths, 0.15, 1.0, np.array(p)) for p in pairs]
         law = np.exp(values - logsumexp(values))
-        number = np.random.default_rng(0).choice(4, 8_000, p=law)
+        number = np.random.default_rng(0).choice(4, 20_000, p=law)
     # Steps of no length leave the position where it is.
     sampler = NUTS(warmup=1, h_init=0.15, h_final=0.15, max_doublings=1)
-    chains = new_chains(np.broadcast_to(position, (8_000, density.size)), np.array(pairs)[number])
-    still = chains.averaging._replace(log_step_size_avg=np.full(8_000, -np.inf))
-    chains = chains._replace(averaging=still, num_warm=np.ones(8_000, np.int32))
+    chains = new_chains(np.broadcast_to(position, (20_000, density.size)), np.array(pairs)[number])
+    still = chains.averaging._replace(log_step_size_avg=np.full(20_000, -np.inf))
+    chains = chains._replace(averaging=still, num_warm=np.ones(20_000, np.int32))
     _, draws = sampler.draw(KEY, density, shape.paths, chains, 1)
     drawn = draws.inputs[:, 0]
     np.testing.assert_array_equal(draws.position[:, 0], np.float32(chains.position))
     counts = np.bincount(drawn @ [2, 1], minlength=4)
 
-    assert chisquare(counts, 8_000 * law).pvalue > 1e-4
+    assert chisquare(counts, 20_000 * law).pvalue > 1e-4

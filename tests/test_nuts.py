@@ -93,7 +93,7 @@ def test_stages_and_pieces_change_nothing(one_split):
     for num_steps in (10, 240, None):
         chains, steps = SAMPLER.warm_up(KEY, density, paths, chains, num_steps, tell=told.append)
     assert told == sorted(told)
-    assert told[-1] == SAMPLER.warmup
+    assert {10, 250, SAMPLER.warmup} <= set(told)  # where stages end
     assert steps.log_density.shape == (2, 250)
     _, some = SAMPLER.draw(jax.random.key(1), density, paths, chains, 130)
     np.testing.assert_array_equal(some.position, draws.position[:2, :130])

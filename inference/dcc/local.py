@@ -111,7 +111,7 @@ def begin(
         return [Explored(topology, since, *nothing) for topology in topologies]
     sampler = replace(dcc.nuts, warmup=max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT))
     last = _last_steps(sampler, dcc.num_draws)
-    with ThreadPoolExecutor(1) as aside:
+    with ThreadPoolExecutor(1) as aside:  # weighing is compiled while chains warm up
         nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
         compiled = aside.submit(in_float64(_weigh), dcc, rng_key, topologies[0], nowhere)
         _, draws = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
