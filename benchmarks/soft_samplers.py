@@ -1,4 +1,4 @@
-"""How DCC-Tree's parts do on a set: NUTS beside NumPyro's, and what the pilot dismisses."""
+"""Our no-U-turn sampler beside NumPyro's, on the posterior given a topology."""
 
 import time
 from typing import Any
@@ -8,32 +8,16 @@ import numpy as np
 from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
-from bdtppl.inference.dcc import local
-from bdtppl.inference.dcc.explore import explore, log_joint, start
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.models.topology import Topology, TopologyPrior
-from benchmarks.soft_sets import AUTHORS, SETTINGS, split
+from bdtppl.models.topology import Topology
+from benchmarks.soft_sets import problem
 from benchmarks.text_table import print_table
 
-__all__ = ["print_dismissals", "print_samplers"]
+__all__ = ["print_samplers"]
 
 _TOPOLOGIES = ("10100", "1010100")
 _CHAINS, _DRAWS, _WARMUP = 4, 300, 500
-
-
-def _settings(name: str) -> DCC:
-    """Make the authors' settings for a regression set."""
-    data, setting = split(name), SETTINGS[name]
-    low, high = data.X.min(axis=0), data.X.max(axis=0)
-    return DCC(
-        model=AUTHORS,
-        x=(data.X - low) / (high - low),
-        y=data.y,
-        nuts=NUTS(**setting._asdict()),
-        prior=TopologyPrior(),
-    )
 
 
 def print_samplers(name: str, seeds: int, _: int) -> None:
@@ -43,7 +27,7 @@ def print_samplers(name: str, seeds: int, _: int) -> None:
     warm-up, with a diagonal mass matrix and the same target acceptance. A chain has its own
     effective draws, which are added up: so modes that chains do not leave do not matter.
     """
-    dcc, table = _settings(name), []
+    dcc, table = problem(name), []
     for code in _TOPOLOGIES:
         topology = Topology(code)
         rates = [_rates(dcc, topology, seed) for seed in range(seeds)]
@@ -99,28 +83,3 @@ class _Watch:
 def _effective(values: np.ndarray) -> float:
     """Add up the effective draws of chains [chain, draw]."""
     return sum(diagnose({"value": chain[None]})["value"].ess for chain in np.asarray(values))
-
-
-def print_dismissals(name: str, seeds: int, iterations: int) -> None:
-    """Burn in, and visit, topologies that were left after the pilot; print what they really hold.
-
-    A dismissal is false where the topology holds the least share, or more, of the weight.
-    """
-    dcc, table = _settings(name), []
-    num_left = num_false = 0
-    for seed in range(seeds):
-        state = explore(dcc, start(dcc, jax.random.key(seed)), iterations)
-        left = [each for each in state.explored.values() if each.is_left]
-        rest = [log_joint(each, dcc.prior) for each in state.explored.values() if not each.is_left]
-        for each in left:
-            burnt_in = local.burn_in(dcc, state.rng_key, [each])
-            found = local.visit(dcc, state.rng_key, burnt_in[0])
-            own = log_joint(found, dcc.prior)
-            share = float(np.exp(own - np.logaddexp.reduce([own, *rest])))
-            num_left, num_false = num_left + 1, num_false + (share >= dcc.least_share)
-            of_pilot, in_full = each.evidence.log_evidence, found.evidence.log_evidence
-            code = each.topology.code
-            table.append([code, str(seed), f"{of_pilot:.2f}", f"{in_full:.2f}", f"{share:.1e}"])
-    headings = ["topology", "seed", "log evidence, pilot", "in full", "probability"]
-    print_table(f"Left after the pilot on {name}, {iterations} iterations", headings, table)
-    print(f"{num_left} left, {num_false} of them should not have been ({dcc.least_share:g})\n")

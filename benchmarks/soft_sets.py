@@ -9,9 +9,12 @@ import numpy as np
 from sklearn.datasets import load_iris, load_wine
 
 from bdtppl.datasets import load
+from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.models.soft_tree import SoftRegression
+from bdtppl.models.topology import TopologyPrior
 
-__all__ = ["AUTHORS", "NAMES", "REGRESSION", "SETTINGS", "Split", "agreement", "split"]
+__all__ = ["AUTHORS", "NAMES", "REGRESSION", "SETTINGS", "Split", "agreement", "problem", "split"]
 
 NAMES = ("wu", "cgm", "bcw", "iris", "wine", "raisin")
 REGRESSION = ("wu", "cgm")
@@ -87,6 +90,19 @@ def _rows(dataset: str) -> dict[str, list[int]]:
             if row["dataset"] == dataset:
                 found[row["part"]].append((int(row["position"]), int(row["row"])))
     return {part: [row for _, row in sorted(rows)] for part, rows in found.items()}
+
+
+def problem(name: str) -> DCC:
+    """Make the authors' settings for a regression set, with its rows."""
+    data, setting = split(name), SETTINGS[name]
+    low, high = data.X.min(axis=0), data.X.max(axis=0)
+    return DCC(
+        model=AUTHORS,
+        x=(data.X - low) / (high - low),
+        y=data.y,
+        nuts=NUTS(**setting._asdict()),
+        prior=TopologyPrior(),
+    )
 
 
 def agreement(model: Any, predicted: np.ndarray, y: np.ndarray) -> float:

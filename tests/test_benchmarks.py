@@ -17,6 +17,7 @@ from benchmarks import (
     greedy_modal,
     metropolis,
     problems,
+    soft_dismissals,
     soft_rivals,
     soft_samplers,
     soft_sets,
@@ -105,7 +106,7 @@ def test_amortised_divisions_have_the_papers_sizes():
 def small_wu(monkeypatch):
     """WU with few rows and short runs, in the benchmarks of soft trees."""
     data = soft_sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
-    for module in (soft_rivals, soft_samplers):
+    for module in (soft_rivals, soft_sets):
         monkeypatch.setattr(module, "split", lambda name: data)
     monkeypatch.setitem(soft_sets.SETTINGS, "wu", soft_sets.Setting(0.3, 0.1, 60))
     monkeypatch.setattr(soft_samplers, "_DRAWS", 60)
@@ -122,7 +123,7 @@ def test_soft_benchmark_compares_samplers(small_wu, capsys):
 
 @pytest.mark.slow
 def test_soft_benchmark_counts_dismissals(small_wu, capsys):
-    soft_samplers.print_dismissals("wu", 1, 1)
+    soft_dismissals.print_dismissals("wu", 1, 1)
     assert "of them should not have been" in capsys.readouterr().out
 
 
