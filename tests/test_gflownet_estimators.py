@@ -90,8 +90,8 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
     whole = GFlowNetTreeClassifier(**options).fit(X, LABELS)
     folder = tmp_path / "training"
 
-    def interrupted(checkpoint, training, write=Checkpoint.write):
-        write(checkpoint, training)
+    def interrupted(checkpoint, arrays, write=Checkpoint.write):
+        write(checkpoint, arrays)
         raise KeyboardInterrupt
 
     broken = GFlowNetTreeClassifier(**options, checkpoint=folder)
@@ -107,7 +107,7 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
         np.testing.assert_array_equal(resumed.history_[name], values)
     np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
     assert not np.array_equal(other.predict_proba(X), whole.predict_proba(X))
-    with pytest.raises(ValueError, match="is of other rows or targets"):
+    with pytest.raises(ValueError, match="is of other rows, targets or settings"):
         resumed.fit(X[::-1], LABELS)
 
 

@@ -19,6 +19,7 @@ from bdtppl import (
     plot_predictive,
     plot_topologies,
 )
+from bdtppl.inference.dcc import local
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 
 pytestmark = pytest.mark.filterwarnings("ignore:The chains disagree")  # they are short
@@ -68,6 +69,34 @@ def test_regression_finds_the_split(regressor):
     assert (low < regressor.predict(NEW)).all()
     assert (regressor.predict(NEW) < high).all()
     assert regressor.predict_draws(NEW).shape == (*regressor.posterior_.topology.shape, 2)
+
+
+def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    options = DCC | {"iterations": 3, "checkpoint": tmp_path / "walk"}
+    whole = DCCTreeRegressor(**(DCC | {"iterations": 3})).fit(X, Y)
+    visits = 0
+
+    def interrupted(*args, visit=local.visit):
+        nonlocal visits
+        visits += 1
+        if visits == 3:
+            raise KeyboardInterrupt
+        return visit(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "visit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            DCCTreeRegressor(**options).fit(X, Y)
+        visits = 3
+        # The seed is that of the walk; another one is what the twin would start from.
+        resumed = DCCTreeRegressor(**(options | {"random_state": 1})).fit(X, Y)
+    assert visits == 4  # the last one alone
+    np.testing.assert_array_equal(resumed.predict(NEW), whole.predict(NEW))
+    other = DCCTreeRegressor(**(DCC | {"iterations": 3, "random_state": 1})).fit(X, Y)
+    assert not np.array_equal(other.predict(NEW), whole.predict(NEW))
+    for change, rows in (({}, X[::-1]), ({"h_final": 0.02}, X)):
+        with pytest.raises(ValueError, match="is of other rows, targets or settings"):
+            DCCTreeRegressor(**(options | change)).fit(rows, Y)
 
 
 def test_evidence_adds_up(regressor):

@@ -1,11 +1,14 @@
 """Soft decision trees by DCC-Tree: divide, conquer, combine."""
 
+import time
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
+from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.soft import (
     CLASSES,
     FITTED,
@@ -16,8 +19,9 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
+from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
-from bdtppl.inference.dcc.explore import explore, start
+from bdtppl.inference.dcc.explore import State, explore, start
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import EvidenceMethod
@@ -29,6 +33,8 @@ from bdtppl.models.topology import TopologyPrior
 from bdtppl.progress import counting
 
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
+
+_KEPT_EVERY = 60.0  # seconds between checkpoints
 
 _PARAMETERS = f"""
 
@@ -54,6 +60,10 @@ _PARAMETERS = f"""
     evidence
         "lais" for layered importance sampling, "smc" for tempered sequential Monte Carlo, or "auto"
         for the second where the weights of the first are too uneven.
+    checkpoint
+        Folder that keeps the walk, once a minute and when it ends or is interrupted. A fit that finds one there
+        goes on from it, to the result that it would have come to without a break; with more
+        ``iterations`` it makes the further ones.
     patience
         Stop before ``iterations`` where the topologies that became active in the last so many steps
         together hold less than a thousandth of the weight; None for no such stop.
@@ -111,6 +121,7 @@ class _DCCTree(SoftTreeEstimator):
     max_splits: int | None
     with_leaf: bool
     patience: int | None
+    checkpoint: Any
     progress: bool
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
@@ -129,16 +140,7 @@ class _DCCTree(SoftTreeEstimator):
             max_splits=self.max_splits,
             with_leaf=self.with_leaf,
         )
-        seed = self._draw_seed()
-        state = start(dcc, jax.random.key(seed))
-        with counting("iterations", shown=self.progress) as report:
-            state = explore(
-                dcc,
-                state,
-                self.iterations,
-                patience=self.patience,
-                tell=lambda state: report and report(len(state.visited)),
-            )
+        seed, state = self._walk(dcc)
         self.num_iterations_ = len(state.visited)
         self.components_ = combine(dcc, state, evidence=self.evidence)
         self.diagnostics_ = {
@@ -157,6 +159,40 @@ class _DCCTree(SoftTreeEstimator):
         )
         self._restore(posterior, {"seed": seed})
         return self
+
+    def _walk(self, dcc: DCC) -> tuple[int, State]:
+        """Walk over topologies, from the checkpoint on if there is one; the run's seed, and all."""
+        seed, folder, found = self._draw_seed(), None, None
+        if self.checkpoint is not None:
+            settings = repr(replace(dcc, x=None, y=None))
+            folder = Checkpoint(self.checkpoint, (dcc.x, dcc.y), settings)
+            found = folder.read()
+        if found is None:
+            state = start(dcc, jax.random.key(seed))
+        else:
+            seed, state = int(found["seed"]), from_arrays(dcc, found)
+        kept = time.monotonic()
+
+        def keep() -> None:
+            if folder is not None:
+                folder.write({"seed": seed, **to_arrays(state)})
+
+        def tell(reached: State) -> None:
+            nonlocal state, kept
+            state = reached
+            if time.monotonic() - kept >= _KEPT_EVERY:
+                keep()
+                kept = time.monotonic()
+            if report is not None:
+                report(len(state.visited))
+
+        remaining = max(self.iterations - len(state.visited), 0)
+        with counting("iterations", shown=self.progress) as report:
+            try:
+                explore(dcc, state, remaining, patience=self.patience, tell=tell)
+            finally:  # be it that somebody interrupts it
+                keep()
+        return seed, state
 
     @property
     def log_evidence_(self) -> float:
@@ -245,6 +281,7 @@ class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):
         max_splits: int | None = None,
         with_leaf: bool = True,
         patience: int | None = None,
+        checkpoint: Any = None,
         routing: Literal["soft", "hard"] | float = "soft",
         drop_first: bool = False,
         random_state: Any = None,
@@ -265,6 +302,7 @@ class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):
         self.max_splits = max_splits
         self.with_leaf = with_leaf
         self.patience = patience
+        self.checkpoint = checkpoint
         self.routing = routing
         self.drop_first = drop_first
         self.random_state = random_state
@@ -311,6 +349,7 @@ class DCCTreeClassifier(SoftClasses, ClassifierMixin, _DCCTree):
         max_splits: int | None = None,
         with_leaf: bool = True,
         patience: int | None = None,
+        checkpoint: Any = None,
         routing: Literal["soft", "hard"] | float = "soft",
         votes: Votes = "probability",
         classes: Any = None,
@@ -333,6 +372,7 @@ class DCCTreeClassifier(SoftClasses, ClassifierMixin, _DCCTree):
         self.max_splits = max_splits
         self.with_leaf = with_leaf
         self.patience = patience
+        self.checkpoint = checkpoint
         self.routing = routing
         self.votes = votes
         self.classes = classes

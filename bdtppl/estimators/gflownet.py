@@ -1,17 +1,19 @@
 """Decision trees drawn by a policy that was trained to: generative flow networks."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves
-from bdtppl.estimators.checkpoints import Checkpoint, Training
+from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.gflownet import grammar_training, training
+from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.gflownet.ensembles import Ensemble, reweighted
 from bdtppl.inference.gflownet.methods import (
     Method,
@@ -133,6 +135,40 @@ _PARAMETERS = """
 """
 
 
+class _Training(NamedTuple):
+    """Where a training stands.
+
+    Attributes
+    ----------
+    seed
+        Seed of the fit.
+    state
+        State of the method: a pytree of arrays.
+    history
+        What each step reported so far, arrays [steps] by name.
+    """
+
+    seed: int
+    state: Any
+    history: dict[str, np.ndarray]
+
+    @classmethod
+    def of_arrays(cls, start: Any, arrays: Mapping[str, np.ndarray]) -> "_Training":
+        """Read what `to_arrays` gave; ``start`` is where training of the problem starts."""
+        state, history = (_under(name, arrays) for name in ("state/", "history/"))
+        return cls(int(arrays["seed"]), from_arrays(start, state), history)
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Name the arrays."""
+        parts = {"state/": to_arrays(self.state), "history/": self.history}
+        named = {prefix + name: a for prefix, part in parts.items() for name, a in part.items()}
+        return {"seed": self.seed, **named}
+
+
+def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+
 class _GFlowNetTree(WeightedTrees):
     """What classification and regression share."""
 
@@ -210,23 +246,23 @@ class _GFlowNetTree(WeightedTrees):
         settings = training.Settings() if settings is None else settings
         return by_construction(target, replace(settings, num_steps=steps, balance=self.method))
 
-    def _train(self, method: Method, target: Target) -> Training:
+    def _train(self, method: Method, target: Target) -> _Training:
         """Train, from the checkpoint on if there is one, and keep it after each round."""
         seed, folder, found = self._draw_seed(), None, None
         start = method.start(_key(seed, "start"))
         if self.checkpoint is not None:
             folder = Checkpoint(self.checkpoint, (target.design.matrix, target.y))
-            found = folder.read(start)
-        kept = Training(seed, start, {}) if found is None else found
+            found = folder.read()
+        kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)
         exact = None if self.tolerance is None else _exact_draws(target, _key(seed, "exact"))
 
         def keep(state, report):
             nonlocal kept
             new = {name: np.asarray(a, float) for name, a in report._asdict().items()}
             history = {name: np.append(kept.history.get(name, []), a) for name, a in new.items()}
-            kept = Training(kept.seed, state, history)
+            kept = _Training(kept.seed, state, history)
             if folder is not None:
-                folder.write(kept)
+                folder.write(kept.to_arrays())
             if self.tolerance is None:
                 return False
             key = jax.random.fold_in(_key(kept.seed, "distance"), method.steps(state))

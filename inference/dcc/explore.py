@@ -112,6 +112,8 @@ def _activate(dcc: DCC, state: State) -> State:
     explored |= {each.topology: each for each in begun}
     if dcc.pilot and new:
         reached = within_reach(dcc, explored, dcc.least_share)
+        left = [m for m in new if m not in reached]
+        explored |= {m: replace(explored[m], chains=None, draws=None) for m in left}
         new = [m for m in new if m in reached]
     burnt_in = _for_each_size(
         lambda m: local.burn_in(dcc, state.rng_key, [explored[each] for each in m]), new

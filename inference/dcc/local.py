@@ -6,7 +6,9 @@ wherever chains have got to, but where they missed the main mode it is almost su
 a topology is left after the pilot only if the estimate, three standard errors and some nats for
 what may have been missed do not reach the least share of the weight. In the second stage new chains
 from the prior warm up in full. As soon as splits are sharp, those in modes of negligible mass go
-where another chain is; where these are most of the chains, they first begin again.
+where another chain is, be it one of the pilot; where these are most of the chains, they first begin
+again with another pilot. Pilots are to find modes, so their splits are soft at first: sharp ones
+hardly move across rows.
 
 References
 ----------
@@ -68,7 +70,8 @@ class Explored:
         float [C, V N, M]; log weights of all pseudo-samples. A weighted draw has the log of its M
         weights' mean.
     chains, draws
-        Where its chains are, and what they have drawn; None if it was left after the pilot.
+        Where its chains are, and what they have drawn, in the pilot before they are burnt in; None
+        if it was left after the pilot.
     visits
         V; 0 after burn-in. The pilot is no visit, its weights give way to those of the first one.
     num_restarts
@@ -109,18 +112,19 @@ def begin(
         size = dcc.density(topologies[0].num_splits).size
         nothing = np.zeros((dcc.num_chains, 0, size)), np.zeros((dcc.num_chains, 0, 1))
         return [Explored(topology, since, *nothing) for topology in topologies]
-    sampler = replace(dcc.nuts, warmup=max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT))
+    sampler = _searching(dcc)
     last = _last_steps(sampler, dcc.num_draws)
     with ThreadPoolExecutor(1) as aside:  # weighing is compiled while chains warm up
         nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
         compiled = aside.submit(in_float64(_weigh), dcc, rng_key, topologies[0], nowhere)
-        _, draws = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
+        pilot = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
         compiled.result()
     found = []
     for place, topology in enumerate(topologies):
-        key = _key(rng_key, topology, _PILOT)
-        weighed = _weigh(dcc, key, topology, draws.position[place][:, -last:])
-        found.append(Explored(topology, since, *weighed))
+        chains, draws = jax.tree.map(lambda a, i=place: a[i], pilot)
+        draws = jax.tree.map(lambda a: a[:, -last:], draws)
+        weighed = _weigh(dcc, _key(rng_key, topology, _PILOT), topology, draws.position)
+        found.append(Explored(topology, since, *weighed, chains, draws))
     return found
 
 
@@ -132,16 +136,21 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
     """
     topologies = [each.topology for each in group]
     annealing = _annealing(dcc)
-    chains, draws = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN, annealing)
+    annealed = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN, annealing)
     found = [
-        _restart(dcc, rng_key, topology, *jax.tree.map(lambda a, i=i: a[i], (chains, draws)))
-        for i, topology in enumerate(topologies)
+        _settle(dcc, rng_key, each, *jax.tree.map(lambda a, i=i: a[i], annealed))
+        for i, each in enumerate(group)
     ]
     chains = jax.tree.map(lambda *each: np.stack(each), *(chains for chains, _ in found))
     if annealing < dcc.nuts.warmup:
         chains, _ = dcc.nuts.warm_up(*_sites(dcc, rng_key, topologies, _BURN_IN), chains)
     return [
-        replace(each, chains=jax.tree.map(lambda a, i=i: a[i], chains), num_restarts=found[i][1])
+        replace(
+            each,
+            chains=jax.tree.map(lambda a, i=i: a[i], chains),
+            draws=None,
+            num_restarts=found[i][1],
+        )
         for i, each in enumerate(group)
     ]
 
@@ -216,28 +225,41 @@ def _warm_up(
     return sampler.warm_up(*sites, sampler.start(*sites, dcc.num_chains), num_steps)
 
 
-def _restart(
-    dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: Draws
+def _settle(
+    dcc: DCC, rng_key: jax.Array, pilot: Explored, chains: Chains, draws: Draws
 ) -> tuple[Chains, int]:
     """Begin stuck chains again, and put those that stay stuck where others are.
 
     Returns the chains, and how many have begun again.
     """
-    density, annealing = dcc.density(topology.num_splits), _annealing(dcc)
-    masses = _log_masses(dcc, draws)
-    num_restarts = 0
+    topology, density = pilot.topology, dcc.density(pilot.topology.num_splits)
+    masses, others = _log_masses(draws, dcc.num_draws), np.zeros(0)
+    if pilot.draws is not None:
+        others = _log_masses(pilot.draws, dcc.num_draws)
+    sampler, num_warm, num_restarts = _searching(dcc), chains.num_warm, 0
     for attempt in range(dcc.restarts):
-        is_stuck = stuck(masses)
+        is_stuck = stuck(np.concatenate([masses, others]))[: len(masses)]
         if is_stuck.mean() <= _MOST_STUCK:
             break
         key = jax.random.fold_in(_key(rng_key, topology, _RESTART), attempt)
-        again = dcc.nuts.start(key, density, topology.paths, int(is_stuck.sum()))
-        again, draws = dcc.nuts.warm_up(key, density, topology.paths, again, annealing)
+        again = sampler.start(key, density, topology.paths, int(is_stuck.sum()))
+        again, draws = sampler.warm_up(key, density, topology.paths, again)
         chains = jax.tree.map(partial(_replaced, is_stuck), chains, again)
-        masses[is_stuck] = _log_masses(dcc, draws)
+        masses[is_stuck] = _log_masses(draws, _last_steps(sampler, dcc.num_draws))
         num_restarts += int(is_stuck.sum())
     rng = np.random.default_rng(np.asarray(jax.random.key_data(_key(rng_key, topology, _COPIES))))
-    return chains.restarted(rng, stuck(masses)), num_restarts
+    every = chains
+    if pilot.chains is not None:
+        every = jax.tree.map(lambda *a: np.concatenate(a), chains, pilot.chains)
+    every = every.restarted(rng, stuck(np.concatenate([masses, others])))
+    settled = jax.tree.map(lambda a: a[: len(masses)], every)
+    return settled._replace(num_warm=num_warm), num_restarts
+
+
+def _searching(dcc: DCC) -> NUTS:
+    """Make the sampler of chains that are to find modes."""
+    warmup = max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT) if dcc.pilot else dcc.nuts.warmup
+    return replace(dcc.nuts, warmup=warmup, h_init=max(dcc.nuts.h_init, dcc.h_search))
 
 
 def _annealing(dcc: DCC) -> int:
@@ -246,9 +268,9 @@ def _annealing(dcc: DCC) -> int:
     return min(int(np.argmax(is_sharp)) + dcc.num_draws, dcc.nuts.warmup)
 
 
-def _log_masses(dcc: DCC, draws: Draws) -> np.ndarray:
+def _log_masses(draws: Draws, num_draws: int) -> np.ndarray:
     """Log masses of the modes that chains are in, [C], by the last draws."""
-    last = slice(-dcc.num_draws, None)
+    last = slice(-num_draws, None)
     return log_masses(draws.position[:, last], draws.log_density[:, last])
 
 

@@ -47,6 +47,9 @@ class DCC:
         Steps of the first stage of burn-in, as a share of warm-up; 0 for none.
     least_share
         A topology is left after the pilot if it cannot reach this share of the weight.
+    h_search
+        Sharpness at the first step of pilots, and of chains that begin again, if it is softer than
+        the sampler's: splits that are sharp from the first hardly move across rows.
     restarts
         How often stuck chains begin again where more than three quarters of the chains are.
     """
@@ -72,6 +75,7 @@ class DCC:
     with_leaf: bool = True
     pilot: float = 0.125
     least_share: float = 1e-3
+    h_search: float = 0.5
     restarts: int = 1
 
     def __post_init__(self):
@@ -93,6 +97,7 @@ class DCC:
             ("optimism", 0, np.inf),
             ("pilot", 0, 1),
             ("least_share", 0, 1),
+            ("h_search", 0, np.inf),
         ):
             value = getattr(self, name)
             if not least <= value <= most:
