@@ -128,9 +128,11 @@ def test_soft_benchmark_counts_dismissals(small_wu, capsys):
 
 
 @pytest.mark.slow
-def test_soft_benchmark_prints_rows_of_hard_trees(small_wu, monkeypatch, capsys):
+def test_soft_benchmark_prints_rows_of_others(small_wu, monkeypatch, capsys):
     monkeypatch.setitem(soft_rivals._LENGTH, "warmup", 200)
+    for name, value in (("warmup", 60), ("burn_in", 10), ("draws", 30)):
+        monkeypatch.setitem(soft_rivals._OF_JUMPS, name, value)
     soft_rivals.print_rivals("wu", 1, 0)
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[0] for row in printed[3:5]] == ["CGM", "WU"]
-    assert [row[-1] for row in printed[3:5]] == ["0.112", "0.073"]
+    assert [row[0] for row in printed[3:7]] == ["CGM", "WU", "HMC-DF", "HMC-DFI"]
+    assert [row[6] for row in printed[3:7]] == ["0.112", "0.073", "0.059", "0.06"]
