@@ -23,9 +23,11 @@ def print_dismissals(name: str, seeds: int, iterations: int) -> None:
         left = [each for each in state.explored.values() if each.is_left]
         rest = [log_joint(each, dcc.prior) for each in state.explored.values() if not each.is_left]
         for each in left:
-            burnt_in = local.burn_in(dcc, state.rng_key, [each])
-            found = local.visit(dcc, state.rng_key, burnt_in[0])
-            own = log_joint(found, dcc.prior)
+            # The same keys give the same pilot, whose chains have been thrown away.
+            begun = local.begin(dcc, state.rng_key, [each.topology], since=each.since)
+            (burnt_in,) = local.burn_in(dcc, state.rng_key, begun)
+            found = local.visit(dcc, state.rng_key, burnt_in)
+            own = max(log_joint(each, dcc.prior), log_joint(found, dcc.prior))
             share = float(np.exp(own - np.logaddexp.reduce([own, *rest])))
             num_left, num_false = num_left + 1, num_false + (share >= dcc.least_share)
             of_pilot, in_full = each.evidence.log_evidence, found.evidence.log_evidence

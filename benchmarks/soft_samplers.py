@@ -4,7 +4,9 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
@@ -47,23 +49,38 @@ def _rates(dcc: DCC, topology: Topology, seed: int) -> tuple[np.ndarray, np.ndar
     chains, _ = dcc.nuts.warm_up(keys[0], density, paths, chains)
     watch = _Watch()
     _, draws = dcc.nuts.draw(keys[1], density, paths, chains, _DRAWS)
-    ours = _effective(draws.log_density) / watch.passed()
+    passed = watch.passed()
+    ours = _effective(draws.log_density) / passed
 
     kernel = NumPyroNUTS(density.model, target_accept_prob=dcc.nuts.target_acceptance)
-    options: dict[str, Any] = {"num_warmup": _WARMUP, "num_samples": _DRAWS}
     sampler = MCMC(
-        kernel, num_chains=_CHAINS, chain_method="sequential", progress_bar=False, **options
+        kernel,
+        num_warmup=_WARMUP,
+        num_samples=1,
+        num_chains=_CHAINS,
+        chain_method="sequential",
+        progress_bar=False,
     )
     with jax.numpy_rank_promotion("allow"):
         given = paths, density.x, density.y, dcc.nuts.h_final
-        begin = jax.vmap(density.coordinates)(jax.numpy.asarray(chains.position))
+        begin = jax.vmap(density.coordinates)(jnp.asarray(chains.position))
         sampler.warmup(keys[2], *given, init_params=begin)
-        sampler.run(sampler.post_warmup_state.rng_key, *given)  # which compiles it
+        warm = sampler.post_warmup_state
+
+        @jax.jit  # MCMC would compile anew for each chain and call
+        def draw(state: Any) -> jax.Array:
+            def step(state, _):
+                state = kernel.sample(state, given, {})
+                return state, state.potential_energy
+
+            return lax.scan(step, state, length=_DRAWS)[1]
+
+        starts = [jax.tree.map(lambda a, i=i: a[i], warm) for i in range(_CHAINS)]
+        draw(starts[0]).block_until_ready()
         watch = _Watch()
-        sampler.run(sampler.last_state.rng_key, *given, extra_fields=("potential_energy",))
-        energy = sampler.get_extra_fields(group_by_chain=True)["potential_energy"]
-        theirs = _effective(np.asarray(energy)) / watch.passed()
-    return ours, theirs
+        energy = np.stack([np.asarray(draw(start)) for start in starts])
+        passed = watch.passed()
+    return ours, _effective(energy) / passed
 
 
 class _Watch:

@@ -18,6 +18,7 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.evidence.tempered import Tempered
 from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.summaries.diagnostics import log_masses
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import Topology, TopologyPrior, topologies
 
@@ -262,12 +263,36 @@ def test_without_a_pilot_and_without_the_leaf():
     assert [part.probability for part in combine(settings, state)] == [1.0]
 
 
-def test_a_size_without_coordinates():
+def test_topologies_that_were_not_looked_at_keep_what_the_pilot_found():
+    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 1)
+    found = {part.topology: part for part in combine(SETTINGS, state, evidence="smc")}
+    (seen,) = state.visited
+    methods = {m: part.evidence.method for m, part in found.items()}
+    assert len(methods) > 1
+    assert methods == {m: "smc" if m == seen else "lais" for m in methods}
+
+
+def test_chains_are_compared_where_splits_are_sharp(monkeypatch):
+    """Not by their way from the prior, if splits are so from the first step on."""
+    compared = []
+    monkeypatch.setattr(local, "log_masses", lambda x, lp: compared.append(lp) or log_masses(x, lp))
+    settings = replace(SETTINGS, nuts=NUTS(warmup=200, h_init=0.1, h_final=0.1), restarts=0)
+    begun = local.begin(settings, jax.random.key(0), [Topology("100")], since=0)
+    local.burn_in(settings, jax.random.key(0), begun)
+    chains, pilots = compared
+    assert chains.shape == pilots.shape == (4, 12)  # half of the pilot's steps
+    # 5 and 4 nats are many standard deviations of the density of a tree of four parameters.
+    assert abs(np.median(chains) - np.median(pilots)) < 4
+    assert chains.std() < 5
+
+
+@pytest.mark.parametrize("evidence", ["lais", "smc"])
+def test_a_size_without_coordinates(evidence):
     """A classifying leaf has nothing to sample: its evidence is the Dirichlet-multinomial's."""
     labels = np.arange(12) % 3 % 2
     settings = replace(SETTINGS, model=SoftClassification(), y=labels, max_splits=0)
     state = explore(settings, start(settings, jax.random.key(0)), 2)
-    (leaf,) = combine(settings, state, evidence="lais")
+    (leaf,) = combine(settings, state, evidence=evidence)
     exact = betaln(*1 + np.bincount(labels))
     assert leaf.evidence.log_evidence == pytest.approx(exact, abs=1e-5)
     assert leaf.position.shape[-1] == 0

@@ -14,7 +14,7 @@ from bdtppl import (
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.gflownet import grammar_training, methods, training
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DescriptionLength
+from bdtppl.models.priors import DepthDecay, DescriptionLength
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(30, 2))
@@ -107,8 +107,18 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
         np.testing.assert_array_equal(resumed.history_[name], values)
     np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
     assert not np.array_equal(other.predict_proba(X), whole.predict_proba(X))
-    with pytest.raises(ValueError, match="is of other rows, targets or settings"):
-        resumed.fit(X[::-1], LABELS)
+    for change, rows in (({}, X[::-1]), ({"prior": DepthDecay()}, X)):
+        with pytest.raises(ValueError, match="is of other rows, targets or settings"):
+            GFlowNetTreeClassifier(**options, checkpoint=folder).set_params(**change).fit(
+                rows, LABELS
+            )
+
+
+def test_a_training_that_has_ended_is_not_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "_ROUND", 5)
+    options = TINY | {"steps": 20, "tolerance": 1e6, "checkpoint": tmp_path / "training"}
+    for _ in range(2):
+        assert len(GFlowNetTreeClassifier(**options).fit(X, LABELS).history_["loss"]) == 5
 
 
 @pytest.mark.slow

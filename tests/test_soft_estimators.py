@@ -19,6 +19,7 @@ from bdtppl import (
     plot_predictive,
     plot_topologies,
 )
+from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 
@@ -97,6 +98,25 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     for change, rows in (({}, X[::-1]), ({"h_final": 0.02}, X)):
         with pytest.raises(ValueError, match="is of other rows, targets or settings"):
             DCCTreeRegressor(**(options | change)).fit(rows, Y)
+    with pytest.raises(ValueError, match="has 3 iterations; got iterations=2"):
+        DCCTreeRegressor(**(options | {"iterations": 2})).fit(X, Y)
+
+
+def test_a_checkpoint_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    folder = Checkpoint(tmp_path / "walk", (X,), "settings")
+    folder.write({"a": np.arange(3)})
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", lambda file, **_: file.write(b"a part") and 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            folder.write({"a": np.arange(4)})
+    np.testing.assert_array_equal(folder.read()["a"], np.arange(3))
+
+
+def test_summary_says_how_evidence_was_got(regressor):
+    found = regressor.summary()
+    assert found["iterations"] == 2
+    assert all(each["method"] in ("lais", "smc") for each in found["topologies"])
+    assert json.loads(json.dumps(found)) == found
 
 
 def test_evidence_adds_up(regressor):

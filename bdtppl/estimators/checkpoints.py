@@ -2,13 +2,12 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from bdtppl.files import staged
 
 __all__ = ["Checkpoint"]
 
@@ -25,12 +24,13 @@ class Checkpoint:
     problem
         Arrays that tell the problem from others: its rows and targets.
     settings
-        Text that tells the settings from others.
+        What tells the settings from others by its ``repr``.
     """
 
-    def __init__(self, path: str | os.PathLike, problem: Sequence[np.ndarray], settings: str = ""):
+    def __init__(self, path: str | os.PathLike, problem: Sequence[np.ndarray], settings: Any):
         self.folder = Path(path)
-        digest = hashlib.sha256(settings.encode())
+        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
+            digest = hashlib.sha256(repr(settings).encode())
         for array in problem:
             digest.update(np.ascontiguousarray(array).tobytes())
         self.problem = digest.hexdigest()
@@ -56,6 +56,11 @@ class Checkpoint:
         return arrays
 
     def write(self, arrays: Mapping[str, Any]) -> None:
-        """Replace what was written before, as a whole or not at all."""
-        with staged(self.folder) as folder:
-            np.savez(folder / _FILE, problem=self.problem, **arrays)
+        """Replace what was written before; a kill at any moment leaves the one or the other."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self.folder / f".{_FILE}"
+        with unfinished.open("wb") as file:
+            np.savez(file, problem=self.problem, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self.folder / _FILE)

@@ -61,9 +61,9 @@ _PARAMETERS = f"""
         "lais" for layered importance sampling, "smc" for tempered sequential Monte Carlo, or "auto"
         for the second where the weights of the first are too uneven.
     checkpoint
-        Folder that keeps the walk, once a minute and when it ends or is interrupted. A fit that finds one there
-        goes on from it, to the result that it would have come to without a break; with more
-        ``iterations`` it makes the further ones.
+        Folder that keeps the walk, once a minute and when it ends or is interrupted. A fit that
+        finds one there goes on from it, by the seed that the walk began with, to the result that it
+        would have come to without a break; with more ``iterations`` it makes the further ones.
     patience
         Stop before ``iterations`` where the topologies that became active in the last so many steps
         together hold less than a thousandth of the weight; None for no such stop.
@@ -164,7 +164,7 @@ class _DCCTree(SoftTreeEstimator):
         """Walk over topologies, from the checkpoint on if there is one; the run's seed, and all."""
         seed, folder, found = self._draw_seed(), None, None
         if self.checkpoint is not None:
-            settings = repr(replace(dcc, x=None, y=None))
+            settings = replace(dcc, x=None, y=None)
             folder = Checkpoint(self.checkpoint, (dcc.x, dcc.y), settings)
             found = folder.read()
         if found is None:
@@ -186,7 +186,12 @@ class _DCCTree(SoftTreeEstimator):
             if report is not None:
                 report(len(state.visited))
 
-        remaining = max(self.iterations - len(state.visited), 0)
+        remaining = self.iterations - len(state.visited)
+        if remaining < 0:
+            raise ValueError(
+                f"The walk in the checkpoint {str(self.checkpoint)!r} has {len(state.visited)} "
+                f"iterations; got iterations={self.iterations}."
+            )
         with counting("iterations", shown=self.progress) as report:
             try:
                 explore(dcc, state, remaining, patience=self.patience, tell=tell)
@@ -203,6 +208,15 @@ class _DCCTree(SoftTreeEstimator):
     def log_evidence_se_(self) -> float:
         """Standard error of ``log_evidence_``."""
         return self._fitted_posterior().log_evidence_se
+
+    def summary(self) -> dict[str, Any]:
+        """Summarise the fit in plain numbers and words, ready for JSON.
+
+        Topologies are listed by probability, down to a thousandth, with their ``diagnostics_``.
+        """
+        found = super().summary()
+        shown = [each | self.diagnostics_[each["code"]] for each in found["topologies"]]
+        return found | {"topologies": shown, "iterations": self.num_iterations_}
 
 
 def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
@@ -249,15 +263,6 @@ def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, Any]:
         "log_evidence": float(np.logaddexp.reduce(log_joint)),
         "log_evidence_se": float(np.sqrt(np.nansum(np.square(errors)))),
     }
-
-    def summary(self) -> dict[str, Any]:
-        """Summarise the fit in plain numbers and words, ready for JSON.
-
-        Topologies are listed by probability, down to a thousandth, with their ``diagnostics_``.
-        """
-        found = super().summary()
-        shown = [each | self.diagnostics_[each["code"]] for each in found["topologies"]]
-        return found | {"topologies": shown, "iterations": self.num_iterations_}
 
 
 class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):

@@ -251,10 +251,17 @@ class _GFlowNetTree(WeightedTrees):
         seed, folder, found = self._draw_seed(), None, None
         start = method.start(_key(seed, "start"))
         if self.checkpoint is not None:
-            folder = Checkpoint(self.checkpoint, (target.design.matrix, target.y))
+            settings = self.method, self.prior_, self.leaf_, self.constraints_, self.settings
+            folder = Checkpoint(self.checkpoint, (target.design.matrix, target.y), settings)
             found = folder.read()
         kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)
-        exact = None if self.tolerance is None else _exact_draws(target, _key(seed, "exact"))
+        exact = None if self.tolerance is None else _exact_draws(target, _key(kept.seed, "exact"))
+
+        def is_near(state) -> bool:
+            if self.tolerance is None:
+                return False
+            key = jax.random.fold_in(_key(kept.seed, "distance"), method.steps(state))
+            return distance(method, key, state, exact) < self.tolerance
 
         def keep(state, report):
             nonlocal kept
@@ -263,11 +270,10 @@ class _GFlowNetTree(WeightedTrees):
             kept = _Training(kept.seed, state, history)
             if folder is not None:
                 folder.write(kept.to_arrays())
-            if self.tolerance is None:
-                return False
-            key = jax.random.fold_in(_key(kept.seed, "distance"), method.steps(state))
-            return distance(method, key, state, exact) < self.tolerance
+            return is_near(state)
 
+        if found is not None and is_near(kept.state):
+            return kept
         with counting("steps", shown=self.progress) as report:
             train(
                 method,

@@ -89,9 +89,9 @@ def combine(
     dcc, state
         What was run.
     evidence
-        "lais", "smc" for all topologies that were not left after the pilot, or "auto": SMC where
-        importance weights are too uneven and the topology may hold ``smc_share`` of the weight.
-        Draws are then its particles.
+        "lais", "smc" for all topologies that were looked at, or "auto": SMC where importance
+        weights are too uneven and the topology may hold ``smc_share`` of the weight. Draws are then
+        its particles.
     smc_share
         In [0, 1].
     smc
@@ -107,8 +107,11 @@ def combine(
     matters = within_reach(dcc, state.explored, smc_share)
 
     def estimate(each: Explored) -> tuple[Evidence, np.ndarray, np.ndarray]:
-        if each.is_left:
-            return each.evidence._replace(reason="left after the pilot"), *_layered(each)
+        if not each.visits:
+            reason = "left after the pilot" if each.is_left else "of the pilot: not looked at yet"
+            return each.evidence._replace(reason=reason), *_layered(each)
+        if not each.position.shape[-1]:
+            return each.evidence._replace(reason="exact: no parameters"), *_layered(each)
         if evidence == "auto" and each.topology not in matters:
             reason = f"it cannot hold {smc_share:g} of the weight"
             return each.evidence._replace(reason=reason), *_layered(each)

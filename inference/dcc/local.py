@@ -132,7 +132,7 @@ def begin(
 def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
     """Warm up the chains of topologies of one size, side by side, and restart stuck ones.
 
-    Chains are compared as soon as splits are as sharp as those of draws.
+    Chains are compared early in the last window of warm-up, where splits are as sharp as for draws.
     """
     topologies = [each.topology for each in group]
     annealing = _annealing(dcc)
@@ -233,9 +233,9 @@ def _settle(
     Returns the chains, and how many have begun again.
     """
     topology, density = pilot.topology, dcc.density(pilot.topology.num_splits)
-    masses, others = _log_masses(draws, dcc.num_draws), np.zeros(0)
+    masses, others = _log_masses(dcc, draws), np.zeros(0)
     if pilot.draws is not None:
-        others = _log_masses(pilot.draws, dcc.num_draws)
+        others = _log_masses(dcc, pilot.draws)
     sampler, num_warm, num_restarts = _searching(dcc), chains.num_warm, 0
     for attempt in range(dcc.restarts):
         is_stuck = stuck(np.concatenate([masses, others]))[: len(masses)]
@@ -245,7 +245,7 @@ def _settle(
         again = sampler.start(key, density, topology.paths, int(is_stuck.sum()))
         again, draws = sampler.warm_up(key, density, topology.paths, again)
         chains = jax.tree.map(partial(_replaced, is_stuck), chains, again)
-        masses[is_stuck] = _log_masses(draws, _last_steps(sampler, dcc.num_draws))
+        masses[is_stuck] = _log_masses(dcc, draws)
         num_restarts += int(is_stuck.sum())
     rng = np.random.default_rng(np.asarray(jax.random.key_data(_key(rng_key, topology, _COPIES))))
     every = chains
@@ -263,14 +263,15 @@ def _searching(dcc: DCC) -> NUTS:
 
 
 def _annealing(dcc: DCC) -> int:
-    """Count the steps of warm-up until splits are sharp, and some more to compare chains by."""
-    is_sharp = np.isclose(dcc.nuts.sharpness, dcc.nuts.h_final, rtol=1e-9)
-    return min(int(np.argmax(is_sharp)) + dcc.num_draws, dcc.nuts.warmup)
+    """Count the steps of warm-up until its last window, and some more to compare chains by."""
+    return min(dcc.nuts.last_window + dcc.num_draws, dcc.nuts.warmup)
 
 
-def _log_masses(draws: Draws, num_draws: int) -> np.ndarray:
-    """Log masses of the modes that chains are in, [C], by the last draws."""
-    last = slice(-num_draws, None)
+def _log_masses(dcc: DCC, draws: Draws) -> np.ndarray:
+    """Log masses of the modes that chains are in, [C], by as many last draws for all."""
+    last = slice(
+        -min(_last_steps(each, dcc.num_draws) for each in (dcc.nuts, _searching(dcc))), None
+    )
     return log_masses(draws.position[:, last], draws.log_density[:, last])
 
 

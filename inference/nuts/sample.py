@@ -117,12 +117,12 @@ class NUTS:
     @cached_property
     def sharpness(self) -> np.ndarray:
         """Sharpness of each step of warm-up, float64 [warmup]."""
-        turns = self._last_window
+        turns = self.last_window
         progress = np.minimum(np.arange(self.warmup) / turns, 1.0) if turns else np.ones(1)
         return self.h_init * (1 - progress) + self.h_final * progress
 
     @cached_property
-    def _last_window(self) -> int:
+    def last_window(self) -> int:
         """Where the last window of warm-up begins, or half of it is over if there is none."""
         slow = np.flatnonzero(self._kinds != Kind.STEP_SIZE)
         ends = np.flatnonzero(self._kinds == Kind.WINDOW_END)
@@ -275,7 +275,7 @@ class NUTS:
         if rng_key.shape != lead[:-1]:
             raise ValueError(f"rng_key must have shape {lead[:-1]}; got {rng_key.shape}.")
         length = padded_size(max(self.warmup + 1, _LEAST_ROOM))
-        early = np.full(self._last_window, min(self.early_doublings, self.max_doublings))
+        early = np.full(self.last_window, min(self.early_doublings, self.max_doublings))
         shared = Steps(
             jax.device_put(as_float32(density)),
             _lengthened(self._kinds, length, Kind.DRAW),
