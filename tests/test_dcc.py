@@ -226,10 +226,9 @@ def test_topologies_out_of_reach_are_left_after_the_pilot():
 
 @pytest.mark.slow
 def test_pilots_find_modes_that_sharp_splits_miss():
-    """CGM: the generating topology, and the other one with the same partition, by their evidence.
+    """CGM and the topology that generates it, whose mode Cochrane et al.'s chains missed.
 
-    By symmetry they have about the same. Cochrane et al.'s chains missed the first's mode; those
-    whose splits are sharp from the first, as in their Table 5, miss both.
+    Splits that are sharp from the first, as in their Table 5, miss it by hundreds of nats.
     """
     X, y = make_cgm(random_state=0)
     settings = replace(
@@ -242,17 +241,14 @@ def test_pilots_find_modes_that_sharp_splits_miss():
         num_draws=100,
         max_splits=None,
     )
-    both = [Topology("110100100"), Topology("111000100")]
 
-    def pilots(settings):
-        found = local.begin(settings, jax.random.key(0), both, since=0)
-        return [each.evidence for each in found]
+    def evidence(settings):
+        generating = [Topology("110100100")]
+        (found,) = local.begin(settings, jax.random.key(0), generating, since=0)
+        return found.evidence.log_evidence
 
-    one, other = pilots(settings)
-    error = np.hypot(one.standard_error, other.standard_error)
-    assert abs(one.log_evidence - other.log_evidence) < max(4.5 * error, 1.0)
-    sharp = pilots(replace(settings, h_search=0.0))
-    assert max(each.log_evidence for each in sharp) < one.log_evidence - 100
+    sharp = replace(settings, h_search=0.0)
+    assert evidence(settings) > evidence(sharp) + 100
 
 
 def test_without_a_pilot_and_without_the_leaf():

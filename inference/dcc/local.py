@@ -6,9 +6,10 @@ wherever chains have got to, but where they missed the main mode it is almost su
 a topology is left after the pilot only if the estimate, three standard errors and some nats for
 what may have been missed do not reach the least share of the weight. In the second stage new chains
 from the prior warm up in full. As soon as splits are sharp, those in modes of negligible mass go
-where another chain is, be it one of the pilot; where these are most of the chains, they first begin
-again with another pilot. Pilots are to find modes, so their splits are soft at first: sharp ones
-hardly move across rows.
+where another chain is, be it one of the pilot.
+
+Pilots are to find modes, so their splits are soft at first: sharp ones hardly move across rows. And
+while many of a pilot's chains are in modes of negligible mass, these begin again.
 
 References
 ----------
@@ -47,7 +48,7 @@ __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain that tempered SMC starts around
-_MOST_STUCK = 0.75  # of the chains; if fewer are, the others have found the modes that matter
+_MOST_STUCK = 0.25  # of a pilot's chains; many may agree on a mode, and on a poor one
 
 # Uses of a topology's random numbers; visits are numbered from the last one on.
 _PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(6)
@@ -75,7 +76,7 @@ class Explored:
     visits
         V; 0 after burn-in. The pilot is no visit, its weights give way to those of the first one.
     num_restarts
-        Chains that began again because they were stuck.
+        Chains of the pilot that began again because they were stuck.
     """
 
     topology: Topology
@@ -123,34 +124,31 @@ def begin(
     for place, topology in enumerate(topologies):
         chains, draws = jax.tree.map(lambda a, i=place: a[i], pilot)
         draws = jax.tree.map(lambda a: a[:, -last:], draws)
+        chains, draws, num_restarts = _restart(dcc, rng_key, topology, chains, draws)
         weighed = _weigh(dcc, _key(rng_key, topology, _PILOT), topology, draws.position)
-        found.append(Explored(topology, since, *weighed, chains, draws))
+        begun = Explored(topology, since, *weighed, chains, draws, num_restarts=num_restarts)
+        found.append(begun)
     return found
 
 
 @in_float64
 def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
-    """Warm up the chains of topologies of one size, side by side, and restart stuck ones.
+    """Warm up the chains of topologies of one size, side by side, and put stuck ones elsewhere.
 
     Chains are compared early in the last window of warm-up, where splits are as sharp as for draws.
     """
     topologies = [each.topology for each in group]
     annealing = _annealing(dcc)
     annealed = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN, annealing)
-    found = [
+    settled = [
         _settle(dcc, rng_key, each, *jax.tree.map(lambda a, i=i: a[i], annealed))
         for i, each in enumerate(group)
     ]
-    chains = jax.tree.map(lambda *each: np.stack(each), *(chains for chains, _ in found))
+    chains = jax.tree.map(lambda *each: np.stack(each), *settled)
     if annealing < dcc.nuts.warmup:
         chains, _ = dcc.nuts.warm_up(*_sites(dcc, rng_key, topologies, _BURN_IN), chains)
     return [
-        replace(
-            each,
-            chains=jax.tree.map(lambda a, i=i: a[i], chains),
-            draws=None,
-            num_restarts=found[i][1],
-        )
+        replace(each, chains=jax.tree.map(lambda a, i=i: a[i], chains), draws=None)
         for i, each in enumerate(group)
     ]
 
@@ -225,35 +223,36 @@ def _warm_up(
     return sampler.warm_up(*sites, sampler.start(*sites, dcc.num_chains), num_steps)
 
 
-def _settle(
-    dcc: DCC, rng_key: jax.Array, pilot: Explored, chains: Chains, draws: Draws
-) -> tuple[Chains, int]:
-    """Begin stuck chains again, and put those that stay stuck where others are.
-
-    Returns the chains, and how many have begun again.
-    """
-    topology, density = pilot.topology, dcc.density(pilot.topology.num_splits)
-    masses, others = _log_masses(dcc, draws), np.zeros(0)
-    if pilot.draws is not None:
-        others = _log_masses(dcc, pilot.draws)
-    sampler, num_warm, num_restarts = _searching(dcc), chains.num_warm, 0
+def _restart(
+    dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: Draws
+) -> tuple[Chains, Draws, int]:
+    """Begin stuck chains of a pilot again, while many are; the chains, and how many have."""
+    sampler, density = _searching(dcc), dcc.density(topology.num_splits)
+    num_restarts, num_draws = 0, draws.position.shape[1]
     for attempt in range(dcc.restarts):
-        is_stuck = stuck(np.concatenate([masses, others]))[: len(masses)]
+        is_stuck = stuck(_log_masses(dcc, draws))
         if is_stuck.mean() <= _MOST_STUCK:
             break
         key = jax.random.fold_in(_key(rng_key, topology, _RESTART), attempt)
         again = sampler.start(key, density, topology.paths, int(is_stuck.sum()))
-        again, draws = sampler.warm_up(key, density, topology.paths, again)
-        chains = jax.tree.map(partial(_replaced, is_stuck), chains, again)
-        masses[is_stuck] = _log_masses(dcc, draws)
+        again, last = sampler.warm_up(key, density, topology.paths, again)
+        last = jax.tree.map(lambda a: a[:, -num_draws:], last)
+        replaced = partial(_replaced, is_stuck)
+        chains, draws = jax.tree.map(replaced, (chains, draws), (again, last))
         num_restarts += int(is_stuck.sum())
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(_key(rng_key, topology, _COPIES))))
-    every = chains
-    if pilot.chains is not None:
+    return chains, draws, num_restarts
+
+
+def _settle(dcc: DCC, rng_key: jax.Array, pilot: Explored, chains: Chains, draws: Draws) -> Chains:
+    """Put stuck chains where others are, those of the pilot among them."""
+    masses, every, num_warm = _log_masses(dcc, draws), chains, chains.num_warm
+    if pilot.draws is not None:
+        masses = np.concatenate([masses, _log_masses(dcc, pilot.draws)])
         every = jax.tree.map(lambda *a: np.concatenate(a), chains, pilot.chains)
-    every = every.restarted(rng, stuck(np.concatenate([masses, others])))
-    settled = jax.tree.map(lambda a: a[: len(masses)], every)
-    return settled._replace(num_warm=num_warm), num_restarts
+    key = _key(rng_key, pilot.topology, _COPIES)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    every = every.restarted(rng, stuck(masses))
+    return jax.tree.map(lambda a: a[: len(num_warm)], every)._replace(num_warm=num_warm)
 
 
 def _searching(dcc: DCC) -> NUTS:

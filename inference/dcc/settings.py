@@ -48,10 +48,10 @@ class DCC:
     least_share
         A topology is left after the pilot if it cannot reach this share of the weight.
     h_search
-        Sharpness at the first step of pilots, and of chains that begin again, if it is softer than
-        the sampler's: splits that are sharp from the first hardly move across rows.
+        Sharpness at the first step of pilots, if it is softer than the sampler's: splits that are
+        sharp from the first hardly move across rows.
     restarts
-        How often stuck chains begin again where more than three quarters of the chains are.
+        How often stuck chains of a pilot begin again, while more than a quarter of them are.
     """
 
     model: Callable[..., None]
@@ -76,7 +76,7 @@ class DCC:
     pilot: float = 0.125
     least_share: float = 1e-3
     h_search: float = 0.5
-    restarts: int = 1
+    restarts: int = 2
 
     def __post_init__(self):
         for name, least in (
