@@ -282,6 +282,34 @@ def test_chains_are_compared_where_splits_are_sharp(monkeypatch):
     assert chains.std() < 5
 
 
+@pytest.fixture(scope="module")
+def pilot():
+    return local.begin(SETTINGS, jax.random.key(0), [Topology("100")], since=0)[0]
+
+
+def test_stuck_chains_go_where_those_of_the_pilot_are(pilot, monkeypatch):
+    """All chains but the pilot's third are in modes of negligible mass."""
+    chains, draws = (jax.tree.map(lambda a: a + 1, each) for each in (pilot.chains, pilot.draws))
+    masses = iter([np.full(4, -50.0), np.array([-50.0, -50, 0, -50])])
+    monkeypatch.setattr(local, "log_masses", lambda *_: next(masses))
+    settled = local._settle(SETTINGS, jax.random.key(0), pilot, chains, draws)
+    for name in ("position", "step_size", "inverse_mass"):
+        there = getattr(pilot.chains, name)[[2, 2, 2, 2]]
+        np.testing.assert_array_equal(getattr(settled, name), there)
+    np.testing.assert_array_equal(settled.num_warm, chains.num_warm)
+
+
+def test_stuck_chains_of_a_pilot_begin_again(pilot, monkeypatch):
+    masses = iter([np.array([0.0, -50, -50, 0]), np.array([0.0, 0, -50, 0])])
+    monkeypatch.setattr(local, "log_masses", lambda *_: next(masses))
+    given = SETTINGS, jax.random.key(0), pilot.topology, pilot.chains, pilot.draws
+    chains, draws, num_restarts = local._restart(*given)
+    assert num_restarts == 2
+    for before, after in ((pilot.chains, chains), (pilot.draws, draws)):
+        is_same = (before.position == after.position).reshape(4, -1).all(axis=1)
+        assert is_same.tolist() == [True, False, False, True]
+
+
 @pytest.mark.parametrize("evidence", ["lais", "smc"])
 def test_a_size_without_coordinates(evidence):
     """A classifying leaf has nothing to sample: its evidence is the Dirichlet-multinomial's."""

@@ -112,6 +112,20 @@ def test_a_checkpoint_is_replaced_as_a_whole(tmp_path, monkeypatch):
     np.testing.assert_array_equal(folder.read()["a"], np.arange(3))
 
 
+@pytest.mark.parametrize("kind", ["junk", "empty", "foreign", "array", "truncated"])
+def test_a_file_that_is_no_checkpoint_is_refused(kind, tmp_path):
+    checkpoint, file = Checkpoint(tmp_path, (X,), "settings"), tmp_path / "checkpoint.npz"
+    checkpoint.write({"a": np.arange(300)})
+    if kind in ("foreign", "array"):
+        with file.open("wb") as opened:
+            np.savez(opened, a=1) if kind == "foreign" else np.save(opened, np.arange(3))
+    else:
+        half = file.read_bytes()[: file.stat().st_size // 2]
+        file.write_bytes({"junk": b"junk", "empty": b"", "truncated": half}[kind])
+    with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
+        checkpoint.read()
+
+
 def test_summary_says_how_evidence_was_got(regressor):
     found = regressor.summary()
     assert found["iterations"] == 2

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -41,14 +42,21 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            If it was written for other rows or targets, or with other settings.
+            If it was written for other rows or targets, or with other settings, or is no
+            checkpoint.
         """
         file = self.folder / _FILE
         if not file.is_file():
             return None
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = dict(stored)
-        if str(arrays.pop("problem")) != self.problem:
+        try:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
+                arrays = dict(stored)
+            problem = str(arrays.pop("problem"))
+        except (AttributeError, EOFError, KeyError, TypeError, ValueError, BadZipFile) as error:
+            raise ValueError(
+                f"{str(file)!r} is no checkpoint, or is damaged: remove it."
+            ) from error
+        if problem != self.problem:
             raise ValueError(
                 f"The checkpoint {str(self.folder)!r} is of other rows, targets or settings: name "
                 f"another folder, or remove it."
