@@ -14,7 +14,7 @@ TOO_OLD = bdtppl needs Python 3.11 or later, and python3 here is \
 DEMO_OUT := bdtppl-demo
 WORKERS := 2
 PYTEST_FLAGS :=
-BENCHMARKS := exact greedy_modal metropolis particle
+BENCHMARKS := systems exact greedy_modal metropolis particle informative_priors amortised soft_trees
 
 .PHONY: help demo test slow lint types doctest wheel notebooks docs bench clean
 
@@ -36,7 +36,7 @@ doctest: $(VENV)/installed  ## every example in a docstring
 wheel: $(VENV)/installed  ## build the wheel and try it in a clean environment
 	$(RUN) tests/wheel_install.py
 
-bench: $(VENV)/installed  ## the benchmarks; BDTPPL_DATA names the folder of data sets
+bench: $(VENV)/installed  ## all benchmarks, which take many hours; BENCHMARKS=exact for one
 	for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name || exit 1; done
 
 lint: $(VENV)/installed-dev  ## style and formatting

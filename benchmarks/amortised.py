@@ -34,7 +34,7 @@ PARTS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.amortised", description=__doc__)
-    parser.add_argument("parts", nargs="+", choices=PARTS)
+    parser.add_argument("parts", nargs="*", help=f"default: all of {', '.join(PARTS)}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="default: all")
     parser.add_argument(
@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--noise", type=int, nargs="+", default=[2, 6, 10, 14, 18, 20])
     parser.add_argument("--methods", nargs="+", default=[""], help="parts of names; default: all")
     options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.parts) - set(PARTS)):
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
     seeds, depths, steps = options.seeds, options.depths, options.steps
     runs = Runs(depths, steps, options.methods)
     sets = available(options.sets)
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "figure4": lambda: figure_4(seeds),
         "policies": lambda: policies(seeds, depths[0], steps),
     }
-    for part in options.parts:
+    for part in options.parts or PARTS:
         run[part]()
 
 
