@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.table import Column
+from bdtppl.models.table import Column, are_dates
 
 __all__ = ["Table", "is_number", "read_table", "to_text", "write_table"]
 
@@ -27,9 +27,6 @@ _MOST_LEVELS = 100  # a category of more is a column that should not be one: nam
 _SEPARATORS = ",;\t"
 _TABS = (".tsv", ".tab")
 _PARQUET = (".parquet", ".pq")
-_DATE = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}"
-)
 _SHOWN = 10  # column names in an error
 
 
@@ -167,7 +164,7 @@ class Table:
 
     def _refuse_dates(self, name: str) -> None:
         cells = [cell for cell in self.cells[name] if cell is not None]
-        if all(map(_DATE.fullmatch, cells)):
+        if are_dates(cells):
             raise ValueError(
                 f"Column {name!r} holds dates, such as {cells[0]!r}; numbers or categories are "
                 f"needed: put a number in their place, such as the days since the first one, the "

@@ -7,6 +7,7 @@ two levels). The schema remembers how, so that new rows are read the same way, a
 cannot be read is refused with the column and row at fault.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -17,9 +18,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_array, issparse
 
-__all__ = ["Column", "Schema", "require_distinct"]
+__all__ = ["Column", "Schema", "are_dates", "require_distinct"]
 
 _TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
+_DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}"
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class Schema:
         ValueError
             If the table has no rows or no columns, two columns of one name or columns of unequal
             lengths, an infinite value, or a column that is neither numbers nor categories, such
-            as one of dates.
+            as one of dates, be they text (a declared category may have what levels it likes).
         TypeError
             If a cell is a list, a dictionary or another collection.
 
@@ -138,6 +142,8 @@ class Schema:
             if levels is None:
                 columns.append(Column(name))
                 continue
+            if getattr(values, "levels", None) is None and are_dates(levels):
+                raise _of_times(name, f"as text, such as {levels[0]!r}")
             first = 1 if drop_first or len(levels) == 2 else 0
             columns.append(Column(name, levels, levels[first:]))
         _warn_of_numbers_as_text(columns, series)
@@ -195,6 +201,17 @@ class Schema:
                 for c in columns
             )
         )
+
+
+def are_dates(cells: Collection[str]) -> bool:
+    """Whether there are cells of text and every one says a day, with or without the time of it.
+
+    Examples
+    --------
+    >>> [are_dates(cells) for cells in (["2024-02-29", "1.3.2024"], ["2024-02-29", "later"], [])]
+    [True, False, False]
+    """
+    return bool(cells) and all(map(_DATE.fullmatch, cells))
 
 
 def require_distinct(names: Iterable) -> None:

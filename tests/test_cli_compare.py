@@ -52,6 +52,22 @@ def test_the_table_and_the_figure_are_made(saved, tmp_path):
     assert (tmp_path / "models.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_weighted_models_are_held_to_weighted_rows(tmp_path):
+    count = 1 + np.arange(30) % 2
+    model = GreedyModalTreeClassifier().fit({"size": SIZE}, KIND, sample_weight=count)
+    model.save(tmp_path / "greedy")
+    columns = {"size": SIZE.tolist(), "count": count.tolist(), "kind": KIND.tolist()}
+    of_table = ["--table", write_table(tmp_path / "fruit.csv", columns), "--target", "kind"]
+    options = [tmp_path / "greedy", *of_table, "--folds", "2", "--json"]
+    (found,) = json.loads(run("compare", *options, "--weight", "count").stdout)["models"]
+    (wanted,) = compare({"greedy": model}, {"size": SIZE}, KIND, sample_weight=count, cv=2).rows()
+    assert found["log_score"] == pytest.approx(wanted["log_score"])
+    assert "with their weights" in refusal("compare", *options)
+    assert "--weight names a column" in refusal(
+        "compare", tmp_path / "greedy", "--weight", "count"
+    )
+
+
 def test_what_cannot_be_compared_is_said_in_one_sentence(saved, tmp_path):
     folder, table, _ = saved
     exact = folder / "exact"

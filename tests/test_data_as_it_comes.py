@@ -170,6 +170,7 @@ DATES = {
     "zoned": [NOON.replace(tzinfo=datetime.UTC)] * NUM_ROWS,
     "duration": [datetime.timedelta(hours=1)] * NUM_ROWS,
     "time": [NOON.time()] * NUM_ROWS,
+    "text": ["2024-02-29", "01.03.2024", None] * (NUM_ROWS // 3),
 }
 
 
@@ -188,6 +189,13 @@ def test_dates_in_other_clothes_are_refused():
         for table in ({"day": np.asarray(column)}, pd.DataFrame({"day": column})):
             with pytest.raises(ValueError, match="Column 'day' holds dates or times"):
                 Schema.read(table)
+
+
+def test_what_is_no_date_is_a_category_and_a_declared_one_may_be_anything():
+    days = ["2024-02-29", "2024-03-01"]
+    for column in ([*days, "never"], pd.Categorical(days)):
+        schema, _ = Schema.read(pd.DataFrame({"day": column}))
+        assert schema.columns[0].levels == tuple(column)
 
 
 # ------------------------------------------------------------------------- columns, without a fit

@@ -1,5 +1,7 @@
 """Figures of predictions: what is drawn is computed again from the posterior, the plain way."""
 
+from functools import partial
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -53,6 +55,21 @@ def classifier():
 def three_classes():
     X, y = load_iris(return_X_y=True)
     return ExactTreeClassifier(bins=3, draws=25, random_state=0).fit(X[:, 2:], y)
+
+
+def test_figures_go_to_the_axes_that_are_given(regressor):
+    figure, ax = plt.subplots()
+    for draw in (
+        partial(plot_partial_dependence, regressor, 0),
+        partial(plot_predictive_check, regressor),
+        partial(plot_calibration, regressor),
+        partial(plot_evidence, regressor, "prior__log_phi", [1.0, 2.0]),
+        partial(plot_boundaries, regressor),
+    ):
+        ax.clear()
+        assert draw(ax=ax) is ax
+        assert ax.has_data()
+        assert plt.get_fignums() == [figure.number]
 
 
 # Partial dependence

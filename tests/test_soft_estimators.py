@@ -2,12 +2,15 @@
 
 import json
 import warnings
+from functools import partial
 
 import arviz
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from scipy.integrate import cumulative_trapezoid
 from sklearn.exceptions import NotFittedError
+from sklearn.tree import DecisionTreeRegressor
 
 from bdtppl import (
     DCCTreeClassifier,
@@ -18,6 +21,7 @@ from bdtppl import (
     plot_density,
     plot_predictive,
     plot_topologies,
+    plot_trajectories,
 )
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
@@ -196,7 +200,48 @@ def test_figures(regressor, classifier):
     (truth,) = [drawn for drawn in ax.collections if drawn.get_gid() == "truth"]
     np.testing.assert_allclose(np.asarray(truth.get_offsets())[:, 0], [-2.0, 3.0])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    (cart,) = [drawn for drawn in ax.collections if drawn.get_gid() == "CART"]
+    predicted = DecisionTreeRegressor(random_state=0).fit(X, Y).predict(NEW)
+    np.testing.assert_allclose(np.asarray(cart.get_offsets())[:, 0], predicted)
     plot_predictive(regressor, feature=1)
+
+
+def test_densities_are_those_of_the_quantiles(regressor):
+    """Of what is drawn for a row, the share left of each of its quantiles is that quantile's."""
+    curves = [line for line in plot_density(regressor, NEW).get_lines() if line.get_gid()]
+    shares = np.linspace(0.1, 0.9, 5)
+    quantiles = regressor.posterior_.predictive(NEW).quantiles(shares)
+    for curve, base, of_row in zip(curves, (1.0, 0.0), quantiles, strict=True):
+        target, height = curve.get_data()
+        below = cumulative_trapezoid(height - base, target, initial=0)
+        found = np.interp(of_row, target, below / below[-1])
+        np.testing.assert_allclose(found, shares, atol=2e-3)  # a thousandth is cut at each end
+
+
+def test_trajectories_hold_the_log_joint(classifier):
+    ax = plot_trajectories(classifier)
+    drawn = {line.get_gid(): line.get_data() for line in ax.get_lines()}
+    kept = classifier.posterior_.sample_stats["log_joint"]
+    for chain, values in enumerate(kept):
+        steps, found = drawn[f"chain-{chain}"]
+        np.testing.assert_array_equal(steps, 1 + np.arange(40))  # 10 of burn-in
+        np.testing.assert_array_equal(found[10:], values)
+    assert ax.get_ylabel() == "log joint density"
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels[-1] == "end of burn-in"
+
+
+def test_figures_go_to_the_axes_that_are_given(regressor, classifier):
+    figure, ax = plt.subplots()
+    for draw in (
+        partial(plot_topologies, regressor),
+        partial(plot_density, regressor, NEW),
+        partial(plot_trajectories, classifier),
+    ):
+        ax.clear()
+        assert draw(ax=ax) is ax
+        assert ax.has_data()
+        assert plt.get_fignums() == [figure.number]
 
 
 def test_figures_refuse_what_they_cannot_draw(regressor, classifier):

@@ -32,6 +32,13 @@ def compare(
     target: Annotated[
         str | None, typer.Option(help="Column that they predict.", show_default=False)
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says how often each row counted in their fits.",
+            show_default="once",
+        ),
+    ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
     figure: Annotated[
         Path | None,
@@ -54,20 +61,25 @@ def compare(
 
     if (table is None) != (target is None):
         raise UserError("--table and --target go together: give both or neither.")
+    if table is None and weight is not None:
+        raise UserError("--weight names a column of the --table; give both.")
     with notes_after(), refusing(ValueError, OSError):
         names = _names(models)
         fitted = {name: load(folder) for name, folder in zip(names, models, strict=True)}
-        X = y = None
+        X = y = weights = None
         if table is not None:
             rows = read_table(table)
             is_classifier = hasattr(next(iter(fitted.values())), "classes_")
             task = "classification" if is_classifier else "regression"
             y = read_target(rows, str(target), task).y
+            weights = None if weight is None else rows.numbers(weight)
             X = {}
             for model in fitted.values():
                 X |= features_of(rows, model)  # each takes its own columns
         with waiting("comparing", shown=True):
-            found = compare_models(fitted, X, y, cv=folds, random_state=seed)
+            found = compare_models(
+                fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
+            )
         if figure is not None:
             _draw(found, figure)
     if as_json:

@@ -31,7 +31,7 @@ def require_same_data(scored: Mapping[str, Scored]) -> None:
 
 def require_fitted_to(name: str, scored: Scored, X: Any, y: np.ndarray, row: np.ndarray) -> None:
     """Refuse a table that a model was not fitted to."""
-    advice = "give the rows that it was fitted to, and their sample_weight"
+    advice = "give the rows that it was fitted to, with their weights"
     known = scored.observed.y
     if len(known) != len(row) or _first_difference(known, y[row]) is not None:
         raise ValueError(f"{name!r} was fitted to other targets than y: {advice}.")

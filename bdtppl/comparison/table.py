@@ -27,6 +27,7 @@ from bdtppl.comparison.columns import (
 )
 from bdtppl.comparison.same_data import require_fitted_to, require_same_data
 from bdtppl.comparison.scoring import Scored
+from bdtppl.estimators.tables import read_weights
 from bdtppl.rendering import as_text, html_table
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def compare(
         held_out = {name: {"log_score": blank, error: blank} for name in scored}
     else:
         y = column_or_1d(y)
-        weights = np.ones(len(y), int) if sample_weight is None else np.asarray(sample_weight, int)
+        weights = read_weights(sample_weight, len(y))
         row = np.repeat(np.arange(len(y)), weights)
         for name, each in scored.items():
             require_fitted_to(name, each, X, y, row)

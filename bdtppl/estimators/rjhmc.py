@@ -4,6 +4,7 @@ import warnings
 from typing import Any, ClassVar, Literal
 
 import jax
+import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 
@@ -58,7 +59,10 @@ _PARAMETERS = f"""
         Draws of trees, [chain, draw].
     diagnostics_ : dict
         Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log joint and
-        the number of leaves.{{fitted}}
+        the number of leaves.
+    trajectory_, trajectory_steps_ : numpy.ndarray
+        float64 [chain, iteration] and int [iteration]; log joint density of the chains' trees,
+        those of burn-in included (`bdtppl.plot_trajectories`).{{fitted}}
 {FITTED}
 
     Notes
@@ -147,6 +151,8 @@ class _RJHMCTree(SoftTreeEstimator):
         )
         quantities = {"log_joint": walk.log_joint[:, kept], "num_leaves": posterior.num_leaves}
         self.diagnostics_ = {name: of._asdict() for name, of in diagnose(quantities).items()}
+        self.trajectory_ = walk.log_joint
+        self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
         self._restore(posterior, {"seed": seed})
         worst = max(found["r_hat"] for found in self.diagnostics_.values())
         if worst > _LARGEST_R_HAT:

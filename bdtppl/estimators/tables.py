@@ -17,7 +17,7 @@ from sklearn.utils.validation import (
 
 from bdtppl.models.table import Schema, require_distinct
 
-__all__ = ["TableEstimator", "require_boolean", "require_positive_integer"]
+__all__ = ["TableEstimator", "read_weights", "require_boolean", "require_positive_integer"]
 
 
 class TableEstimator(BaseEstimator):
@@ -78,7 +78,7 @@ class TableEstimator(BaseEstimator):
             raise ValueError(
                 f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
             )
-        weights = _read_weights(sample_weight, len(y))
+        weights = read_weights(sample_weight, len(y))
         kept = weights > 0
         if not kept.any():
             raise ValueError("sample_weight is zero in every row: no rows are left.")
@@ -303,7 +303,14 @@ def _is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "__getitem__")
 
 
-def _read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
+def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
+    """Read repeat counts, int64 [n]: once each by default, and one number is for all rows.
+
+    Raises
+    ------
+    ValueError
+        If they are not one integer of at least 0 for each row.
+    """
     if sample_weight is None:
         return np.ones(num_rows, np.int64)
     if np.isscalar(sample_weight):

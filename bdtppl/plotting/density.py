@@ -94,8 +94,8 @@ def plot_density(
         base = len(matrix) - 1 - i
         top = base + density / height
         label = "density" if i == 0 else None
-        ax.fill_between(grid, base, top, color=tint(0.35), linewidth=0, label=label, gid=f"row-{i}")
-        ax.plot(grid, top, color=ACCENT, linewidth=1.2)
+        ax.fill_between(grid, base, top, color=tint(0.35), linewidth=0, label=label)
+        ax.plot(grid, top, color=ACCENT, linewidth=1.2, gid=f"row-{i}")
         ax.axhline(base, color=LINE, linewidth=0.6)
     bases = np.arange(len(matrix))[::-1]
     for name, (values, colour, marker) in marks.items():

@@ -1,4 +1,4 @@
-"""Figures of chains: the log likelihood of their trees, step by step."""
+"""Figures of chains: how probable their trees are, step by step."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ __all__ = ["plot_trajectories"]
 def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the log likelihood of each chain's tree against its steps, warm-up included.
 
-    Chains that agree run into one band; one that stays above or below the others has not found
+    Of soft trees it is the log joint density, whose parameters are part of the chain. Chains that agree run into one band; one that stays above or below the others has not found
     their trees (Angelopoulos and Cussens 2005, Figures 6 to 8).
 
     Parameters
     ----------
     model
-        A fitted `MetropolisTreeClassifier` or `MetropolisTreeRegressor`.
+        A fitted `MetropolisTreeClassifier`, `MetropolisTreeRegressor`, `RJHMCTreeClassifier` or
+        `RJHMCTreeRegressor`.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -60,10 +61,12 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
             label=f"chain {chain}",
             gid=f"chain-{chain}",
         )
-    if model.warmup:
-        ax.axvline(model.warmup, color=LINE, linestyle="--", linewidth=0.8, label="end of warm-up")
+    is_soft = hasattr(model, "burn_in")  # and its warm-up is that of NUTS, before the first step
+    thrown_away, name = (model.burn_in, "burn-in") if is_soft else (model.warmup, "warm-up")
+    if thrown_away:
+        ax.axvline(thrown_away, color=LINE, linestyle="--", linewidth=0.8, label=f"end of {name}")
     ax.margins(x=0.01)
     ax.set_xlabel("step")
-    ax.set_ylabel("log likelihood")
+    ax.set_ylabel("log joint density" if is_soft else "log likelihood")
     ax.legend(loc="lower right", fontsize="small", labelcolor=INK, frameon=False)
     return ax

@@ -56,8 +56,8 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
     if hasattr(model, "trajectory_"):
         yield picture(
             partial(plot_trajectories, model),
-            "Log likelihood of each chain's tree, step by step.",
-            "Log likelihood of the chains. They should run into one band after the warm-up.",
+            "How probable each chain's tree is, step by step.",
+            "The chains, step by step. They should run into one band.",
         )
     if not facts and not found:
         yield Text("Nothing was sampled or searched that could have gone wrong.")
