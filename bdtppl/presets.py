@@ -1,4 +1,4 @@
-"""Settings of published experiments, as parameters of the estimators.
+"""PolicySettings of published experiments, as parameters of the estimators.
 
 Examples
 --------
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bdtppl.inference.gflownet.training import Settings
+from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.priors import DescriptionLength
 
 __all__ = ["dt_gfn"]
@@ -64,7 +64,7 @@ def dt_gfn(num_features: int, table: Literal[5, 6] = 5) -> dict[str, Any]:
         "chains": 4,
         "draws": 250,
         "steps": 100,
-        "settings": Settings(
+        "settings": PolicySettings(
             learning_rate=0.01,
             num_forward=90,
             num_replayed=10,

@@ -13,7 +13,7 @@ import numpy as np
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
 from bdtppl.inference.gflownet.ensembles import reweighted
 from bdtppl.inference.gflownet.methods import Target, by_construction, train
-from bdtppl.inference.gflownet.training import Settings
+from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.presets import dt_gfn
@@ -64,7 +64,7 @@ def _target(data: Division, depth: int, grid: int) -> Target:
 
 def _seconds(data: Division, depth: int, number: int, repeats: int) -> tuple[float, float]:
     """Median seconds of a training step with a number of trajectories, and of drawing as many."""
-    settings = Settings(num_steps=100 * repeats, num_forward=number, num_replayed=0)
+    settings = PolicySettings(num_steps=100 * repeats, num_forward=number, num_replayed=0)
     method = by_construction(_target(data, depth, 99), settings)
     state, times = method.start(jax.random.key(0)), []
     key = jax.random.key(1)
@@ -97,7 +97,7 @@ def figure_2(depth: int, steps: int) -> None:
                 **model,
                 method="trajectory",
                 steps=steps,
-                settings=Settings(num_forward=size, num_replayed=size // 9),
+                settings=PolicySettings(num_forward=size, num_replayed=size // 9),
                 draws=size,
                 chains=1,
             ).fit(data.X, data.y)
@@ -195,7 +195,7 @@ def policies(seeds: Sequence[int], depth: int, steps: int, grid: int = 9) -> Non
         exact = ExactTreeClassifier(**model, bins=None).fit(data.X, data.y)
         trees = exact.posterior_.trees.reshape(-1)
         for name, options in _POLICIES.items():
-            method = by_construction(target, Settings(num_steps=steps, **options))
+            method = by_construction(target, PolicySettings(num_steps=steps, **options))
             state = train(method, jax.random.key(seed), method.start(jax.random.key(seed)))
             drawn = method.draw(jax.random.key(1), state, 4, 250)
             above = method.upper_bound(jax.random.key(2), state, trees)

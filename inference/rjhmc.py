@@ -33,7 +33,7 @@ import numpy as np
 from bdtppl.inference.nuts.sample import NUTS, Chains
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.topology import Topology, TopologyPrior, neighbours
+from bdtppl.models.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
 __all__ = ["MOVES", "RJHMC", "Walk"]
 
@@ -116,8 +116,7 @@ class RJHMC:
 
     def __post_init__(self):
         neighbours(Topology("100"), moves=self.moves)  # says what is wrong with moves
-        if self.max_splits is not None and self.max_splits < 0:
-            raise ValueError(f"max_splits must be at least 0; got {self.max_splits}.")
+        require_max_splits(self.max_splits)
 
     @in_float64
     def sample(
@@ -229,7 +228,8 @@ class _Run:
         proposal = self._scored(new, *self._carried(rng, place, new))
         prior = self.settings.topology_prior
         log_ratio = prior.log_prob(new) - prior.log_prob(old)
-        log_ratio += np.log(self.ways(new)[old]) - np.log(ways[new])
+        with np.errstate(divide="ignore"):  # there may be no way back
+            log_ratio += np.log(self.ways(new).get(old, 0.0)) - np.log(ways[new])
         return proposal, log_ratio + proposal.log_likelihood - place.log_likelihood
 
     def _carried(self, rng, place: _Place, new: Topology) -> tuple[np.ndarray, np.ndarray | None]:

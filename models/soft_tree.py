@@ -17,6 +17,7 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 2.3; Linero and Yang 2018, Bayesian regression tree ensembles that adapt to smoothness and sparsity.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -260,6 +261,20 @@ class SoftRegression(_Splits):
         scale = spread / 2 if options.get("noise_on") == "sd" else spread**2 / 4
         defaults = {"mean_loc": float(y.mean()), "mean_scale": spread, "noise_scale": shape * scale}
         return cls(**(defaults | options))
+
+    @property
+    def noise_power(self) -> int:
+        """Power of the targets' unit that the noise is in."""
+        return 2 if self.noise_on == "variance" else 1
+
+    def standardised(self, loc: float, scale: float) -> "SoftRegression":
+        """Express the same priors for targets (y - loc) / scale."""
+        return replace(
+            self,
+            mean_loc=(self.mean_loc - loc) / scale,
+            mean_scale=self.mean_scale / scale,
+            noise_scale=self.noise_scale / scale**self.noise_power,
+        )
 
     def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0) -> None:
         """Run the model in NumPyro's sense.

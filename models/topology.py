@@ -14,15 +14,25 @@ Combine Bayesian Decision Tree Sampling, sections 2.3 and 3.2.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from bdtppl.models.pytrees import require
 
-__all__ = ["MOVES", "Topology", "TopologyPrior", "neighbours", "topologies"]
+__all__ = [
+    "MOVES",
+    "Topology",
+    "TopologyPrior",
+    "neighbours",
+    "require_max_splits",
+    "topologies",
+]
 
 # Relative probabilities of the moves that Cochrane et al.'s program makes.
 MOVES: Mapping[str, float] = {"grow": 0.6, "prune": 0.3, "stay": 0.1}
+
+_ENDLESS = 10_000  # splits
 
 
 @dataclass(frozen=True, order=True)
@@ -210,6 +220,13 @@ def neighbours(
     return {shape: share for shape, share in found.items() if share > 0}
 
 
+def require_max_splits(value: Any) -> None:
+    """Raise ValueError unless a limit of splits is None or an integer of at least 0."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if value is not None and not (is_integer and value >= 0):
+        raise ValueError(f"max_splits must be None or an integer of at least 0; got {value!r}.")
+
+
 def topologies(num_splits: int) -> list[Topology]:
     """List all shapes with so many splits, in the order of their codes.
 
@@ -233,7 +250,8 @@ class TopologyPrior:
     """A node splits with probability alpha (1 + depth)^(-beta) (equation 6).
 
     Unlike `bdtppl.models.priors.DepthDecay` it knows neither features nor cuts, and no data: it is
-    a law of shapes alone, whose probabilities add up to 1.
+    a law of shapes alone, whose probabilities add up to 1 (but for trees that do not end, if beta
+    is 0 and alpha above 1/2).
 
     Attributes
     ----------
@@ -266,11 +284,49 @@ class TopologyPrior:
         leaves = self.split_probability(topology.leaf_depths)
         return float(np.log(splits).sum() + np.log1p(-leaves).sum())
 
+    def log_mass(self, max_splits: int | None = None, *, with_leaf: bool = True) -> float:
+        """Log probability that a shape is among those that are allowed.
+
+        Parameters
+        ----------
+        max_splits
+            Most splits; None for no limit.
+        with_leaf
+            Whether the shape without a split is allowed.
+
+        Examples
+        --------
+        >>> prior = TopologyPrior(0.95, 1.0)
+        >>> at_most_one = [prior.log_prob(Topology("0")), prior.log_prob(Topology("100"))]
+        >>> bool(np.isclose(prior.log_mass(1), np.logaddexp(*at_most_one)))
+        True
+        """
+        leaf = 0.0 if with_leaf else 1.0 - float(self.split_probability(0))
+        if max_splits is None:
+            return float(np.log1p(-leaf))
+        splits = self.split_probability(np.arange(max_splits + 1))
+        # Of subtrees at a depth: probabilities [k] of k splits, as many as the tree has left.
+        mass = np.ones(0)
+        for left, split in enumerate(splits[::-1]):
+            below = np.convolve(mass, mass)[:left] if left else mass
+            mass = np.concatenate([[1 - split], split * below])
+        return float(np.log(mass.sum() - leaf))
+
     def sample(self, rng: np.random.Generator, *, max_splits: int | None = None) -> Topology:
-        """Draw a shape; one with more than ``max_splits`` splits is drawn anew."""
+        """Draw a shape; one with more than ``max_splits`` splits is drawn anew.
+
+        Raises
+        ------
+        ValueError
+            If there is no such limit, and the tree has 10,000 splits and does not end.
+        """
         while True:
             code, waiting, splits = "", [0], 0
             while waiting and (max_splits is None or splits <= max_splits):
+                if splits > _ENDLESS:
+                    raise ValueError(
+                        f"Trees of {self!r} hardly end: give max_splits, or raise beta."
+                    )
                 depth = waiting.pop()
                 is_split = bool(rng.random() < self.split_probability(depth))
                 code += "1" if is_split else "0"

@@ -63,9 +63,7 @@ def test_weighted_models_are_held_to_weighted_rows(tmp_path):
     (wanted,) = compare({"greedy": model}, {"size": SIZE}, KIND, sample_weight=count, cv=2).rows()
     assert found["log_score"] == pytest.approx(wanted["log_score"])
     assert "with their weights" in refusal("compare", *options)
-    assert "--weight names a column" in refusal(
-        "compare", tmp_path / "greedy", "--weight", "count"
-    )
+    assert "--weight names a column" in refusal("compare", tmp_path / "greedy", "--weight", "count")
 
 
 def test_what_cannot_be_compared_is_said_in_one_sentence(saved, tmp_path):

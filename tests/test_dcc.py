@@ -13,7 +13,7 @@ from bdtppl.inference.dcc import combine as combining
 from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import combine
-from bdtppl.inference.dcc.explore import explore, start, within_reach
+from bdtppl.inference.dcc.explore import _is_exhausted, explore, log_joint, start, within_reach
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.evidence.tempered import Tempered
@@ -327,6 +327,17 @@ def test_the_walk_stops_where_nothing_of_weight_is_found():
     assert len(state.visited) == 3
 
 
+def test_what_became_active_of_late_is_late():
+    """It holds the weight, and became active in the last step but some."""
+    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 4)
+    best = max(state.explored.values(), key=lambda each: log_joint(each, SETTINGS.prior))
+    for ago in (1, 2, 3):
+        late = {**state.explored, best.topology: replace(best, since=4 - ago)}
+        for patience in (1, 2, 3):
+            is_exhausted = _is_exhausted(SETTINGS, replace(state, explored=late), patience, 1e-3)
+            assert is_exhausted == (patience < ago)
+
+
 def test_where_no_topology_was_proposed_often_enough():
     settings = replace(SETTINGS, activation_count=1000)
     state = explore(settings, start(settings, jax.random.key(0)), 1)
@@ -340,6 +351,8 @@ def test_where_no_topology_was_proposed_often_enough():
         ({"delta": 2.0}, "delta must lie between 0 and 1"),
         ({"denominator": "all"}, "denominator must be one of"),
         ({"with_leaf": False, "max_splits": 0}, "max_splits must be at least 1"),
+        ({"max_splits": -1}, "max_splits must be None or an integer of at least 0"),
+        ({"nuts": NUTS(warmup=3)}, "warmup must be an integer of at least 4"),
     ],
 )
 def test_bad_settings(options, message):

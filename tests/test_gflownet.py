@@ -26,7 +26,7 @@ from bdtppl.inference.gflownet.replay import empty, recall, remember
 from bdtppl.inference.gflownet.reward import rewards
 from bdtppl.inference.gflownet.rollout import judged, roll_out
 from bdtppl.inference.gflownet.sample import sample, upper_bound
-from bdtppl.inference.gflownet.training import Settings, begin, train
+from bdtppl.inference.gflownet.training import PolicySettings, begin, train
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -449,7 +449,7 @@ def test_the_buffer_keeps_the_best_distinct_trees():
 
 # ---------------------------------------------------------------------------------- training
 
-FEW = Settings(num_steps=30, num_forward=16, num_replayed=4, buffer_size=8)
+FEW = PolicySettings(num_steps=30, num_forward=16, num_replayed=4, buffer_size=8)
 
 
 @functools.cache
@@ -489,7 +489,7 @@ def test_a_checkpoint_of_another_learner_is_refused():
 @pytest.mark.parametrize("balance_name", list(BALANCES))
 def test_training_learns_the_posterior(balance_name):
     found = enumerated()
-    settings = Settings(
+    settings = PolicySettings(
         num_steps=1500, balance=balance_name, learning_rate=3e-3, num_forward=64, num_replayed=8
     )
     learner = begin(ep.key(0), found.construction, path_policy(found), settings)
@@ -515,7 +515,7 @@ def of_iris(split_seed, max_depth, grid):
 def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
     model, made_of, exact = of_iris(1, max_depth=2, grid=9)
     assert abs(exact.log_partition - -31.929350) < 1e-6
-    settings = Settings(num_steps=2000)
+    settings = PolicySettings(num_steps=2000)
     with jax.enable_x64(True):
         policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts)
     learner = begin(ep.key(1), made_of, policy, settings)
@@ -547,7 +547,7 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
 )
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        Settings(**options)
+        PolicySettings(**options)
 
 
 def test_a_construction_needs_room_and_free_leaves():

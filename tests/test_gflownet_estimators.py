@@ -143,7 +143,7 @@ def test_distances_fall_in_training(fits, exact, monkeypatch):
         model.leaf_,
         model.constraints_,
     )
-    method = methods.by_construction(target, training.Settings(num_steps=200))
+    method = methods.by_construction(target, training.PolicySettings(num_steps=200))
     trees = exact.posterior_.trees.reshape(-1) if fits else None
     found = []
     methods.train(
@@ -170,8 +170,11 @@ def test_regression():
         ({"ensemble": "vote"}, "ensemble must be one of"),
         ({"steps": 0}, "steps must be an integer of at least 1"),
         ({"draws": 0}, "draws must be an integer of at least 1"),
-        ({"settings": training.Settings()}, "settings must be"),
-        ({"settings": grammar_training.Settings(), "method": "trajectory"}, "settings must be"),
+        ({"settings": training.PolicySettings()}, "settings must be"),
+        (
+            {"settings": grammar_training.GrammarSettings(), "method": "trajectory"},
+            "settings must be",
+        ),
         ({"max_depth": None}, "max_depth"),
         ({"tolerance": 0.0}, "tolerance must be positive"),
     ],

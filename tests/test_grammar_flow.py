@@ -21,7 +21,7 @@ from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_
 from bdtppl.inference.gflownet.grammar_network import FlowNetwork
 from bdtppl.inference.gflownet.grammar_posterior import sample, score
 from bdtppl.inference.gflownet.grammar_training import (
-    Settings,
+    GrammarSettings,
     balance_loss,
     initial,
     learn,
@@ -38,7 +38,7 @@ from bdtppl.models.priors import DescriptionLength
 DEPTH = 3
 WITHIN = 4  # standard errors: a false alarm in 16,000 tests
 TREES = 16  # drawn at once, as by `sample`
-SETTINGS = Settings(num_trees=TREES, epsilon=0.5, updates=8, batch=64, ring=512)
+SETTINGS = GrammarSettings(num_trees=TREES, epsilon=0.5, updates=8, batch=64, ring=512)
 
 MODELS = ("description length, cuts", "depth decay, gaps", "leaf penalty, gaps")
 FIRST = MODELS[0], "classes"
@@ -356,7 +356,7 @@ def test_a_step_keeps_its_state_and_compiles_once():
 
 def test_the_ring_keeps_the_latest():
     problem = posed(*FIRST)
-    small = Settings(num_trees=TREES, ring=8)
+    small = GrammarSettings(num_trees=TREES, ring=8)
     with jax.enable_x64(True):
         ring = initial(ep.key(0), problem, small).ring
         _, visits = draw(ep.key(0), problem, network(problem), 0.5, num_trees=TREES)
@@ -401,7 +401,7 @@ def test_bad_problems_are_named(constraints, options, message):
 )
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        Settings(**options)
+        GrammarSettings(**options)
 
 
 def test_bad_numbers_are_named():

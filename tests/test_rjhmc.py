@@ -127,7 +127,7 @@ def test_published_scheme_and_classification_run():
     ("settings", "message"),
     [
         ({"moves": {"swap": 1.0}}, "moves names 'swap'"),
-        ({"max_splits": -1}, "max_splits must be at least 0"),
+        ({"max_splits": -1}, "max_splits must be None or an integer of at least 0"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

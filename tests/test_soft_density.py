@@ -71,6 +71,30 @@ def test_density_of_classification_and_a_lost_jacobian():
             check_density(twin, model, CLASSES)
 
 
+@pytest.mark.parametrize("shape", [0.05, 1.0])
+def test_sparse_priors_are_proper(shape):
+    """A direction's, with two inputs, and a threshold's: their coordinates are logits of Beta."""
+    model = SoftClassification(input_concentration=shape, threshold_shapes=(shape, 2 * shape))
+    density = SoftDensity(model, X[:, :2], np.full(9, -1), 1)  # no row has a target
+    at = partial(density.log_density, paths=Topology("100").paths, sharpness=0.1)
+    for which in range(2):
+        logits = np.linspace(-700, 700, 70_001)
+        positions = np.zeros((len(logits), 2))
+        positions[:, which] = logits
+        with jax.enable_x64(True):
+            along, at_zero = np.exp(jax.vmap(at)(positions)), float(np.exp(at(np.zeros(2))))
+            values = density.parameters(np.zeros(2))
+        other = stats.beta(shape, 2 * shape) if which == 0 else stats.beta(shape, shape)
+        value = float(values["threshold" if which == 0 else "direction"].ravel()[0])
+        of_other = other.pdf(value) * value * (1 - value)  # which stays where it is
+        assert np.trapezoid(along, logits) == pytest.approx(of_other, rel=1e-5)
+        assert along[35_000] == pytest.approx(at_zero)
+        for end, slope in ((-1e4, shape), (1e4, -(2 * shape if which else shape))):
+            far = np.zeros(2, np.float32)
+            far[which] = end
+            assert jax.grad(at)(far)[which] == pytest.approx(slope, rel=1e-5)
+
+
 def test_topologies_of_a_size_share_their_code():
     density = SoftDensity(SoftRegression(), X, TARGETS, 3)
     function = jax.jit(density.log_density)

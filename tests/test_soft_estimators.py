@@ -11,6 +11,7 @@ import pytest
 from scipy.integrate import cumulative_trapezoid
 from sklearn.exceptions import NotFittedError
 from sklearn.tree import DecisionTreeRegressor
+from tiers import slow_but
 
 from bdtppl import (
     DCCTreeClassifier,
@@ -26,6 +27,7 @@ from bdtppl import (
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.topology import Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore:The chains disagree")  # they are short
 
@@ -107,7 +109,7 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_is_replaced_as_a_whole(tmp_path, monkeypatch):
-    folder = Checkpoint(tmp_path / "walk", (X,), "settings")
+    folder = Checkpoint(tmp_path / "walk", (X,), {"draws": 3})
     folder.write({"a": np.arange(3)})
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", lambda file, **_: file.write(b"a part") and 1 / 0)
@@ -118,7 +120,7 @@ def test_a_checkpoint_is_replaced_as_a_whole(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["junk", "empty", "foreign", "array", "truncated"])
 def test_a_file_that_is_no_checkpoint_is_refused(kind, tmp_path):
-    checkpoint, file = Checkpoint(tmp_path, (X,), "settings"), tmp_path / "checkpoint.npz"
+    checkpoint, file = Checkpoint(tmp_path, (X,), {"draws": 3}), tmp_path / "checkpoint.npz"
     checkpoint.write({"a": np.arange(300)})
     if kind in ("foreign", "array"):
         with file.open("wb") as opened:
@@ -138,12 +140,36 @@ def test_summary_says_how_evidence_was_got(regressor):
 
 
 def test_evidence_adds_up(regressor):
-    """The evidence over topologies is the sum of their own by the prior; so are probabilities."""
+    """The evidence is the sum by the prior of what is allowed (one split at most)."""
     parts, prior = regressor.components_, regressor.topology_prior_
-    joint = [part.evidence.log_evidence + prior.log_prob(part.topology) for part in parts]
+    allowed = np.logaddexp(prior.log_prob(Topology("0")), prior.log_prob(Topology("100")))
+    joint = [part.evidence.log_evidence + prior.log_prob(part.topology) - allowed for part in parts]
     assert regressor.log_evidence_ == pytest.approx(np.logaddexp.reduce(joint))
     for part, log_joint in zip(parts, joint, strict=True):
         assert part.probability == pytest.approx(np.exp(log_joint - regressor.log_evidence_))
+
+
+@pytest.mark.parametrize("settings", slow_but((DCC,), [DCC, RJHMC]))
+def test_units_of_targets_do_not_matter(settings, regressor):
+    """Chains see standardised targets: evidence has the Jacobian, all else is scaled."""
+    kind = RJHMCTreeRegressor if "burn_in" in settings else DCCTreeRegressor
+    plain = regressor if kind is DCCTreeRegressor else kind(**settings).fit(X, Y)
+    loc, scale = 5e6, 1e4
+    scaled = kind(**settings).fit(X, loc + scale * Y)
+    np.testing.assert_allclose((scaled.predict(NEW) - loc) / scale, plain.predict(NEW), rtol=1e-5)
+    ours, theirs = plain.posterior_, scaled.posterior_
+    np.testing.assert_allclose(
+        theirs.log_likelihood() + np.log(scale), ours.log_likelihood(), rtol=1e-4, atol=1e-4
+    )
+    if kind is DCCTreeRegressor:
+        shift = len(Y) * np.log(scale)
+        assert scaled.log_evidence_ + shift == pytest.approx(plain.log_evidence_, abs=1e-3)
+        first = scaled.components_[0].evidence.log_evidence + shift
+        assert first == pytest.approx(ours.log_evidences[0], abs=1e-3)
+    else:
+        shift = (len(Y) + ours.num_leaves) * np.log(scale)
+        joint = theirs.sample_stats["log_joint"] + shift
+        np.testing.assert_allclose(joint, ours.sample_stats["log_joint"], atol=1e-3)
 
 
 def test_classification(classifier):

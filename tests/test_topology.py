@@ -146,3 +146,19 @@ def test_the_prior_adds_up_to_one_and_can_be_cut_off():
 def test_bad_input_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("max_splits", [0, 1, 4])
+def test_mass_of_what_is_allowed(max_splits):
+    prior = TopologyPrior(0.8, 0.5)
+    allowed = [shape for n in range(max_splits + 1) for shape in topologies(n)]
+    mass = np.exp([prior.log_prob(shape) for shape in allowed])
+    assert np.exp(prior.log_mass(max_splits)) == pytest.approx(mass.sum())
+    if max_splits:
+        assert np.exp(prior.log_mass(max_splits, with_leaf=False)) == pytest.approx(mass[1:].sum())
+        assert np.exp(prior.log_mass(with_leaf=False)) == pytest.approx(0.8)
+
+
+def test_trees_that_do_not_end_are_refused():
+    with pytest.raises(ValueError, match="hardly end: give max_splits"):
+        TopologyPrior(0.95, 0.0).sample(np.random.default_rng(0))

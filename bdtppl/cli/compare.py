@@ -77,9 +77,7 @@ def compare(
             for model in fitted.values():
                 X |= features_of(rows, model)  # each takes its own columns
         with waiting("comparing", shown=True):
-            found = compare_models(
-                fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
-            )
+            found = compare_models(fitted, X, y, sample_weight=weights, cv=folds, random_state=seed)
         if figure is not None:
             _draw(found, figure)
     if as_json:

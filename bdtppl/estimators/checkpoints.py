@@ -1,8 +1,8 @@
 """Folders that keep where a long fit stands, so that it goes on from there."""
 
 import hashlib
+import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,26 @@ class Checkpoint:
     problem
         Arrays that tell the problem from others: its rows and targets.
     settings
-        What tells the settings from others by its ``repr``.
+        Settings by name, of what `bdtppl.storage` can write.
+
+    Raises
+    ------
+    ValueError
+        If a setting cannot be written, such as a prior defined outside bdtppl: in another process
+        it could not be told from others.
     """
 
-    def __init__(self, path: str | os.PathLike, problem: Sequence[np.ndarray], settings: Any):
+    def __init__(
+        self, path: str | os.PathLike, problem: Sequence[np.ndarray], settings: Mapping[str, Any]
+    ):
+        from bdtppl.storage.encoding import encode  # takes long
+
         self.folder = Path(path)
-        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
-            digest = hashlib.sha256(repr(settings).encode())
+        try:
+            written = {name: encode(value, name) for name, value in settings.items()}
+        except ValueError as error:
+            raise ValueError(f"There can be no checkpoint: {error}") from error
+        digest = hashlib.sha256(json.dumps(written).encode())
         for array in problem:
             digest.update(np.ascontiguousarray(array).tobytes())
         self.problem = digest.hexdigest()

@@ -1,7 +1,7 @@
 """Soft decision trees by DCC-Tree: divide, conquer, combine."""
 
 import time
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any, Literal
 
 import jax
@@ -19,6 +19,7 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
+from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import State, explore, start
@@ -75,7 +76,7 @@ _PARAMETERS = f"""
         Equally weighted draws of trees of all topologies, resampled by their weights.
     components_ : list of bdtppl.inference.dcc.combine.Component
         Each topology that was looked at, the most probable first: its log evidence and how that was
-        got, its probability, and weighted draws. They are not saved.
+        got, its probability, and weighted draws (of standardised targets). They are not saved.
     diagnostics_ : dict
         By the topology's code: how its evidence was estimated ("method"), with the effective size
         of the weights and Pareto's k; R-hat and effective size of the chains' log density,
@@ -124,10 +125,17 @@ class _DCCTree(SoftTreeEstimator):
     checkpoint: Any
     progress: bool
 
+    def _check(self) -> None:
+        super()._check()
+        for name in ("iterations", "initial_trees", "chains", "draws", "pseudo_samples"):
+            require_positive_integer(name, getattr(self, name))
+        if self.patience is not None:
+            require_positive_integer("patience", self.patience)
+
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         problem = self._pose(X, y, sample_weight)
         dcc = DCC(
-            model=self.model_,
+            model=problem.model,
             x=problem.x,
             y=problem.y,
             nuts=NUTS(warmup=self.warmup, h_init=self.h_init, h_final=self.h_final),
@@ -142,30 +150,31 @@ class _DCCTree(SoftTreeEstimator):
         )
         seed, state = self._walk(dcc)
         self.num_iterations_ = len(state.visited)
-        self.components_ = combine(dcc, state, evidence=self.evidence)
+        found = combine(dcc, state, evidence=self.evidence)
         self.diagnostics_ = {
-            part.topology.code: _diagnose(part, state.explored[part.topology])
-            for part in self.components_
+            part.topology.code: _diagnose(part, state.explored[part.topology]) for part in found
         }
         posterior = resample(
-            map(_draws, self.components_),
+            map(_draws, found),
             dcc.density,
             seed=seed,
             sharpness=self.h_final,
             names=self.schema_.features,
             matrix=problem.matrix,
             scaling=problem.scaling,
-            **_total(self.components_, self.topology_prior_),
+            **_total(found, dcc),
         )
-        self._restore(posterior, {"seed": seed})
+        self.components_ = [_shifted(part, problem.log_jacobian) for part in found]
+        self._restore(problem.restored(posterior), {"seed": seed})
         return self
 
     def _walk(self, dcc: DCC) -> tuple[int, State]:
         """Walk over topologies, from the checkpoint on if there is one; the run's seed, and all."""
         seed, folder, found = self._draw_seed(), None, None
         if self.checkpoint is not None:
-            settings = replace(dcc, x=None, y=None)
-            folder = Checkpoint(self.checkpoint, (dcc.x, dcc.y), settings)
+            settings = {each.name: getattr(dcc, each.name) for each in fields(dcc)}
+            problem = settings.pop("x"), settings.pop("y")
+            folder = Checkpoint(self.checkpoint, problem, settings | {"nuts": vars(dcc.nuts)})
             found = folder.read()
         if found is None:
             state = start(dcc, jax.random.key(seed))
@@ -242,6 +251,11 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     }
 
 
+def _shifted(part: Component, log_jacobian: float) -> Component:
+    log_evidence = part.evidence.log_evidence + log_jacobian
+    return part._replace(evidence=part.evidence._replace(log_evidence=log_evidence))
+
+
 def _draws(part: Component) -> TopologyDraws:
     evidence = part.evidence
     return TopologyDraws(
@@ -255,9 +269,12 @@ def _draws(part: Component) -> TopologyDraws:
     )
 
 
-def _total(parts: list[Component], prior: TopologyPrior) -> dict[str, Any]:
+def _total(parts: list[Component], dcc: DCC) -> dict[str, Any]:
     """Log evidence over topologies, and its error by the delta method."""
-    log_joint = [part.evidence.log_evidence + prior.log_prob(part.topology) for part in parts]
+    allowed = dcc.prior.log_mass(dcc.max_splits, with_leaf=dcc.with_leaf)
+    log_joint = [
+        part.evidence.log_evidence + dcc.prior.log_prob(part.topology) - allowed for part in parts
+    ]
     errors = [part.probability * part.evidence.standard_error for part in parts]
     return {
         "log_evidence": float(np.logaddexp.reduce(log_joint)),

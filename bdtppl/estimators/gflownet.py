@@ -80,8 +80,8 @@ _PARAMETERS = """
         Folder that keeps the training every 100 steps. A fit that finds one there goes on from it,
         to the result that it would have come to without a break.
     settings
-        All other settings of training: `bdtppl.inference.gflownet.grammar_training.Settings` or
-        `bdtppl.inference.gflownet.training.Settings`.
+        All other settings of training: `bdtppl.inference.gflownet.grammar_training.GrammarSettings` or
+        `bdtppl.inference.gflownet.training.PolicySettings`.
     ensemble
         How draws are weighed in predictions: "importance" by their importance weights, "mean"
         equally, "distinct" each distinct tree by its posterior probability, or "algorithm-1" each
@@ -222,10 +222,14 @@ class _GFlowNetTree(WeightedTrees):
         if self.ensemble not in get_args(Ensemble):
             known = ", ".join(get_args(Ensemble))
             raise ValueError(f"ensemble must be one of {known}; got {self.ensemble!r}.")
-        kind = grammar_training.Settings if self.method == "grammar" else training.Settings
+        kind = (
+            grammar_training.GrammarSettings
+            if self.method == "grammar"
+            else training.PolicySettings
+        )
         if self.settings is not None and not isinstance(self.settings, kind):
             raise TypeError(
-                f"settings must be a {kind.__module__}.Settings for method={self.method!r}; got "
+                f"settings must be a {kind.__module__}.{kind.__name__} for method={self.method!r}; got "
                 f"{type(self.settings).__name__}."
             )
         for name in ("chains", "draws"):
@@ -241,9 +245,9 @@ class _GFlowNetTree(WeightedTrees):
         settings = self.settings
         if self.method == "grammar":
             if settings is None:
-                settings = grammar_training.Settings(decay_steps=steps)
+                settings = grammar_training.GrammarSettings(decay_steps=steps)
             return by_grammar(target, settings, steps)
-        settings = training.Settings() if settings is None else settings
+        settings = training.PolicySettings() if settings is None else settings
         return by_construction(target, replace(settings, num_steps=steps, balance=self.method))
 
     def _train(self, method: Method, target: Target) -> _Training:
@@ -251,7 +255,13 @@ class _GFlowNetTree(WeightedTrees):
         seed, folder, found = self._draw_seed(), None, None
         start = method.start(_key(seed, "start"))
         if self.checkpoint is not None:
-            settings = self.method, self.prior_, self.leaf_, self.constraints_, self.settings
+            settings = {
+                "method": self.method,
+                "prior": self.prior_,
+                "leaf": self.leaf_,
+                "constraints": self.constraints_,
+                "settings": self.settings,
+            }
             folder = Checkpoint(self.checkpoint, (target.design.matrix, target.y), settings)
             found = folder.read()
         kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)

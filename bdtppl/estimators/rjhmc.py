@@ -128,7 +128,7 @@ class _RJHMCTree(SoftTreeEstimator):
         with counting("iterations", shown=self.progress) as report:
             walk = rjhmc.sample(
                 jax.random.key(seed),
-                self.model_,
+                problem.model,
                 problem.x,
                 problem.y,
                 hard_inputs=is_hard,
@@ -137,21 +137,24 @@ class _RJHMCTree(SoftTreeEstimator):
                 tell=report or (lambda iterations: None),
             )
         kept = slice(self.burn_in, None)
-        posterior = along_chains(
+        leaves = np.array([shape.num_leaves for shape in walk.topologies])[walk.topology]
+        log_joint = problem.log_joint(walk.log_joint, leaves)
+        drawn = along_chains(
             walk.topologies,
             walk.topology[:, kept],
             walk.position[:, kept],
             None if walk.inputs is None else walk.inputs[:, kept],
-            lambda n: SoftDensity.filled_up(self.model_, problem.x, problem.y, n, is_hard),
+            lambda n: SoftDensity.filled_up(problem.model, problem.x, problem.y, n, is_hard),
             sharpness=self.h_final,
             names=self.schema_.features,
             matrix=problem.matrix,
             scaling=problem.scaling,
-            sample_stats={"log_joint": walk.log_joint[:, kept]},
+            sample_stats={"log_joint": log_joint[:, kept]},
         )
-        quantities = {"log_joint": walk.log_joint[:, kept], "num_leaves": posterior.num_leaves}
+        posterior = problem.restored(drawn)
+        quantities = {"log_joint": log_joint[:, kept], "num_leaves": posterior.num_leaves}
         self.diagnostics_ = {name: of._asdict() for name, of in diagnose(quantities).items()}
-        self.trajectory_ = walk.log_joint
+        self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
         self._restore(posterior, {"seed": seed})
         worst = max(found["r_hat"] for found in self.diagnostics_.values())

@@ -69,16 +69,56 @@ FITTED = """\
 
 
 class _Problem(NamedTuple):
-    """Rows [n, d], targets [n], and lowest value and range of each input, [2, d]."""
+    """What is sampled: inputs scaled to [0, 1], and real targets standardised.
+
+    Attributes
+    ----------
+    matrix
+        Rows [n, d].
+    scaling
+        Lowest value and range of each input, [2, d].
+    given
+        Targets [n], and the model of them.
+    units
+        Mean and standard deviation of real targets; None for classes.
+    """
 
     matrix: np.ndarray
-    y: np.ndarray
     scaling: np.ndarray
+    given: tuple[np.ndarray, Any]
+    units: tuple[float, float] | None
 
     @property
     def x(self) -> np.ndarray:
         """Rows scaled to [0, 1]."""
         return (self.matrix - self.scaling[0]) / self.scaling[1]
+
+    @property
+    def y(self) -> np.ndarray:
+        """Targets, those of real ones standardised: chains run in single precision."""
+        y, _ = self.given
+        return y if self.units is None else (y - self.units[0]) / self.units[1]
+
+    @property
+    def model(self) -> Any:
+        """The model of these targets: with the same priors, in their units."""
+        _, model = self.given
+        return model if self.units is None else model.standardised(*self.units)
+
+    @property
+    def log_jacobian(self) -> float:
+        """What is added to log densities of these targets, for those of the given ones."""
+        return 0.0 if self.units is None else -len(self.given[0]) * float(np.log(self.units[1]))
+
+    def log_joint(self, found: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
+        """Log joint density in the units that were given: it is one of the leaves' means, too."""
+        scale = 1.0 if self.units is None else self.units[1]
+        return found + self.log_jacobian - num_leaves * np.log(scale)
+
+    def restored(self, posterior: SoftPosterior) -> SoftPosterior:
+        """Express a posterior in the units of the targets that were given."""
+        y, model = self.given
+        return posterior if self.units is None else posterior.in_units(model, y, *self.units)
 
 
 class SoftTreeEstimator(TableEstimator):
@@ -117,7 +157,9 @@ class SoftTreeEstimator(TableEstimator):
         if not isinstance(prior, TopologyPrior):
             raise TypeError(f"topology_prior must be a TopologyPrior; got {type(prior).__name__}.")
         self.topology_prior_ = prior
-        return _Problem(np.repeat(matrix, weights, axis=0), y, scaling)
+        is_real = isinstance(self.model_, SoftRegression)
+        units = (float(y.mean()), float(y.std())) if is_real else None
+        return _Problem(np.repeat(matrix, weights, axis=0), scaling, (y, self.model_), units)
 
     def _fitted_posterior(self) -> SoftPosterior:
         check_is_fitted(self)

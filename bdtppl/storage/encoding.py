@@ -8,6 +8,7 @@ table. Floats are written with the shortest digits that give the same float agai
 
 import math
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,11 @@ _PARTS = {
         Tree,
     )
 }
+# What takes long to import, by module.
+_ELSEWHERE = {
+    "GrammarSettings": "bdtppl.inference.gflownet.grammar_training",
+    "PolicySettings": "bdtppl.inference.gflownet.training",
+}
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds
 
 
@@ -60,7 +66,7 @@ def encode(value: Any, what: str) -> Any:
     value
         None, a number, text, an array of these (or what NumPy makes one of), a list, tuple, range
         (which comes back as a list) or dictionary, a `Schema`, or one of bdtppl's own priors, leaf
-        families and constraints.
+        families, constraints and settings.
     what
         How to call the value in an error.
 
@@ -99,7 +105,7 @@ def encode(value: Any, what: str) -> Any:
     if isinstance(value, Schema):
         return {"name": "Schema", "columns": value.to_json()}
     name = type(value).__name__
-    if _PARTS.get(name) is type(value):
+    if _PARTS.get(name) is type(value) or _ELSEWHERE.get(name) == type(value).__module__:
         parameters = {
             field.name: encode(getattr(value, field.name), f"{what}.{field.name}")
             for field in fields(value)
@@ -140,9 +146,12 @@ def decode(value: Any) -> Any:
         case "Schema":
             return Schema.from_json(value["columns"])
         case name if name in _PARTS:
-            return _PARTS[name](**{k: decode(item) for k, item in value.items() if k != "name"})
+            part = _PARTS[name]
+        case name if name in _ELSEWHERE:
+            part = getattr(import_module(_ELSEWHERE[name]), name)
         case name:
             raise ValueError(f"{name!r} is not known to this version of bdtppl")
+    return part(**{k: decode(item) for k, item in value.items() if k != "name"})
 
 
 def _encode_array(array: np.ndarray, what: str) -> dict:

@@ -107,11 +107,12 @@ def combine(
     matters = within_reach(dcc, state.explored, smc_share)
 
     def estimate(each: Explored) -> tuple[Evidence, np.ndarray, np.ndarray]:
+        if not each.position.shape[-1]:
+            exact = {"method": "exact", "effective_size": np.inf, "pareto_k": -np.inf}
+            return each.evidence._replace(**exact, reason="no parameters"), *_layered(each)
         if not each.visits:
             reason = "left after the pilot" if each.is_left else "of the pilot: not looked at yet"
             return each.evidence._replace(reason=reason), *_layered(each)
-        if not each.position.shape[-1]:
-            return each.evidence._replace(reason="exact: no parameters"), *_layered(each)
         if evidence == "auto" and each.topology not in matters:
             reason = f"it cannot hold {smc_share:g} of the weight"
             return each.evidence._replace(reason=reason), *_layered(each)

@@ -191,7 +191,8 @@ def _is_exhausted(dcc: DCC, state: State, patience: int, tolerance: float) -> bo
     if since < 0 or not state.explored:
         return False
     joint = np.array([log_joint(each, dcc.prior) for each in state.explored.values()])
-    is_late = np.array([each.since > since for each in state.explored.values()])
+    # Those of the first step are what the walk begins with.
+    is_late = np.array([each.since >= max(since, 1) for each in state.explored.values()])
     weight = np.exp(joint - np.logaddexp.reduce(joint))
     return bool(weight[is_late].sum() < tolerance)
 

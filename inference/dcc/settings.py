@@ -10,9 +10,11 @@ from jax.tree_util import Partial
 from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.topology import MOVES, Topology, TopologyPrior
+from bdtppl.models.topology import MOVES, Topology, TopologyPrior, require_max_splits
 
 __all__ = ["DCC"]
+
+_LEAST_WARMUP = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,6 +107,12 @@ class DCC:
         if self.denominator not in get_args(Denominator):
             known = ", ".join(get_args(Denominator))
             raise ValueError(f"denominator must be one of {known}; got {self.denominator!r}.")
+        if self.nuts.warmup < _LEAST_WARMUP:
+            raise ValueError(
+                f"warmup must be an integer of at least {_LEAST_WARMUP}, for chains to be compared "
+                f"by its last steps; got {self.nuts.warmup}."
+            )
+        require_max_splits(self.max_splits)
         if not self.with_leaf and self.max_splits == 0:
             raise ValueError("max_splits must be at least 1 where with_leaf is False; got 0.")
 

@@ -26,7 +26,7 @@ from bdtppl.inference.precision import in_float64
 __all__ = [
     "Metrics",
     "Ring",
-    "Settings",
+    "GrammarSettings",
     "State",
     "balance_loss",
     "initial",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Settings:
+class GrammarSettings:
     """How a flow is trained.
 
     Attributes
@@ -156,7 +156,7 @@ class Metrics(NamedTuple):
     effective_share: jax.Array
 
 
-def optimiser(settings: Settings) -> optax.GradientTransformation:
+def optimiser(settings: GrammarSettings) -> optax.GradientTransformation:
     """Adam with clipped gradients and a falling learning rate."""
     schedule = optax.cosine_decay_schedule(
         settings.learning_rate, settings.decay_steps * settings.updates, alpha=0.01
@@ -166,7 +166,7 @@ def optimiser(settings: Settings) -> optax.GradientTransformation:
 
 @in_float64
 def initial(
-    rng_key: jax.Array, problem: Problem, settings: Settings, flow: Flow | None = None
+    rng_key: jax.Array, problem: Problem, settings: GrammarSettings, flow: Flow | None = None
 ) -> State:
     """Start with a new network, or with a flow that is given, and an empty ring."""
     if flow is None:
@@ -196,7 +196,7 @@ def learn(
     state: State,
     drawn: Draws,
     visits: Visits,
-    settings: Settings,
+    settings: GrammarSettings,
 ) -> tuple[State, Metrics]:
     """Remember the subproblems that draws have met, and take gradient steps on the ring."""
     ring, transform = state.ring.put(visits), optimiser(settings)
@@ -232,7 +232,7 @@ def learn(
 
 @in_float64
 def step(
-    rng_key: jax.Array, problem: Problem, state: State, settings: Settings
+    rng_key: jax.Array, problem: Problem, state: State, settings: GrammarSettings
 ) -> tuple[State, Metrics]:
     """Draw trees, and learn from the subproblems that they and earlier ones have met.
 
@@ -259,7 +259,7 @@ def train(
     rng_key: jax.Array,
     problem: Problem,
     state: State,
-    settings: Settings,
+    settings: GrammarSettings,
     num_steps: int,
     *,
     tell: Callable[[State, Metrics], bool | None] = lambda state, metrics: None,

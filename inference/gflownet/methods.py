@@ -73,7 +73,9 @@ class Method(NamedTuple):
     upper_bound: Callable[[jax.Array, Any, Tree], float]
 
 
-def by_grammar(target: Target, settings: grammar_training.Settings, num_steps: int) -> Method:
+def by_grammar(
+    target: Target, settings: grammar_training.GrammarSettings, num_steps: int
+) -> Method:
     """Learn flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
     problem = pose_problem(*target)
 
@@ -100,7 +102,7 @@ def by_grammar(target: Target, settings: grammar_training.Settings, num_steps: i
     )
 
 
-def by_construction(target: Target, settings: training.Settings) -> Method:
+def by_construction(target: Target, settings: training.PolicySettings) -> Method:
     """Learn a policy that builds trees (see `bdtppl.inference.gflownet.training`)."""
     construction = Construction.of(*target)
 

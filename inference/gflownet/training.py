@@ -28,14 +28,14 @@ from bdtppl.inference.gflownet.trajectories import Trajectories
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
 
-__all__ = ["Info", "Learner", "Settings", "begin", "train"]
+__all__ = ["Info", "Learner", "PolicySettings", "begin", "train"]
 
 _CHUNK = 20  # steps between two tellings of progress
 _USUAL = 4  # decisions of a trajectory that there is always room for
 
 
 @dataclass(frozen=True)
-class Settings:
+class PolicySettings:
     """How to train; numbers of the paper's Table 5 where it has them, but for rates and steps.
 
     Attributes
@@ -176,7 +176,7 @@ class Info(NamedTuple):
 
 @in_float64
 def begin(
-    rng_key: jax.Array, construction: Construction, policy: Policy, settings: Settings
+    rng_key: jax.Array, construction: Construction, policy: Policy, settings: PolicySettings
 ) -> Learner:
     """Start at a policy; log Z starts at what the trajectories of a step estimate."""
     buffer, start = empty(settings.buffer_size, construction.capacity), jnp.float64(0)
@@ -188,7 +188,9 @@ def begin(
 
 
 @partial(jax.jit, static_argnames="settings")
-def _make(rng_key, construction, learner, *, settings: Settings) -> tuple[Trajectories, jax.Array]:
+def _make(
+    rng_key, construction, learner, *, settings: PolicySettings
+) -> tuple[Trajectories, jax.Array]:
     """Make the trajectories of a step; also the number of their decisions."""
     key_draw, key_recall, key_order, _ = _keys(rng_key, learner)
     done = learner.step / settings.num_steps
@@ -219,7 +221,7 @@ def _learn(
     learner,
     made: Trajectories,
     *,
-    settings: Settings,
+    settings: PolicySettings,
     num_decisions: int,
 ) -> tuple[Learner, Info]:
     """Make one gradient step, and remember the best trees."""
@@ -257,7 +259,7 @@ def _learn(
     return Learner(policy, learned.log_z, optimiser, buffer, learner.step + 1), info
 
 
-def _step(rng_key, construction, learner, settings: Settings) -> tuple[Learner, Info]:
+def _step(rng_key, construction, learner, settings: PolicySettings) -> tuple[Learner, Info]:
     """Draw trajectories and learn from them."""
     made, number = _make(rng_key, construction, learner, settings=settings)
     num_trees, most = made.log_forward.shape
@@ -271,7 +273,7 @@ def train(
     rng_key: jax.Array,
     construction: Construction,
     learner: Learner,
-    settings: Settings,
+    settings: PolicySettings,
     *,
     tell: Callable[[Learner, Info], bool | None] = lambda learner, info: None,
 ) -> tuple[Learner, Info]:

@@ -24,9 +24,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import betaln
+from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer.util import potential_energy
 
 from bdtppl.inference.padding import padded_size
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
@@ -35,6 +36,29 @@ __all__ = ["SoftDensity"]
 
 _SIZES = 8  # numbers of rows in a doubling: each row more costs time at every step
 _TRACING = RLock()  # NumPyro's handlers are on one stack for all threads
+
+
+def _log_prior(law: Any, to: Any, coordinates: jax.Array, value: jax.Array) -> jax.Array:
+    """Log density of a site's free coordinates, its transformation's Jacobian included.
+
+    NumPyro cuts values off that are next to 0, and a sparse Dirichlet or Beta law has much of its
+    mass there: the density would be flat from some coordinate on, and improper. Of the fractions
+    that break a Dirichlet law's stick each has a Beta law, and logits of these are the coordinates.
+    """
+    base = law
+    while isinstance(base, dist.Independent | dist.ExpandedDistribution):
+        base = base.base_dist
+    if isinstance(base, dist.Dirichlet):
+        shape = jnp.asarray(base.concentration)
+        rest = jnp.cumsum(shape[..., ::-1], axis=-1)[..., ::-1]
+        first, second = shape[..., :-1], rest[..., 1:]
+        logit = coordinates - jnp.log(jnp.arange(coordinates.shape[-1], 0, -1))
+    elif isinstance(base, dist.Beta):
+        first, second, logit = base.concentration1, base.concentration0, coordinates
+    else:
+        return law.log_prob(value).sum() + to.log_abs_det_jacobian(coordinates, value).sum()
+    log_sides = first * jax.nn.log_sigmoid(logit) + second * jax.nn.log_sigmoid(-logit)
+    return (log_sides - betaln(first, second)).sum()
 
 
 @pytree_dataclass
@@ -109,10 +133,20 @@ class SoftDensity:
         """
         given, options = (paths, self.x, self.y, sharpness), {"inputs": inputs, "power": power}
         prior = -self.num_splits * math.log(self.x.shape[1]) if self.hard_inputs else 0.0
-        coordinates = self.coordinates(position)
+        coordinates, total = self.coordinates(position), prior
         with _TRACING, jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
-            energy: Any = potential_energy(self.model, given, options, coordinates)
-            return prior - energy
+            values = {name: to(coordinates[name]) for name, (to, _) in self._sites.items()}
+            model = handlers.trace(handlers.substitute(self.model, data=values))
+            for name, site in model.get_trace(*given, **options).items():
+                if site["type"] != "sample":
+                    continue
+                law, scale = site["fn"], 1.0 if site["scale"] is None else site["scale"]
+                if name in coordinates:
+                    to, _ = self._sites[name]
+                    total += scale * _log_prior(law, to, coordinates[name], values[name])
+                else:
+                    total += scale * law.log_prob(site["value"]).sum()
+        return total
 
     def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:
         """Part a position [size] into the free coordinates of the model's sites."""

@@ -6,7 +6,7 @@ evidence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -142,6 +142,26 @@ class SoftPosterior:
         """Training row behind each observation, int [N]."""
         return np.arange(len(self.y))
 
+    def in_units(
+        self, model: SoftRegression, y: np.ndarray, loc: float, scale: float
+    ) -> "SoftPosterior":
+        """Take a posterior given targets (y - loc) / scale to that of targets y, under a model.
+
+        Means and noise are scaled back, and the evidence has the factor scale^-N. Numbers of draws
+        (``sample_stats``) stay as they are.
+        """
+        trees, jacobian = self.trees, len(y) * np.log(scale)
+        mean = np.where(trees.is_leaf, trees.leaves["mean"] * scale + loc, 0.0)
+        noise = trees.leaves["noise"] * scale**model.noise_power
+        return replace(
+            self,
+            model=model,
+            y=y,
+            trees=replace(trees, leaves={"mean": mean, "noise": noise}),
+            log_evidences=self.log_evidences - jacobian,
+            log_evidence=self.log_evidence - jacobian,
+        )
+
     def predictive(
         self, matrix: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
     ) -> ClassMixture | NoiseMixture:
@@ -228,8 +248,11 @@ def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Ar
             return jnp.broadcast_to(law.loc, len(rows)), jnp.broadcast_to(law.scale, len(rows))
         if votes == "balanced":
             counts = model.counts(tree.reached(x, sharpness), y)
-            scores = reached.T @ (counts / counts.sum(axis=0)[None])
-            return (scores / scores.sum(axis=1, keepdims=True),)
+            scores = reached.T @ _shares(counts, axis=0)
+            # Where only leaves without training rows are reached, nothing votes but the prior.
+            prior = jnp.asarray(model.concentration) / sum(model.concentration)
+            votes_for = _shares(scores, axis=1)
+            return (jnp.where(scores.sum(axis=1, keepdims=True) > 0, votes_for, prior[None]),)
         if "classes" in tree.leaves:
             return (reached.T @ tree.leaves["classes"],)
         weights = model.counts(tree.reached(x, sharpness), y) + jnp.asarray(model.concentration)
@@ -237,6 +260,12 @@ def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Ar
 
     with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
         return lax.map(of_tree, trees, batch_size=_BATCH)
+
+
+def _shares(counts: jax.Array, axis: int) -> jax.Array:
+    """Divide counts by their sums; zeros stay zeros."""
+    total = counts.sum(axis=axis, keepdims=True)
+    return counts / jnp.where(total > 0, total, 1)
 
 
 def resample(
