@@ -8,7 +8,29 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-__all__ = ["staged"]
+__all__ = ["require_writable", "staged"]
+
+
+def require_writable(folder: Path, name: str) -> None:
+    """Refuse a folder that cannot be written, before anything long has been computed.
+
+    Parameters
+    ----------
+    folder
+        The folder, which need not exist.
+    name
+        What the user calls it.
+
+    Raises
+    ------
+    OSError
+        If it is a file, or may not be written or made.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"{name} {folder} cannot be written: {nearest} is not a folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(f"{name} {folder} cannot be written: {nearest} is read-only.")
 
 
 @contextmanager

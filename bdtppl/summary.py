@@ -173,7 +173,11 @@ def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
         "sharpness": f"{summary['sharpness']:g}, on inputs scaled to [0, 1]",
     }
     if "iterations" in summary:
-        facts["walk"] = f"{_counted(summary['iterations'], 'iteration')}"
+        facts["walk"] = (
+            f"{_counted(summary['iterations'], 'iteration')}; looked at "
+            f"{summary['topologies_found']:,} of {summary['topologies_proposed']:,} topologies "
+            f"that it met, of prior probability {summary['prior_mass']:.2g}"
+        )
     if "largest_r_hat" in summary:
         r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
         facts["agreement"] = (

@@ -18,7 +18,7 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,9 @@ from jax.scipy.special import gammaln
 
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 
-__all__ = ["SoftClassification", "SoftRegression", "leaf_probabilities"]
+__all__ = ["LikelihoodName", "SoftClassification", "SoftRegression", "leaf_probabilities"]
+
+LikelihoodName = Literal["compound", "mixture"]
 
 
 def leaf_probabilities(
@@ -362,7 +364,7 @@ class SoftClassification(_Splits):
     """
 
     concentration: Any = (1.0, 1.0)
-    likelihood: Literal["compound", "mixture"] = setting(default="compound")
+    likelihood: LikelihoodName = setting(default="compound")
 
     no_target: ClassVar[int] = -1  # of rows that say nothing
 
@@ -375,7 +377,7 @@ class SoftClassification(_Splits):
             )
         for each in self.concentration:
             require(lambda a: a > 0, "concentration must be positive; got {}.", each)
-        if self.likelihood not in ("compound", "mixture"):
+        if self.likelihood not in get_args(LikelihoodName):
             raise ValueError(
                 f"likelihood must be 'compound' or 'mixture'; got {self.likelihood!r}."
             )

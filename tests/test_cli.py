@@ -15,6 +15,7 @@ from sklearn.datasets import load_iris
 from typer.testing import CliRunner
 
 import bdtppl
+from bdtppl import files
 from bdtppl.cli import app, results
 from bdtppl.cli.console import notes_after, to_json
 from bdtppl.cli.specification import make_leaf, parse_prior
@@ -395,7 +396,7 @@ def test_wrong_usage_is_one_sentence(tmp_path):
 @pytest.mark.parametrize("late", [False, True])
 def test_a_folder_that_cannot_be_written_is_named(trees, tmp_path, monkeypatch, late):
     if late:  # as where the disk fills up
-        monkeypatch.setattr(results, "require_writable", lambda _: None)
+        monkeypatch.setattr(files, "require_writable", lambda *_: None)
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
         said = refusal("fit", trees, "--target", "height", "--bins", 2, "--out", out)

@@ -21,8 +21,10 @@ from bdtppl import (
     load,
     plot_density,
     plot_predictive,
+    plot_structures,
     plot_topologies,
     plot_trajectories,
+    plot_tree,
 )
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
@@ -216,8 +218,14 @@ def test_compound_has_no_log_likelihood():
 def test_figures(regressor, classifier):
     ax = plot_topologies(regressor)
     (drawn,) = [line for line in ax.get_lines() if line.get_gid() == "evidence"]
-    count = min(8, len(regressor.posterior_.topologies))
-    np.testing.assert_allclose(drawn.get_xdata(), regressor.posterior_.log_evidences[:count])
+    evidence = regressor.posterior_.log_evidences[:8]
+    is_near = evidence > evidence.max() - 25
+    np.testing.assert_allclose(drawn.get_xdata(), evidence[is_near])
+    (far,) = [line for line in ax.get_lines() if line.get_gid() == "far"]
+    np.testing.assert_array_equal(far.get_ydata(), np.flatnonzero(~is_near))
+    assert {f"log evidence {each:.0f}" for each in evidence[~is_near]} == {
+        text.get_text().split(", ")[1] for text in ax.texts if ", " in text.get_text()
+    }
     bars = plot_topologies(classifier, k=2).patches
     np.testing.assert_allclose(
         [bar.get_width() for bar in bars], classifier.posterior_.probability[: len(bars)]
@@ -271,6 +279,9 @@ def test_figures_go_to_the_axes_that_are_given(regressor, classifier):
 
 
 def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
+    for draw in (plot_tree, plot_structures):
+        with pytest.raises(TypeError, match="has soft ones: use plot_topologies"):
+            draw(regressor)
     with pytest.raises(TypeError, match="needs a regressor"):
         plot_density(classifier, NEW)
     with pytest.raises(ValueError, match="y has 1 values for 2 rows"):
@@ -288,7 +299,8 @@ def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
         ({"h_final": 0.0}, X, Y, "h_final must be a positive number"),
         ({"h_init": -1.0}, X, Y, "h_init must be a positive number"),
         ({"routing": "sharp"}, X, Y, "routing must be"),
-        ({"chains": 0}, X, Y, "must be an integer of at least 1"),
+        ({"chains": 0}, X, Y, "chains must be an integer of at least 1"),
+        ({"max_splits": "a"}, X, Y, "max_splits must be None or an integer"),
         ({"draws": 1.5}, X, Y, "must be an integer of at least"),
         ({"warmup": 0}, X, Y, "warmup must be an integer of at least 1"),
         ({"model": SoftClassification()}, X, Y, "model must be a SoftRegression"),

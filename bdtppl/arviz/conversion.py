@@ -153,6 +153,8 @@ def to_arviz(
     weighted = {}
     if isinstance(posterior, Posterior) and posterior.log_weights is not None:
         weighted["effective_size"] = float(1 / (posterior.weights**2).sum())
+    elif isinstance(posterior, SoftPosterior) and np.isfinite(posterior.effective_size):
+        weighted["effective_size"] = posterior.effective_size
     posterior = _equally_weighted(posterior, seed)
     row = posterior.row
     matrix, y = posterior.matrix[row], posterior.y[row]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdtppl.cli.console import UserError, notes_after, refusing, say_json
-from bdtppl.files import staged
+from bdtppl.files import require_writable, staged
 
 if TYPE_CHECKING:
     from bdtppl.cli.results import Problem
@@ -39,10 +39,10 @@ def demo(
     ] = False,
 ) -> None:
     """Fit, print, draw and save four posteriors; needs no data and no network."""
-    from bdtppl.cli.results import report_fit, require_writable
+    from bdtppl.cli.results import report_fit
 
     with refusing(OSError):
-        require_writable(out)
+        require_writable(out, "--out")
     summaries = {}
     for name, inference, problem, settings in _problems():
         folder, facts = out / name, {"table": f"{name}.csv"}

@@ -64,6 +64,13 @@ class EvidenceName(StrEnum):
     smc = "smc"
 
 
+class Likelihood(StrEnum):
+    """Likelihoods of soft classification trees."""
+
+    compound = "compound"
+    mixture = "mixture"
+
+
 class Task(StrEnum):
     """What the target is."""
 
@@ -217,6 +224,15 @@ def fit(
             min=0, help="Most splits.", show_default=False, rich_help_panel="Model: soft trees"
         ),
     ] = None,
+    likelihood: Annotated[
+        Likelihood | None,
+        typer.Option(
+            help="Of classes: probabilities in leaves integrated out (compound), whose evidence "
+            "compares no other models, or sampled (mixture).",
+            show_default="compound",
+            rich_help_panel="Model: soft trees",
+        ),
+    ] = None,
     inputs: Annotated[
         Inputs | None,
         typer.Option(
@@ -257,6 +273,14 @@ def fit(
             help="Steps of training.",
             show_default="300 for the grammar, 2000 for the others",
             rich_help_panel="Inference: gflownet",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps a long fit, which goes on from there when it is run again.",
+            show_default=False,
+            rich_help_panel="Inference: dcc, gflownet",
         ),
     ] = None,
     burn_in: Annotated[
@@ -383,9 +407,10 @@ def fit(
     ] = 0,
 ) -> None:
     """Fit the posterior over trees to a table, and print, draw and save it."""
-    from bdtppl.cli.results import Problem, report_fit, require_writable
+    from bdtppl.cli.results import Problem, report_fit
     from bdtppl.cli.specification import make_leaf
     from bdtppl.cli.target import read_target
+    from bdtppl.files import require_writable
     from bdtppl.tables import read_table
 
     hard = {
@@ -399,7 +424,13 @@ def fit(
         "min_leaf": min_leaf,
     }
     chain = {"draws": draws, "chains": chains}
-    soft = {"h_init": h_init, "h_final": h_final, "max_splits": max_splits, "warmup": warmup}
+    soft = {
+        "h_init": h_init,
+        "h_final": h_final,
+        "max_splits": max_splits,
+        "likelihood": likelihood,
+        "warmup": warmup,
+    }
     with refusing(ValueError, OSError):
         settings = _own_settings(
             model,
@@ -420,16 +451,30 @@ def fit(
                     "proposal": proposal,
                 },
                 Model.particle: {**hard, "particles": particles, "runs": runs},
-                Model.gflownet: {**hard, **chain, "method": method, "steps": steps},
-                Model.dcc: {**soft, **chain, "iterations": iterations, "evidence": evidence},
+                Model.gflownet: {
+                    **hard,
+                    **chain,
+                    "method": method,
+                    "steps": steps,
+                    "checkpoint": checkpoint,
+                },
+                Model.dcc: {
+                    **soft,
+                    **chain,
+                    "iterations": iterations,
+                    "evidence": evidence,
+                    "checkpoint": checkpoint,
+                },
                 Model.rjhmc: {**soft, **chain, "burn_in": burn_in, "inputs": inputs},
             },
         )
         file = None if prior_file is None else read_prior(prior_file)
         if out is not None:
-            require_writable(out)
+            require_writable(out, "--out")
         rows = read_table(table)
         goal = read_target(rows, target, None if task is None else task.value)
+        if likelihood is not None and goal.task == "regression":
+            raise ValueError("--likelihood is for classification; the target is numbers.")
         if weight == target:
             raise ValueError(f"--weight {weight} names the target.")
         left_out = [*(drop or []), *([] if weight is None else [weight])]

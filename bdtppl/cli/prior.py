@@ -91,7 +91,7 @@ def prior(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.")] = 0,
 ) -> None:
     """Draw trees from a prior, and show some of them and how large they are."""
-    from bdtppl.cli.results import require_writable
+    from bdtppl.files import require_writable
     from bdtppl.summary import prior_view
 
     with refusing(ValueError, OSError):
@@ -99,7 +99,7 @@ def prior(
         if file is not None and file.prior is not None and prior is not None:
             raise ValueError(f"--prior {prior} and the [prior] of {prior_file} exclude each other.")
         if out is not None:
-            require_writable(out)
+            require_writable(out, "--out")
         features = _features(table, drop or [], rows, columns, seed)
         cuts = {
             "bins": None if bins is None or bins == "auto" else parse_bins(bins, grid),

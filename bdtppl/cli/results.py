@@ -1,6 +1,5 @@
 """What a fit says and leaves behind: the summary, and model and figures in one folder."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from bdtppl.plotting import (
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
-__all__ = ["ESTIMATORS", "Problem", "report_fit", "require_writable"]
+__all__ = ["ESTIMATORS", "Problem", "report_fit"]
 
 _STRUCTURES = 4  # most probable trees that are drawn
 _LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one must have
@@ -64,21 +63,6 @@ ESTIMATORS = {
     "particle": {"classification": ParticleTreeClassifier, "regression": ParticleTreeRegressor},
     "rjhmc": {"classification": RJHMCTreeClassifier, "regression": RJHMCTreeRegressor},
 }
-
-
-def require_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written, before anything long has been computed.
-
-    Raises
-    ------
-    OSError
-        If it is a file, or may not be written or made.
-    """
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise NotADirectoryError(f"--out {folder} cannot be written: {nearest} is not a folder.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise PermissionError(f"--out {folder} cannot be written: {nearest} is read-only.")
 
 
 class Problem(NamedTuple):

@@ -24,7 +24,7 @@ __all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
 
 _EQUATION_8 = (
     "the compound likelihood of soft classes (equation 8) is no law of labels: fit with "
-    "SoftClassification(likelihood='mixture')"
+    "likelihood='mixture'"
 )
 
 

@@ -10,6 +10,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from bdtppl.files import require_writable
+
 __all__ = ["Checkpoint"]
 
 _FILE = "checkpoint.npz"
@@ -29,6 +31,10 @@ class Checkpoint:
 
     Raises
     ------
+    OSError
+        If the folder cannot be written.
+    TypeError
+        If the path is none.
     ValueError
         If a setting cannot be written, such as a prior defined outside bdtppl: in another process
         it could not be told from others.
@@ -39,7 +45,10 @@ class Checkpoint:
     ):
         from bdtppl.storage.encoding import encode  # takes long
 
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint must be the path of a folder; got {path!r}.")
         self.folder = Path(path)
+        require_writable(self.folder, "checkpoint")
         try:
             written = {name: encode(value, name) for name, value in settings.items()}
         except ValueError as error:

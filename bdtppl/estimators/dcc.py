@@ -29,7 +29,7 @@ from bdtppl.inference.evidence.estimates import EvidenceMethod
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.posterior import TopologyDraws, Votes, resample
 from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.progress import counting
 
@@ -83,6 +83,10 @@ _PARAMETERS = f"""
         divergent draws, and chains that began again because they were stuck.
     num_iterations_ : int
         Steps that the walk has made.
+    num_proposed_ : int
+        Distinct topologies that the walk has met, most of them too seldom to be looked at.
+    prior_mass_ : float
+        Prior probability of the topologies that were looked at; the others' weight is unknown.
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood over the topologies that were looked at, with its error.{{fitted}}
 {FITTED}
@@ -150,6 +154,7 @@ class _DCCTree(SoftTreeEstimator):
         )
         seed, state = self._walk(dcc)
         self.num_iterations_ = len(state.visited)
+        self.num_proposed_ = len(state.proposed)
         found = combine(dcc, state, evidence=self.evidence)
         self.diagnostics_ = {
             part.topology.code: _diagnose(part, state.explored[part.topology]) for part in found
@@ -164,6 +169,8 @@ class _DCCTree(SoftTreeEstimator):
             scaling=problem.scaling,
             **_total(found, dcc),
         )
+        looked_at = [dcc.prior.log_prob(part.topology) for part in found]
+        self.prior_mass_ = float(np.exp(np.logaddexp.reduce(looked_at) - _log_allowed(dcc)))
         self.components_ = [_shifted(part, problem.log_jacobian) for part in found]
         self._restore(problem.restored(posterior), {"seed": seed})
         return self
@@ -225,7 +232,12 @@ class _DCCTree(SoftTreeEstimator):
         """
         found = super().summary()
         shown = [each | self.diagnostics_[each["code"]] for each in found["topologies"]]
-        return found | {"topologies": shown, "iterations": self.num_iterations_}
+        return found | {
+            "topologies": shown,
+            "iterations": self.num_iterations_,
+            "topologies_proposed": self.num_proposed_,
+            "prior_mass": self.prior_mass_,
+        }
 
 
 def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
@@ -251,6 +263,11 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     }
 
 
+def _log_allowed(dcc: DCC) -> float:
+    """Log prior mass of the topologies that the walk may meet: its prior is that of these."""
+    return dcc.prior.log_mass(dcc.max_splits, with_leaf=dcc.with_leaf)
+
+
 def _shifted(part: Component, log_jacobian: float) -> Component:
     log_evidence = part.evidence.log_evidence + log_jacobian
     return part._replace(evidence=part.evidence._replace(log_evidence=log_evidence))
@@ -271,13 +288,10 @@ def _draws(part: Component) -> TopologyDraws:
 
 def _total(parts: list[Component], dcc: DCC) -> dict[str, Any]:
     """Log evidence over topologies, and its error by the delta method."""
-    allowed = dcc.prior.log_mass(dcc.max_splits, with_leaf=dcc.with_leaf)
-    log_joint = [
-        part.evidence.log_evidence + dcc.prior.log_prob(part.topology) - allowed for part in parts
-    ]
+    log_joint = [part.evidence.log_evidence + dcc.prior.log_prob(part.topology) for part in parts]
     errors = [part.probability * part.evidence.standard_error for part in parts]
     return {
-        "log_evidence": float(np.logaddexp.reduce(log_joint)),
+        "log_evidence": float(np.logaddexp.reduce(log_joint)) - _log_allowed(dcc),
         "log_evidence_se": float(np.sqrt(np.nansum(np.square(errors)))),
     }
 
@@ -365,6 +379,7 @@ class DCCTreeClassifier(SoftClasses, ClassifierMixin, _DCCTree):
         pseudo_samples: int = 10,
         h_init: float = 0.1,
         h_final: float = 0.025,
+        likelihood: LikelihoodName = "compound",
         model: SoftClassification | None = None,
         topology_prior: TopologyPrior | None = None,
         evidence: EvidenceMethod = "auto",
@@ -388,6 +403,7 @@ class DCCTreeClassifier(SoftClasses, ClassifierMixin, _DCCTree):
         self.pseudo_samples = pseudo_samples
         self.h_init = h_init
         self.h_final = h_final
+        self.likelihood = likelihood
         self.model = model
         self.topology_prior = topology_prior
         self.evidence = evidence

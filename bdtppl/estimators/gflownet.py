@@ -80,8 +80,9 @@ _PARAMETERS = """
         Folder that keeps the training every 100 steps. A fit that finds one there goes on from it,
         to the result that it would have come to without a break.
     settings
-        All other settings of training: `bdtppl.inference.gflownet.grammar_training.GrammarSettings` or
-        `bdtppl.inference.gflownet.training.PolicySettings`.
+        All other settings of training: a
+        `bdtppl.inference.gflownet.grammar_training.GrammarSettings`, or
+        `bdtppl.inference.gflownet.training.PolicySettings` of the other methods.
     ensemble
         How draws are weighed in predictions: "importance" by their importance weights, "mean"
         equally, "distinct" each distinct tree by its posterior probability, or "algorithm-1" each
@@ -229,8 +230,8 @@ class _GFlowNetTree(WeightedTrees):
         )
         if self.settings is not None and not isinstance(self.settings, kind):
             raise TypeError(
-                f"settings must be a {kind.__module__}.{kind.__name__} for method={self.method!r}; got "
-                f"{type(self.settings).__name__}."
+                f"settings must be a {kind.__module__}.{kind.__name__} for "
+                f"method={self.method!r}; got {type(self.settings).__name__}."
             )
         for name in ("chains", "draws"):
             require_positive_integer(name, getattr(self, name))

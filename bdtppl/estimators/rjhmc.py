@@ -24,7 +24,8 @@ from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import Votes, along_chains
 from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.inference.summaries.followed import followed
+from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.progress import counting
 
@@ -58,8 +59,8 @@ _PARAMETERS = f"""
     posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
         Draws of trees, [chain, draw].
     diagnostics_ : dict
-        Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log joint and
-        the number of leaves.
+        Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log joint, the
+        number of leaves, and predictions at a few training rows.
     trajectory_, trajectory_steps_ : numpy.ndarray
         float64 [chain, iteration] and int [iteration]; log joint density of the chains' trees,
         those of burn-in included (`bdtppl.plot_trajectories`).{{fitted}}
@@ -152,8 +153,8 @@ class _RJHMCTree(SoftTreeEstimator):
             sample_stats={"log_joint": log_joint[:, kept]},
         )
         posterior = problem.restored(drawn)
-        quantities = {"log_joint": log_joint[:, kept], "num_leaves": posterior.num_leaves}
-        self.diagnostics_ = {name: of._asdict() for name, of in diagnose(quantities).items()}
+        found = diagnose(followed(posterior))
+        self.diagnostics_ = {name: of._asdict() for name, of in found.items()}
         self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
         self._restore(posterior, {"seed": seed})
@@ -247,6 +248,7 @@ class RJHMCTreeClassifier(SoftClasses, ClassifierMixin, _RJHMCTree):
         published: bool = False,
         h_init: float = 0.1,
         h_final: float = 0.025,
+        likelihood: LikelihoodName = "compound",
         model: SoftClassification | None = None,
         topology_prior: TopologyPrior | None = None,
         max_splits: int | None = None,
@@ -265,6 +267,7 @@ class RJHMCTreeClassifier(SoftClasses, ClassifierMixin, _RJHMCTree):
         self.published = published
         self.h_init = h_init
         self.h_final = h_final
+        self.likelihood = likelihood
         self.model = model
         self.topology_prior = topology_prior
         self.max_splits = max_splits

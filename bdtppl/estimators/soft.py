@@ -10,7 +10,7 @@ from bdtppl.estimators.tables import TableEstimator
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.summary import summarised
 
@@ -42,7 +42,7 @@ MODEL = """\
 USE = """\
     routing
         How rows go down the trees when predicting: "soft" as when fitting, "hard", or a sharpness.
-        {classes}drop_first
+    {classes}drop_first
         Give no 0/1 column to the first level of each category.
     random_state
         Seed of chains and predictive draws (scikit-learn's meaning).
@@ -51,7 +51,11 @@ USE = """\
 """
 
 CLASSES = """\
-votes
+likelihood
+        Of the default model: "compound" integrates the leaves' class probabilities out (equation
+        8), which is no law of the labels, so that its evidence and leave-one-out compare no models;
+        "mixture" samples them, and is one.
+    votes
         "probability" for the leaves' probabilities of classes; "balanced" for the score of the
         authors' program, where a leaf votes for a class with its share of the class's rows.
     classes
@@ -295,6 +299,7 @@ class SoftClasses(ClassTargets):
     """Class labels of soft trees."""
 
     model: SoftClassification | None
+    likelihood: LikelihoodName
     votes: Votes
 
     def _model_of(self, y: np.ndarray) -> SoftClassification:
@@ -302,7 +307,8 @@ class SoftClasses(ClassTargets):
             raise ValueError(f"votes must be 'probability' or 'balanced'; got {self.votes!r}.")
         num_classes = len(self.classes_)
         if self.model is None:
-            return SoftClassification(concentration=(1.0,) * num_classes)
+            concentration = (1.0,) * num_classes
+            return SoftClassification(concentration=concentration, likelihood=self.likelihood)
         if not isinstance(self.model, SoftClassification):
             raise TypeError(f"model must be a SoftClassification; got {type(self.model).__name__}.")
         if len(self.model.concentration) != num_classes:

@@ -18,6 +18,7 @@ __all__ = ["plot_topologies"]
 _ROW = 0.62  # inches
 _GLYPH = 0.8  # width of the largest drawing of a topology, in inches
 _BAND = 2.0  # standard errors that error bars reach to each side
+_FAR = 25.0  # nats below the best from which on evidence is written in place of drawn
 
 
 def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axes":
@@ -25,7 +26,8 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
 
     One row a topology, its shape at the left, with error bars of two standard errors (Figure 1 of
     Cochrane et al. 2024). Evidence is that of a topology alone; the probability weighs it with the
-    topology's prior. Where the sampler gives no evidence, probabilities are drawn as bars.
+    topology's prior. Arrows at the left end stand for evidence far below. Where the sampler gives
+    no evidence, probabilities are drawn as bars.
 
     Parameters
     ----------
@@ -70,21 +72,26 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     shown = range(min(k, len(found.topologies)))
     ax = prepared(ax, size=(6.4, 1.0 + _ROW * len(shown)), grid="x")
     probability = found.probability[: len(shown)]
+    words = dict(enumerate(map(_percent, probability)))
     if np.isnan(found.log_evidences[: len(shown)]).any():
         ax.barh(shown, probability, height=0.5, color=ACCENT, gid="probability")
         ends = probability
         ax.set_xlabel("probability")
     else:
-        ends, errors = found.log_evidences[: len(shown)], found.log_evidence_ses[: len(shown)]
-        bars = ax.errorbar(ends, shown, xerr=_BAND * errors, fmt="o", color=ACCENT, capsize=3)
+        evidence, errors = found.log_evidences[: len(shown)], found.log_evidence_ses[: len(shown)]
+        floor = evidence.max() - _FAR
+        near = np.flatnonzero(evidence >= floor)
+        error = _BAND * errors[near]
+        bars = ax.errorbar(evidence[near], near, xerr=error, fmt="o", color=ACCENT, capsize=3)
         bars.lines[0].set_gid("evidence")
-        ends = ends + _BAND * errors
-        ax.set_xlabel(
-            "log evidence ± two standard errors, and posterior probability, of the topology"
-        )
-    for row, (end, share) in enumerate(zip(ends, probability, strict=True)):
+        far = np.flatnonzero(evidence < floor)
+        ax.plot(np.full(len(far), floor), far, "<", color=ACCENT, gid="far")
+        words |= {row: f"{words[row]}, log evidence {evidence[row]:.0f}" for row in far}
+        ends = np.maximum(evidence + _BAND * errors, floor)
+        ax.set_xlabel("log evidence ± two standard errors; posterior probability")
+    for row, end in enumerate(ends):
         ax.annotate(
-            _percent(share), (end, row), (6, 0), textcoords="offset points", va="center", color=INK
+            words[row], (end, row), (6, 0), textcoords="offset points", va="center", color=INK
         )
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.set_yticks(shown, [""] * len(shown))

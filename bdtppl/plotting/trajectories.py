@@ -16,8 +16,9 @@ __all__ = ["plot_trajectories"]
 def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the log likelihood of each chain's tree against its steps, warm-up included.
 
-    Of soft trees it is the log joint density, whose parameters are part of the chain. Chains that agree run into one band; one that stays above or below the others has not found
-    their trees (Angelopoulos and Cussens 2005, Figures 6 to 8).
+    Of soft trees it is the log joint density, whose parameters are part of the chain. Chains that
+    agree run into one band; one that stays above or below the others has not found their trees
+    (Angelopoulos and Cussens 2005, Figures 6 to 8).
 
     Parameters
     ----------

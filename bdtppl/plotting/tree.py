@@ -64,6 +64,8 @@ def plot_tree(
 
     Raises
     ------
+    TypeError
+        If the model has soft trees.
     ValueError
         If rank is negative or there are not that many trees, or names are given for an estimator or
         are too few for a tree.
@@ -81,6 +83,7 @@ def plot_tree(
         return _plot_bare(model, rank, names, ax)
     if names is not None:
         raise ValueError("names are for a bare tree; an estimator knows those of its features.")
+    _require_hard(model)
     _check_count("rank", rank, least=0)
     ranked = model.k_best(rank + 1)
     num_trees = len(ranked.probability)
@@ -120,7 +123,7 @@ def plot_structures(
     Raises
     ------
     TypeError
-        If a tree is given in place of an estimator.
+        If a tree is given in place of an estimator, or the model has soft trees.
     ValueError
         If k is less than 1 or the number of axes is not k.
 
@@ -295,6 +298,14 @@ def _require_estimator(model: Any) -> None:
         raise TypeError(
             "model must be a fitted estimator, which has trees to compare; got a Tree, which "
             "plot_tree draws."
+        )
+    _require_hard(model)
+
+
+def _require_hard(model: Any) -> None:
+    if not hasattr(model, "k_best"):
+        raise TypeError(
+            f"Hard trees are drawn; a {type(model).__name__} has soft ones: use plot_topologies."
         )
 
 

@@ -126,7 +126,12 @@ def evidence(subject: Subject) -> Iterator[Block]:
         )
     if "expected_leaves" in summary:
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
-    if "log evidence" in facts:
+    if "log evidence" in facts and not getattr(model.posterior_, "has_pointwise_likelihood", True):
+        yield Text(
+            "The log evidence compares topologies of this model; the compound likelihood is no law "
+            "of the labels, so it compares no other models."
+        )
+    elif "log evidence" in facts:
         yield Text(
             "The log evidence is the log probability of all targets under the model, before any of "
             "them was seen. Of two models of the same data, the one whose log evidence is higher "

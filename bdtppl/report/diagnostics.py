@@ -81,7 +81,12 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "effective_size" in summary:
         yield "weighted trees are worth", f"{summary['effective_size']:,.0f} equally weighted ones"
     if "iterations" in summary:
-        yield "walk over topologies", f"{summary['iterations']:,} steps"
+        yield (
+            "walk over topologies",
+            f"{summary['iterations']:,} steps; looked at {summary['topologies_found']:,} of "
+            f"{summary['topologies_proposed']:,} that it met",
+        )
+        yield "prior probability of those looked at", f"{summary['prior_mass']:.2g}"
     if "map_depth" in summary:
         yield "trees grown", f"{summary['trees']:,}"
 

@@ -63,6 +63,7 @@ def describe_posterior(
             "kind": "soft",
             "model": encode(posterior.model, "the model"),
             "sharpness": encode(posterior.sharpness, "the sharpness"),
+            "effective_size": encode(posterior.effective_size, "the effective size"),
         }
     else:
         groups = label_draws(posterior, classes=classes)
@@ -97,6 +98,7 @@ def _rebuild_soft(encoded: dict, groups: dict[str, xr.Dataset]) -> SoftPosterior
         names=tuple(encoded["feature_names"]),
         log_evidence=decode(encoded["log_evidence"]),
         log_evidence_se=decode(encoded["log_evidence_se"]),
+        effective_size=decode(encoded.get("effective_size", {"name": "float", "value": "nan"})),
         **{name: training[name].values for name in ("matrix", "y", "scaling")},
         **read_soft_draws(groups),
     )

@@ -127,7 +127,7 @@ def combine(
     parts = []
     for shape, (each, position, of_draws), weight in zip(shapes, found, weights, strict=True):
         if weight >= smc_share:
-            each.warn()
+            each.warn(stacklevel=4)  # the caller of an estimator's `fit`
         parts.append(Component(shape, each, float(weight), position, of_draws))
     return sorted(parts, key=lambda part: -part.probability)
 

@@ -70,19 +70,20 @@ class Evidence(NamedTuple):
 
     def describe_weights(self) -> str:
         """Say how even the weights are."""
-        return (
-            f"standard error {self.standard_error:.2f}, Pareto k {self.pareto_k:.2f}, effective "
-            f"sample size {self.effective_size:.0f}"
-        )
+        said = [f"standard error {self.standard_error:.2f}"]
+        if np.isfinite(self.pareto_k):
+            said.append(f"Pareto k {self.pareto_k:.2f}")
+        return ", ".join([*said, f"effective sample size {self.effective_size:.0f}"])
 
-    def warn(self) -> "Evidence":
-        """Warn if the weights are too uneven, and return the estimate."""
+    def warn(self, stacklevel: int = 1) -> "Evidence":
+        """Warn so many calls above if the weights are too uneven, and return the estimate."""
         if not self.is_reliable:
             warnings.warn(
                 f"log evidence {self.log_evidence:.2f} ({self.method}) is not to be relied on: "
-                f"{self.describe_weights()}; wanted are at most {_GREATEST_ERROR} and "
-                f"{_GREATEST_PARETO_K}, and at least {_LEAST_EFFECTIVE_SIZE:.0f}.",
-                stacklevel=2,
+                f"{self.describe_weights()}; wanted are an error of at most {_GREATEST_ERROR}, "
+                f"k of at most {_GREATEST_PARETO_K}, and a size of at least "
+                f"{_LEAST_EFFECTIVE_SIZE:.0f}.",
+                stacklevel=1 + stacklevel,
             )
         return self
 

@@ -123,7 +123,7 @@ class NoiseMixture:
             if (np.abs(error) < _PRECISION).all():
                 break
             low, high = np.where(error < 0, value, low), np.where(error < 0, high, value)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 newton = value - error / np.exp(self.each_log_density(value)).mean(axis=0)
             value = np.where((low < newton) & (newton < high), newton, (low + high) / 2)
         return value

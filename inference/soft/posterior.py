@@ -88,6 +88,9 @@ class SoftPosterior:
         int [chain, draw]; place of each draw's topology in ``topologies``.
     log_evidence, log_evidence_se
         Over all topologies, with their prior; NaN where unknown.
+    effective_size
+        Of the weighted draws that these were resampled from, 1 over the sum of their squared
+        weights; NaN where they were not.
     sample_stats
         Further numbers of each draw, [chain, draw], by shared names (``log_joint``).
     """
@@ -106,6 +109,7 @@ class SoftPosterior:
     topology: np.ndarray
     log_evidence: float = np.nan
     log_evidence_se: float = np.nan
+    effective_size: float = np.nan
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -295,14 +299,16 @@ def resample(
     """
     found = sorted(found, key=lambda each: -each.probability)
     rng, size = np.random.default_rng(seed), chains * draws
-    running = np.cumsum(np.concatenate([each.probability * each.weight for each in found]))
+    weight = np.concatenate([each.probability * each.weight for each in found])
+    running = np.cumsum(weight)
     places = (np.arange(size) + rng.random()) / size * running[-1]
     chosen = np.searchsorted(running[:-1], places, side="right")
     chosen = rng.permutation(chosen).reshape(chains, draws)
     sizes = np.array([len(each.weight) for each in found])
     topology = np.searchsorted(np.cumsum(sizes), chosen, side="right")
     draw = chosen - (np.cumsum(sizes) - sizes)[topology]
-    return _assembled(found, density, topology, draw, **about)
+    effective_size = float(weight.sum() ** 2 / (weight**2).sum())
+    return _assembled(found, density, topology, draw, effective_size=effective_size, **about)
 
 
 def along_chains(
