@@ -21,7 +21,7 @@ BENCHMARKS := systems exact greedy_modal metropolis particle informative_priors 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/installed  ## the exact posterior of real data, printed, drawn and saved in ./bdtppl-demo
+demo: $(VENV)/installed  ## posteriors of real and simulated data, with a report of each, in ./bdtppl-demo
 	$(VENV)/bin/bdtppl demo --out $(DEMO_OUT)
 
 test: $(VENV)/installed  ## the fast tests

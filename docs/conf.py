@@ -6,6 +6,8 @@ backquotes in a docstring is a link wherever one documented object alone has tha
 
 import doctest
 import shutil
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,14 @@ def copy_notebooks(app: Sphinx) -> None:
             shutil.copy(path, copy)
 
 
+def describe_command_line(app: Sphinx) -> None:
+    """Write the help texts of all commands as a page."""
+    folder = HERE / "api" / "generated"
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "typer", "bdtppl.cli", "utils", "docs", "--name", "bdtppl"]
+    subprocess.run([*command, "--output", str(folder / "command_line.md")], check=True)
+
+
 def skip_inherited(
     app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
@@ -122,6 +132,7 @@ def resolve_short_name(
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.connect("builder-inited", copy_notebooks, priority=0)
+    app.connect("builder-inited", describe_command_line, priority=0)
     app.connect("autodoc-skip-member", skip_inherited)
     app.connect("autodoc-process-docstring", add_picture)
     app.connect("missing-reference", resolve_short_name)

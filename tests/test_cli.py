@@ -526,6 +526,7 @@ def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
     assert "probability 0.5, 5 leaves" in result.stdout
     assert {path.name for path in (tmp_path / "cgm").iterdir()} == WRITTEN | {
         "predictive.png",
+        "report.html",
         "cgm.csv",
     }
     model = bdtppl.load(tmp_path / "cgm")
@@ -573,6 +574,7 @@ def test_the_demo_draws_soft_trees(tmp_path, monkeypatch):
         "model.json",
         "posterior.nc",
         "predictive.png",
+        "report.html",
         "summary.json",
         "topologies.png",
         "wu.csv",

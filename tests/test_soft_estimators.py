@@ -219,7 +219,7 @@ def test_figures(regressor, classifier):
     ax = plot_topologies(regressor)
     (drawn,) = [line for line in ax.get_lines() if line.get_gid() == "evidence"]
     evidence = regressor.posterior_.log_evidences[:8]
-    is_near = evidence > evidence.max() - 25
+    is_near = evidence > evidence.max() - 10
     np.testing.assert_allclose(drawn.get_xdata(), evidence[is_near])
     (far,) = [line for line in ax.get_lines() if line.get_gid() == "far"]
     np.testing.assert_array_equal(far.get_ydata(), np.flatnonzero(~is_near))

@@ -38,7 +38,7 @@ def demo(
         bool, typer.Option("--json", help="Print the summaries as JSON, and nothing else.")
     ] = False,
 ) -> None:
-    """Fit, print, draw and save four posteriors; needs no data and no network."""
+    """Fit, print, draw, save and report four posteriors; needs no data and no network."""
     from bdtppl.cli.results import report_fit
 
     with refusing(OSError):
@@ -48,7 +48,13 @@ def demo(
         folder, facts = out / name, {"table": f"{name}.csv"}
         with notes_after():
             summaries[name] = report_fit(
-                problem, inference, settings, facts, out=folder, quiet=as_json
+                problem,
+                inference,
+                settings,
+                facts,
+                out=folder,
+                report=folder / "report.html",
+                quiet=as_json,
             )
         _write_table(folder, f"{name}.csv", problem)
         if not as_json:

@@ -18,7 +18,7 @@ __all__ = ["plot_topologies"]
 _ROW = 0.62  # inches
 _GLYPH = 0.8  # width of the largest drawing of a topology, in inches
 _BAND = 2.0  # standard errors that error bars reach to each side
-_FAR = 25.0  # nats below the best from which on evidence is written in place of drawn
+_FAR = 10.0  # nats below the best from which on evidence is written in place of drawn
 
 
 def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axes":
