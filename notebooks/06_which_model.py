@@ -52,7 +52,7 @@ models = {
         iterations=2, max_splits=1, chains=4, warmup=150, draws=100, random_state=0
     ),
     "soft, jumping": RJHMCTreeRegressor(
-        max_splits=1, burn_in=50, draws=150, warmup=150, random_state=0
+        max_splits=1, burn_in=100, draws=500, warmup=150, random_state=0
     ),
 }
 for model in models.values():

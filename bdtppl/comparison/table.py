@@ -144,15 +144,22 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Say what to know of the table: why cells are blank, and which numbers not to trust."""
-        notes: dict[str, list[str]] = {}
+        blank: dict[tuple[str, str | None], list[str]] = {}
+        warned: dict[str, list[str]] = {}
         for name, row in self.cells.items():
             for quantity, cell in row.items():
                 if cell.value is None:
-                    said = notes.setdefault(f"no {LABELS[quantity]}: {cell.reason}", [])
-                    said.append(name)
+                    blank.setdefault((LABELS[quantity], cell.reason), []).append(name)
                 elif cell.warning:
-                    notes.setdefault(cell.warning, []).append(name)
-        return [f"{', '.join(names)}: {text}" for text, names in notes.items()]
+                    warned.setdefault(cell.warning, []).append(name)
+        labels: dict[tuple[str, str | None], list[str]] = {}
+        for (label, reason), names in blank.items():
+            whose = "" if len(names) == len(self.cells) > 1 else f"{', '.join(names)}: "
+            labels.setdefault((whose, reason), []).append(label)
+        return [
+            *(f"{whose}no {', '.join(of)}: {reason}" for (whose, reason), of in labels.items()),
+            *(f"{', '.join(names)}: {text}" for text, names in warned.items()),
+        ]
 
     def _texts(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the table, as text; the best numbers carry a star."""
@@ -173,6 +180,8 @@ class Comparison:
     def _below(self) -> list[str]:
         """Say what stands below the table."""
         behind = []
+        if any(self._leads(name, of) for name, row in self.cells.items() for of in row):
+            behind.append("* is the best of its column.")
         for quantity in ("elpd_loo", "log_score"):
             if len(self.known(quantity)) > 1:
                 apart = self.differences(quantity)
