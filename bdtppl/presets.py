@@ -1,4 +1,4 @@
-"""PolicySettings of published experiments, as parameters of the estimators.
+"""Settings of published experiments, as parameters of the estimators.
 
 Examples
 --------
@@ -64,6 +64,7 @@ def dt_gfn(num_features: int, table: Literal[5, 6] = 5) -> dict[str, Any]:
         "chains": 4,
         "draws": 250,
         "steps": 100,
+        "ensemble": "algorithm-1",
         "settings": PolicySettings(
             learning_rate=0.01,
             num_forward=90,

@@ -14,7 +14,7 @@ _PATIENCE = 1.0  # seconds before anything is shown
 
 
 @contextmanager
-def counting(what: str, *, shown: bool) -> Iterator[Callable[[int], None] | None]:
+def counting(what: str, *, shown: bool) -> Iterator[Callable[..., None] | None]:
     """Show a growing count while the block runs, from the first second on.
 
     Parameters
@@ -27,19 +27,20 @@ def counting(what: str, *, shown: bool) -> Iterator[Callable[[int], None] | None
     Yields
     ------
     callable or None
-        To be called with the count so far; None where nothing is shown.
+        To be called with the count so far, and more to say if there is; None where nothing is
+        shown.
     """
     if not (shown and _is_watched()):
         yield None
         return
-    bar = _bar("{task.completed:,} " + _escaped(what))
-    task = bar.add_task(what, total=None)
+    bar = _bar("{task.completed:,} " + _escaped(what) + "{task.fields[more]}")
+    task = bar.add_task(what, total=None, more="")
     start = time.monotonic()
 
-    def report(count: int) -> None:
+    def report(count: int, more: str = "") -> None:
         if not bar.live.is_started and time.monotonic() - start > _PATIENCE:
             bar.start()
-        bar.update(task, completed=count)
+        bar.update(task, completed=count, more=more and f": {more}")
 
     try:
         yield report

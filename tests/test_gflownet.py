@@ -246,6 +246,11 @@ def test_trajectories_are_judged_as_they_were_made(sees_all_leaves):
             check_judgement(
                 found.construction, policy, made._replace(cuts=jnp.ones_like(made.cuts))
             )
+        # Full trees have one node more than two a decision.
+        is_full = np.asarray(made.num_splits) == found.construction.num_splits
+        assert is_full.any()
+        full = jax.tree.map(lambda a: a[is_full], made)
+        check_judgement(found.construction, policy, full)
 
 
 @pytest.mark.slow

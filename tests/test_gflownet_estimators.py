@@ -14,7 +14,7 @@ from bdtppl import (
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.gflownet import grammar_training, methods, training
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DepthDecay, DescriptionLength
+from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(30, 2))
@@ -43,6 +43,24 @@ def test_grammar_finds_the_posterior(fitted, exact):
     np.testing.assert_allclose(fitted.predict_proba(X), exact.predict_proba(X), atol=0.08)
     assert fitted.effective_size_ > 50
     assert len(fitted.history_["loss"]) == 10
+
+
+@pytest.mark.parametrize("ensemble", slow_but(["distinct"], ["distinct", "importance"]))
+@pytest.mark.parametrize(
+    "prior", slow_but([DepthDecay(0.9, 0.5)], [DepthDecay(0.9, 0.5), LeafPenalty(1.0)]), ids=repr
+)
+def test_leaves_that_must_stop_and_rules_that_part_alike(prior, ensemble):
+    """Under these priors the joint depends on the limits, or on how many rules part rows alike."""
+    alike = np.column_stack([X, X[:, :1], X[:, :1]])
+    limits = {"grid": 3, "max_depth": 2, "min_leaf": 4, "random_state": 0}
+    leaf = DirichletCategorical.symmetric(2, 0.1)
+    exact = ExactTreeClassifier(prior=prior, leaf=leaf, **limits).fit(alike, LABELS)
+    options = {"prior": prior, "ensemble": ensemble, "steps": 10, "draws": 500}
+    model = GFlowNetTreeClassifier(**options, **limits).fit(alike, LABELS)
+    assert model.map_log_joint_ == pytest.approx(exact.map_log_joint_)
+    probability = model.k_best(1).probability[0]
+    assert probability == pytest.approx(exact.map_probability_, rel=0.1)
+    np.testing.assert_allclose(model.predict_proba(alike), exact.predict_proba(alike), atol=0.04)
 
 
 def test_files_keep_every_bit(fitted, tmp_path):
@@ -107,10 +125,16 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
         np.testing.assert_array_equal(resumed.history_[name], values)
     np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
     assert not np.array_equal(other.predict_proba(X), whole.predict_proba(X))
-    for change, rows in (({}, X[::-1]), ({"prior": DepthDecay()}, X)):
+    once = np.ones(30)
+    for change, rows, weights in (
+        ({}, X[::-1], once),
+        ({"prior": DepthDecay()}, X, once),
+        ({"grid": 4}, X, once),
+        ({}, X, once + 1),
+    ):
         with pytest.raises(ValueError, match="is of other rows, targets or settings"):
             GFlowNetTreeClassifier(**options, checkpoint=folder).set_params(**change).fit(
-                rows, LABELS
+                rows, LABELS, weights
             )
 
 

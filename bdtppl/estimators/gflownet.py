@@ -60,7 +60,8 @@ _PARAMETERS = """
     drop_first
         Give no 0/1 column to the first level of each category.
     max_depth
-        Most levels of splits. (The paper counts levels of nodes, one more.)
+        Most levels of splits. (The paper counts levels of nodes, one more.) Without a limit, which
+        the grammar needs, trees have at most 15 splits.
     min_leaf
         Fewest rows in a leaf.
     constraints
@@ -212,7 +213,7 @@ class _GFlowNetTree(WeightedTrees):
         self.log_partition_se_ = found.log_partition_se
         self.lower_bound_ = found.lower_bound
         self.effective_size_ = found.effective_size
-        self._restore(reweighted(found.posterior, self.ensemble), {"seed": seed})
+        self._restore(reweighted(found, self.ensemble), {"seed": seed})
         return self
 
     def _check(self) -> None:
@@ -263,10 +264,14 @@ class _GFlowNetTree(WeightedTrees):
                 "constraints": self.constraints_,
                 "settings": self.settings,
             }
-            folder = Checkpoint(self.checkpoint, (target.design.matrix, target.y), settings)
+            design = target.design
+            rows = design.matrix, design.codes, design.weights, design.cut_threshold, target.y
+            folder = Checkpoint(self.checkpoint, rows, settings)
             found = folder.read()
         kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)
-        exact = None if self.tolerance is None else _exact_draws(target, _key(kept.seed, "exact"))
+        exact = None
+        if self.tolerance is not None and self.constraints_.max_depth is not None:
+            exact = _exact_draws(target, _key(kept.seed, "exact"))
 
         def is_near(state) -> bool:
             if self.tolerance is None:
@@ -277,6 +282,11 @@ class _GFlowNetTree(WeightedTrees):
         def keep(state, report):
             nonlocal kept
             new = {name: np.asarray(a, float) for name, a in report._asdict().items()}
+            if not np.isfinite(new["loss"]).all():
+                raise ValueError(
+                    "The loss is not finite: a tree on the way to others has no probability, as "
+                    "where the prior has a node split for certain. Use method='grammar'."
+                )
             history = {name: np.append(kept.history.get(name, []), a) for name, a in new.items()}
             kept = _Training(kept.seed, state, history)
             if folder is not None:
@@ -290,7 +300,7 @@ class _GFlowNetTree(WeightedTrees):
                 method,
                 _key(kept.seed, "train"),
                 kept.state,
-                tell=report or (lambda step: None),
+                tell=report or (lambda step, said: None),
                 keep=keep,
             )
         return kept

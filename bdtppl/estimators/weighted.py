@@ -78,7 +78,9 @@ class WeightedTrees(TreeEstimator):
         check_is_fitted(self)
         require_positive_integer("k", k)
         found = self.posterior_.ranked
-        total = max(self.log_partition_, np.logaddexp.reduce(found.log_joint))
+        total = self.log_partition_
+        if not self.prior_.counts_partitions:  # else each rule of a partition has all its weight
+            total = max(total, np.logaddexp.reduce(found.log_joint))
         probability = np.exp(found.log_joint[:k] - total)
         return RankedTrees(found.trees[:k], found.statistics[:k], found.log_joint[:k], probability)
 

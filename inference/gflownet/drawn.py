@@ -16,6 +16,7 @@ from bdtppl.inference.hard.model import Model
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import Leaf
@@ -39,6 +40,9 @@ class Drawn(NamedTuple):
         Mean log weight (ELBO): at most the log of that sum, on average.
     effective_size
         Effective sample size of the weights, at most the number of draws.
+    shared_log_joint
+        float64 [chain, draw]; log joint of each tree, where a prior that counts partitions shares
+        the weight of one among its rules. The statistic ``log_joint`` has all of it for each.
     """
 
     posterior: Posterior
@@ -46,6 +50,7 @@ class Drawn(NamedTuple):
     log_partition_se: float
     lower_bound: float
     effective_size: float
+    shared_log_joint: np.ndarray
 
 
 def effective_size(log_weights: np.ndarray) -> float:
@@ -58,10 +63,12 @@ def weighed(
     model: Model,
     shape: Shape,
     log_weights: np.ndarray,
+    shared_log_joint: np.ndarray,
     design: Design,
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
+    constraints: Constraints,
     *,
     chains: int,
     draws: int,
@@ -72,10 +79,10 @@ def weighed(
     ----------
     model
         The model as it was posed.
-    shape, log_weights
-        Trees, and the logs of their importance weights [m]; those beyond the draws that are wanted
-        are left out.
-    design, y, prior, leaf
+    shape, log_weights, shared_log_joint
+        Trees, the logs of their importance weights [m], and their log joints [m] (see `Drawn`);
+        those beyond the draws that are wanted are left out.
+    design, y, prior, leaf, constraints
         The model that was posed.
     chains, draws
         How the draws, which are independent, are laid out.
@@ -84,7 +91,7 @@ def weighed(
     log_weights = np.asarray(log_weights)[: chains * draws]
     written = write_out(model, design, jax.tree.map(lambda a: a[: chains * draws], shape))
     trees = written.trees.reshape(*size)
-    scores = log_joint(trees, design, y, prior, leaf)
+    scores = log_joint(trees, design, y, prior, leaf, constraints)
     log_partition, error = log_mean(log_weights)
     posterior = Posterior(
         trees=trees,
@@ -104,5 +111,10 @@ def weighed(
         log_weights=log_weights.reshape(size),
     )
     return Drawn(
-        posterior, log_partition, error, float(log_weights.mean()), effective_size(log_weights)
+        posterior,
+        log_partition,
+        error,
+        float(log_weights.mean()),
+        effective_size(log_weights),
+        np.asarray(shared_log_joint)[: chains * draws].reshape(size),
     )

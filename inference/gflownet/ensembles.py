@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from bdtppl.inference.gflownet.drawn import Drawn
 from bdtppl.inference.hard.posterior import Posterior
 
 __all__ = ["Ensemble", "reweighted"]
@@ -19,23 +20,23 @@ DT-GFN has it; a policy that draws from the posterior then counts it twice.
 """
 
 
-def reweighted(posterior: Posterior, ensemble: Ensemble) -> Posterior:
+def reweighted(drawn: Drawn, ensemble: Ensemble) -> Posterior:
     """Weigh the draws of a policy anew.
 
     Parameters
     ----------
-    posterior
-        Draws with importance weights, and the statistic ``log_joint``.
+    drawn
+        The draws.
     ensemble
         How.
     """
-    log_joint = posterior.sample_stats["log_joint"]
+    posterior = drawn.posterior
     if ensemble == "importance":
         return posterior
     if ensemble == "mean":
         return replace(posterior, log_weights=None)
     if ensemble == "algorithm-1":
-        return replace(posterior, log_weights=log_joint)
+        return replace(posterior, log_weights=drawn.shared_log_joint)
     _, tree = posterior.distinct
     count = np.bincount(tree.ravel())[tree]
-    return replace(posterior, log_weights=log_joint - np.log(count))
+    return replace(posterior, log_weights=drawn.shared_log_joint - np.log(count))

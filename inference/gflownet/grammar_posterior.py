@@ -16,6 +16,7 @@ from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.precision import in_float64
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
@@ -56,6 +57,7 @@ def sample(
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
+    constraints: Constraints | None = None,
     *,
     chains: int = 4,
     draws: int = 250,
@@ -68,7 +70,7 @@ def sample(
         Key.
     problem, flow
         The problem as posed, and a flow trained on it.
-    design, y, prior, leaf
+    design, y, prior, leaf, constraints
         The model that the problem was made of.
     chains, draws
         How the draws, which are independent, are laid out.
@@ -85,9 +87,10 @@ def sample(
     for start in range(0, size, _PIECE):
         key = jax.random.fold_in(rng_key, start)
         drawn, _ = draw(key, problem, flow, num_trees=_PIECE)
-        parts.append([np.asarray(drawn.rule), np.asarray(drawn.log_weight)])
-    rule, log_weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-    model = problem.model, from_heap(rule), log_weights, design, y, prior, leaf
+        parts.append([np.asarray(a) for a in (drawn.rule, drawn.log_weight, drawn.log_joint)])
+    rule, log_weights, joint = (np.concatenate(part) for part in zip(*parts, strict=True))
+    limits = Constraints() if constraints is None else constraints
+    model = problem.model, from_heap(rule), log_weights, joint, design, y, prior, leaf, limits
     return weighed(*model, chains=chains, draws=draws)
 
 

@@ -32,6 +32,9 @@ _ROUND = 100  # steps
 _DRAWS = 256  # that tell the distance
 
 
+Tell = Callable[[int, str], Any]
+
+
 class Target(NamedTuple):
     """The model whose posterior is amortised."""
 
@@ -54,8 +57,8 @@ class Method(NamedTuple):
     steps
         Of a state: the steps taken.
     advance
-        Of a key, a state, and a function that is told the steps taken: trains for a round or to the
-        end; the state, and what each step reported, arrays [steps].
+        Of a key, a state, and a function that is told the steps taken, and in words how it goes:
+        trains for a round or to the end; the state, and what each step reported, arrays [steps].
     draw
         Of a key, a state, and numbers of chains and draws: trees with their weights, `Drawn`.
     log_partition
@@ -67,7 +70,7 @@ class Method(NamedTuple):
     num_steps: int
     start: Callable[[jax.Array], Any]
     steps: Callable[[Any], int]
-    advance: Callable[[jax.Array, Any, Callable[[int], Any]], tuple[Any, Any]]
+    advance: Callable[[jax.Array, Any, Tell], tuple[Any, Any]]
     draw: Callable[[jax.Array, Any, int, int], Drawn]
     log_partition: Callable[[Any], float]
     upper_bound: Callable[[jax.Array, Any, Tree], float]
@@ -81,12 +84,15 @@ def by_grammar(
 
     def advance(rng_key, state, tell):
         number = min(_ROUND, num_steps - int(state.num_steps))
-        return grammar_training.train(
-            rng_key, problem, state, settings, number, tell=lambda s, _: tell(int(s.num_steps))
-        )
+
+        def told(state, metrics):
+            said = _in_words(metrics.loss, metrics.log_partition, metrics.best_log_joint)
+            tell(int(state.num_steps), said)
+
+        return grammar_training.train(rng_key, problem, state, settings, number, tell=told)
 
     def draw(rng_key, state, chains, draws):
-        return sample_flow(rng_key, problem, state.flow, *target[:4], chains=chains, draws=draws)
+        return sample_flow(rng_key, problem, state.flow, *target, chains=chains, draws=draws)
 
     def bound(rng_key, state, trees):
         return float(score(problem, state.flow, target.design, trees).log_weight.mean())
@@ -118,14 +124,14 @@ def by_construction(target: Target, settings: training.PolicySettings) -> Method
         return training.begin(key_begin, construction, policy, settings)
 
     def advance(rng_key, state, tell):
-        def is_over(state, _):
-            tell(int(state.step))
+        def is_over(state, info):
+            tell(int(state.step), _in_words(info.loss, info.log_z, info.best_log_joint))
             return int(state.step) % _ROUND == 0
 
         return training.train(rng_key, construction, state, settings, tell=is_over)
 
     def draw(rng_key, state, chains, draws):
-        model = construction, state.policy, *target[:4]
+        model = construction, state.policy, *target
         return sample_policy(rng_key, *model, chains=chains, draws=draws)
 
     return Method(
@@ -141,12 +147,16 @@ def by_construction(target: Target, settings: training.PolicySettings) -> Method
     )
 
 
+def _in_words(loss: Any, log_z: Any, best: Any) -> str:
+    return f"loss {loss:.3g}, log Z {log_z:.2f}, best log joint {best:.2f}"
+
+
 def train(
     method: Method,
     rng_key: jax.Array,
     state: Any,
     *,
-    tell: Callable[[int], Any] = lambda step: None,
+    tell: Tell = lambda step, said: None,
     keep: Callable[[Any, Any], bool | None] = lambda state, history: None,
 ) -> Any:
     """Train to the end of a method's steps, from the state's own step on.
@@ -160,7 +170,7 @@ def train(
     state
         Where to start.
     tell
-        Called now and then with the number of steps taken.
+        Called now and then with the number of steps taken, and how it goes.
     keep
         Called after each round with the state and what the steps of the round reported, arrays
         [steps]; training ends where it returns True.

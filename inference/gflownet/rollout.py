@@ -191,8 +191,8 @@ def judged(
     """
     shape, beyond = made.trees.shape, len(made.log_stop)
     tree, step = jnp.nonzero(made.decides, size=num_decisions, fill_value=beyond)
-    # A decision makes two nodes, or none.
-    own, slot = jnp.nonzero(shape.is_used, size=2 * num_decisions, fill_value=beyond)
+    # A decision makes two nodes, or none; roots are there before any.
+    own, slot = jnp.nonzero(shape.is_used, size=2 * num_decisions + beyond, fill_value=beyond)
     codes = jax.tree.map(
         lambda a: (
             jnp.zeros((*shape.rule.shape, *a.shape[1:]), a.dtype).at[own, slot].set(a, mode="drop")

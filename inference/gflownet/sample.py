@@ -16,6 +16,7 @@ from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
@@ -35,6 +36,7 @@ def sample(
     y: np.ndarray,
     prior: TreePrior,
     leaf: Leaf,
+    constraints: Constraints | None = None,
     *,
     chains: int = 4,
     draws: int = 250,
@@ -49,15 +51,16 @@ def sample(
         What trees are made of.
     policy
         The policy.
-    design, y, prior, leaf
+    design, y, prior, leaf, constraints
         The model that the construction was made of.
     chains, draws
         How the draws are laid out.
     """
     keys = jax.random.split(rng_key, -(-chains * draws // _PIECE))
     parts = [jax.tree.map(np.asarray, _draw(key, construction, policy)) for key in keys]
-    shape, log_weights = jax.tree.map(lambda *a: np.concatenate(a), *parts)
-    model = construction.model, shape, log_weights, design, y, prior, leaf
+    shape, log_weights, joint = jax.tree.map(lambda *a: np.concatenate(a), *parts)
+    limits = Constraints() if constraints is None else constraints
+    model = construction.model, shape, log_weights, joint, design, y, prior, leaf, limits
     return weighed(*model, chains=chains, draws=draws)
 
 
@@ -100,9 +103,10 @@ def upper_bound(
 
 
 @jax.jit
-def _draw(rng_key, construction, policy) -> tuple[Shape, jax.Array]:
+def _draw(rng_key, construction, policy) -> tuple[Shape, jax.Array, jax.Array]:
     made = roll_out(rng_key, construction, policy, num_drawn=_PIECE)
-    return made.trees.shape, made.log_weights
+    # Nothing changes beyond the last split.
+    return made.trees.shape, made.log_weights, made.log_joint[:, -1]
 
 
 @jax.jit
