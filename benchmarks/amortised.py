@@ -1,7 +1,8 @@
 """The experiments of the DT-GFN paper: ``python -m benchmarks.amortised table1 --seeds 1``.
 
 Tables 1, 2, 3, 4, 7 and 10 and Figures 2 (with 5), 3 and 4 beside the printed figures, with the
-exact posterior wherever its chart fits; ``policies`` compares ways to train. Random forests and
+exact posterior wherever its chart fits; ``policies`` compares ways to train. ``agreement`` holds
+posteriors of iris against the exact one, and ``steps`` times steps of training. Random forests and
 perceptrons are scikit-learn's; XGBoost, LightGBM and CatBoost are run where they are installed
 (``pip install bdtppl[benchmarks]``). The environment variable ``BDTPPL_DATA`` names the folder of
 data sets.
@@ -10,6 +11,7 @@ data sets.
 import argparse
 from collections.abc import Sequence
 
+from benchmarks.amortised_agreement import agreement, step_times
 from benchmarks.amortised_figures import figure_2, figure_3, figure_4, policies, table_7
 from benchmarks.amortised_models import Runs
 from benchmarks.amortised_problems import ANOMALIES, SETS
@@ -18,6 +20,8 @@ from benchmarks.amortised_tables import available, table_1, table_2, table_3, ta
 __all__ = ["PARTS", "main"]
 
 PARTS = (
+    "agreement",
+    "steps",
     "table1",
     "table2",
     "table3",
@@ -51,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sets = available(options.sets)
     originals = ["breast cancer (original)" if name == "breast cancer" else name for name in sets]
     run = {
+        "agreement": lambda: agreement(seeds, [2, depths[0]]),
+        "steps": step_times,
         "table1": lambda: table_1(sets, seeds, runs),
         "table2": lambda: table_2(sets, seeds, runs),
         "table3": lambda: table_3(runs),

@@ -253,6 +253,15 @@ def test_trajectories_are_judged_as_they_were_made(sees_all_leaves):
         check_judgement(found.construction, policy, full)
 
 
+def test_codes_know_the_order_of_rules():
+    """Trees of the same leaves, but for the order of their rules, may stop otherwise."""
+    found = enumerated()
+    with jax.enable_x64(True):
+        hidden = path_policy(found).encode(jnp.array([[0, 3], [3, 0], [0, -1]])).hidden
+    apart = np.abs(np.asarray(hidden[:, None] - hidden[None])).max(axis=2)
+    assert (apart[~np.eye(3, dtype=bool)] > 0.01).all()
+
+
 @pytest.mark.slow
 def test_the_last_trees_are_made_as_they_would_be_with_the_others(monkeypatch):
     """They are made by themselves where trees may be large; the twin gives them other numbers."""

@@ -63,6 +63,21 @@ def test_leaves_that_must_stop_and_rules_that_part_alike(prior, ensemble):
     np.testing.assert_allclose(model.predict_proba(alike), exact.predict_proba(alike), atol=0.04)
 
 
+@pytest.mark.parametrize(
+    ("method", "steps"), slow_but([("grammar", 10)], [("grammar", 10), ("trajectory", 200)])
+)
+def test_the_most_probable_tree_need_not_be_drawn(method, steps, exact, tmp_path):
+    options = TINY | {"chains": 1, "draws": 1, "method": method, "steps": steps}
+    model = GFlowNetTreeClassifier(**options).fit(X, LABELS)
+    assert model.map_log_joint_ == pytest.approx(exact.map_log_joint_)
+    best = model.k_best(5)
+    assert best.log_joint[0] == model.map_log_joint_
+    assert best.probability[0] == pytest.approx(exact.map_probability_, rel=1)  # by one weight
+    assert model.rules() == exact.rules()
+    model.save(tmp_path)
+    assert load(tmp_path).k_best(1).log_joint[0] == model.map_log_joint_
+
+
 def test_files_keep_every_bit(fitted, tmp_path):
     fitted.save(tmp_path)
     loaded = load(tmp_path)

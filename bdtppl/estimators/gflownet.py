@@ -23,6 +23,7 @@ from bdtppl.inference.gflownet.methods import (
     distance,
     train,
 )
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
@@ -114,7 +115,9 @@ _PARAMETERS = """
     history_ : dict
         What training reported, by name: float64 [steps] each.
     map_tree_ : bdtppl.models.tree.Tree
-        Most probable tree drawn, with ``map_log_joint_``.
+        Most probable tree found, with ``map_log_joint_``: drawn, met in training, or by a search
+        along the learned flows (``best_tree_``, with ``best_log_joint_`` and its rows by slot,
+        ``best_statistics_``).
     schema_, design_
         How tables are read, and the coded training rows.
     prior_, leaf_, constraints_
@@ -207,6 +210,9 @@ class _GFlowNetTree(WeightedTrees):
         method = self._method(target)
         seed, state, history = self._train(method, target)
         found = method.draw(_key(seed, "draws"), state, self.chains, self.draws)
+        best = method.best(state)
+        self.best_tree_, self.best_statistics_ = best.trees[0], best.statistics[0]
+        self.best_log_joint_ = float(best.log_joint[0])
         self.history_ = history
         self.learned_log_partition_ = method.log_partition(state)
         self.log_partition_ = found.log_partition
@@ -215,6 +221,20 @@ class _GFlowNetTree(WeightedTrees):
         self.effective_size_ = found.effective_size
         self._restore(reweighted(found, self.ensemble), {"seed": seed})
         return self
+
+    @property
+    def _found(self) -> RankedTrees:
+        """Distinct trees drawn; before them, if it is better, what training or a search found."""
+        drawn = super()._found
+        if self.best_log_joint_ <= drawn.log_joint[0] + 1e-9:
+            return drawn
+        best = RankedTrees(
+            self.best_tree_.reshape(1),
+            self.best_statistics_[None],
+            np.array([self.best_log_joint_]),
+            np.zeros(1),
+        )
+        return RankedTrees.joined([best, drawn])
 
     def _check(self) -> None:
         """Refuse parameters that the inference does not check."""

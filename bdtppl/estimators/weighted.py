@@ -58,16 +58,20 @@ class WeightedTrees(TreeEstimator):
         return getattr(self.posterior_, name)
 
     @property
+    def _found(self) -> RankedTrees:
+        """Distinct trees found, the most probable first; their probability is that of the draws."""
+        check_is_fitted(self)
+        return self.posterior_.ranked
+
+    @property
     def map_tree_(self) -> Tree:
         """Most probable tree found."""
-        check_is_fitted(self)
-        return self.posterior_.ranked.trees[0]
+        return self._found.trees[0]
 
     @property
     def map_log_joint_(self) -> float:
         """Log weights of the prior and leaf log marginals of that tree, summed."""
-        check_is_fitted(self)
-        return float(self.posterior_.ranked.log_joint[0])
+        return float(self._found.log_joint[0])
 
     def k_best(self, k: int) -> RankedTrees:
         """List the k most probable trees found, fewer where there are fewer.
@@ -75,9 +79,8 @@ class WeightedTrees(TreeEstimator):
         Their probabilities are joints over the estimated sum of all, or over that of the trees
         found where it is larger.
         """
-        check_is_fitted(self)
         require_positive_integer("k", k)
-        found = self.posterior_.ranked
+        found = self._found
         total = self.log_partition_
         if not self.prior_.counts_partitions:  # else each rule of a partition has all its weight
             total = max(total, np.logaddexp.reduce(found.log_joint))
@@ -88,7 +91,7 @@ class WeightedTrees(TreeEstimator):
     def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
-        found, names = self.posterior_.ranked, self.design_.names
+        found, names = self._found, self.design_.names
         weights, trees = found.probability, found.trees
         uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
         error = getattr(self, "log_evidence_se_", np.nan)

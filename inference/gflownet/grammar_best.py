@@ -17,10 +17,9 @@ from bdtppl.inference.gflownet.grammar import Amortised, Problem, choices
 from bdtppl.inference.gflownet.grammar_draws import from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF
-from bdtppl.inference.hard.written_trees import write_out
+from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.data import Design
-from bdtppl.models.tree import Tree
 
 __all__ = ["best_tree"]
 
@@ -101,8 +100,8 @@ class _Search:
 
 
 @in_float64
-def best_tree(problem: Problem, flow: Flow, design: Design, *, width: int = 512) -> Tree:
-    """Search for the tree of greatest posterior probability.
+def best_tree(problem: Problem, flow: Flow, design: Design, *, width: int = 512) -> WrittenOut:
+    """Search for the tree of greatest posterior probability, a batch of one.
 
     Where a prior counts partitions, the weight of one is shared among its rules here.
 
@@ -159,4 +158,4 @@ def best_tree(problem: Problem, flow: Flow, design: Design, *, width: int = 512)
                 left = own & search.left_words[place]
                 below |= {2 * slot + 1: left, 2 * slot + 2: own & ~left}
         rest = below
-    return write_out(problem.model, design, from_heap(heap)).trees[0]
+    return write_out(problem.model, design, from_heap(heap))

@@ -15,13 +15,18 @@ from bdtppl.inference.gflownet import grammar_training, training
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.drawn import Drawn
 from bdtppl.inference.gflownet.grammar import pose_problem
+from bdtppl.inference.gflownet.grammar_best import best_tree
 from bdtppl.inference.gflownet.grammar_posterior import log_flow, score
 from bdtppl.inference.gflownet.grammar_posterior import sample as sample_flow
 from bdtppl.inference.gflownet.policy import PathPolicy
 from bdtppl.inference.gflownet.sample import sample as sample_policy
 from bdtppl.inference.gflownet.sample import upper_bound
+from bdtppl.inference.hard.posterior import RankedTrees
+from bdtppl.inference.hard.written_trees import WrittenOut, write_out
+from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
+from bdtppl.models.hard_tree import log_joint
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.tree import Tree
@@ -65,6 +70,9 @@ class Method(NamedTuple):
         Of a state: log Z as it has been learned.
     upper_bound
         Of a key, a state, and draws from the posterior: a bound of log Z from above (EUBO).
+    best
+        Of a state: the most probable tree that training has met, or that a search finds by what has
+        been learned; without a probability.
     """
 
     num_steps: int
@@ -74,6 +82,7 @@ class Method(NamedTuple):
     draw: Callable[[jax.Array, Any, int, int], Drawn]
     log_partition: Callable[[Any], float]
     upper_bound: Callable[[jax.Array, Any, Tree], float]
+    best: Callable[[Any], RankedTrees]
 
 
 def by_grammar(
@@ -105,6 +114,7 @@ def by_grammar(
         draw=draw,
         log_partition=lambda state: log_flow(problem, state.flow),
         upper_bound=bound,
+        best=lambda state: _alone(target, best_tree(problem, state.flow, target.design)),
     )
 
 
@@ -130,6 +140,11 @@ def by_construction(target: Target, settings: training.PolicySettings) -> Method
 
         return training.train(rng_key, construction, state, settings, tell=is_over)
 
+    @in_float64
+    def best(state):
+        first = jax.tree.map(lambda a: a[:1], state.buffer.shape)
+        return _alone(target, write_out(construction.model, target.design, first))
+
     def draw(rng_key, state, chains, draws):
         model = construction, state.policy, *target
         return sample_policy(rng_key, *model, chains=chains, draws=draws)
@@ -144,7 +159,14 @@ def by_construction(target: Target, settings: training.PolicySettings) -> Method
         upper_bound=lambda rng_key, state, trees: upper_bound(
             rng_key, construction, state.policy, target.design, trees
         ),
+        best=best,
     )
+
+
+def _alone(target: Target, found: WrittenOut) -> RankedTrees:
+    """Score one tree."""
+    score = log_joint(found.trees, *target).log_joint
+    return RankedTrees(found.trees, found.statistics, score, np.full(1, np.nan))
 
 
 def _in_words(loss: Any, log_z: Any, best: Any) -> str:

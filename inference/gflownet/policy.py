@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import log_sigmoid, log_softmax, relu
 
 __all__ = ["PathPolicy", "Policy", "log_choices", "log_stop_and_go"]
@@ -87,9 +88,11 @@ class _Context(NamedTuple):
 class PathPolicy(eqx.Module):
     """Two multilayer perceptrons of three hidden layers over sets of paths; h hidden units.
 
-    The first layer of a path sums one vector for each rule and side on it, so neither the order of
-    leaves nor that of the rules above one matters. Cuts of a feature that has many lie between
-    knots, whose vectors they share. A second layer makes the code of the leaf. The action network's
+    The first layer of a path sums one vector for each rule and side on it, times the gates of the
+    rule's level: the same rules in another order lead to trees that can be made in another number
+    of orders, and under a uniform backward policy these stop with other probabilities. The order of
+    leaves does not matter. Cuts of a feature that has many lie between knots, whose vectors they
+    share. A second layer makes the code of the leaf. The action network's
     third one reads it for the leaf's features and, told the feature, for its cuts; the termination
     network's reads the sum of the codes of all leaves. With a uniform backward policy, flows couple
     the subtrees of a tree, which no score of each leaf alone represents beyond two levels of
@@ -170,20 +173,29 @@ class PathPolicy(eqx.Module):
 
     def encode(self, paths: jax.Array) -> _Codes:
         """Codes of nodes."""
-        hidden = relu(_of(self.path, relu(_of(self.rules, self._knots(paths)))))
+        bias: Any = self.rules.bias
+        summed = jnp.einsum("mdh,dh->mh", self._vectors(paths), self._gates(paths.shape[1]))
+        hidden = relu(_of(self.path, relu(summed + bias[None])))
         return _Codes(hidden, _of(self.key, hidden))
 
-    def _knots(self, paths: jax.Array) -> jax.Array:
-        """Input of the first layer [m, 2 F K]: each rule lies between two knots of its feature."""
-        place, side = paths // 2, paths % 2
+    def _vectors(self, paths: jax.Array) -> jax.Array:
+        """Vectors of rules [m, D, h]: each lies between two knots of its feature; 0 beyond."""
+        place, side = jnp.maximum(paths, 0) // 2, paths % 2
         feature, cut = place // self.num_cuts, place % self.num_cuts
         position = cut * ((self.num_knots - 1) / max(self.num_cuts - 1, 1))
-        knot = jnp.arange(self.num_knots, dtype=jnp.float32)[None, None]
-        near = relu(1.0 - jnp.abs(position[..., None] - knot)).astype(jnp.float32)
-        row = jnp.where(paths >= 0, 2 * feature + side, -1)  # no row where the path has ended
-        num_rows = self.rules.weight.shape[1] // self.num_knots
-        rows = jax.nn.one_hot(row, num_rows, dtype=jnp.float32)
-        return jnp.einsum("mdr,mdk->mrk", rows, near).reshape(len(paths), -1)
+        below = jnp.minimum(position.astype(int), max(self.num_knots - 2, 0))
+        above = jnp.minimum(below + 1, self.num_knots - 1)
+        share = (position - below).astype(jnp.float32)[..., None]
+        first, vectors = (2 * feature + side) * self.num_knots, self.rules.weight.T
+        between = (1 - share) * vectors[first + below] + share * vectors[first + above]
+        return jnp.where((paths >= 0)[..., None], between, 0.0)
+
+    def _gates(self, num_levels: int) -> jax.Array:
+        """Lay out the fixed gates of hidden units by level, float32 [D, h], around 1."""
+        level = np.arange(num_levels)[:, None]
+        unit = np.arange(self.rules.weight.shape[0])[None]
+        golden = (np.sqrt(5) - 1) / 2  # its multiples spread the units' waves evenly
+        return jnp.asarray(1 + np.cos(2 * np.pi * golden * level * (unit + 1)) / 2, jnp.float32)
 
     def context(self, pooled: _Codes) -> _Context:
         """Contexts of trees."""

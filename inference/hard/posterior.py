@@ -5,7 +5,7 @@ rows in every node, and the log evidence where the inference knows it. Leaf para
 integrated out: everything about the targets follows from the statistics and the leaf family.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -43,6 +43,21 @@ class RankedTrees:
     statistics: np.ndarray
     log_joint: np.ndarray
     probability: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence["RankedTrees"]) -> "RankedTrees":
+        """Join lists, of trees of any capacities, one after the other."""
+        trees = Tree.concatenate([part.trees for part in parts])
+
+        def grown(values: np.ndarray) -> np.ndarray:
+            return np.pad(values, ((0, 0), (0, trees.capacity - values.shape[1]), (0, 0)))
+
+        return cls(
+            trees,
+            np.concatenate([grown(part.statistics) for part in parts]),
+            np.concatenate([part.log_joint for part in parts]),
+            np.concatenate([part.probability for part in parts]),
+        )
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{p:.3g}" for p in self.probability[:5])

@@ -1,0 +1,90 @@
+"""How near amortised posteriors of iris come to the exact one, and what a step of training takes."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_iris
+
+from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
+from bdtppl.inference.gflownet.methods import Target, by_construction
+from bdtppl.inference.gflownet.training import PolicySettings
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data import Design
+from benchmarks.amortised_models import model_of
+from benchmarks.amortised_problems import divided
+from benchmarks.text_table import print_table
+
+__all__ = ["agreement", "step_times"]
+
+_STEPS = {"grammar": 60, "trajectory": 2000}
+_WARM = 20  # steps that may compile
+
+
+def agreement(seeds: Sequence[int], depths: Sequence[int]) -> None:
+    """Iris, with 9 cuts a feature on two levels of splits and 99 on more.
+
+    The total variation is that between trajectories, which bounds that between trees.
+    """
+    rows = []
+    for depth in depths:
+        for seed in seeds:
+            data = divided("iris", seed)
+            grid = 9 if depth == 2 else 99
+            model = model_of(data.X, np.unique(data.y), max_depth=depth, grid=grid)
+            exact = ExactTreeClassifier(**model, bins=None).fit(data.X, data.y)
+            for method, steps in _STEPS.items():
+                start = time.perf_counter()
+                own = GFlowNetTreeClassifier(**model, method=method, steps=steps, draws=1024)
+                own.fit(data.X, data.y)
+                seconds = time.perf_counter() - start
+                log_ratio = np.asarray(own.posterior_.log_weights) - exact.log_partition_
+                rows.append(
+                    [
+                        f"{depth} levels, {grid} cuts, seed {seed}, {method}",
+                        f"{seconds:.0f}",
+                        f"{own.log_partition_ - exact.log_partition_:+.4f}",
+                        f"{own.learned_log_partition_ - exact.log_partition_:+.4f}",
+                        f"{np.maximum(0.0, 1 - np.exp(log_ratio)).mean():.4f}",
+                        f"{own.map_log_joint_ - exact.map_log_joint_:+.4f}",
+                    ]
+                )
+    print_table(
+        "Iris, less the exact log Z and the exact log joint of the most probable tree",
+        ["", "seconds", "by importance", "learned", "total variation at most", "best tree"],
+        rows,
+    )
+
+
+def step_times() -> None:
+    """Time steps of 90 trajectories that are drawn and 10 that are made again, warm."""
+    rows = []
+    settings = PolicySettings(num_forward=90, num_replayed=10, buffer_size=100)
+    for name, load, depth, grid in (
+        ("iris", load_iris, 2, 9),
+        ("iris", load_iris, 4, 99),
+        ("breast cancer", load_breast_cancer, 4, 99),
+    ):
+        X, y = load(return_X_y=True)
+        model = model_of(X, np.unique(y), max_depth=depth, grid=grid)
+        design = Design.from_matrix(X, grid=grid)
+        prior = model["prior"].resolve(design)
+        target = Target(design, y, prior, model["leaf"], Constraints(max_depth=depth))
+        method = by_construction(target, replace(settings, num_steps=3 * _WARM))
+        ends = []
+        method.advance(
+            jax.random.key(0),
+            method.start(jax.random.key(1)),
+            lambda step, said, ends=ends: ends.append((step, time.perf_counter())),
+        )
+        took = [
+            (end - start) / (step - before)
+            for (before, start), (step, end) in zip(ends, ends[1:], strict=False)
+            if before >= _WARM
+        ]
+        median = 1e3 * statistics.median(took)
+        rows.append([f"{name}, {depth} levels, {grid} cuts", f"{median:.0f}"])
+    print_table("Milliseconds a step of 90 + 10 trajectories", ["", "median"], rows)
