@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sets = available(options.sets)
     originals = ["breast cancer (original)" if name == "breast cancer" else name for name in sets]
     run = {
-        "agreement": lambda: agreement(seeds, [2, depths[0]]),
+        "agreement": lambda: agreement(seeds, sorted({2, depths[0]})),
         "steps": step_times,
         "table1": lambda: table_1(sets, seeds, runs),
         "table2": lambda: table_2(sets, seeds, runs),

@@ -168,7 +168,7 @@ class _ExactTree(TreeEstimator):
                 weights=weights,
                 bins=bins,
                 binning=self.binning,
-                grid=self.grid,
+                grid=self.grid if bins in (None, self.bins) else None,  # bins that would fit
                 names=schema.features,
                 is_indicator=schema.is_indicator,
             )
