@@ -280,9 +280,10 @@ def test_constant_columns_are_leaves_only():
     assert model.exact_.entropy == 0
 
 
-def test_a_failed_fit_says_what_would_fit(monkeypatch):
+@pytest.mark.parametrize("cuts", [{"bins": None}, {"grid": 99}])
+def test_a_failed_fit_says_what_would_fit(cuts, monkeypatch):
     monkeypatch.setattr(compiler, "_cache", type(compiler._cache)())
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 4)), rng.normal(size=60)
     with pytest.raises(ValueError, match=r"bins=\d+ would fit"):
-        ExactTreeRegressor(bins=None, max_subproblems=20_000).fit(X, y)
+        ExactTreeRegressor(**cuts, max_subproblems=20_000).fit(X, y)
