@@ -86,7 +86,7 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
         bars.lines[0].set_gid("evidence")
         far = np.flatnonzero(evidence < floor)
         ax.plot(np.full(len(far), floor), far, "<", color=ACCENT, gid="far")
-        words |= {row: f"{words[row]}, log evidence {evidence[row]:.0f}" for row in far}
+        words |= {row: f"{words[row]}, log evidence {evidence[row]:.0f}" for row in far.tolist()}
         ends = np.maximum(evidence + _BAND * errors, floor)
         ax.set_xlabel("log evidence ± two standard errors; posterior probability")
     for row, end in enumerate(ends):

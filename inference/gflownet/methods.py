@@ -146,8 +146,8 @@ def by_construction(target: Target, settings: training.PolicySettings) -> Method
         return _alone(target, write_out(construction.model, target.design, first))
 
     def draw(rng_key, state, chains, draws):
-        model = construction, state.policy, *target
-        return sample_policy(rng_key, *model, chains=chains, draws=draws)
+        policy = state.policy
+        return sample_policy(rng_key, construction, policy, *target, chains=chains, draws=draws)
 
     return Method(
         settings.num_steps,

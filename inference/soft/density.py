@@ -45,7 +45,9 @@ def _log_prior(law: Any, to: Any, coordinates: jax.Array, value: jax.Array) -> j
     mass there: the density would be flat from some coordinate on, and improper. Of the fractions
     that break a Dirichlet law's stick each has a Beta law, and logits of these are the coordinates.
     """
-    base = law
+    base: Any = law
+    first: Any
+    second: Any
     while isinstance(base, dist.Independent | dist.ExpandedDistribution):
         base = base.base_dist
     if isinstance(base, dist.Dirichlet):
@@ -133,7 +135,7 @@ class SoftDensity:
         """
         given, options = (paths, self.x, self.y, sharpness), {"inputs": inputs, "power": power}
         prior = -self.num_splits * math.log(self.x.shape[1]) if self.hard_inputs else 0.0
-        coordinates, total = self.coordinates(position), prior
+        coordinates, total = self.coordinates(position), jnp.asarray(prior)
         with _TRACING, jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
             values = {name: to(coordinates[name]) for name, (to, _) in self._sites.items()}
             model = handlers.trace(handlers.substitute(self.model, data=values))
