@@ -162,7 +162,7 @@ def figure_4(
             state = _trained(method, seed, budget)
             for column, size in enumerate(sizes):
                 drawn = method.draw(jax.random.key(seed), state, 1, size)
-                posterior = reweighted(drawn, "algorithm-1")
+                posterior = reweighted(drawn.posterior, "algorithm-1")
                 predicted = posterior.predictive(data.X_test).mean().argmax(axis=1)
                 found[row, column, place] = (predicted == data.y_test).mean()
     print_table(

@@ -219,7 +219,7 @@ class _GFlowNetTree(WeightedTrees):
         self.log_partition_se_ = found.log_partition_se
         self.lower_bound_ = found.lower_bound
         self.effective_size_ = found.effective_size
-        self._restore(reweighted(found, self.ensemble), {"seed": seed})
+        self._restore(reweighted(found.posterior, self.ensemble), {"seed": seed})
         return self
 
     @property

@@ -32,7 +32,8 @@ class Drawn(NamedTuple):
     ----------
     posterior
         The draws with their importance weights. Its log evidence is NaN where the prior is not
-        normalised.
+        normalised. Where a prior that counts partitions shares the weight of one among its rules,
+        the statistic ``shared_log_joint`` has the tree's share; ``log_joint`` has all of it.
     log_partition, log_partition_se
         Log of the sum over trees of prior weight times likelihood, estimated by importance
         sampling, and its standard error (delta method).
@@ -40,9 +41,6 @@ class Drawn(NamedTuple):
         Mean log weight (ELBO): at most the log of that sum, on average.
     effective_size
         Effective sample size of the weights, at most the number of draws.
-    shared_log_joint
-        float64 [chain, draw]; log joint of each tree, where a prior that counts partitions shares
-        the weight of one among its rules. The statistic ``log_joint`` has all of it for each.
     """
 
     posterior: Posterior
@@ -50,7 +48,6 @@ class Drawn(NamedTuple):
     log_partition_se: float
     lower_bound: float
     effective_size: float
-    shared_log_joint: np.ndarray
 
 
 def effective_size(log_weights: np.ndarray) -> float:
@@ -80,7 +77,7 @@ def weighed(
     model
         The model as it was posed.
     shape, log_weights, shared_log_joint
-        Trees, the logs of their importance weights [m], and their log joints [m] (see `Drawn`);
+        Trees, the logs of their importance weights [m], and their log joints [m], shared as said;
         those beyond the draws that are wanted are left out.
     design, y, prior, leaf, constraints
         The model that was posed.
@@ -93,6 +90,7 @@ def weighed(
     trees = written.trees.reshape(*size)
     scores = log_joint(trees, design, y, prior, leaf, constraints)
     log_partition, error = log_mean(log_weights)
+    shared = np.asarray(shared_log_joint)[: chains * draws].reshape(size)
     posterior = Posterior(
         trees=trees,
         statistics=written.statistics.reshape(*size, *written.statistics.shape[1:]),
@@ -101,6 +99,7 @@ def weighed(
             "log_likelihood": scores.log_likelihood,
             "num_leaves": trees.num_leaves,
             "max_leaf_depth": trees.depth,
+            **({"shared_log_joint": shared} if prior.counts_partitions else {}),
         },
         leaf=leaf,
         prior=prior.resolve(design),
@@ -111,10 +110,5 @@ def weighed(
         log_weights=log_weights.reshape(size),
     )
     return Drawn(
-        posterior,
-        log_partition,
-        error,
-        float(log_weights.mean()),
-        effective_size(log_weights),
-        np.asarray(shared_log_joint)[: chains * draws].reshape(size),
+        posterior, log_partition, error, float(log_weights.mean()), effective_size(log_weights)
     )

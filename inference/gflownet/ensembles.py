@@ -5,7 +5,6 @@ from typing import Literal
 
 import numpy as np
 
-from bdtppl.inference.gflownet.drawn import Drawn
 from bdtppl.inference.hard.posterior import Posterior
 
 __all__ = ["Ensemble", "reweighted"]
@@ -20,23 +19,24 @@ DT-GFN has it; a policy that draws from the posterior then counts it twice.
 """
 
 
-def reweighted(drawn: Drawn, ensemble: Ensemble) -> Posterior:
+def reweighted(posterior: Posterior, ensemble: Ensemble) -> Posterior:
     """Weigh the draws of a policy anew.
 
     Parameters
     ----------
-    drawn
-        The draws.
+    posterior
+        Draws with importance weights (`bdtppl.inference.gflownet.drawn.Drawn`).
     ensemble
         How.
     """
-    posterior = drawn.posterior
+    stats = posterior.sample_stats
+    log_joint = stats.get("shared_log_joint", stats["log_joint"])
     if ensemble == "importance":
         return posterior
     if ensemble == "mean":
         return replace(posterior, log_weights=None)
     if ensemble == "algorithm-1":
-        return replace(posterior, log_weights=drawn.shared_log_joint)
+        return replace(posterior, log_weights=log_joint)
     _, tree = posterior.distinct
     count = np.bincount(tree.ravel())[tree]
-    return replace(posterior, log_weights=drawn.shared_log_joint - np.log(count))
+    return replace(posterior, log_weights=log_joint - np.log(count))
