@@ -159,6 +159,18 @@ def test_a_value_that_was_never_missing_is_refused_in_new_rows():
         model.predict(frame)
 
 
+@pytest.mark.parametrize("name", slow_but(FAST, ESTIMATORS))
+def test_a_row_that_counts_twice_is_two_rows(name):
+    frame, y = columns("pandas", missing=False)
+    count, goal = 1 + np.arange(NUM_ROWS) % 3, target(name, y)
+    weighted = make(name).fit(frame, goal, sample_weight=count)
+    rows = np.repeat(np.arange(NUM_ROWS), count)
+    repeated = make(name).fit(frame.iloc[rows], goal[rows])
+    kind = "predict_proba" if name.endswith("Classifier") else "predict"
+    ours, theirs = (getattr(model, kind)(frame) for model in (weighted, repeated))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 # ----------------------------------------------------------------------------- dates and the like
 
 DAY = datetime.date(2024, 2, 29)
