@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
+from tiers import slow_but
 from typer.testing import CliRunner
 
 import bdtppl
@@ -556,6 +557,31 @@ def test_soft_trees_have_settings_of_their_own(trees):
     assert "--h-final is for --model dcc or rjhmc" in refusal(
         "fit", trees, "--target", "height", "--h-final", 0.1
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "few"),
+    slow_but(
+        [("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9])],
+        [
+            ("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9]),
+            ("dcc", ["--iterations", 1, "--chains", 2, "--warmup", 40, "--max-splits", 1]),
+        ],
+    ),
+)
+def test_a_long_fit_keeps_a_checkpoint_and_is_saved(model, few, trees, tmp_path):
+    kept, out = tmp_path / "kept", tmp_path / "out"
+    options = ["--target", "height", "--model", model, *few]
+    evidence = []
+    for _ in range(2):  # the second one finds that all is done
+        run("fit", trees, *options, "--checkpoint", kept, "--out", out)
+        loaded = bdtppl.load(out)
+        evidence.append(loaded.posterior_.log_evidence)
+    assert loaded.checkpoint == str(kept)
+    assert evidence[0] == evidence[1] or np.isnan(evidence).all()
+    (tmp_path / "file").write_text("in the way")
+    said = refusal("fit", trees, *options, "--checkpoint", tmp_path / "file")
+    assert said.startswith(f"--checkpoint {tmp_path / 'file'} cannot be written")
 
 
 @pytest.mark.slow

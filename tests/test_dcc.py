@@ -319,6 +319,8 @@ def test_a_size_without_coordinates(evidence):
     (leaf,) = combine(settings, state, evidence=evidence)
     exact = betaln(*1 + np.bincount(labels))
     assert leaf.evidence.log_evidence == pytest.approx(exact, abs=1e-5)
+    assert leaf.evidence.method == "exact"
+    assert leaf.evidence.is_reliable
     assert leaf.position.shape[-1] == 0
 
 

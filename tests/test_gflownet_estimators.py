@@ -1,6 +1,7 @@
 """Estimators of GFlowNets: trained, weighed, saved, and held against the exact posterior."""
 
 import exact_problems as ep
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiers import slow_but
@@ -14,7 +15,7 @@ from bdtppl import (
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.gflownet import grammar_training, methods, training
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty
+from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty, Program
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(30, 2))
@@ -193,6 +194,15 @@ def test_distances_fall_in_training(fits, exact, monkeypatch):
     )
     start = methods.distance(method, ep.key(2), method.start(ep.key(1)), trees)
     assert start > 4 * found[-1] > 0
+
+
+def test_a_node_that_must_split_is_said_where_trees_are_built():
+    """The leaf alone has no probability, and trajectories begin with it; subproblems do not."""
+    prior = Program(lambda node: jnp.where(node.depth == 0, 1.0, 0.3))
+    model = GFlowNetTreeClassifier(**TINY, prior=prior)
+    assert np.isfinite(model.fit(X, LABELS).log_partition_)
+    with pytest.raises(ValueError, match="The loss is not finite"):
+        model.set_params(method="trajectory", steps=2).fit(X, LABELS)
 
 
 @pytest.mark.slow

@@ -109,6 +109,12 @@ def test_what_a_jump_keeps():
         assert new[name][2] == -1
 
 
+def test_a_move_without_a_way_back_is_not_made():
+    settings = replace(SETTINGS, moves={"grow": 0.5, "stay": 0.5}, max_splits=1)
+    walk = walked(4, chains=4, settings=settings)
+    assert (walk.topology == walk.topology[:, :1]).all()
+
+
 @pytest.mark.slow
 def test_published_scheme_and_classification_run():
     settings = RJHMC(NUTS(warmup=30, h_init=0.3, h_final=0.1), max_splits=2, published=True)

@@ -29,7 +29,7 @@ from bdtppl import (
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.topology import Topology
+from bdtppl.models.topology import Topology, TopologyPrior
 
 pytestmark = pytest.mark.filterwarnings("ignore:The chains disagree")  # they are short
 
@@ -346,6 +346,38 @@ def test_routing(regressor):
     np.testing.assert_array_equal(regressor.predict(X), soft)
     regressor.routing = "soft"
     assert not np.allclose(hard, soft)
+
+
+def test_votes_of_leaves_and_classes_without_rows():
+    """A class that is absent has no vote; where no leaf has rows, the prior has it."""
+    given = np.array([[10.0, 10.0], [11.0, 11.0], [19.0, 19.0], [20.0, 20.0]])
+    model = RJHMCTreeClassifier(
+        votes="balanced", routing="hard", classes=["a", "b", "c"], likelihood="mixture", **RJHMC
+    ).fit(given, ["a", "a", "b", "b"])
+    assert model.model_.likelihood == "mixture"
+    grid = np.stack(np.meshgrid(*[np.linspace(10, 20, 30)] * 2), axis=-1).reshape(-1, 2)
+    probability = model.predict_proba(grid)
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    assert probability[0].argmax() == 0
+    assert probability[-1].argmax() == 1
+
+
+def test_a_prior_of_ones_own_has_no_checkpoint(tmp_path):
+    """Two of these may be written alike, and one may be written otherwise in another process."""
+
+    class Own(TopologyPrior):
+        pass
+
+    model = DCCTreeRegressor(**DCC, topology_prior=Own(), checkpoint=tmp_path / "kept")
+    with pytest.raises(ValueError, match="There can be no checkpoint: prior cannot be saved"):
+        model.fit(X, Y)
+
+
+def test_what_was_not_looked_at_is_said(regressor):
+    summary = regressor.summary()
+    assert summary["prior_mass"] == pytest.approx(1.0)  # both topologies of one split at most
+    assert summary["topologies_proposed"] == 2
+    assert "looked at 2 of 2 topologies" in str(summary)
 
 
 @pytest.mark.slow

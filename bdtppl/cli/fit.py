@@ -469,8 +469,9 @@ def fit(
             },
         )
         file = None if prior_file is None else read_prior(prior_file)
-        if out is not None:
-            require_writable(out, "--out")
+        for option, folder in (("--out", out), ("--checkpoint", checkpoint)):
+            if folder is not None:
+                require_writable(folder, option)
         rows = read_table(table)
         goal = read_target(rows, target, None if task is None else task.value)
         if likelihood is not None and goal.task == "regression":

@@ -7,6 +7,7 @@ table. Floats are written with the shortest digits that give the same float agai
 """
 
 import math
+import os
 from dataclasses import fields
 from importlib import import_module
 from typing import Any
@@ -64,9 +65,9 @@ def encode(value: Any, what: str) -> Any:
     Parameters
     ----------
     value
-        None, a number, text, an array of these (or what NumPy makes one of), a list, tuple, range
-        (which comes back as a list) or dictionary, a `Schema`, or one of bdtppl's own priors, leaf
-        families, constraints and settings.
+        None, a number, text, a path (which comes back as text), an array of these (or what NumPy
+        makes one of), a list, tuple, range (which comes back as a list) or dictionary, a `Schema`,
+        or one of bdtppl's own priors, leaf families, constraints and settings.
     what
         How to call the value in an error.
 
@@ -84,7 +85,7 @@ def encode(value: Any, what: str) -> Any:
     """
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):
+    if isinstance(value, str | os.PathLike):
         return str(value)
     if isinstance(value, int):
         return int(value)
