@@ -1,4 +1,4 @@
-"""The experiments of the DT-GFN paper: ``python -m benchmarks.amortised table1 --seeds 1``.
+"""The experiments of the DT-GFN paper: ``python -m benchmarks.amortised table3 --seeds 1``.
 
 Tables 1, 2, 3, 4, 7 and 10 and Figures 2 (with 5), 3 and 4 beside the printed figures, with the
 exact posterior wherever its chart fits; ``policies`` compares ways to train. ``agreement`` holds
@@ -15,15 +15,14 @@ from benchmarks.amortised_agreement import agreement, step_times
 from benchmarks.amortised_figures import figure_2, figure_3, figure_4, policies, table_7
 from benchmarks.amortised_models import Runs
 from benchmarks.amortised_problems import ANOMALIES, SETS
-from benchmarks.amortised_tables import available, table_1, table_2, table_3, table_4, table_10
+from benchmarks.amortised_tables import available, table_3, table_4, table_10, tables_1_and_2
 
 __all__ = ["PARTS", "main"]
 
 PARTS = (
     "agreement",
     "steps",
-    "table1",
-    "table2",
+    "tables1+2",
     "table3",
     "table4",
     "table7",
@@ -57,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = {
         "agreement": lambda: agreement(seeds, sorted({2, depths[0]})),
         "steps": step_times,
-        "table1": lambda: table_1(sets, seeds, runs),
-        "table2": lambda: table_2(sets, seeds, runs),
+        "tables1+2": lambda: tables_1_and_2(sets, seeds, runs),
         "table3": lambda: table_3(runs),
         "table4": lambda: table_4(ANOMALIES, seeds, depths[0], steps),
         "table7": lambda: table_7(sets),

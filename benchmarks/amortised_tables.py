@@ -4,7 +4,6 @@ The paper counts 63 nodes at depth 5, its code 31: 5 levels of splits, or 4. Bot
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ from benchmarks.amortised_problems import (
 )
 from benchmarks.text_table import print_table
 
-__all__ = ["available", "table_1", "table_10", "table_2", "table_3", "table_4"]
+__all__ = ["available", "table_10", "table_3", "table_4", "tables_1_and_2"]
 
 Row = dict[str, list[Score | None]]
 
@@ -75,30 +74,17 @@ def _printed(row: Sequence | None, place: int) -> list[str]:
     return ["" if value is None else f"{value:g}" for value in (accuracy, size)]
 
 
-def _print_sets(
-    title: str,
-    names: Sequence[str],
-    places: Sequence[int],
-    score: Callable[[str], Row],
-    printed: dict[str, Sequence],
-) -> None:
-    """Print a table for each set: what was computed, then rows that are quoted alone."""
-    for name, place in zip(names, places, strict=True):
-        start = time.perf_counter()
-        rows = score(name)
-        table_rows = [
-            [method, *_show(scores), *_printed(printed.get(_PRINTED_AS.get(method, method)), place)]
-            for method, scores in rows.items()
-        ]
-        shown = {_PRINTED_AS.get(method, method) for method in rows}
-        for method, row in printed.items():
-            if method not in shown:
-                table_rows.append([f"{method} (quoted)", "", "", *_printed(row, place)])
-        print_table(
-            f"{title}: {name} ({time.perf_counter() - start:.0f} s)",
-            ["", "accuracy (s.d.)", "nodes", "printed", "nodes"],
-            table_rows,
-        )
+def _print_set(title: str, rows: Row, printed: dict[str, Sequence], place: int) -> None:
+    """Print what was computed beside the figures at a place of rows, then rows that are quoted."""
+    table_rows = [
+        [method, *_show(scores), *_printed(printed.get(_PRINTED_AS.get(method, method)), place)]
+        for method, scores in rows.items()
+    ]
+    shown = {_PRINTED_AS.get(method, method) for method in rows}
+    for method, row in printed.items():
+        if method not in shown:
+            table_rows.append([f"{method} (quoted)", "", "", *_printed(row, place)])
+    print_table(title, ["", "accuracy (s.d.)", "nodes", "printed", "nodes"], table_rows)
 
 
 _PRINTED_AS = {
@@ -113,49 +99,40 @@ _PRINTED_AS = {
 
 
 def _inferred(
-    divisions: Sequence[Division],
-    score: Callable[[Any, Division], Score],
-    runs: Runs,
-) -> Row:
-    """Score every inference at depths in levels of splits."""
-    rows: Row = {}
+    divisions: Sequence[Division], scores: Sequence[Callable[[Any, Division], Score]], runs: Runs
+) -> list[Row]:
+    """Fit every inference at depths in levels of splits, and score each fit in several ways."""
+    rows: list[Row] = [{} for _ in scores]
     for depth in runs.depths:
         for data in divisions:
             made = inferences(runs, data.X, np.unique(data.y), max_depth=depth)
             for name, model in made.items():
                 found = fitted(name, model, data)
-                own = None if found is None else score(found, data)
-                rows.setdefault(f"{name}, {depth} levels", []).append(own)
+                for row, score in zip(rows, scores, strict=True):
+                    own = None if found is None else score(found, data)
+                    row.setdefault(f"{name}, {depth} levels", []).append(own)
     return rows
 
 
-def table_1(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
-    """Single trees: the best log posterior of 1,000 draws."""
+def tables_1_and_2(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
+    """Single trees, the best log posterior of 1,000 draws, and averages of these draws.
 
-    def score(name):
+    Both are of the same fits. Ensembles of inferences are Bayesian model averages, those of
+    packages have 1,000 trees.
+    """
+    for name in names:
         divisions = [divided(name, seed) for seed in seeds]
-        rows = _inferred(divisions, best_tree, runs)
-        return rows | {cart: [of(data) for data in divisions] for cart, of in SINGLE_TREES.items()}
-
-    places = [_SETS.index(name) for name in names]
-    _print_sets("Table 1, single trees", names, places, score, published.TABLE_1)
-
-
-def table_2(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
-    """Ensembles of 1,000 trees; those of inferences are Bayesian model averages."""
-
-    def score(name):
-        divisions = [divided(name, seed) for seed in seeds]
-        rows = _inferred(divisions, ensemble, runs)
+        single, averages = _inferred(divisions, (best_tree, ensemble), runs)
+        for cart, of in SINGLE_TREES.items():
+            single[cart] = [of(data) for data in divisions]
         for package in packages():
-            rows[package] = [
+            averages[package] = [
                 of_package(package, packages(seed)[package], data)
                 for seed, data in zip(seeds, divisions, strict=True)
             ]
-        return rows
-
-    places = [_SETS.index(name) for name in names]
-    _print_sets("Table 2, ensembles", names, places, score, published.TABLE_2)
+        place = _SETS.index(name)
+        _print_set(f"Table 1, single trees: {name}", single, published.TABLE_1, place)
+        _print_set(f"Table 2, ensembles: {name}", averages, published.TABLE_2, place)
 
 
 def table_3(runs: Runs) -> None:
@@ -247,13 +224,11 @@ def _f1_of(probability: np.ndarray, is_anomalous: np.ndarray) -> float:
 
 def table_10(names: Sequence[str], seeds: Sequence[int], runs: Runs) -> None:
     """Single trees on 70 % of the rows."""
-
-    def score(name):
+    for name in names:
         divisions = [divided(name, seed, 0.3) for seed in seeds]
-        return _inferred(divisions, best_tree, runs)
-
-    places = [_TABLE_10_SETS.index(name) for name in names]
-    _print_sets("Table 10, single trees", names, places, score, published.TABLE_10)
+        (rows,) = _inferred(divisions, (best_tree,), runs)
+        place = _TABLE_10_SETS.index(name)
+        _print_set(f"Table 10, single trees: {name}", rows, published.TABLE_10, place)
 
 
 _SETS = ("iris", "wine", "breast cancer", "raisin")

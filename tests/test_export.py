@@ -6,10 +6,10 @@ import re
 import sqlite3
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import jax
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -34,12 +34,6 @@ from bdtppl.export import (
 )
 from bdtppl.export.scikit_learn import single_threshold
 from bdtppl.models.tree import route
-
-needs_shap = pytest.mark.skipif(find_spec("shap") is None, reason="shap is not installed")
-needs_onnx = pytest.mark.skipif(
-    find_spec("skl2onnx") is None or find_spec("onnxruntime") is None,
-    reason="skl2onnx and onnxruntime are not installed",
-)
 
 NASTY = 'he said "no" \\ it\'s; -- x'  # of names and levels: all that quoting may stumble over
 LABELS = ["it's", 'a "b" \\n', "nö|`*"]
@@ -347,11 +341,8 @@ def test_rows_of_a_sparse_table_keep_their_columns():
 # ------------------------------------------------------------------------------- ONNX and SHAP
 
 
-@needs_onnx
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_onnx_predicts_what_the_tree_predicts(fitted):
-    import onnxruntime
-
     model, frame = fitted
     X = model.schema_.transform(frame).astype(np.float32)
     content = to_onnx(model).SerializeToString()
@@ -364,7 +355,6 @@ def test_onnx_predicts_what_the_tree_predicts(fitted):
         np.testing.assert_allclose(found[0][:, 0], tree_value(model, frame), rtol=1e-6)
 
 
-@needs_shap
 @pytest.mark.filterwarnings("ignore")
 def test_shap_values_add_up_to_the_posterior_mean(fitted):
     fitted_model, frame = fitted
@@ -384,7 +374,6 @@ def test_shap_values_add_up_to_the_posterior_mean(fitted):
     assert np.ptp(heavier) > 0.01
 
 
-@needs_shap
 @pytest.mark.filterwarnings("ignore")
 def test_one_feature_has_all_that_moves_the_prediction():
     X = np.array([[1.0], [2.0], [3.0], [4.0]] * 5)
