@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.priors import (
     DepthDecay,
     DescriptionLength,
@@ -36,18 +37,37 @@ from bdtppl.models.priors import (
     TreePrior,
 )
 
-__all__ = ["PriorFile", "read_prior_file"]
+__all__ = ["PRIORS", "PriorFile", "read_prior_file", "written_settings"]
 
-_PRIORS = {
-    prior.__name__: prior for prior in (DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty)
+PRIORS = {
+    prior.__name__: prior
+    for prior in (
+        DepthDecay,
+        DescriptionLength,
+        GreedyPartition,
+        LeafPenalty,
+        LeafCount,
+        Pinball,
+    )
 }
-_WORDS = ("rules", "cut_weights", "over", "choice")
-_FILLED_IN = ("num_features",)  # by the data
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 Place = tuple[str | int, ...]
+
+
+def written_settings(prior: type[TreePrior]) -> dict[str, type]:
+    """Name the settings of a prior that are one number or word, each with float, int or str."""
+    found: dict[str, type] = {}
+    for field in fields(prior):
+        if isinstance(field.default, str):
+            found[field.name] = str
+        elif field.type is int:
+            found[field.name] = int
+        elif field.repr and not field.metadata.get("static"):
+            found[field.name] = float
+    return found
 
 
 @dataclass(frozen=True)
@@ -195,24 +215,26 @@ class _Reader:
         if "prior" not in content:
             return None
         values, place = content["prior"], ("prior",)
-        if not isinstance(values, Mapping) or values.get("kind") not in _PRIORS:
+        if not isinstance(values, Mapping) or values.get("kind") not in PRIORS:
             given = values.get("kind") if isinstance(values, Mapping) else values
             raise self.fail(
-                (*place, "kind"), f"kind must be one of {', '.join(_PRIORS)}; got {given!r}."
+                (*place, "kind"), f"kind must be one of {', '.join(PRIORS)}; got {given!r}."
             )
-        kind = _PRIORS[values["kind"]]
-        known = [field.name for field in fields(kind) if field.name not in _FILLED_IN]
-        self.require(values, place, ("kind", *known))
+        kind = PRIORS[values["kind"]]
+        known = written_settings(kind)
+        has_weights = "feature_weights" in (field.name for field in fields(kind))
+        self.require(values, place, ("kind", *known, *["feature_weights"] * has_weights))
         given = {key: value for key, value in values.items() if key != "kind"}
         for key, value in given.items():
-            if key in _WORDS:
-                wanted, fits = "a word", isinstance(value, str)
-            elif key == "feature_weights":
+            if key == "feature_weights":
                 wanted, fits = "a table or a list of numbers", isinstance(value, Mapping | list)
+            elif known[key] is float:
+                wanted = "a number"
+                fits = isinstance(value, int | float) and not isinstance(value, bool)
+                given[key] = float(value) if fits else value
             else:
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                wanted, fits = "a number", is_number
-                given[key] = float(value) if is_number else value
+                wanted = "a word" if known[key] is str else "a whole number"
+                fits = type(value) is known[key]
             if not fits:
                 raise self.fail((*place, key), f"{key} must be {wanted}; got {value!r}.")
         return self.make(kind, place, given)

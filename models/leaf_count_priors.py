@@ -11,6 +11,7 @@ Denison, Mallick and Smith 1998, A Bayesian CART algorithm; Wu, Tjelmeland and W
 CART: prior specification and posterior simulation.
 """
 
+from dataclasses import field
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -117,11 +118,11 @@ class LeafCount(LeafCountPrior):
     Examples
     --------
     >>> LeafCount(5.0, max_leaves=8)
-    LeafCount(rate=5.0, log_num_trees=None, max_leaves=8, rules='gaps')
+    LeafCount(rate=5.0, max_leaves=8, rules='gaps')
     """
 
     rate: Number = 10.0
-    log_num_trees: Any = None
+    log_num_trees: Any = field(default=None, repr=False)  # what it is for a table, nobody sets
     max_leaves: int = setting(default=20)
     rules: Rules = setting(default="gaps")
 

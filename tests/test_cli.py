@@ -21,6 +21,7 @@ from bdtppl.cli import app, results
 from bdtppl.cli.console import notes_after, to_json
 from bdtppl.cli.specification import make_leaf, parse_prior
 from bdtppl.inference.metropolis.proposals import PROPOSALS
+from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -478,6 +479,8 @@ def test_damaged_models_are_refused(classifier, flowers, tmp_path):
         ("description-length", DescriptionLength()),
         ("description-length:beta=3", DescriptionLength(3.0)),
         ("greedy-partition:p=0.8", GreedyPartition(0.8)),
+        ("leaf-count:rate=3,rules=cuts", LeafCount(3.0, rules="cuts")),
+        ("pinball:balance=2,max-leaves=9", Pinball(balance=2.0, max_leaves=9)),
     ],
 )
 def test_priors_are_parsed(text, prior):
@@ -495,6 +498,9 @@ def test_priors_are_parsed(text, prior):
         ("depth-decay:alpha=2", "alpha must lie in"),
         ("depth-decay:rules=all", "rules must be"),
         ("greedy-partition:num_features=3", "has no 'num_features'"),
+        ("leaf-count:log_num_trees=3", "leaf-count has no 'log_num_trees'"),
+        ("pinball:max_leaves=2.5", "max_leaves must be a whole number; got '2.5'"),
+        ("pinball:max_leaves=0", "max_leaves must be"),
     ],
 )
 def test_priors_that_are_not_known_are_refused(text, said):

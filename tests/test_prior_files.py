@@ -7,6 +7,7 @@ import pytest
 from test_cli import run
 
 from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.priors import DepthDecay, LeafPenalty, Program
 from bdtppl.prior_files import read_prior_file
 from bdtppl.storage.encoding import decode, encode
@@ -51,6 +52,8 @@ def test_a_file_says_what_it_says(tmp_path):
         features_at_depth={0: ["age"]},
         before=[("age", "start")],
     )
+    counted = written(tmp_path, '[prior]\nkind = "Pinball"\nrate = 3\nmax_leaves = 9')
+    assert read_prior_file(counted).prior == Pinball(3.0, max_leaves=9)
     nothing = read_prior_file(written(tmp_path, ""))
     assert nothing.prior is None
     assert nothing.constraints == Constraints()
@@ -80,6 +83,12 @@ def test_every_error_names_its_line(tmp_path, old, new, said):
     path = written(tmp_path, WHOLE.replace(old, new))
     with pytest.raises(ValueError, match=re.escape(f"{path}, {said}")):
         read_prior_file(path)
+
+
+def test_whole_numbers_are_whole(tmp_path):
+    counted = written(tmp_path, '[prior]\nkind = "LeafCount"\nmax_leaves = 9.0')
+    with pytest.raises(ValueError, match=r"line 3: max_leaves must be a whole number; got 9\.0"):
+        read_prior_file(counted)
 
 
 def test_help_names_the_tables():

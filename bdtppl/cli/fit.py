@@ -134,7 +134,8 @@ def fit(
         str | None,
         typer.Option(
             help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
-            "description-length[:beta=...] or greedy-partition[:p=0.99].",
+            "description-length[:beta=...] or greedy-partition[:p=0.99]; for exact and metropolis "
+            "also leaf-count[:rate=10,max_leaves=20] and pinball[:rate=5,balance=1,max_leaves=20].",
             show_default="leaf-penalty; greedy-partition for greedy modal trees; "
             "depth-decay for metropolis, with beta=0.5 for particle",
             rich_help_panel="Model: hard trees",

@@ -5,34 +5,26 @@ setting's words.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
-from bdtppl.models.priors import (
-    DepthDecay,
-    DescriptionLength,
-    GreedyPartition,
-    LeafPenalty,
-    TreePrior,
-)
+from bdtppl.models.priors import TreePrior
+from bdtppl.prior_files import PRIORS, written_settings
 
 __all__ = ["make_leaf", "parse_prior"]
 
-_PRIORS = {
-    "leaf-penalty": LeafPenalty,
-    "description-length": DescriptionLength,
-    "depth-decay": DepthDecay,
-    "greedy-partition": GreedyPartition,
-}
-_WORDS = ("rules", "cut_weights", "over", "choice")  # settings of priors that are words
+_PRIORS = {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): kind for name, kind in PRIORS.items()}
 _LEAVES = {
-    "classification": {"dirichlet-categorical": ("concentration",)},
-    "regression": {"normal-inverse-gamma": ("mean", "pseudo_count", "shape", "scale")},
+    "classification": {"dirichlet-categorical": {"concentration": float}},
+    "regression": {
+        "normal-inverse-gamma": dict.fromkeys(("mean", "pseudo_count", "shape", "scale"), float)
+    },
 }
 
 
@@ -49,10 +41,7 @@ def parse_prior(text: str) -> TreePrior:
     >>> parse_prior("depth-decay:alpha=0.9,cut_weights=gap")
     DepthDecay(alpha=0.9, beta=1.0, cut_weights='gap', rules='gaps', ...)
     """
-    known = {
-        name: [f.name for f in fields(prior) if not f.metadata.get("static") or f.name in _WORDS]
-        for name, prior in _PRIORS.items()
-    }
+    known = {name: written_settings(prior) for name, prior in _PRIORS.items()}
     name, values = _parse(text, known, "--prior")
     return _make("--prior", _PRIORS[name], **values)
 
@@ -85,7 +74,9 @@ def _make(option: str, make: Callable, *arguments: Any, **values: Any) -> Any:
         raise ValueError(f"{option}: {error}") from None
 
 
-def _parse(text: str, known: Mapping[str, Any], option: str) -> tuple[str, dict[str, Any]]:
+def _parse(
+    text: str, known: Mapping[str, Mapping[str, type]], option: str
+) -> tuple[str, dict[str, Any]]:
     name, _, arguments = text.partition(":")
     if name not in known:
         raise ValueError(f"{option}: {name!r} is not known; it may be {_listed(known)}.")
@@ -96,20 +87,22 @@ def _parse(text: str, known: Mapping[str, Any], option: str) -> tuple[str, dict[
         if key not in known[name]:
             raise ValueError(
                 f"{option}: {name} has no {key!r}; it has {_listed(known[name])}, written "
-                f"{name}:{known[name][0]}=..."
+                f"{name}:{next(iter(known[name]))}=..."
             )
         if not is_given or key in values:
             fault = "is given twice" if is_given else "lacks its value"
             raise ValueError(f"{option}: {key} {fault}; write {name}:{key}=...")
-        values[key] = value if key in _WORDS else _number(value, f"{option}: {key}")
+        values[key] = _read(value, known[name][key], f"{option}: {key}")
     return name, values
 
 
-def _number(text: str, what: str) -> float:
+def _read(text: str, kind: type, what: str) -> Any:
     with suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return number
-    raise ValueError(f"{what} must be a finite number; got {text!r}.")
+        if kind is str or math.isfinite(kind(text)):
+            return kind(text)
+    raise ValueError(
+        f"{what} must be a {'whole' if kind is int else 'finite'} number; got {text!r}."
+    )
 
 
 def _listed(names: Any) -> str:
