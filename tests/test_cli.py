@@ -369,7 +369,7 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (GOOD, ["--lookahead", "2"], "--lookahead is for --model greedy-modal, not exact."),
         (GOOD, ["--binning", "log"], "'--binning'"),
         (GOOD, ["--model", "forest"], "'--model'"),
-        (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; it may be leaf-penalty, "),
+        (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; it may be depth-decay, "),
         (GOOD, ["--leaf", "normal-inverse-gamma"], "--leaf (for classification): "),
         (GOOD, ["--colour"], "No such option: --colour"),
         (
