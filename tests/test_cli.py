@@ -565,6 +565,16 @@ def test_soft_trees_have_settings_of_their_own(trees):
     )
 
 
+def test_an_interrupted_fit_says_so_and_leaves_nothing(trees, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bdtppl.ExactTreeRegressor, "fit", interrupted)
+    arguments = ("fit", trees, "--target", "height", "--json", "--out", tmp_path / "out")
+    assert refusal(*arguments, status=130) == "Interrupted."
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("model", "few"),
     slow_but(

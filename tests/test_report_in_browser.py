@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 
+import every_estimator
 import numpy as np
 import pytest
 
@@ -71,6 +72,7 @@ def pages(tmp_path_factory):
     models = {
         "classes": ExactTreeClassifier(bins=3, draws=25, random_state=0).fit(table, classes),
         "reals": ExactTreeRegressor(bins=3, draws=25, random_state=0).fit(table, 3 * X[:, 0]),
+        "soft": every_estimator.fitted("RJHMCTreeRegressor"),
     }
     for name, model in models.items():
         write_report(model, folder / f"{name}.html", target="target_" * 8)
@@ -78,7 +80,7 @@ def pages(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["classes", "reals"])
+@pytest.mark.parametrize("name", ["classes", "reals", "soft"])
 def test_reports_show_whole_in_a_browser(name, pages, tmp_path):
     console, found = browse(pages[name], tmp_path)
     assert console == ""

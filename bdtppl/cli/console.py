@@ -44,6 +44,8 @@ class Commands(TyperGroup):
         options["standalone_mode"] = False
         try:
             status = super().main(args, *arguments, **options)
+            if status == _INTERRUPTED:  # typer catches Ctrl-C itself, and is silent about it
+                status = _fail("Interrupted.", _INTERRUPTED)
         except UserError as error:
             status = _fail(str(error), 2)
         except typer.Abort:
