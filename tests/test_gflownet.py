@@ -330,13 +330,15 @@ def fitted_table(found):
     table = co.TabularPolicy(found.construction, found.trajectories)
     numbers, fixed = eqx.partition((table, jnp.float64(0.0)), eqx.is_inexact_array)
     flat, unflatten = ravel_pytree(numbers)
+    made = co.along(found.construction, table, found.trajectories)
+    num_decisions = int(made.decides.sum())
 
     @jax.jit
     @jax.value_and_grad
     def loss(flat):
         policy, log_z = eqx.combine(unflatten(flat), fixed)
-        made = co.along(found.construction, policy, found.trajectories)
-        return BALANCES["trajectory"](log_z, made).mean()
+        own = judged(found.construction, policy, made, num_decisions)
+        return BALANCES["trajectory"](log_z, own).mean()
 
     options = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 0.0, "gtol": 1e-9, "maxcor": 50}
     solved = minimize(loss, flat, jac=True, method="L-BFGS-B", options=options)
