@@ -13,6 +13,7 @@ import exact_problems as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import rel_entr
 
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.replay import mixed, path_keys
@@ -148,10 +149,25 @@ class Enumerated:
             flow[state] += forward * (flow[state - {last}] if size else 1.0)
         return {state: float(flow[state] * stop[state]) for state in self.probability}
 
+    def laws(self, policy) -> tuple[np.ndarray, np.ndarray]:
+        """Posterior probability of each tree, and that of drawing it."""
+        law = self.terminal_law(policy)
+        return np.array(list(self.probability.values())), np.array(list(law.values()))
+
     def distance(self, policy) -> float:
         """Total variation between what a policy draws and the posterior."""
-        law = self.terminal_law(policy)
-        return sum(abs(law[state] - p) for state, p in self.probability.items()) / 2
+        p, q = self.laws(policy)
+        return float(np.abs(p - q).sum() / 2)
+
+    def divergence(self, policy) -> float:
+        """Jensen-Shannon divergence between what a policy draws and the posterior, in nats."""
+        p, q = self.laws(policy)
+        return float(sum(rel_entr(law, (p + q) / 2).sum() for law in (p, q)) / 2)
+
+    def worst_log_ratio(self, policy, at_least: float) -> float:
+        """How far drawing is from the posterior in any tree that is so probable, in nats."""
+        p, q = self.laws(policy)
+        return float(np.abs(np.log(q / p)[p >= at_least]).max())
 
 
 def _by_depth(split) -> tuple[int, str]:

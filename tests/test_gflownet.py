@@ -512,7 +512,12 @@ def test_training_learns_the_posterior(balance_name):
     learner, _ = train(ep.key(1), found.construction, learner, settings)
     with jax.enable_x64(True):
         assert found.distance(learner.policy) < 0.02
+        assert found.divergence(learner.policy) < 0.001
+        assert found.worst_log_ratio(learner.policy, at_least=0.001) < 0.3
         assert abs(float(learner.log_z) - found.log_z) < 0.02
+        start = path_policy(found)  # the twin
+        assert found.divergence(start) > 0.05
+        assert found.worst_log_ratio(start, at_least=0.001) > 1
 
 
 def of_iris(split_seed, max_depth, grid):
@@ -537,6 +542,8 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
     learner = begin(ep.key(1), made_of, policy, settings)
     learner, _ = train(ep.key(2), made_of, learner, settings)
     drawn = sample(ep.key(3), made_of, learner.policy, *model, chains=4, draws=1024)
+    best = {tree.rules() for tree in exact.k_best(100).trees}
+    assert len(best & {tree.rules() for tree in drawn.posterior.trees.reshape(-1)}) >= 95
     assert abs(drawn.log_partition - exact.log_partition) < 0.05
     assert abs(float(learner.log_z) - exact.log_partition) < 0.05
     with jax.enable_x64(True):
