@@ -39,13 +39,14 @@ def agreement(seeds: Sequence[int], depths: Sequence[int]) -> None:
             model = model_of(data.X, np.unique(data.y), max_depth=depth, grid=grid)
             exact = ExactTreeClassifier(**model, bins=None, max_subproblems=_MOST_SUBPROBLEMS)
             exact.fit(data.X, data.y)
-            best = {tree.rules() for tree in exact.k_best(100)}
+            names = exact.design_.names
+            best = {tree.rules(names) for tree in exact.k_best(100)}
             for method, steps in _STEPS.items():
                 start = time.perf_counter()
                 own = GFlowNetTreeClassifier(**model, method=method, steps=steps, draws=1024)
                 own.fit(data.X, data.y)
                 seconds = time.perf_counter() - start
-                drawn = {tree.rules() for tree in own.posterior_.trees.reshape(-1)}
+                drawn = {tree.rules(names) for tree in own.posterior_.trees.reshape(-1)}
                 log_ratio = np.asarray(own.posterior_.log_weights) - exact.log_partition_
                 rows.append(
                     [
