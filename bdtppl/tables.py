@@ -1,8 +1,9 @@
 """Tables in files, as the command line reads and writes them: CSV, TSV and Parquet.
 
-A column is numeric if every cell that is not missing is a number, and a category otherwise. Cells
-that are empty or say NA, N/A or NaN are missing. Cells are kept as text, because what a column is
-may have been decided elsewhere: by the table that a model was fitted with.
+A column is numeric if every cell that is not missing is a number, and a category otherwise or where
+a Parquet file says that it is text. Cells that are empty or say NA, N/A, NaN, null or ? are
+missing. Cells are kept as text, because what a column is may have been decided elsewhere: by the
+table that a model was fitted with.
 """
 
 import csv
@@ -22,7 +23,7 @@ from bdtppl.models.table import Column, are_dates
 
 __all__ = ["Table", "is_number", "read_table", "to_text", "write_table"]
 
-_MISSING = frozenset({"", "na", "n/a", "nan"})
+_MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
 _MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
 _SEPARATORS = ",;\t"
 _TABS = (".tsv", ".tab")
@@ -44,6 +45,8 @@ class Table:
         Line of the file that each row starts on, [n]; None where the file has no lines.
     unnamed
         Positions, from 1 on, of columns that were left out because they have no name.
+    words
+        Columns that are text by the file's own word, though they may look like numbers.
 
     Examples
     --------
@@ -56,6 +59,7 @@ class Table:
     cells: Mapping[str, Sequence[str | None]]
     lines: Sequence[int] | None = None
     unnamed: tuple[int, ...] = ()
+    words: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> list[str]:
@@ -99,8 +103,10 @@ class Table:
         raise ValueError(f"Column {name!r} is not in {self.path}: {hint}")
 
     def is_numeric(self, name: str) -> bool:
-        """Whether every cell that is not missing is a number."""
-        return all(is_number(cell) for cell in self.cells[name] if cell is not None)
+        """Whether every cell that is not missing is a number, and the column is not text."""
+        return name not in self.words and all(
+            is_number(cell) for cell in self.cells[name] if cell is not None
+        )
 
     def numbers(self, name: str) -> np.ndarray:
         """Read a numeric column, float64 [n] with NaN where a cell is missing.
@@ -122,6 +128,24 @@ class Table:
                     f"Column {name!r}, {self.place(row)}: {cell!r} is {fault}; give a finite "
                     f"number, or leave the cell empty if the value is missing."
                 )
+        return values
+
+    def repeats(self, name: str) -> np.ndarray:
+        """Read a column of repeat counts, float64 [n].
+
+        Raises
+        ------
+        ValueError
+            If a cell is not an integer of at least 0.
+        """
+        values = self.numbers(name)
+        wrong = np.flatnonzero(~((values >= 0) & (values == np.floor(values))))
+        if wrong.size:
+            cell = self.cells[name][wrong[0]]
+            raise ValueError(
+                f"Column {name!r}, {self.place(wrong[0])}: {'nothing' if cell is None else cell} "
+                f"is not a repeat count (an integer of at least 0)."
+            )
         return values
 
     def labels(self, name: str) -> np.ndarray:
@@ -146,6 +170,18 @@ class Table:
                 self._require_category(name)
                 features[name] = self.labels(name)
         return features
+
+    def doubts(self, names: Iterable[str]) -> Iterator[str]:
+        """Say which categories are likelier to be numbers with a slip: most cells are numbers."""
+        for name in names:
+            cells = [cell for cell in self.cells[name] if cell is not None]
+            wrong = [cell for cell in cells if not is_number(cell)]
+            if name not in self.words and 0 < 2 * len(wrong) < len(cells):
+                yield (
+                    f"Column {name!r} is read as a category of {len(set(cells))} levels, though "
+                    f"most cells are numbers: {self.place(self.cells[name].index(wrong[0]))} has "
+                    f"{wrong[0]!r}. Correct it, or leave it empty if the value is missing."
+                )
 
     def features_like(self, columns: Iterable[Column]) -> dict[str, np.ndarray]:
         """Read the columns that a model was fitted with, each by what it was then.
@@ -323,7 +359,8 @@ def _read_parquet(path: Path) -> Table:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"{path} cannot be read as Parquet: {reason}.") from error
     cells = {name: list(map(_cell, values)) for name, values in columns.items()}
-    return Table(path, cells)
+    words = [name for name, each in columns.items() if any(isinstance(v, str) for v in each)]
+    return Table(path, cells, words=frozenset(words))
 
 
 def _parquet_reader() -> Callable[[Path], Mapping[str, list]]:

@@ -18,12 +18,19 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_array, issparse
 
-__all__ = ["Column", "Schema", "are_dates", "require_distinct"]
+__all__ = ["Column", "Schema", "are_dates", "is_missing", "require_distinct"]
 
 _TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
+_CLOCK = r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DATE = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}"
+    rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}([ T]{_CLOCK}.*)?"  # 2024-02-29
+    rf"|\d{{1,2}}([-/.])\d{{1,2}}\4\d{{4}}( {_CLOCK}.*)?|\d{{1,2}}/\d{{1,2}}/\d{{2}}"  # 2/29/2024
+    rf"|\d{{1,2}}[-. ]+{_MONTH}[-., ]+\d{{2,4}}|{_MONTH}[. ]+\d{{1,2}},? \d{{4}}"  # 29 Feb 2024
+    rf"|{_CLOCK}",
+    re.IGNORECASE,
 )
+_BOOLEANS = ("False", "True")
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,26 @@ class Schema:
         schema = cls(tuple(columns))
         return schema, schema._matrix(series)
 
+    def declared(self, table: Any) -> Any:
+        """Give new rows the levels of this schema, a table of which any rows are read alike.
+
+        A sparse table is returned as it is.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing, or the number of columns differs.
+        """
+        if issparse(table):
+            return table
+        found = {}
+        for column, values in zip(self.columns, self._series(table), strict=True):
+            if column.levels is not None:
+                text = [None if is_missing(v) else _as_level(v, column.levels) for v in values]
+                values = _categories(column.name, text, column.levels)
+            found[column.name] = values
+        return found
+
     def transform(self, table: Any) -> np.ndarray:
         """Read new rows, float64 [n, d].
 
@@ -161,6 +188,10 @@ class Schema:
             If a column is missing, the number of columns differs, a value is infinite or a level
             was not declared.
         """
+        return self._matrix(self._series(table))
+
+    def _series(self, table: Any) -> list[np.ndarray]:
+        """Find the columns in a table of new rows."""
         names, series = _columns(table)
         wanted = [column.name for column in self.columns]
         if _has_names(table) and set(wanted) <= set(names):
@@ -172,7 +203,7 @@ class Schema:
             raise ValueError(
                 f"X has {len(series)} columns, but the model was fitted with {len(wanted)}."
             )
-        return self._matrix(series)
+        return series
 
     def _matrix(self, series: list[np.ndarray]) -> np.ndarray:
         if len(series[0]) == 0:
@@ -204,12 +235,14 @@ class Schema:
 
 
 def are_dates(cells: Collection[str]) -> bool:
-    """Whether there are cells of text and every one says a day, with or without the time of it.
+    """Whether there are cells of text and every one says a day, or a time of day, or both.
 
     Examples
     --------
     >>> [are_dates(cells) for cells in (["2024-02-29", "1.3.2024"], ["2024-02-29", "later"], [])]
     [True, False, False]
+    >>> are_dates(["2/29/24", "29-Feb-2024", "February 29, 2024", "2024-02-29 12:30", "12:30"])
+    True
     """
     return bool(cells) and all(map(_DATE.fullmatch, cells))
 
@@ -283,10 +316,13 @@ def _sparse_numbers(names: list[str], table: Any) -> Any:
 
 
 def _from_mapping(table: Mapping) -> tuple[list[str], list[np.ndarray]]:
-    names, series = [str(name) for name in table], [np.asarray(values) for values in table.values()]
-    for name, values in zip(names, series, strict=True):
+    names, series = [str(name) for name in table], []
+    for name, values in zip(names, map(np.asanyarray, table.values()), strict=True):
         if values.dtype.kind == "O":
             _require_scalars(name, values)
+        if values.ndim == 1 and _are_booleans(values):
+            values = _categories(name, values.tolist(), _BOOLEANS)
+        series.append(values)
         if values.ndim != 1:
             raise ValueError(f"Column {name!r} must have one axis; it has {values.ndim}.")
         if len(values) != len(series[0]):
@@ -302,6 +338,9 @@ class _Categories(np.ndarray):
 
     levels: tuple[str, ...] | None = None
 
+    def __array_finalize__(self, other):
+        self.levels = getattr(other, "levels", None)  # rows of a column have them, too
+
 
 def _require_scalars(name: str, values: Iterable) -> None:
     """Refuse cells that are collections, dates or times."""
@@ -315,49 +354,70 @@ def _require_scalars(name: str, values: Iterable) -> None:
             )
 
 
-def _categories(series: Any, levels: tuple[str, ...] | None = None) -> _Categories:
-    values = series.to_list()
-    _require_scalars(str(series.name), values)
-    array = np.array([None if _is_missing(v) else str(v) for v in values], dtype=object)
+def _categories(name: Any, values: list, levels: tuple[str, ...] | None = None) -> _Categories:
+    _require_scalars(str(name), values)
+    array = np.array([None if is_missing(v) else str(v) for v in values], dtype=object)
     array = array.view(_Categories)
     array.levels = levels
     return array
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a cell is None, NaN or pandas' NA.
+
+    Examples
+    --------
+    >>> [is_missing(cell) for cell in (None, float("nan"), "nan", 0)]
+    [True, True, False, False]
+    """
     return value is None or str(value) == "<NA>" or value != value  # pandas' NA is not compared
+
+
+def _are_booleans(values: np.ndarray) -> bool:
+    """Whether every value that is not missing is true or false, and there is one."""
+    if values.dtype.kind != "O" or isinstance(values, _Categories):
+        return values.dtype.kind == "b"
+    known = [value for value in values if not is_missing(value)]
+    return bool(known) and all(isinstance(value, bool | np.bool_) for value in known)
 
 
 def _from_pandas(series: Any) -> np.ndarray:
     kind = series.dtype.kind if isinstance(series.dtype, np.dtype) else None
+    name, cells = series.name, series.to_list()
     if hasattr(series, "cat"):
-        return _categories(series, tuple(str(v) for v in series.cat.categories))
-    if kind in "iuf" if kind else False:
+        return _categories(name, cells, tuple(str(v) for v in series.cat.categories))
+    if kind in ("i", "u", "f"):
         return series.to_numpy(dtype=float)
     if kind == "b" or str(series.dtype) in {"boolean", "bool"}:
-        return _categories(series, ("False", "True"))
+        return _categories(name, cells, _BOOLEANS)
     if getattr(series.dtype, "_is_numeric", False):
         return series.to_numpy(dtype=float, na_value=np.nan)
     if kind in ("M", "m", "c"):
         return series.to_numpy()
-    return _categories(series)
+    if kind == "O" and _are_booleans(values := series.to_numpy()):
+        return _categories(name, cells, _BOOLEANS)
+    if kind == "O" and not any(isinstance(cell, str) for cell in cells):
+        _require_scalars(str(name), cells)
+        return values
+    return _categories(name, cells)
 
 
 def _from_polars(series: Any) -> np.ndarray:
-    name = type(series.dtype).__name__
-    if name == "DataTypeClass":
-        name = series.dtype.__name__
-    if series.dtype.is_numeric() or name == "Null":
+    kind = type(series.dtype).__name__
+    if kind == "DataTypeClass":
+        kind = series.dtype.__name__
+    if series.dtype.is_numeric() or kind == "Null":
         return series.cast(float).to_numpy()
-    if name == "Boolean":
-        return _categories(series, ("False", "True"))
-    if name == "Enum":
-        return _categories(series, tuple(series.dtype.categories.to_list()))
-    if name == "Categorical":
-        return _categories(series, tuple(sorted(series.drop_nulls().unique().to_list())))
     if series.dtype.is_temporal():
-        raise _of_times(str(series.name), name)
-    return _categories(series)
+        raise _of_times(str(series.name), kind)
+    levels = None
+    if kind == "Boolean":
+        levels = _BOOLEANS
+    elif kind == "Enum":
+        levels = tuple(series.dtype.categories.to_list())
+    elif kind == "Categorical":
+        levels = tuple(sorted(series.drop_nulls().unique().to_list()))
+    return _categories(series.name, series.to_list(), levels)
 
 
 def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
@@ -368,7 +428,7 @@ def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
     if values.dtype.kind in "US":
         return tuple(sorted({str(value) for value in values}))
     if values.dtype.kind == "O" and any(isinstance(value, str) for value in values):
-        return tuple(sorted({str(value) for value in values if not _is_missing(value)}))
+        return tuple(sorted({str(value) for value in values if not is_missing(value)}))
     return None
 
 
@@ -378,7 +438,7 @@ def _numbers(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "iufbO":
         raise ValueError(f"Column {name!r} holds {values.dtype}; numbers or categories are needed.")
     if values.dtype.kind == "O":
-        values = np.array([np.nan if _is_missing(value) else value for value in values], object)
+        values = np.array([np.nan if is_missing(value) else value for value in values], object)
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -416,15 +476,28 @@ def _is_number(value: Any) -> bool:
 
 
 def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
-    text = [None if _is_missing(value) else str(value) for value in values]
+    levels = column.levels or ()
+    text = [None if is_missing(value) else _as_level(value, levels) for value in values]
     matrix = np.array([[value == level for level in column.shown] for value in text], float)
     matrix = matrix.reshape(len(text), len(column.shown))
     for row, value in enumerate(text):
         if value is None:
             matrix[row] = np.nan
-        elif value not in (column.levels or ()):
+        elif value not in levels:
             raise ValueError(
-                f"Column {column.name!r}, row {row}: level {value!r} was not seen when the model "
-                f"was fitted; its levels are {', '.join((column.levels or ())[:10])}."
+                f"Column {column.name!r}, row {row}: level {value!r} was not seen when "
+                f"the model was fitted; its levels are {', '.join(levels[:10])}."
             )
     return matrix
+
+
+def _as_level(value: Any, levels: tuple[str, ...]) -> str:
+    """Write a value as levels are written: as 1 where it is 1.0, as True where it is 1 or true."""
+    text = str(value)
+    if text in levels:
+        return text
+    if isinstance(value, float) and value.is_integer():
+        text = str(int(value))
+    if levels == _BOOLEANS:
+        text = {"0": "False", "false": "False", "1": "True", "true": "True"}.get(text.lower(), text)
+    return text

@@ -784,7 +784,27 @@ def test_a_column_says_how_often_rows_count(tmp_path):
     columns["often"][1] = 0.5
     table = write_table(tmp_path / "t.csv", columns)
     said = refusal("fit", table, "--target", "y", "--weight", "often")
-    assert said.startswith("--weight, row 1: 0.5 is not a repeat count")
+    assert said.startswith("Column 'often', line 3: 0.5 is not a repeat count")
+
+
+def test_a_slip_among_numbers_is_noted(tmp_path):
+    columns = {"a": ["1.5", "2,5", "3.5", "4.5"], "b": ["?", "1", "2", "null"], "y": list("uvuv")}
+    table = write_table(tmp_path / "t.csv", columns)
+    said = run("fit", table, "--target", "y").stderr
+    assert (
+        "Column 'a' is read as a category of 4 levels, though most cells are numbers: line 3 has "
+        "'2,5'." in " ".join(said.split())
+    )
+    assert "Column 'b'" not in said
+
+
+@pytest.mark.parametrize("prior", ["leaf-count:max_leaves=4", "pinball:max_leaves=4"])
+def test_priors_on_leaves_leave_all_behind(prior, trees, tmp_path):
+    options = ["--bins", 4, "--prior", prior, "--report"]
+    run("fit", trees, "--target", "height", *options, "--out", tmp_path / "out")
+    assert {"model.json", "report.html", "tree.png"} <= {
+        f.name for f in (tmp_path / "out").iterdir()
+    }
 
 
 def test_exit_statuses_are_documented():

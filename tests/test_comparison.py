@@ -4,6 +4,7 @@ import json
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import integrate, optimize, stats
 from sklearn.compose import TransformedTargetRegressor
@@ -290,3 +291,31 @@ def test_compound_likelihoods_have_neither_evidence_nor_leave_one_out(classifier
     found = compare({"soft": soft, **classifiers}, X, LABELS, cv=2)
     assert "equation 8" in found.cells["soft"]["elpd_loo"].reason
     assert found.cells["soft"]["log_score"].value < 0
+
+
+# ------------------------------------------------------------------------- data as it comes
+
+
+def test_a_level_that_one_fold_alone_has_is_scored():
+    hue = np.array(["red", "blue"] * 12, object)
+    hue[5] = "rare"
+    table = {"x": X[:, 0], "hue": hue}
+    for rows in (table, pd.DataFrame(table)):
+        model = GreedyModalTreeClassifier().fit(rows, LABELS)
+        cell = compare({"greedy": model}, rows, LABELS, cv=FOLDS).cells["greedy"]["log_score"]
+        assert np.isfinite(cell.value)
+
+
+def test_a_value_that_is_missing_in_one_fold_alone_is_a_reason():
+    rows = X.copy()
+    rows[3] = np.nan
+    model = GreedyModalTreeClassifier().fit(rows, LABELS)
+    cells = compare({"greedy": model}, rows, LABELS, cv=FOLDS).cells["greedy"]
+    for quantity in ("log_score", "brier"):
+        assert "no fit to the other folds has a rule for the missing values of 'x0'" in (
+            cells[quantity].reason
+        )
+    rows[20] = np.nan  # in the other fold, too
+    model = GreedyModalTreeClassifier().fit(rows, LABELS)
+    found = compare({"greedy": model}, rows, LABELS, cv=FOLDS)
+    assert found.cells["greedy"]["log_score"].value < 0

@@ -299,8 +299,11 @@ def test_a_classifier_takes_a_prior_on_leaves(tmp_path):
     assert model.summary()["expected_leaves"] == pytest.approx(model.exact_.expected_leaves)
     probability = model.predict_proba([[1.5], [4.0]])
     close(probability.sum(axis=1), [1.0, 1.0])
-    with pytest.raises(ValueError, match="best_by_leaves"):
-        model.k_best(2)
+    assert len(model.k_best(2)) == 1
+    with pytest.raises(ValueError, match="rank 1 is too much: 1 trees can be listed"):
+        model.rules(1)
+    with pytest.raises(ValueError, match="k must be an integer of at least 1"):
+        model.k_best(0)
     model.save(tmp_path / "model")
     again = bdtppl.load(tmp_path / "model")
     np.testing.assert_array_equal(again.prior_.log_num_trees, model.prior_.log_num_trees)

@@ -1,5 +1,7 @@
 """Files become columns, each read by what its cells are, and what cannot be read is named."""
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import polars
@@ -158,3 +160,68 @@ def test_collections_are_no_values():
 def test_constraints_list_features():
     with pytest.raises(TypeError, match="features must be a list of names; got the text 'age'"):
         Constraints(features="age")
+
+
+def test_text_in_parquet_is_text(tmp_path):
+    sites = ["01", "02", "10", "01"]
+    kind = polars.Series(["1", "2", "1", "2"], dtype=polars.Categorical)
+    frame = {"site": sites, "kind": kind, "size": [1.0, 2.0, 3.0, 4.0]}
+    path = tmp_path / "table.parquet"
+    polars.DataFrame(frame).write_parquet(path)
+    features = read_table(path).features(frame)
+    assert features["site"].tolist() == sites
+    assert features["kind"].tolist() == ["1", "2", "1", "2"]
+    assert features["size"].dtype == float
+
+
+# ------------------------------------------------------------------------- containers agree
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"ok": np.array([True, False, True])},
+        {"ok": np.array([True, False, True], object)},
+        pd.DataFrame({"ok": [True, False, True]}),
+        pd.DataFrame({"ok": pd.array([True, False, True], dtype="boolean")}),
+        pd.DataFrame({"ok": pd.Series([True, False, True], dtype=object)}),
+        polars.DataFrame({"ok": [True, False, True]}),
+    ],
+    ids=["mapping", "objects", "pandas", "nullable", "pandas objects", "polars"],
+)
+def test_booleans_are_a_category_in_every_container(table):
+    schema, matrix = Schema.read(table)
+    assert schema.features == ("ok=True",)
+    assert matrix[:, 0].tolist() == [1, 0, 1]
+    for new in (table, {"ok": ["true", "FALSE", "True"]}, np.array([[1.0], [0.0], [1.0]])):
+        assert schema.transform(new)[:, 0].tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match="level 'maybe' was not seen"):
+        schema.transform({"ok": ["maybe"]})
+
+
+def test_numbers_among_objects_are_numbers():
+    cells = [0.5, None, Decimal("1.5"), True]
+    for table in (
+        {"a": np.array(cells, object)},
+        pd.DataFrame({"a": pd.Series(cells, dtype=object)}),
+    ):
+        schema, matrix = Schema.read(table)
+        assert schema.columns == (Column("a"),)
+        np.testing.assert_array_equal(matrix[:, 0], [0.5, np.nan, 1.5, 1.0])
+
+
+def test_whole_numbers_are_levels_however_they_are_stored():
+    schema, _ = Schema.read(pd.DataFrame({"a": pd.Categorical([0, 1, 2])}))
+    for new in (pd.DataFrame({"a": [1, 2]}), {"a": np.array([1.0, 2.0])}, {"a": ["1", "2"]}):
+        assert schema.transform(new).tolist() == [[0, 1, 0], [0, 0, 1]]
+    with pytest.raises(ValueError, match=r"row 0: level '1\.5' was not seen"):
+        schema.transform({"a": [1.5]})
+
+
+def test_declared_levels_outlast_the_rows_that_had_them():
+    table = {"hue": np.array(["red", "blue", "rare"]), "size": np.arange(3.0)}
+    schema, matrix = Schema.read(table)
+    declared = schema.declared(table)
+    again, some = Schema.read({name: column[:2] for name, column in declared.items()})
+    assert again == schema
+    np.testing.assert_array_equal(some, matrix[:2])

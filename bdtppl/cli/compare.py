@@ -72,7 +72,7 @@ def compare(
             is_classifier = hasattr(next(iter(fitted.values())), "classes_")
             task = "classification" if is_classifier else "regression"
             y = read_target(rows, str(target), task).y
-            weights = None if weight is None else rows.numbers(weight)
+            weights = None if weight is None else rows.repeats(weight)
             X = {}
             for model in fitted.values():
                 X |= features_of(rows, model)  # each takes its own columns

@@ -480,14 +480,17 @@ def fit(
         if weight == target:
             raise ValueError(f"--weight {weight} names the target.")
         left_out = [*(drop or []), *([] if weight is None else [weight])]
-        features = rows.features(feature_names(rows, target, left_out))
-        weights = None if weight is None else rows.numbers(weight)
+        names = feature_names(rows, target, left_out)
+        features = rows.features(names)
+        weights = None if weight is None else rows.repeats(weight)
         if model not in (Model.dcc, Model.rjhmc):
             settings = _read_hard(settings, file, model)
             settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
     settings["random_state"] = seed
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
+    for doubt in rows.doubts(names):
+        note(doubt)
     with notes_after(), located(file):
         summary = report_fit(
             Problem(f"{target} in {table}", features, goal, weights=weights),

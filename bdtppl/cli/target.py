@@ -59,7 +59,7 @@ def _guess(table: Table, name: str) -> tuple[Task, str]:
     cells = table.cells[name]
     if not table.is_numeric(name):
         wrong = [row for row, cell in enumerate(cells) if not is_number(cell)]
-        if 2 * len(wrong) < len(cells):
+        if 0 < 2 * len(wrong) < len(cells):
             raise ValueError(
                 f"Column {name!r}, {table.place(wrong[0])}: {cells[wrong[0]]!r} is not a number "
                 f"but most targets are; correct it, or give --task classification."

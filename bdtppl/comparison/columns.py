@@ -109,7 +109,12 @@ def cross_validate(
 ) -> dict[str, Cell]:
     """Score each row by a fit to the other folds; a row counts as often as it is repeated."""
     log_scores, errors = np.full(len(y), np.nan), np.full(len(y), np.nan)
-    X, reason, said = scored.own_columns(X), "", []
+    X, reason, said = scored.declared(scored.own_columns(X)), "", []
+    if name := _missing_in_one_fold(scored, X, folds):
+        blank = Cell(
+            reason=f"no fit to the other folds has a rule for the missing values of {name!r}"
+        )
+        return {"log_score": blank, error: blank}
     for train, test in folds:
         seen = np.repeat(train, weights[train])
         with warnings.catch_warnings(record=True) as caught:
@@ -131,6 +136,18 @@ def cross_validate(
         "log_score": summed(log_scores[tested], warning=warning),
         error: Cell(reason=reason) if reason else summed(errors[tested], mean=True),
     }
+
+
+def _missing_in_one_fold(scored: Scored, X: Any, folds: list) -> str:
+    """Name a feature that misses values in the rows of one fold alone; "" where none does."""
+    if not scored.reads_as_it_did:
+        return ""
+    is_missing = np.isnan(scored.matrix(X))
+    for train, test in folds:
+        alone = is_missing[test].any(axis=0) & ~is_missing[train].any(axis=0)
+        if alone.any():
+            return scored.estimator.schema_.features[int(alone.argmax())]
+    return ""
 
 
 def read_folds(cv: Any, y: np.ndarray, is_classifier: bool, random_state: int) -> list:

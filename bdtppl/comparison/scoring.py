@@ -135,6 +135,15 @@ class Scored:
             return X
         return X[[name for name in names if name in X.columns]]
 
+    @property
+    def reads_as_it_did(self) -> bool:
+        """Whether a fit to some rows reads the columns that it reads: all of them, as given."""
+        return not self.steps and getattr(self.estimator, "columns_", None) is None
+
+    def declared(self, X: Any) -> Any:
+        """Let categories keep the levels that it knows, though some rows lack one."""
+        return self.estimator.schema_.declared(X) if self.reads_as_it_did else X
+
     def matrix(self, X: Any) -> np.ndarray:
         """Read a table as the estimator does, float64 [m, d]."""
         return self.estimator._matrix(self._before(X))
@@ -216,7 +225,7 @@ class Scored:
 def rows_of(X: Any, rows: np.ndarray) -> Any:
     """Take rows of a table of any kind."""
     if isinstance(X, Mapping):
-        return {name: np.asarray(column)[rows] for name, column in X.items()}
+        return {name: np.asanyarray(column)[rows] for name, column in X.items()}
     return _safe_indexing(X, rows)
 
 

@@ -191,7 +191,9 @@ class TreeEstimator(TableEstimator):
             raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
         ranked = self.k_best(rank + 1)
         if len(ranked.log_joint) <= rank:
-            raise ValueError(f"There are only {len(ranked.log_joint)} trees; rank {rank} is none.")
+            raise ValueError(
+                f"rank {rank} is too much: {len(ranked.log_joint)} trees can be listed."
+            )
         return ranked.trees[rank], ranked.statistics[rank]
 
     def _describe(self) -> dict[str, Any]:

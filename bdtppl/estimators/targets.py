@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
+from bdtppl.models.table import is_missing
 
 __all__ = ["ClassTargets", "RealTargets"]
 
@@ -22,9 +23,10 @@ class ClassTargets(FindsAnomalies):
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """Class indices of the rows that are kept; sets ``classes_``."""
-        missing = np.flatnonzero(y != y)  # NaN; of objects, each is compared
         if y.dtype.kind == "O":
-            missing = np.flatnonzero([v is None or v != v for v in y.tolist()])
+            missing = np.flatnonzero([is_missing(label) for label in y.tolist()])
+        else:
+            missing = np.flatnonzero(y != y)
         if missing.size:
             raise ValueError(f"y, row {missing[0]}: the label is missing (NaN or None).")
         if y.dtype.kind == "f" and np.isinf(y).any():

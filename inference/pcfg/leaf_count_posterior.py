@@ -292,23 +292,21 @@ class LeafCountPosterior(ExactPosterior):
 
     @in_float64
     def k_best(self, k: int) -> RankedTrees:
-        """Find the most probable tree.
+        """Find the most probable tree, and no other one.
 
         Parameters
         ----------
         k
-            1: more are not offered under a prior on the number of leaves.
+            At least 1. No more than one tree is offered under a prior on the number of leaves;
+            `best_by_leaves` has the best one of each number.
 
         Raises
         ------
         ValueError
-            If k is not 1.
+            If k is below 1.
         """
-        if k != 1:
-            raise ValueError(
-                f"Under a prior on the number of leaves k_best finds the best tree alone, k=1; got "
-                f"{k}. best_by_leaves finds the best one of each number of leaves."
-            )
+        if k < 1:
+            raise ValueError(f"k must be at least 1; got {k}.")
         return self._best(1 + np.argmax(self._root_terms(self._log_best), keepdims=True))
 
     # Predictions.
