@@ -391,7 +391,7 @@ def _parquet_writer() -> Callable[[Path, Mapping[str, Sequence]], Any]:
 def _no_parquet() -> ValueError:
     return ValueError(
         "Parquet is read and written by pyarrow or polars, and neither is installed: run `python "
-        "-m pip install pyarrow`, or use a CSV file."
+        "-m pip install 'bdtppl[parquet]'`, or use a CSV file."
     )
 
 

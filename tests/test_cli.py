@@ -751,7 +751,7 @@ def test_predictions_are_written_by_the_ending(classifier, flowers, tmp_path, en
 def test_parquet_without_a_reader_says_what_to_install(classifier, flowers, tmp_path, monkeypatch):
     monkeypatch.setattr("bdtppl.tables.find_spec", lambda name: None)
     said = refusal("predict", classifier[0], flowers, "--out", tmp_path / "p.parquet")
-    assert "run `python -m pip install pyarrow`, or use a CSV file" in said
+    assert "run `python -m pip install 'bdtppl[parquet]'`, or use a CSV file" in said
     assert not list(tmp_path.iterdir())
 
 

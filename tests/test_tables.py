@@ -10,7 +10,7 @@ import pytest
 from bdtppl import ExactTreeClassifier
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.table import Column, Schema
-from bdtppl.tables import read_table
+from bdtppl.tables import read_table, write_table
 
 
 @pytest.fixture
@@ -40,6 +40,21 @@ def test_dialects_read_alike(write, name, text):
     assert features["hue"].tolist() == ["red", "blue", None]
 
 
+@pytest.fixture(params=["pyarrow", "polars"])
+def _parquet(request, monkeypatch):
+    """Only one of the packages that read and write Parquet is there."""
+    monkeypatch.setattr("bdtppl.tables.find_spec", lambda name: name == request.param or None)
+
+
+@pytest.mark.usefixtures("_parquet")
+def test_parquet_comes_back(tmp_path):
+    columns = {"size": [0.1, 2.0], "hue": ["1", "blue"]}
+    write_table(tmp_path / "t.parquet", columns)
+    features = read_table(tmp_path / "t.parquet").features(columns)
+    assert {name: values.tolist() for name, values in features.items()} == columns
+
+
+@pytest.mark.usefixtures("_parquet")
 def test_parquet_reads_like_text(tmp_path):
     path = tmp_path / "table.parquet"
     frame = {"size": [0.1, None, 3.0], "hue": ["red", None, "blue"], "on": [True, False, True]}
@@ -162,6 +177,7 @@ def test_constraints_list_features():
         Constraints(features="age")
 
 
+@pytest.mark.usefixtures("_parquet")
 def test_text_in_parquet_is_text(tmp_path):
     sites = ["01", "02", "10", "01"]
     kind = polars.Series(["1", "2", "1", "2"], dtype=polars.Categorical)

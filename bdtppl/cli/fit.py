@@ -91,7 +91,7 @@ def fit(
         typer.Argument(
             metavar="TABLE",
             help="CSV, TSV or Parquet file with names of columns. Cells that are empty or say NA, "
-            "N/A or NaN are missing; a column with anything but numbers is a category.",
+            "N/A, NaN, null or ? are missing; a column with anything but numbers is a category.",
             show_default=False,
         ),
     ],
