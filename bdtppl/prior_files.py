@@ -57,8 +57,8 @@ _KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"
 Place = tuple[str | int, ...]
 
 
-def written_settings(prior: type[TreePrior]) -> dict[str, type]:
-    """Name the settings of a prior that are one number or word, each with float, int or str."""
+def written_settings(prior: Any) -> dict[str, type]:
+    """Name the settings of a class of priors that are a number or a word: float, int or str."""
     found: dict[str, type] = {}
     for field in fields(prior):
         if isinstance(field.default, str):

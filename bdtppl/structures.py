@@ -2,7 +2,8 @@
 
 A structure is a tree without its leaves' parameters; of soft trees it is the topology. The exact
 posterior has no Monte Carlo error. Others estimate shares from draws, and say how far these may be
-off. The consensus is the tree that parts the rows most nearly as the posterior does on the whole.
+off. Trees that a search has found are no posterior: they have weights among each other, and neither
+credible sets nor an entropy. The consensus is the tree that parts the rows most nearly as all do.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from bdtppl.inference.summaries.proportions import share_errors
 from bdtppl.models.topology import Topology
 from bdtppl.models.tree import Tree
 from bdtppl.rendering import as_html, as_text
-from bdtppl.summary import structures_view
+from bdtppl.summary import structures_view, why_no_r_hat
 
 __all__ = ["Structures", "structures_of"]
 
@@ -39,6 +40,7 @@ _MOST_TREES = 1000  # that are listed of an exact posterior
 _MOST_ROWS = 1000  # that the consensus is found by
 _SHOWN = 5
 _PROBABILITY = "probability that a tree splits on the feature"
+_WEIGHT_FOUND = "weight of the trees found that split on the feature"
 _WEIGHT = "mean weight of the feature in the directions of splits"
 _MATTERS = 0.01  # probability of a topology whose weights' tail counts
 
@@ -58,12 +60,12 @@ class Structures:
         Distinct topologies, the most probable first; none for hard trees.
     probability, error
         float64 [structures]; probability of each, and its Monte Carlo error, 0 where it is exact
-        and NaN where it is not known.
+        and NaN where it is not known. Of trees that a search has found, their weights among these.
     entropy
         Of the posterior over structures, in nats; NaN where it is not known.
     entropy_is
-        "exact"; "estimated" from importance weights; or "of the draws", which is too low where
-        draws seldom repeat a structure.
+        "exact"; "estimated" from importance weights; "of the draws", which is too low where draws
+        seldom repeat a structure; or "unknown", of trees that a search has found.
     inclusion, inclusion_error
         float64 [d]; probability that a tree splits on a feature. Of soft trees, the mean weight of
         the feature in the directions of splits.
@@ -99,7 +101,8 @@ class Structures:
         Returns
         -------
         int or None
-            Their number: they are the first ones. None where those that are listed have less.
+            Their number: they are the first ones. None where those that are listed have less, and
+            where trees are those that a search has found.
 
         Raises
         ------
@@ -108,6 +111,8 @@ class Structures:
         """
         if not isinstance(level, float | int | np.number) or not 0 < level < 1:
             raise ValueError(f"level must lie in (0, 1); got {level!r}.")
+        if self._model.draws_are == "found":
+            return None
         reached = np.cumsum(self.probability) >= level - 1e-12
         return int(reached.argmax()) + 1 if reached.any() else None
 
@@ -162,8 +167,11 @@ class Structures:
     def summary(self) -> dict[str, Any]:
         """Sum the structures up with JSON types alone."""
         shown = range(min(_SHOWN, len(self.probability)))
+        kind, size = self._model.draws_are, self._model.posterior_.num_leaves.shape
+        inclusion_is = _WEIGHT_FOUND if kind == "found" else _PROBABILITY
         return {
             "structures": len(self.probability),
+            "draws_are": kind,
             "most_probable": [
                 {
                     "probability": float(self.probability[rank]),
@@ -175,7 +183,7 @@ class Structures:
             "credible_set_90": self.credible_set(0.9),
             "entropy": _finite(self.entropy),
             "entropy_is": self.entropy_is,
-            "inclusion_is": _PROBABILITY if self.ranked is not None else _WEIGHT,
+            "inclusion_is": inclusion_is if self.ranked is not None else _WEIGHT,
             "inclusion": {
                 name: {"probability": float(share), "error": _finite(error)}
                 for name, share, error in zip(
@@ -186,6 +194,7 @@ class Structures:
                 name: {"r_hat": _finite(found.r_hat), "ess": _finite(found.ess)}
                 for name, found in self.diagnostics.items()
             },
+            "why_no_r_hat": why_no_r_hat(*size) if kind == "chains" else "",
             "pareto_k": None if self.pareto_k is None else _finite(self.pareto_k),
         }
 
@@ -319,6 +328,8 @@ def _errors(member: np.ndarray, weights: np.ndarray, kind: str) -> np.ndarray:
 
 def _entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
     """Minus the mean log posterior probability, where the sum over all trees is known."""
+    if model.draws_are == "found":
+        return np.nan, "unknown"
     if hasattr(model, "log_partition_"):
         mean = (posterior.weights * posterior.sample_stats["log_joint"]).sum()
         return float(model.log_partition_ - mean), "estimated"

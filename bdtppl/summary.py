@@ -16,15 +16,19 @@ __all__ = [
     "Summary",
     "facts_view",
     "prior_view",
+    "quantity_in_words",
     "structures_view",
     "summarised",
     "summary_view",
+    "why_no_r_hat",
 ]
 
 _WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12
 _MOST_RULES = 40  # lines
+_FEWEST_CHAINS = 2  # that can be compared
+_FEWEST_DRAWS = 4  # of a chain, for R-hat and effective sample sizes
 
 
 class Summary(dict):
@@ -120,9 +124,11 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
             f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
         )
+        if why := why_no_r_hat(summary["chains"], summary["draws"]):
+            facts["agreement"] += f"\nnot to be judged: {why}"
     if "particles" in summary:
         facts["particles"] = (
-            f"{summary['runs']:,} runs of {summary['particles']:,}, effectively "
+            f"{_counted(summary['runs'], 'run')} of {summary['particles']:,}, effectively "
             f"{summary['effective_size']:,.0f}"
         )
     if "lower_bound" in summary:
@@ -137,6 +143,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     if summary.get("log_evidence") is not None:
         error = summary.get("log_evidence_se")
         more = "" if error is None else f" +- {error:.3f}"
+        if summary.get("runs") == 1:
+            more = ", of unknown error: there is one run"
         facts["log evidence"] = f"{summary['log_evidence']:.3f}{more}"
     elif "log_evidence_lower_bound" in summary:
         bound = summary["log_evidence_lower_bound"]
@@ -226,6 +234,35 @@ def facts_view(facts: Mapping[str, str]) -> RenderableType:
     return _indented(table)
 
 
+def quantity_in_words(name: str) -> str:
+    """Name what is followed along chains (`bdtppl.inference.summaries.followed`).
+
+    Examples
+    --------
+    >>> quantity_in_words("num_leaves"), quantity_in_words("prediction_9")
+    ('number of leaves', 'prediction of row 9')
+    """
+    if name.startswith("prediction_"):
+        return f"prediction of row {name.removeprefix('prediction_')}"
+    return "number of leaves" if name == "num_leaves" else name.replace("_", " ")
+
+
+def why_no_r_hat(chains: int, draws: int) -> str:
+    """Say why chains of so many draws have no R-hat; nothing where they can have one.
+
+    Examples
+    --------
+    >>> why_no_r_hat(1, 250), why_no_r_hat(2, 3), why_no_r_hat(4, 250)
+    ('there is one chain', 'there are 3 draws a chain', '')
+    """
+    few = _counted(draws, "draw")
+    if chains < _FEWEST_CHAINS:
+        return "there is one chain" + (f" of {few}" if draws < _FEWEST_DRAWS else "")
+    if draws < _FEWEST_DRAWS:
+        return f"there {'is' if draws == 1 else 'are'} {few} a chain"
+    return ""
+
+
 def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableType:
     """Lay out a `bdtppl.structures.Structures` for a terminal.
 
@@ -237,18 +274,27 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         Rules of the consensus tree; empty where there is none.
     """
     number = summary["credible_set_90"]
-    facts = {
-        "distinct": f"{_counted(summary['structures'], 'structure')} listed",
-        "credible set": "more than these hold 90 %"
-        if number is None
-        else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
-        "entropy": "unknown"
-        if summary["entropy"] is None
-        else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
-        f"{_size(summary['entropy'])}",
-    }
+    if summary["draws_are"] != "found":
+        facts = {
+            "distinct": f"{_counted(summary['structures'], 'structure')} listed",
+            "credible set": "more than these hold 90 %"
+            if number is None
+            else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
+            "entropy": "unknown"
+            if summary["entropy"] is None
+            else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
+            f"{_size(summary['entropy'])}",
+        }
+        best = "Most probable structures", "probability, with its Monte Carlo error if any"
+        alike = "the tree whose leaves part rows most like all trees"
+    else:
+        facts = {"trees found": f"{summary['structures']:,}, by a search: they are no posterior"}
+        best = "Best structures", "weight among the trees found"
+        alike = "the tree whose leaves part rows most like all trees found"
     if summary["diagnostics"]:
         facts["agreement"] = _agreement(summary["diagnostics"])
+        if summary["why_no_r_hat"]:
+            facts["agreement"] += f"\nnot to be judged: {summary['why_no_r_hat']}"
     if summary["pareto_k"] is not None:
         facts["weights"] = f"Pareto k {summary['pareto_k']:.2f} (at most 0.7 is good)"
     trees = Table.grid(padding=(0, 2))
@@ -268,13 +314,13 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         shares.add_row(Text(f"{len(ranked) - _MOST_FEATURES} more", style="dim"))
     parts = [
         facts_view(facts),
-        _heading("Most probable structures", "probability, with its Monte Carlo error if any"),
+        _heading(*best),
         _indented(trees),
         _heading("Features", summary["inclusion_is"]),
         _indented(shares),
     ]
     if consensus:
-        parts.append(_heading("Consensus", "the tree whose leaves part rows most like all trees"))
+        parts.append(_heading("Consensus", alike))
         parts.append(_indented(_rules(consensus)))
     return Group(*parts)
 
@@ -296,7 +342,7 @@ def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
         }
         if known:
             name = worst(known, key=lambda name: known[name])
-            said.append(text.format(known[name], name.replace("_", " ")))
+            said.append(text.format(known[name], quantity_in_words(name)))
     return ", ".join(said) or "unknown"
 
 

@@ -1,6 +1,7 @@
 """Model comparison: scores against quadrature, the Jacobian, one set of data, and honest blanks."""
 
 import json
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -258,6 +259,12 @@ def test_differences_are_those_of_the_rows(found):
     assert apart[best].value == 0
     assert apart[worse].value == pytest.approx((pair[0] - pair[1]).sum())
     assert apart[worse].error == pytest.approx(np.sqrt(24) * (pair[0] - pair[1]).std(ddof=1))
+
+
+def test_names_of_models_are_no_mathematics(found):
+    named = replace(found, cells={"$a_1$": found.cells["exact"], "b": found.cells["greedy"]})
+    (panel,) = plot_comparison(named, "log_score")
+    assert not any(label.get_parse_math() for label in panel.get_yticklabels())
 
 
 def test_the_figure_has_a_panel_for_each_quantity(found):

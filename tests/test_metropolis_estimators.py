@@ -33,7 +33,7 @@ from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.metropolis.tempering import climb
 from bdtppl.inference.particle import sample as particle
 from bdtppl.inference.particle.filter import grow
-from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import Pinball
@@ -238,6 +238,16 @@ def test_chains_that_disagree_and_trees_without_room_are_said():
         model.fit(*steps())
 
 
+def test_chains_that_cannot_be_compared_are_said():
+    model = MetropolisTreeClassifier(chains=2, warmup=10, draws=3, thin=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="cannot be judged: there are 3 draws") as caught:
+        model.fit(*steps())
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    for said in (str(model.summary()), str(model.structures())):
+        assert "not to be judged: there are 3 draws a chain" in said
+
+
 def test_the_chain_that_dissents_is_named():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(4, 200))
@@ -314,3 +324,9 @@ def test_what_is_not_fitted_says_so():
     for name in ("log_evidence_", "map_tree_", "map_log_joint_"):
         with pytest.raises(AttributeError, match="not fitted"):
             getattr(model, name)
+
+
+def test_errors_of_means_are_numbers_with_numba_too(monkeypatch):
+    monkeypatch.setattr("arviz.mcse", lambda values, method: np.array([0.5]))
+    assert error_of_mean(np.zeros((2, 9))) == 0.5
+    assert np.isnan(error_of_mean(np.zeros((2, 3))))

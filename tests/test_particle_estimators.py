@@ -64,6 +64,12 @@ def test_a_fit_says_what_it_found(fitted):
     assert model.effective_size_.shape[1] == len(model.num_resampled_) == 10
 
 
+def test_one_run_has_no_error(fitted):
+    one = fitted[0].summary() | {"runs": 1, "log_evidence_se": None}
+    assert ", of unknown error: there is one run" in str(one)
+    assert "1 run of 500" in str(one)
+
+
 def test_saved_models_predict_the_same(fitted, tmp_path):
     model, X, _ = fitted
     model.save(tmp_path / "model")

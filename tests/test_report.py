@@ -11,7 +11,12 @@ import pytest
 from sklearn.exceptions import NotFittedError
 from typer.testing import CliRunner
 
-from bdtppl import ExactTreeClassifier, GreedyModalTreeRegressor, write_report
+from bdtppl import (
+    DCCTreeClassifier,
+    ExactTreeClassifier,
+    GreedyModalTreeRegressor,
+    write_report,
+)
 from bdtppl.cli import app
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
@@ -19,8 +24,11 @@ from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.plotting.forecasts import Forecasts
+from bdtppl.report.background import data, evidence
 from bdtppl.report.cautions import cautions
+from bdtppl.report.page import _findings
 from bdtppl.report.scores import confusion_table, score_table
+from bdtppl.report.subject import Subject
 from bdtppl.report.words import (
     constraints_in_words,
     leaf_in_words,
@@ -188,6 +196,45 @@ def test_the_command_line_writes_reports(rows, tmp_path, monkeypatch):
     assert "nowhere is not a saved model" in result.stderr
 
 
+def test_repeated_rows_count_as_often_as_they_were_observed():
+    rng = np.random.default_rng(0)
+    X = {"size": rng.normal(size=12), "site": rng.choice(["north", "south"], 12).astype(object)}
+    X["size"][3], X["site"][5] = np.nan, None
+    y, weights = rng.normal(size=12), np.arange(12) % 4
+    model = GreedyModalTreeRegressor(max_depth=1).fit(X, y, sample_weight=weights)
+    observed = {name: np.repeat(values, weights) for name, values in X.items()}
+    plain = GreedyModalTreeRegressor(max_depth=1).fit(observed, np.repeat(y, weights))
+    found = list(data(Subject(model, "target")))
+    assert found == list(data(Subject(plain, "target")))
+    assert found[0].text == "18 rows were used to learn target."
+    assert [row[-1] for row in found[-1].rows] == ["3", "1"]
+
+
+def test_a_lower_bound_is_not_called_the_evidence():
+    model = GreedyModalTreeRegressor(max_depth=1).fit([[0.0], [1.0], [2.0]], [0.0, 0.1, 5.0])
+    said, facts = list(evidence(Subject(model, "target")))
+    assert "is not known" in said.text
+    assert facts.facts["log evidence"].startswith("at least")
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        (
+            {"map_leaves": 1, "map_probability": 0.5, "split_inclusion": {}},
+            "has 1 leaf and a share",
+        ),
+        ({"map_leaves": 1, "feature_importance": {}}, "The tree has 1 leaf."),
+        ({"map_leaves": 2, "feature_importance": {}}, "The tree has 2 leaves."),
+        ({"topologies": [{"splits": 1, "probability": 0.5}]}, "has 1 split and the probability"),
+    ],
+)
+def test_one_is_singular(summary, said):
+    model = SimpleNamespace(probability_name="share of the draws")
+    subject = SimpleNamespace(model=model, summary=summary, shares={}, forecasts=None)
+    assert said in _findings(subject)[0]
+
+
 # Words
 
 
@@ -245,7 +292,11 @@ def test_chains_that_disagree_or_hardly_move_are_named():
     (said,) = cautions(chains(log_joint=(1.3, 900.0), num_leaves=(1.0, 400.0)))
     assert "disagree about the log joint: R-hat is 1.30" in said
     (said,) = cautions(chains(num_leaves=(1.02, 12.0)))
-    assert "num leaves are worth only 12 independent ones" in said
+    assert "the number of leaves are worth only 12 independent ones" in said
+    (said,) = cautions(chains(prediction_0=(1.1, 40.0), prediction_9=(1.4, 9.0)))
+    assert "disagree about the predictions of rows: R-hat is 1.40" in said
+    (said,) = cautions(chains(prediction_0=(1.01, 40.0), prediction_9=(1.0, 9.0)))
+    assert "the predictions of rows are worth only 9 independent ones" in said
     model = chains()
     model.num_overflows_ = np.array([0, 7])
     (said,) = cautions(model)
@@ -254,6 +305,46 @@ def test_chains_that_disagree_or_hardly_move_are_named():
     model.log_evidence_se_ = 0.8
     (said,) = cautions(model)
     assert "known to 0.80 nats only" in said
+
+
+@pytest.mark.parametrize(
+    ("size", "ess", "why"),
+    [
+        ((1, 250), 200.0, "judged: there is one chain."),
+        ((2, 3), np.nan, "judged: there are 3 draws a chain."),
+        ((1, 1), np.nan, "judged: there is one chain of 1 draw."),
+        ((4, 250), 200.0, "judged: of the log joint and the predictions of rows R-hat has no"),
+    ],
+)
+def test_chains_that_cannot_be_compared_are_no_good_news(size, ess, why):
+    model = chains(log_joint=(np.nan, ess), prediction_0=(np.nan, ess), prediction_9=(np.nan, ess))
+    model.posterior_ = SimpleNamespace(num_leaves=np.ones(size))
+    (said,) = cautions(model)
+    assert why in said
+
+
+@pytest.mark.parametrize("name", ["log_evidence", "log_partition"])
+def test_an_error_that_is_not_known_is_no_good_news(name):
+    model = SimpleNamespace(draws_are="runs", get_params=dict, **{f"{name}_se_": np.nan})
+    (said,) = cautions(model)
+    assert "cannot be judged" in said
+    assert "several runs, and there was one" in said
+    assert ("log evidence" in said) == (name == "log_evidence")
+
+
+def test_topologies_whose_chains_cannot_be_compared_are_said_once():
+    unknown = {"pareto_k": 0.1, "r_hat": None, "divergences": 0}
+    exact = {"pareto_k": None, "r_hat": None, "divergences": None}
+    model = DCCTreeClassifier(chains=1)
+    topologies = [SimpleNamespace(code=code) for code in ("0", "100", "11000")]
+    model.posterior_ = SimpleNamespace(
+        topologies=topologies, probability=[0.2, 0.4, 0.4], log_evidence_se=0.1
+    )
+    model.diagnostics_ = {"0": exact, "100": unknown, "11000": unknown}
+    (said,) = cautions(model)
+    assert "judged: there is one chain." in said
+    model.diagnostics_ = dict.fromkeys(model.diagnostics_, exact)
+    assert cautions(model) == []
 
 
 def test_intervals_that_do_not_hold_are_named():

@@ -152,7 +152,14 @@ def test_every_estimator_sums_its_structures_up(name):
     assert (found.co_membership <= 1 + 1e-9).all()
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
-    assert "credible set" in text
+    is_found = name.startswith("Greedy")
+    assert ("credible set" in text) != is_found
+    assert ("entropy" in text) != is_found
+    assert ("probability" in text) != is_found
+    assert ("weight among the trees found" in text) == is_found
+    if is_found:
+        assert found.credible_set(0.5) is None
+        assert summary["entropy"] is None
     assert found._repr_html_().startswith("<pre")
     is_soft = found.ranked is None
     assert is_soft == (name.startswith(("DCC", "RJHMC")))

@@ -31,7 +31,7 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
-from bdtppl.summary import summarised
+from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
@@ -121,7 +121,8 @@ _PARAMETERS = """
     Notes
     -----
     `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05, and says which chains disagree
-    with the others; also where trees outgrew the capacity.
+    with the others; where chains cannot be compared, as one chain or chains of fewer than 4 draws
+    cannot; and where trees outgrew the capacity.
 
     References
     ----------
@@ -238,17 +239,25 @@ class _MetropolisTree(TreeEstimator):
         self.diagnostics_ = {name: each._asdict() for name, each in found.items()}
 
     def _warn(self) -> None:
-        """Say where chains disagree, and where trees found no room."""
-        worst = max(self.diagnostics_, key=lambda name: _or_one(self.diagnostics_[name]["r_hat"]))
-        r_hat = _or_one(self.diagnostics_[worst]["r_hat"])
-        if r_hat > _LARGEST_R_HAT:
+        """Say where chains disagree or cannot be compared, and where trees found no room."""
+        if why := why_no_r_hat(*self.posterior_.num_leaves.shape):
+            warnings.warn(
+                f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two "
+                f"chains of at least 4 draws each. Raise chains or draws.",
+                ConvergenceWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+        r_hats = {name: each["r_hat"] for name, each in self.diagnostics_.items()}
+        known = {name: r_hat for name, r_hat in r_hats.items() if not math.isnan(r_hat)}
+        worst = max(known, key=lambda name: known[name], default="")
+        if worst and (r_hat := known[worst]) > _LARGEST_R_HAT:
             others = dissenting_chains(followed(self.posterior_)[worst], _LARGEST_R_HAT)
             warnings.warn(
                 f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {_LARGEST_R_HAT}"
                 f"{_whom(others, self.chains)}. Raise warmup, draws or thin, or temper the chains "
                 f"(temperatures=10).",
                 ConvergenceWarning,
-                stacklevel=4,  # the caller of `fit`
+                stacklevel=4,
             )
         if self.num_overflows_.any():
             warnings.warn(
@@ -363,11 +372,6 @@ class _MetropolisTree(TreeEstimator):
         return [value for value in values if not math.isnan(value)]
 
 
-def _or_one(r_hat: float) -> float:
-    """Take 1 where R-hat is not known."""
-    return 1.0 if math.isnan(r_hat) else r_hat
-
-
 def _whom(chains: list[int], num_chains: int) -> str:
     """Say which chains differ from the others."""
     if not chains:
@@ -453,7 +457,7 @@ class MetropolisTreeClassifier(ClassLeaves, ClassifierMixin, _MetropolisTree):
         Warns
         -----
         ConvergenceWarning
-            If chains disagree, or trees outgrew the capacity.
+            If chains disagree or cannot be compared, or trees outgrew the capacity.
         """
         return self._fit(X, y, sample_weight)
 
@@ -530,7 +534,7 @@ class MetropolisTreeRegressor(RealLeaves, RegressorMixin, _MetropolisTree):
         Warns
         -----
         ConvergenceWarning
-            If chains disagree, or trees outgrew the capacity.
+            If chains disagree or cannot be compared, or trees outgrew the capacity.
         """
         return self._fit(X, y, sample_weight)
 

@@ -83,7 +83,7 @@ def plot_comparison(
         raise ValueError(f"ax must be {len(quantities)} axes, one a quantity; got {len(panels)}.")
     for place, (panel, quantity) in enumerate(zip(panels, quantities, strict=True)):
         _draw(panel, comparison, quantity)
-        panel.set_yticks(range(len(names)), names)
+        panel.set_yticks(range(len(names)), names, parse_math=False)
         panel.tick_params(axis="y", length=0, labelleft=place == 0)
         panel.set_ylim(len(names) - 0.5, -0.5)
     return panels

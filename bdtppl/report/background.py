@@ -13,6 +13,7 @@ from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 from bdtppl.report.words import (
     constraints_in_words,
+    counted,
     inference_in_words,
     leaf_in_words,
     listed,
@@ -31,10 +32,12 @@ _LARGEST_CHART = 200_000  # productions that are scored again and again
 def data(subject: Subject) -> Iterator[Block]:
     """Describe the target and the columns."""
     model, summary = subject.model, subject.summary
-    rows, y = Rows.of(model), training_targets(model)
-    yield Text(f"{summary['rows']:,} rows were used to learn {subject.target}.")
+    row = model.posterior_.row  # repeated rows count as often as they were observed
+    rows, y = Rows.of(model).take(row), training_targets(model)[row]
+    used = counted(summary["rows"], "row was", "rows were")
+    yield Text(f"{used} used to learn {subject.target}.")
     if subject.classes is not None:
-        counts = np.bincount(y, rows.weights, minlength=len(subject.classes))
+        counts = np.bincount(y, minlength=len(subject.classes))
         shares = (counts / counts.sum()).tolist()
         cells = [
             [str(name), f"{count:,.0f}", f"{share:.1%}"]
@@ -130,6 +133,12 @@ def evidence(subject: Subject) -> Iterator[Block]:
         yield Text(
             "The log evidence compares topologies of this model; the compound likelihood is no law "
             "of the labels, so it compares no other models."
+        )
+    elif "log evidence" in facts and summary.get("log_evidence") is None:
+        yield Text(
+            "The log evidence, the log probability of all targets under the model before any of "
+            "them was seen, is not known. It is at least what the trees found have together; how "
+            "much more it is cannot be told, so that models cannot be compared by this bound."
         )
     elif "log evidence" in facts:
         yield Text(

@@ -1,4 +1,7 @@
-"""What a reader must beware of, in plain sentences, from the diagnostics of a fit."""
+"""What a reader must beware of, in plain sentences, from the diagnostics of a fit.
+
+A diagnostic that could not be computed is no good news: it is said that it is missing, and why.
+"""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -11,6 +14,8 @@ from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import pareto_k
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
+from bdtppl.report.words import counted
+from bdtppl.summary import quantity_in_words, why_no_r_hat
 
 __all__ = ["cautions"]
 
@@ -50,27 +55,45 @@ def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
 
 
 def _of_chains(model: Any) -> Iterator[str]:
+    found: dict[str, list] = {}
     for name, each in getattr(model, "diagnostics_", {}).items():
-        quantity = name.replace("_", " ")
-        if each["r_hat"] > _LARGEST_R_HAT:
+        is_prediction = name.startswith("prediction_")  # of which there are several
+        quantity = "predictions of rows" if is_prediction else quantity_in_words(name)
+        found.setdefault(quantity, []).append((each["r_hat"], each["ess"]))
+    unknown = [quantity for quantity, each in found.items() if np.isnan(each).any()]
+    if unknown:
+        why = why_no_r_hat(*model.posterior_.num_leaves.shape)
+        yield _unjudged(why or f"of the {' and the '.join(unknown)} R-hat has no finite value")
+    for quantity, each in found.items():
+        r_hat = max((r for r, _ in each if not np.isnan(r)), default=1.0)
+        size = min((size for _, size in each if not np.isnan(size)), default=np.inf)
+        if r_hat > _LARGEST_R_HAT:
             yield (
-                f"The chains disagree about the {quantity}: R-hat is {each['r_hat']:.2f}, and more "
-                f"than {_LARGEST_R_HAT} means that they have not run long enough. Do not rely on "
+                f"The chains disagree about the {quantity}: R-hat is {r_hat:.2f}, and more than "
+                f"{_LARGEST_R_HAT} means that they have not run long enough. Do not rely on "
                 f"probabilities of trees."
             )
-        elif each["ess"] < _FEWEST_DRAWS:
+        elif size < _FEWEST_DRAWS:
             yield (
-                f"The draws of the {quantity} are worth only {each['ess']:.0f} independent ones "
+                f"The draws of the {quantity} are worth only {size:.0f} independent ones "
                 f"(effective sample size): run the chains longer."
             )
+
+
+def _unjudged(why: str) -> str:
+    return (
+        f"Whether chains have run long enough cannot be judged: {why}. R-hat compares at least two "
+        f"chains of at least 4 draws each; until there are more chains or draws, do not rely on "
+        f"probabilities of trees."
+    )
 
 
 def _of_room(model: Any) -> Iterator[str]:
     overflows = int(np.sum(getattr(model, "num_overflows_", 0)))
     if overflows:
         yield (
-            f"Trees outgrew the room they were given {overflows:,} times (capacity "
-            f"{model.capacity}): larger trees were not considered."
+            f"Trees outgrew the room they were given {counted(overflows, 'time', 'times')} "
+            f"(capacity {model.capacity}): larger trees were not considered."
         )
 
 
@@ -95,16 +118,27 @@ def _of_weights(model: Any) -> Iterator[str]:
 
 
 def _of_evidence(model: Any) -> Iterator[str]:
-    error = getattr(model, "log_evidence_se_", 0.0)
-    if error > _LARGEST_ERROR:
+    what, error = "log evidence", getattr(model, "log_evidence_se_", None)
+    if error is None:  # as under a prior that is not normalised
+        what, error = "log of the sum over trees", getattr(model, "log_partition_se_", 0.0)
+    if np.isnan(error):
+        why = {
+            "runs": "it comes from the spread of several runs, and there was one (raise runs)",
+            "chains": "it needs at least 4 draws a chain (raise draws)",
+        }.get(model.draws_are, "there are too few draws (raise draws)")
         yield (
-            f"The log evidence is known to {error:.2f} nats only (standard error): differences of "
-            f"that size from other models mean nothing."
+            f"How far the {what} and the probabilities of trees are off cannot be judged, for the "
+            f"standard error is not known: {why}."
+        )
+    elif error > _LARGEST_ERROR:
+        yield (
+            f"The {what} is known to {error:.2f} nats only (standard error): differences of that "
+            f"size from other models mean nothing."
         )
 
 
 def _of_topologies(model: Any) -> Iterator[str]:
-    posterior = model.posterior_
+    posterior, is_unjudged = model.posterior_, False
     for shape, share in zip(posterior.topologies, posterior.probability, strict=True):
         found = model.diagnostics_.get(shape.code)
         if found is None or share < _PROBABLE:
@@ -115,6 +149,8 @@ def _of_topologies(model: Any) -> Iterator[str]:
                 f"{name} few samples carry most of the weight (Pareto k {found['pareto_k']:.2f}, "
                 f"more than {_LARGEST_PARETO_K}): its evidence is not to be relied on."
             )
+        # Of a topology that was summed over or weighed without chains nothing is missing.
+        is_unjudged |= found["r_hat"] is None and found["divergences"] is not None
         if found["r_hat"] is not None and found["r_hat"] > _LARGEST_R_HAT:
             yield (
                 f"{name} chains disagree (R-hat {found['r_hat']:.2f}): they may not have found all "
@@ -122,9 +158,11 @@ def _of_topologies(model: Any) -> Iterator[str]:
             )
         if found["divergences"]:
             yield (
-                f"{name} {found['divergences']} draws diverged: the sampler may have missed narrow "
-                f"parts of the posterior."
+                f"{name} {counted(found['divergences'], 'draw', 'draws')} diverged: the sampler "
+                f"may have missed narrow parts of the posterior."
             )
+    if is_unjudged:
+        yield _unjudged(why_no_r_hat(model.chains, model.draws) or "R-hat has no finite value")
 
 
 def _of_bins(model: Any) -> Iterator[str]:

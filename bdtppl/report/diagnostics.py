@@ -10,6 +10,8 @@ from bdtppl.plotting import plot_trajectories
 from bdtppl.report.blocks import Block, Facts, Table, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
+from bdtppl.report.words import counted
+from bdtppl.summary import quantity_in_words
 
 __all__ = ["diagnostics"]
 
@@ -25,7 +27,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
         yield Facts(facts)
     found = getattr(model, "diagnostics_", {})
     rows = [
-        [_readable(name), _or_dash(each["r_hat"], ".3f"), _or_dash(each["ess"], ",.0f")]
+        [quantity_in_words(name), _or_dash(each["r_hat"], ".3f"), _or_dash(each["ess"], ",.0f")]
         for name, each in found.items()
         if "pareto_k" not in each
     ]
@@ -72,10 +74,11 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"split them",
         )
     if "chains" in summary:
-        yield "draws", f"{summary['draws']:,} in each of {summary['chains']} chains"
+        chains = counted(summary["chains"], "chain", "chains")
+        yield "draws", f"{summary['draws']:,} in each of {chains}"
         yield "distinct trees among them", f"{summary['distinct_trees']:,}"
     if "particles" in summary:
-        yield "particles", f"{summary['runs']} runs of {summary['particles']:,}"
+        yield "particles", f"{counted(summary['runs'], 'run', 'runs')} of {summary['particles']:,}"
     if "steps" in summary:
         yield "training", f"{summary['steps']:,} steps ({summary['method']})"
     if "effective_size" in summary:
@@ -89,10 +92,6 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "prior probability of those looked at", f"{summary['prior_mass']:.2g}"
     if "map_depth" in summary:
         yield "trees grown", f"{summary['trees']:,}"
-
-
-def _readable(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _or_dash(value: float | None, form: str) -> str:

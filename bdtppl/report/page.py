@@ -17,7 +17,7 @@ from bdtppl.report.diagnostics import diagnostics
 from bdtppl.report.predictions import dependences, predictions
 from bdtppl.report.subject import Subject
 from bdtppl.report.trees import trees
-from bdtppl.report.words import listed
+from bdtppl.report.words import counted, listed
 
 __all__ = ["write_report"]
 
@@ -123,22 +123,23 @@ def _in_short(subject: Subject) -> Section:
 def _findings(subject: Subject) -> list[str]:
     forecasts, summary = subject.forecasts, subject.summary
     said = []
+    leaves = counted(summary.get("map_leaves", 0), "leaf", "leaves")
     if "map_leaves" in summary and "split_inclusion" in summary:
         leading = [name for name, share in subject.shares.items() if share > _CERTAIN]
         on = f" Trees most probably split on {listed(leading)}." if leading else ""
         said.append(
-            f"The most probable tree has {summary['map_leaves']} leaves and a "
+            f"The most probable tree has {leaves} and a "
             f"{subject.model.probability_name} of {summary['map_probability']:.2g}.{on}"
         )
     elif "map_leaves" in summary:
         leading = [name for name, share in subject.shares.items() if share > 0]
         on = f"; it splits on {listed(leading)}" if leading else ""
-        said.append(f"The tree has {summary['map_leaves']} leaves{on}.")
+        said.append(f"The tree has {leaves}{on}.")
     else:
         best = summary["topologies"][0]
         said.append(
-            f"The most probable topology has {best['splits']} splits and the probability "
-            f"{best['probability']:.2g}."
+            f"The most probable topology has {counted(best['splits'], 'split', 'splits')} and the "
+            f"probability {best['probability']:.2g}."
         )
     if forecasts is None:
         return said

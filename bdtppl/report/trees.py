@@ -10,6 +10,7 @@ from bdtppl.plotting import plot_topologies, plot_tree
 from bdtppl.report.blocks import Block, Code, Figures, Table, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
+from bdtppl.report.words import counted
 
 __all__ = ["trees"]
 
@@ -27,11 +28,11 @@ def trees(subject: Subject) -> Iterator[Block]:
     if subject.is_soft:
         yield from _topologies(subject)
         return
-    ranked = _best_trees(model)
+    ranked = model.k_best(_MOST_TREES)
     probability, leaves = ranked.probability, ranked.trees.num_leaves
     name = model.probability_name
     yield Text(
-        f"The most probable tree has {_counted(int(leaves[0]), 'leaf', 'leaves')} and a {name} of "
+        f"The most probable tree has {counted(int(leaves[0]), 'leaf', 'leaves')} and a {name} of "
         f"{probability[0]:.3g}."
         + (
             f" The {len(probability)} most probable trees together have {probability.sum():.3g}; "
@@ -76,20 +77,12 @@ def trees(subject: Subject) -> Iterator[Block]:
     yield _share_table(subject, caption)
 
 
-def _best_trees(model: Any) -> Any:
-    """List the most probable trees, or the best one where no more are offered."""
-    try:
-        return model.k_best(_MOST_TREES)
-    except ValueError:  # under a prior on the number of leaves
-        return model.k_best(1)
-
-
 def _topologies(subject: Subject) -> Iterator[Block]:
     found = subject.summary["topologies"]
     yield Text(
-        f"{_counted(subject.summary['topologies_found'], 'topology', 'topologies')} (shapes of "
+        f"{counted(subject.summary['topologies_found'], 'topology', 'topologies')} (shapes of "
         f"trees) were found. The most probable one has "
-        f"{_counted(found[0]['splits'], 'split', 'splits')} and the probability "
+        f"{counted(found[0]['splits'], 'split', 'splits')} and the probability "
         f"{found[0]['probability']:.3g}."
     )
     yield picture(
@@ -117,10 +110,6 @@ def _share_table(subject: Subject, caption: str) -> Table:
     shown = list(subject.shares.items())[:_MOST_COLUMNS]
     rows = [[str(name), f"{share:.3f}"] for name, share in shown]
     return Table(caption, ["column", "share"], rows, [share for _, share in shown])
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def _shortened(rules: str) -> str:

@@ -21,6 +21,7 @@ from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 
 __all__ = [
     "constraints_in_words",
+    "counted",
     "inference_in_words",
     "leaf_in_words",
     "listed",
@@ -41,6 +42,17 @@ def number(value: Number) -> str:
     ('2', '0.3333', '1.235e+05')
     """
     return f"{float(value):.4g}"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """Write a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "leaf", "leaves"), counted(1200, "leaf", "leaves")
+    ('1 leaf', '1,200 leaves')
+    """
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def listed(names: Sequence[Any], most: int = _SHOWN) -> str:
@@ -220,7 +232,8 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
     if constraints.min_leaf > 1:
         said.append(f"A leaf has at least {constraints.min_leaf} rows.")
     if constraints.max_depth is not None:
-        said.append(f"A tree has at most {constraints.max_depth} levels of splits.")
+        levels = counted(constraints.max_depth, "level", "levels")
+        said.append(f"A tree has at most {levels} of splits.")
     if constraints.features is not None:
         said.append(f"Only {listed(constraints.features)} may be split on.")
     for first, then in constraints.before:

@@ -24,6 +24,7 @@ from jax.tree_util import Partial
 
 from bdtppl.inference.evidence.estimates import Evidence, log_mean
 from bdtppl.inference.evidence.importance import fit_proposals
+from bdtppl.inference.summaries.diagnostics import error_of_mean
 from bdtppl.models.pytrees import as_partial
 
 __all__ = ["Ratios", "Reference", "bridge_evidence", "log_ratios"]
@@ -132,8 +133,6 @@ def bridge_evidence(
 
 def solve(of_draws: np.ndarray, of_reference: np.ndarray) -> Evidence:
     """Iterate Meng and Wong's equation for the evidence; see `Ratios`."""
-    import arviz
-
     shift = np.median(of_draws)  # a first guess; all else is relative to it
     target, other = of_draws - shift, of_reference - shift
     share = of_draws.size / (of_draws.size + of_reference.size)
@@ -152,6 +151,6 @@ def solve(of_draws: np.ndarray, of_reference: np.ndarray) -> Evidence:
     relative_above = np.exp(above - mean_above)
     relative_below = np.exp(below - mean_below)
     variance = relative_above.var(ddof=1) / relative_above.size
-    error_below = float(np.asarray(arviz.mcse(relative_below, method="mean")))
+    error_below = error_of_mean(relative_below)
     error = float(np.sqrt(variance + error_below**2))
     return Evidence(float(log_ratio + shift), error, "bridge")

@@ -8,6 +8,8 @@ equation 6). The powers run from 0, where chains draw from the prior, to 1.
 
 import numpy as np
 
+from bdtppl.inference.summaries.diagnostics import error_of_mean
+
 __all__ = ["stepping_stones"]
 
 
@@ -28,14 +30,10 @@ def stepping_stones(log_likelihood: np.ndarray, powers: np.ndarray) -> tuple[flo
         autocorrelation along a chain and for that between powers, which exchange their trees. NaN
         where there are fewer than 4 draws.
     """
-    import arviz
-
     log_weights = np.diff(powers) * log_likelihood[..., :-1]
     highest = log_weights.max(axis=(0, 1))
     weights = np.exp(log_weights - highest)
     means = weights.mean(axis=(0, 1))
     log_evidence = float((np.log(means) + highest).sum())
     influence = (weights / means).sum(axis=-1)  # of each draw on the sum of the stones' logs
-    if influence.shape[1] < 4:
-        return log_evidence, float("nan")
-    return log_evidence, float(np.asarray(arviz.mcse(influence, method="mean")))
+    return log_evidence, error_of_mean(influence)

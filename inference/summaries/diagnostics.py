@@ -11,6 +11,7 @@ cotangent disintegrations in Hamiltonian Monte Carlo.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "diagnose",
     "dissenting_chains",
     "energy_information",
+    "error_of_mean",
     "log_masses",
     "stuck",
 ]
@@ -51,6 +53,13 @@ def diagnose(quantities: Mapping[str, np.ndarray]) -> dict[str, Diagnostics]:
         name: Diagnostics(_r_hat(values), _number(arviz.ess, values))
         for name, values in quantities.items()
     }
+
+
+def error_of_mean(values: np.ndarray) -> float:
+    """Estimate the standard error of the mean of draws [chain, draw]; NaN below 4 draws."""
+    import arviz
+
+    return _number(partial(arviz.mcse, method="mean"), values)
 
 
 def dissenting_chains(values: np.ndarray, bound: float) -> list[int]:
@@ -138,4 +147,4 @@ def _number(function, values: np.ndarray) -> float:
     if values.shape[1] < _FEWEST_DRAWS:
         return float("nan")
     with np.errstate(divide="ignore", invalid="ignore"):  # constant draws have no variance
-        return float(np.asarray(function(values)))
+        return float(np.asarray(function(values)).item())  # [1] of ArviZ 0.23 where numba is there
