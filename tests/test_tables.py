@@ -241,3 +241,12 @@ def test_declared_levels_outlast_the_rows_that_had_them():
     again, some = Schema.read({name: column[:2] for name, column in declared.items()})
     assert again == schema
     np.testing.assert_array_equal(some, matrix[:2])
+
+
+def test_a_missing_label_of_any_kind_is_named():
+    X = [[1.0], [2.0], [3.0]]
+    for missing in (None, np.nan, pd.NA):
+        y = pd.Series(["a", "b", missing], dtype="string")
+        for labels in (y, y.astype(object)):
+            with pytest.raises(ValueError, match="y, row 2: the label is missing"):
+                ExactTreeClassifier().fit(X, labels)
