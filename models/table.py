@@ -21,11 +21,12 @@ from scipy.sparse import csc_array, issparse
 __all__ = ["Column", "Schema", "are_dates", "is_missing", "require_distinct"]
 
 _TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
-_CLOCK = r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+_CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DATE = re.compile(
     rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}([ T]{_CLOCK}.*)?"  # 2024-02-29
-    rf"|\d{{1,2}}([-/.])\d{{1,2}}\4\d{{4}}( {_CLOCK}.*)?|\d{{1,2}}/\d{{1,2}}/\d{{2}}"  # 2/29/2024
+    rf"|\d{{1,2}}(?P<by>[-/.])\d{{1,2}}(?P=by)\d{{4}}( {_CLOCK}.*)?"  # 29.2.2024
+    rf"|\d{{1,2}}/\d{{1,2}}/\d{{2}}"  # 2/29/24
     rf"|\d{{1,2}}[-. ]+{_MONTH}[-., ]+\d{{2,4}}|{_MONTH}[. ]+\d{{1,2}},? \d{{4}}"  # 29 Feb 2024
     rf"|{_CLOCK}",
     re.IGNORECASE,
@@ -383,23 +384,25 @@ def _are_booleans(values: np.ndarray) -> bool:
 
 def _from_pandas(series: Any) -> np.ndarray:
     kind = series.dtype.kind if isinstance(series.dtype, np.dtype) else None
-    name, cells = series.name, series.to_list()
+    levels = None
     if hasattr(series, "cat"):
-        return _categories(name, cells, tuple(str(v) for v in series.cat.categories))
-    if kind in ("i", "u", "f"):
+        levels = tuple(str(v) for v in series.cat.categories)
+    elif kind in ("i", "u", "f"):
         return series.to_numpy(dtype=float)
-    if kind == "b" or str(series.dtype) in {"boolean", "bool"}:
-        return _categories(name, cells, _BOOLEANS)
-    if getattr(series.dtype, "_is_numeric", False):
+    elif kind == "b" or str(series.dtype) in {"boolean", "bool"}:
+        levels = _BOOLEANS
+    elif getattr(series.dtype, "_is_numeric", False):
         return series.to_numpy(dtype=float, na_value=np.nan)
-    if kind in ("M", "m", "c"):
+    elif kind in ("M", "m", "c"):
         return series.to_numpy()
-    if kind == "O" and _are_booleans(values := series.to_numpy()):
-        return _categories(name, cells, _BOOLEANS)
-    if kind == "O" and not any(isinstance(cell, str) for cell in cells):
-        _require_scalars(str(name), cells)
-        return values
-    return _categories(name, cells)
+    elif kind == "O":
+        values = series.to_numpy()
+        if _are_booleans(values):
+            levels = _BOOLEANS
+        elif not any(isinstance(value, str) for value in values):
+            _require_scalars(str(series.name), values)
+            return values
+    return _categories(series.name, series.to_list(), levels)
 
 
 def _from_polars(series: Any) -> np.ndarray:

@@ -326,3 +326,8 @@ def test_a_value_that_is_missing_in_one_fold_alone_is_a_reason():
     model = GreedyModalTreeClassifier().fit(rows, LABELS)
     found = compare({"greedy": model}, rows, LABELS, cv=FOLDS)
     assert found.cells["greedy"]["log_score"].value < 0
+    weights = np.ones(len(X), int)
+    weights[20] = 0  # no fit sees that one
+    model = GreedyModalTreeClassifier().fit(rows, LABELS, sample_weight=weights)
+    found = compare({"greedy": model}, rows, LABELS, sample_weight=weights, cv=FOLDS)
+    assert "missing values of 'x0'" in found.cells["greedy"]["log_score"].reason

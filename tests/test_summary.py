@@ -1,11 +1,13 @@
 """Summaries are laid out within 80 columns, and what is long is cut short and counted."""
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from bdtppl.estimators.base import describe_constraints, describe_model
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.priors import DepthDecay, Program
+from bdtppl.models.leaf_count_priors import LeafCount
+from bdtppl.models.priors import DepthDecay, GreedyPartition, Program
 from bdtppl.summary import summary_view
 
 SUMMARY = {
@@ -88,6 +90,9 @@ def test_long_names_wrap():
             DepthDecay(rules="cuts", feature_weights=(1.0, 2.5)),
             "DepthDecay(alpha=0.95, beta=1, rules='cuts', feature_weights=[1, 2.5])",
         ),
+        (GreedyPartition(0.9, num_features=7), "GreedyPartition(p=0.9)"),
+        (LeafCount(3.0, np.zeros(6), max_leaves=6), "LeafCount(rate=3, max_leaves=6)"),
+        (LeafCount(3.0), "LeafCount(rate=3)"),
         (Program(lambda node: 0.5), "Program(split_probability=<lambda>)"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from bdtppl import ExactTreeClassifier
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.table import Column, Schema
+from bdtppl.models.table import Column, Schema, are_dates
 from bdtppl.tables import read_table, write_table
 
 
@@ -250,3 +250,22 @@ def test_a_missing_label_of_any_kind_is_named():
         for labels in (y, y.astype(object)):
             with pytest.raises(ValueError, match="y, row 2: the label is missing"):
                 ExactTreeClassifier().fit(X, labels)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("2024-02-29", "29.2.2024", "2/29/24", "29-Feb-2024", "Feb 29, 2024"),
+        *("2024-02-29T12:30Z", "29.2.2024 7:05", "23:59", "7:05:01.5"),
+    ],
+)
+def test_days_and_times_of_day_are_dates(cell):
+    assert are_dates([cell, cell])
+    assert not are_dates([cell, "later"])
+
+
+@pytest.mark.parametrize(
+    "cell", ["1.2.3", "2-29.2024", "may", "may 1", "1/2", "2024", "60:40", "24:00", "12:60", "1:2"]
+)
+def test_what_is_like_a_date_is_none(cell):
+    assert not are_dates([cell])

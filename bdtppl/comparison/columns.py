@@ -110,7 +110,7 @@ def cross_validate(
     """Score each row by a fit to the other folds; a row counts as often as it is repeated."""
     log_scores, errors = np.full(len(y), np.nan), np.full(len(y), np.nan)
     X, reason, said = scored.declared(scored.own_columns(X)), "", []
-    if name := _missing_in_one_fold(scored, X, folds):
+    if name := _missing_in_one_fold(scored, X, weights, folds):
         blank = Cell(
             reason=f"no fit to the other folds has a rule for the missing values of {name!r}"
         )
@@ -138,13 +138,14 @@ def cross_validate(
     }
 
 
-def _missing_in_one_fold(scored: Scored, X: Any, folds: list) -> str:
+def _missing_in_one_fold(scored: Scored, X: Any, weights: np.ndarray, folds: list) -> str:
     """Name a feature that misses values in the rows of one fold alone; "" where none does."""
     if not scored.reads_as_it_did:
         return ""
     is_missing = np.isnan(scored.matrix(X))
     for train, test in folds:
-        alone = is_missing[test].any(axis=0) & ~is_missing[train].any(axis=0)
+        seen = train[weights[train] > 0]
+        alone = is_missing[test].any(axis=0) & ~is_missing[seen].any(axis=0)
         if alone.any():
             return scored.estimator.schema_.features[int(alone.argmax())]
     return ""

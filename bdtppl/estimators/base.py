@@ -291,7 +291,7 @@ def describe_model(model: Any) -> str:
         if not f.metadata.get("static"):
             numbers = [f"{v:.5g}" for v in np.ravel(value)]
             parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
-        elif isinstance(value, str | int) and value != f.default:
+        elif isinstance(value, str | int) and f.default not in (None, value):  # None: by the data
             parts.append(f"{f.name}={value!r}")
         elif isinstance(value, tuple):
             parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
