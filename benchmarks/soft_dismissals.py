@@ -5,21 +5,21 @@ import numpy as np
 
 from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.explore import explore, log_joint, start
-from benchmarks.soft_sets import problem
+from benchmarks.soft_sets import Runs, problem
 from benchmarks.text_table import print_table
 
 __all__ = ["print_dismissals"]
 
 
-def print_dismissals(name: str, seeds: int, iterations: int) -> None:
+def print_dismissals(name: str, runs: Runs) -> None:
     """Burn in, and visit, topologies that were left after the pilot; print what they really hold.
 
     A dismissal is false where the topology holds the least share, or more, of the weight.
     """
     dcc, table = problem(name), []
     num_left = num_false = 0
-    for seed in range(seeds):
-        state = explore(dcc, start(dcc, jax.random.key(seed)), iterations)
+    for seed in runs.seeds:
+        state = explore(dcc, start(dcc, jax.random.key(seed)), runs.iterations)
         left = [each for each in state.explored.values() if each.is_left]
         rest = [log_joint(each, dcc.prior) for each in state.explored.values() if not each.is_left]
         for each in left:
@@ -34,5 +34,5 @@ def print_dismissals(name: str, seeds: int, iterations: int) -> None:
             code = each.topology.code
             table.append([code, str(seed), f"{of_pilot:.2f}", f"{in_full:.2f}", f"{share:.1e}"])
     headings = ["topology", "seed", "log evidence, pilot", "in full", "probability"]
-    print_table(f"Left after the pilot on {name}, {iterations} iterations", headings, table)
+    print_table(f"Left after the pilot on {name}, {runs.iterations} iterations", headings, table)
     print(f"{num_left} left, {num_false} of them should not have been ({dcc.least_share:g})\n")

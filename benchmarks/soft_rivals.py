@@ -34,7 +34,7 @@ from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.topology import TopologyPrior
-from benchmarks.soft_sets import AUTHORS, REGRESSION, SETTINGS, agreement, split
+from benchmarks.soft_sets import AUTHORS, REGRESSION, SETTINGS, Runs, agreement, split
 from benchmarks.text_table import print_table
 
 __all__ = ["print_rivals"]
@@ -123,12 +123,12 @@ def _jumping(name: str, **options: Any) -> Any:
     return RJHMCTreeClassifier(**options)
 
 
-def print_rivals(name: str, seeds: int, _: int) -> None:
+def print_rivals(name: str, runs: Runs) -> None:
     """Print each row's mean and standard deviation over runs beside the printed figures."""
     data, table = split(name), []
     for row, published in _PUBLISHED[name].items():
         scores, seconds = [], []
-        for seed in range(seeds):
+        for seed in runs.seeds:
             model = _rival(row, name, seed)
             start = time.perf_counter()
             with warnings.catch_warnings():
@@ -145,7 +145,7 @@ def print_rivals(name: str, seeds: int, _: int) -> None:
                 )
             )
         train, test, of_mean = (
-            f"{statistics.mean(each):.4f} ({statistics.stdev(each) if seeds > 1 else 0:.2g})"
+            f"{statistics.mean(each):.4f} ({statistics.stdev(each) if len(each) > 1 else 0:.2g})"
             for each in zip(*scores, strict=True)
         )
         of_proposals = ["", ""]
@@ -156,7 +156,7 @@ def print_rivals(name: str, seeds: int, _: int) -> None:
         table.append([row, *of_draws, of_mean, f"{seconds[0]:.0f}", *of_proposals])
     headings = ["sampler", "train", "published", "test", "published", "test by the mean"]
     headings += ["seconds", "a proposal", "published"]
-    title = f"Single draws of others on {name}: mean (standard deviation) over {seeds} seeds"
+    title = f"Single draws on {name}: mean (standard deviation) over {len(runs.seeds)} seeds"
     print_table(title, headings, table)
 
 

@@ -13,7 +13,7 @@ from numpyro.infer import NUTS as NumPyroNUTS
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.topology import Topology
-from benchmarks.soft_sets import problem
+from benchmarks.soft_sets import Runs, problem
 from benchmarks.text_table import print_table
 
 __all__ = ["print_samplers"]
@@ -22,7 +22,7 @@ _TOPOLOGIES = ("10100", "1010100")
 _CHAINS, _DRAWS, _WARMUP = 4, 300, 500
 
 
-def print_samplers(name: str, seeds: int, _: int) -> None:
+def print_samplers(name: str, runs: Runs) -> None:
     """Print effective draws of the log density a second, after warm-up and compilation.
 
     Both samplers draw from the posterior at the final sharpness, from where our chains are after
@@ -32,12 +32,12 @@ def print_samplers(name: str, seeds: int, _: int) -> None:
     dcc, table = problem(name), []
     for code in _TOPOLOGIES:
         topology = Topology(code)
-        rates = [_rates(dcc, topology, seed) for seed in range(seeds)]
+        rates = [_rates(dcc, topology, seed) for seed in runs.seeds]
         ours, theirs = (np.median(rate, axis=0) for rate in zip(*rates, strict=True))
         row = [code, *(f"{value:.0f}" for pair in zip(ours, theirs, strict=True) for value in pair)]
         table.append([*row, f"{ours[0] / theirs[0]:.1f}"])
     headings = ["topology", "ours", "NumPyro", "ours, CPU", "NumPyro, CPU", "ratio"]
-    title = f"Effective draws a second on {name}, wall and CPU, median of {seeds} runs"
+    title = f"Effective draws a second on {name}, wall and CPU, median of {len(runs.seeds)} runs"
     print_table(title, headings, table)
 
 

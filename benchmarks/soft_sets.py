@@ -2,19 +2,32 @@
 
 import csv
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_iris, load_wine
 
+from bdtppl import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.datasets import load
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.models.soft_tree import SoftRegression
 from bdtppl.models.topology import TopologyPrior
 
-__all__ = ["AUTHORS", "NAMES", "REGRESSION", "SETTINGS", "Split", "agreement", "problem", "split"]
+__all__ = [
+    "AUTHORS",
+    "NAMES",
+    "REGRESSION",
+    "SETTINGS",
+    "Runs",
+    "Split",
+    "agreement",
+    "dcc_tree",
+    "problem",
+    "split",
+]
 
 NAMES = ("wu", "cgm", "bcw", "iris", "wine", "raisin")
 REGRESSION = ("wu", "cgm")
@@ -40,6 +53,17 @@ _IN_SPLITS = {"bcw": "breast_cancer_original", "iris": "iris", "wine": "wine", "
 
 # Priors of the authors' program, on targets as they are; sigma has the inverse-gamma prior itself.
 AUTHORS = SoftRegression(noise_on="sd")
+
+
+class Runs(NamedTuple):
+    """What is run: seeds, iterations T, and trees drawn at first, T_0."""
+
+    seeds: Sequence[int]
+    iterations: int
+    initial_trees: int
+
+    def __str__(self) -> str:
+        return f"T = {self.iterations}, T_0 = {self.initial_trees}"
 
 
 class Split(NamedTuple):
@@ -90,6 +114,18 @@ def _rows(dataset: str) -> dict[str, list[int]]:
             if row["dataset"] == dataset:
                 found[row["part"]].append((int(row["position"]), int(row["row"])))
     return {part: [row for _, row in sorted(rows)] for part, rows in found.items()}
+
+
+def dcc_tree(name: str, runs: Runs, **options: Any) -> Any:
+    """Make an estimator with the authors' settings, not yet fitted; options are further ones."""
+    settings = SETTINGS[name]._asdict() | {
+        "iterations": runs.iterations,
+        "initial_trees": runs.initial_trees,
+        **options,
+    }
+    if name in REGRESSION:
+        return DCCTreeRegressor(model=AUTHORS, **settings)
+    return DCCTreeClassifier(**settings)
 
 
 def problem(name: str) -> DCC:

@@ -7,8 +7,8 @@ compiled in it, is printed beside Table 6; the next ones, in the same process, c
 prints, for one seed, what importance sampling and tempered SMC find for each topology that may hold
 1 % of the weight. ``rivals`` prints the other rows of Tables 1, 2 and 6. ``nuts`` prints effective
 draws a second beside NumPyro's sampler. ``dismissals`` burns in what DCC-Tree left after the pilot,
-and counts what should not have been left. The environment variable ``BDTPPL_DATA`` names the folder
-of data sets.
+and counts what should not have been left. ``sharpness`` chooses ``h_final`` by cross-validation of
+the training rows. The environment variable ``BDTPPL_DATA`` names the folder of data sets.
 """
 
 import argparse
@@ -16,18 +16,18 @@ import statistics
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bdtppl import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.inference.evidence.estimates import EvidenceMethod
 from benchmarks.compilations import Compilations
 from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.soft_dismissals import print_dismissals
 from benchmarks.soft_rivals import print_rivals
 from benchmarks.soft_samplers import print_samplers
-from benchmarks.soft_sets import AUTHORS, NAMES, REGRESSION, SETTINGS, agreement, split
+from benchmarks.soft_sets import NAMES, REGRESSION, Runs, agreement, dcc_tree, split
+from benchmarks.soft_sharpness import print_sharpness
 from benchmarks.text_table import print_table
 
 __all__ = ["Score", "main", "score"]
@@ -50,7 +50,12 @@ _BOUNDS = {
     "wine": (0.958, None),
     "raisin": (0.844, None),
 }
-_OTHER_PARTS = {"rivals": print_rivals, "nuts": print_samplers, "dismissals": print_dismissals}
+_OTHER_PARTS = {
+    "rivals": print_rivals,
+    "nuts": print_samplers,
+    "dismissals": print_dismissals,
+    "sharpness": print_sharpness,
+}
 _LEAST_SHARE = 0.01  # of the weight, for estimators to be compared
 
 
@@ -88,19 +93,9 @@ class Score(NamedTuple):
     topologies: list[tuple[str, float, float, str, float]]
 
 
-def score(name: str, seed: int, iterations: int, evidence: EvidenceMethod = "auto") -> Score:
+def score(name: str, seed: int, runs: Runs, evidence: EvidenceMethod = "auto") -> Score:
     """Run DCC-Tree with the authors' settings; for memory to mean anything, in a fresh process."""
-    data, setting = split(name), SETTINGS[name]
-    options: dict[str, Any] = {
-        **setting._asdict(),
-        "iterations": iterations,
-        "evidence": evidence,
-        "random_state": seed,
-    }
-    if name in REGRESSION:
-        model: Any = DCCTreeRegressor(model=AUTHORS, **options)
-    else:
-        model = DCCTreeClassifier(**options)
+    data, model = split(name), dcc_tree(name, runs, evidence=evidence, random_state=seed)
     start = time.perf_counter()
     with warnings.catch_warnings(), Compilations() as compilations:
         warnings.simplefilter("ignore")  # estimators of evidence are printed
@@ -149,10 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="default: the first two",
     )
     parser.add_argument("--sets", nargs="+", choices=NAMES, default=NAMES, help="default: all")
-    parser.add_argument("--seeds", type=int, default=10, help="runs of each set")
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(10), help="default: 0 to 9")
     parser.add_argument("--iterations", type=int, default=500, help="T")
+    parser.add_argument("--initial-trees", type=int, default=100, help="T_0")
     options = parser.parse_args(arguments)
-    runs = {}
+    runs, scores = Runs(options.seeds, options.iterations, options.initial_trees), {}
     for name in options.sets:
         try:
             split(name)
@@ -160,33 +156,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{name} is left out: {missing}\n")
             continue
         if options.part == "evidence":
-            _print_evidence(name, options.iterations)
+            _print_evidence(name, runs)
             continue
         if options.part in ("nuts", "dismissals") and name not in REGRESSION:
             print(f"{name} is left out: {options.part} is for {' and '.join(REGRESSION)}\n")
             continue
         if options.part in _OTHER_PARTS:
-            _OTHER_PARTS[options.part](name, options.seeds, options.iterations)
+            _OTHER_PARTS[options.part](name, runs)
             continue
-        runs[name] = in_fresh_process(_scores, name, options.seeds, options.iterations)
+        scores[name] = in_fresh_process(_scores, name, runs)
     if options.part in ("scores", None):
-        _print_scores(runs, options.iterations)
+        _print_scores(scores, runs)
     if options.part in ("topologies", None):
-        _print_topologies(runs)
+        _print_topologies(scores, runs)
 
 
-def _scores(name: str, seeds: int, iterations: int) -> list[Score]:
+def _scores(name: str, runs: Runs) -> list[Score]:
     """Run all seeds of a set; the first one compiles, and is to be in a fresh process."""
     scores = []
-    for seed in range(seeds):
-        scores.append(score(name, seed, iterations))
+    for seed in runs.seeds:
+        scores.append(score(name, seed, runs))
         print(f"{name}, seed {seed}: {scores[-1]}", flush=True)
     return scores
 
 
-def _print_scores(runs: dict[str, list[Score]], iterations: int) -> None:
+def _print_scores(of_sets: dict[str, list[Score]], runs: Runs) -> None:
     table = []
-    for name, scores in runs.items():
+    for name, scores in of_sets.items():
         train, test, per_proposal = _PUBLISHED[name]
         soft, hard = _BOUNDS[name]
         table.append(
@@ -214,30 +210,29 @@ def _print_scores(runs: dict[str, list[Score]], iterations: int) -> None:
     more = ["by draw", "balanced", "seconds", "a proposal", "published", "peak GB"]
     more += ["compilations", "compiling", "next runs"]
     print_table(
-        f"DCC-Tree, {iterations} iterations: mean squared error (wu, cgm) and accuracy, mean "
-        f"(standard deviation) over {max(len(scores) for scores in runs.values())} seeds",
+        f"DCC-Tree, {runs}: mean squared error (wu, cgm) and accuracy, mean (standard deviation) "
+        f"over {len(runs.seeds)} seeds",
         headings + more,
         table,
     )
 
 
-def _print_topologies(runs: dict[str, list[Score]]) -> None:
-    for name, scores in runs.items():
+def _print_topologies(of_sets: dict[str, list[Score]], runs: Runs) -> None:
+    for name, scores in of_sets.items():
         rows = [
             [code, f"{evidence:.2f} ± {error:.2f}", method, f"{probability:.4f}"]
             for code, evidence, error, method, probability in scores[0].topologies
         ]
         headings = ["topology", "log evidence", "by", "probability"]
-        print_table(f"Topologies of {name}, seed 0 (Figure 1)", headings, rows)
+        title = f"Topologies of {name}, seed {runs.seeds[0]} (Figure 1)"
+        print_table(title, headings, rows)
 
 
-def _print_evidence(name: str, iterations: int) -> None:
+def _print_evidence(name: str, runs: Runs) -> None:
     """Compare two estimators on one walk: neither has a say in where it goes."""
+    seed = runs.seeds[0]
     layered, tempered = (
-        {
-            code: found
-            for code, *found in in_fresh_process(score, name, 0, iterations, by).topologies
-        }
+        {code: found for code, *found in in_fresh_process(score, name, seed, runs, by).topologies}
         for by in ("lais", "smc")
     )
     rows = []
@@ -248,7 +243,7 @@ def _print_evidence(name: str, iterations: int) -> None:
             estimates = f"{evidence:.2f} ± {error:.2f}", f"{other:.2f} ± {other_error:.2f}"
             rows.append([code, f"{probability:.4f}", *estimates, f"{difference:+.1f}"])
     print_table(
-        f"Log evidence of topologies of {name}, {iterations} iterations",
+        f"Log evidence of topologies of {name}, {runs}",
         ["topology", "probability", "importance sampling", "tempered SMC", "errors apart"],
         rows,
     )

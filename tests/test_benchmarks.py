@@ -21,8 +21,11 @@ from benchmarks import (
     soft_rivals,
     soft_samplers,
     soft_sets,
+    soft_sharpness,
 )
 from benchmarks.numpy_recursion import numpy_recursion
+
+_ONE = soft_sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -106,7 +109,7 @@ def test_amortised_divisions_have_the_papers_sizes():
 def small_wu(monkeypatch):
     """WU with few rows and short runs, in the benchmarks of soft trees."""
     data = soft_sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
-    for module in (soft_rivals, soft_sets):
+    for module in (soft_rivals, soft_sets, soft_sharpness):
         monkeypatch.setattr(module, "split", lambda name: data)
     monkeypatch.setitem(soft_sets.SETTINGS, "wu", soft_sets.Setting(0.3, 0.1, 60))
     monkeypatch.setattr(soft_samplers, "_DRAWS", 60)
@@ -115,7 +118,7 @@ def small_wu(monkeypatch):
 
 @pytest.mark.slow
 def test_soft_benchmark_compares_samplers(small_wu, capsys):
-    soft_samplers.print_samplers("wu", 1, 0)
+    soft_samplers.print_samplers("wu", _ONE)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
     assert [row[0] for row in rows] == ["10100", "1010100"]
     assert all(float(rate) > 0 for row in rows for rate in row[1:])
@@ -123,7 +126,7 @@ def test_soft_benchmark_compares_samplers(small_wu, capsys):
 
 @pytest.mark.slow
 def test_soft_benchmark_counts_dismissals(small_wu, capsys):
-    soft_dismissals.print_dismissals("wu", 1, 1)
+    soft_dismissals.print_dismissals("wu", _ONE)
     assert "of them should not have been" in capsys.readouterr().out
 
 
@@ -132,7 +135,17 @@ def test_soft_benchmark_prints_rows_of_others(small_wu, monkeypatch, capsys):
     monkeypatch.setitem(soft_rivals._LENGTH, "warmup", 200)
     for name, value in (("warmup", 60), ("burn_in", 10), ("draws", 30)):
         monkeypatch.setitem(soft_rivals._OF_JUMPS, name, value)
-    soft_rivals.print_rivals("wu", 1, 0)
+    soft_rivals.print_rivals("wu", _ONE)
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in printed[3:7]] == ["CGM", "WU", "HMC-DF", "HMC-DFI"]
     assert [row[6] for row in printed[3:7]] == ["0.112", "0.073", "0.059", "0.06"]
+
+
+@pytest.mark.slow
+def test_soft_benchmark_chooses_sharpness(small_wu, monkeypatch, capsys):
+    monkeypatch.setattr(soft_sharpness, "_CHOICES", (0.1, 100.0))
+    monkeypatch.setattr(soft_sharpness, "_FOLDS", 2)
+    soft_sharpness.print_sharpness("wu", _ONE)
+    chosen, error = capsys.readouterr().out.split("mean on test rows:")[0].split()[-2:]
+    assert chosen == "0.1"  # splits as soft as 100 nearly predict a constant
+    assert 0 < float(error) < 1
