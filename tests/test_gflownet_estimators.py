@@ -61,7 +61,9 @@ def test_leaves_that_must_stop_and_rules_that_part_alike(prior, ensemble):
     assert model.map_log_joint_ == pytest.approx(exact.map_log_joint_)
     probability = model.k_best(1).probability[0]
     assert probability == pytest.approx(exact.map_probability_, rel=0.1)
-    np.testing.assert_allclose(model.predict_proba(alike), exact.predict_proba(alike), atol=0.04)
+    # Distinct trees lack those that were not drawn; the joint of all alike would be off by .02.
+    atol = {"distinct": 0.005, "importance": 0.04}[ensemble]
+    np.testing.assert_allclose(model.predict_proba(alike), exact.predict_proba(alike), atol=atol)
 
 
 @pytest.mark.parametrize(
