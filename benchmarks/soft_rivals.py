@@ -37,7 +37,7 @@ from bdtppl.models.topology import TopologyPrior
 from benchmarks.soft_sets import AUTHORS, REGRESSION, SETTINGS, Runs, agreement, split
 from benchmarks.text_table import print_table
 
-__all__ = ["print_rivals"]
+__all__ = ["jumping", "print_rivals"]
 
 
 class _Published(NamedTuple):
@@ -99,7 +99,7 @@ def _rival(row: str, name: str, seed: int) -> Any:
     if row == "SMC":
         return ParticleTreeClassifier(random_state=seed)
     if row.startswith("HMC"):
-        return _jumping(name, inputs="hard" if row == "HMC-DF" else "soft", random_state=seed)
+        return jumping(name, inputs="hard" if row == "HMC-DF" else "soft", random_state=seed)
     options: dict[str, Any] = {"random_state": seed, **_LENGTH}
     chipman = as_kernel("chipman")
     if row == "CGM":
@@ -112,7 +112,7 @@ def _rival(row: str, name: str, seed: int) -> Any:
     return MetropolisTreeRegressor(leaf=leaf[row], **options)
 
 
-def _jumping(name: str, **options: Any) -> Any:
+def jumping(name: str, **options: Any) -> Any:
     """Make the estimator of soft trees whose topology jumps."""
     h_init, h_final, _ = SETTINGS[name]
     options |= {"h_init": h_init, "h_final": h_final, **_OF_JUMPS}

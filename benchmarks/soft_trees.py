@@ -8,7 +8,8 @@ prints, for one seed, what importance sampling and tempered SMC find for each to
 1 % of the weight. ``rivals`` prints the other rows of Tables 1, 2 and 6. ``nuts`` prints effective
 draws a second beside NumPyro's sampler. ``dismissals`` burns in what DCC-Tree left after the pilot,
 and counts what should not have been left. ``sharpness`` chooses ``h_final`` by cross-validation of
-the training rows. The environment variable ``BDTPPL_DATA`` names the folder of data sets.
+the training rows. ``predictive`` prints what is predicted at single rows (Figure 2). The
+environment variable ``BDTPPL_DATA`` names the folder of data sets.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from bdtppl.inference.evidence.estimates import EvidenceMethod
 from benchmarks.compilations import Compilations
 from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.soft_dismissals import print_dismissals
+from benchmarks.soft_predictive import print_predictive
 from benchmarks.soft_rivals import print_rivals
 from benchmarks.soft_samplers import print_samplers
 from benchmarks.soft_sets import NAMES, REGRESSION, Runs, agreement, dcc_tree, split
@@ -55,6 +57,7 @@ _OTHER_PARTS = {
     "nuts": print_samplers,
     "dismissals": print_dismissals,
     "sharpness": print_sharpness,
+    "predictive": print_predictive,
 }
 _LEAST_SHARE = 0.01  # of the weight, for estimators to be compared
 
@@ -158,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.part == "evidence":
             _print_evidence(name, runs)
             continue
-        if options.part in ("nuts", "dismissals") and name not in REGRESSION:
+        if options.part in ("nuts", "dismissals", "predictive") and name not in REGRESSION:
             print(f"{name} is left out: {options.part} is for {' and '.join(REGRESSION)}\n")
             continue
         if options.part in _OTHER_PARTS:

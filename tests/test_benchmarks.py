@@ -18,6 +18,7 @@ from benchmarks import (
     metropolis,
     problems,
     soft_dismissals,
+    soft_predictive,
     soft_rivals,
     soft_samplers,
     soft_sets,
@@ -109,7 +110,7 @@ def test_amortised_divisions_have_the_papers_sizes():
 def small_wu(monkeypatch):
     """WU with few rows and short runs, in the benchmarks of soft trees."""
     data = soft_sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
-    for module in (soft_rivals, soft_sets, soft_sharpness):
+    for module in (soft_predictive, soft_rivals, soft_sets, soft_sharpness):
         monkeypatch.setattr(module, "split", lambda name: data)
     monkeypatch.setitem(soft_sets.SETTINGS, "wu", soft_sets.Setting(0.3, 0.1, 60))
     monkeypatch.setattr(soft_samplers, "_DRAWS", 60)
@@ -130,11 +131,29 @@ def test_soft_benchmark_counts_dismissals(small_wu, capsys):
     assert "of them should not have been" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_soft_benchmark_prints_rows_of_others(small_wu, monkeypatch, capsys):
-    monkeypatch.setitem(soft_rivals._LENGTH, "warmup", 200)
+@pytest.fixture
+def short_jumps(monkeypatch):
+    """Soft trees whose topology jumps, a few times."""
     for name, value in (("warmup", 60), ("burn_in", 10), ("draws", 30)):
         monkeypatch.setitem(soft_rivals._OF_JUMPS, name, value)
+
+
+@pytest.mark.slow
+def test_soft_benchmark_compares_predictive_distributions(small_wu, short_jumps, capsys):
+    soft_predictive.print_predictive("wu", _ONE)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
+    assert [row[1] for row in rows] == ["DCC-Tree", "HMC-DF", "HMC-DFI"] * 2
+    low, middle, high, truth, cart, apart = np.array([row[2:] for row in rows], float).T
+    assert (low < middle).all()
+    assert (middle < high).all()
+    assert (np.abs(truth - cart) < 2).all()
+    assert (apart[::3] == 0).all()
+    assert ((apart >= 0) & (apart <= 1)).all()
+
+
+@pytest.mark.slow
+def test_soft_benchmark_prints_rows_of_others(small_wu, short_jumps, monkeypatch, capsys):
+    monkeypatch.setitem(soft_rivals._LENGTH, "warmup", 200)
     soft_rivals.print_rivals("wu", _ONE)
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in printed[3:7]] == ["CGM", "WU", "HMC-DF", "HMC-DFI"]
