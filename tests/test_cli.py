@@ -690,6 +690,25 @@ def test_prior_draws_trees_of_simulated_columns(tmp_path):
     assert abs(other["leaves"]["1"] - 0.5) > 5 * 0.5 / np.sqrt(400)
 
 
+def test_prior_draws_trees_by_their_number_of_leaves():
+    """Under a Poisson(2) law given 1 to 3 leaves, within 5 standard errors (rate 1e-6)."""
+    arguments = ["prior", "--rows", 20, "--columns", 1, "--draws", 500]
+    given = "leaf-count:rate=2,max_leaves=3"
+    drawn = json.loads(run(*arguments, "--prior", given, "--json").stdout)
+    share = np.array([drawn["leaves"][name] for name in "123"])
+    wanted = np.array([6, 6, 4]) / 16
+    error = np.sqrt(wanted * (1 - wanted) / 500)
+    assert (abs(share - wanted) < 5 * error).all()
+    assert (abs(share - [0.6, 0.3, 0.1]) > 5 * error).any()  # of Poisson(1)
+    message = refusal(*arguments, "--prior", given, "--max-subproblems", 10)
+    assert "more than --max-subproblems 10" in message
+
+
+def test_prior_says_what_the_table_fills_in():
+    result = run("prior", "--rows", 20, "--columns", 2, "--prior", "description-length")
+    assert f"DescriptionLength(beta={np.log(4 * 2 * 19):.4f})" in result.stdout
+
+
 def test_prior_reads_a_table_and_a_file(flowers, tmp_path):
     file = tmp_path / "prior.toml"
     file.write_text('[prior]\nkind = "LeafPenalty"\nlog_phi = 1.0\n[constraints]\nmax_depth = 1\n')

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from bdtppl.inference.priors.tree_prior import PriorTrees
+    from bdtppl.models.constraints import Constraints
+    from bdtppl.models.data import Design
     from bdtppl.models.tree import Tree
 
 __all__ = ["prior"]
@@ -75,6 +76,10 @@ def prior(
         int | None, typer.Option(min=0, help="Most levels of splits.", show_default=False)
     ] = None,
     min_leaf: Annotated[int, typer.Option(min=1, help="Fewest rows in a leaf.")] = 1,
+    max_subproblems: Annotated[
+        int,
+        typer.Option(min=1, help="Budget of the chart, for priors that cannot simply grow trees."),
+    ] = 500_000,
     draws: Annotated[int, typer.Option(min=1, help="Trees to draw.")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="Drawn trees to show.")] = 3,
     out: Annotated[
@@ -91,7 +96,11 @@ def prior(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.")] = 0,
 ) -> None:
     """Draw trees from a prior, and show some of them and how large they are."""
+    import jax
+
     from bdtppl.files import require_writable
+    from bdtppl.inference.priors.prior_predictive import draw_prior_trees
+    from bdtppl.progress import waiting
     from bdtppl.summary import prior_view
 
     with refusing(ValueError, OSError):
@@ -107,7 +116,12 @@ def prior(
             "grid": grid,
         }
         with notes_after(), located(file), refusing(ValueError, TypeError):
-            shown = _draw(features, cuts, prior, file, (max_depth, min_leaf), draws, seed)
+            model = _model(features, cuts, prior, file, (max_depth, min_leaf))
+            with waiting(f"drawing {draws:,} trees", shown=True):
+                trees = draw_prior_trees(
+                    jax.random.key(seed), *model, draws, max_subproblems=max_subproblems
+                )
+        shown = _Draws(*model, trees)
     where = f"{rows} simulated rows" if table is None else str(table)
     sizes = _sizes(shown, where, show)
     names = [] if out is None else _write(shown, sizes, out)
@@ -120,9 +134,11 @@ def prior(
 
 
 class _Draws(NamedTuple):
-    """Trees drawn from a prior."""
+    """Trees drawn from a prior on a design."""
 
-    law: "PriorTrees"
+    design: "Design"
+    prior: Any
+    constraints: "Constraints"
     trees: "Tree"
 
 
@@ -143,23 +159,18 @@ def _features(
     return {f"x{j}": rng.random(rows) for j in range(columns)}
 
 
-def _draw(
+def _model(
     features: "dict[str, np.ndarray]",
     cuts: dict[str, Any],
     prior: str | None,
     file: Any,
     limits: tuple[int | None, int],
-    draws: int,
-    seed: int,
-) -> _Draws:
-    import jax
-
+) -> "tuple[Design, Any, Constraints]":
+    """Lay out columns, and read the prior on them."""
     from bdtppl.cli.specification import parse_prior
     from bdtppl.estimators.base import join_limits
-    from bdtppl.inference.priors.tree_prior import PriorTrees
     from bdtppl.models.data import Design
     from bdtppl.models.table import Schema
-    from bdtppl.progress import waiting
 
     chosen = None if file is None else file.prior
     chosen = parse_prior(prior or _DEFAULT) if chosen is None else chosen
@@ -168,22 +179,19 @@ def _draw(
         matrix, names=schema.features, is_indicator=schema.is_indicator, **cuts
     )
     constraints = join_limits(schema, None if file is None else file.constraints, *limits)
-    law = PriorTrees(design, chosen, constraints)
-    with waiting(f"drawing {draws:,} trees", shown=True):
-        return _Draws(law, law.sample(jax.random.key(seed), draws))
+    return design, chosen.resolve(design), constraints
 
 
 def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
     """Sum draws up with JSON types alone."""
     from bdtppl.estimators.base import describe_constraints, describe_model
 
-    law, trees = shown
-    design = law.design
+    design, prior, constraints, trees = shown
     num_draws = len(trees.num_nodes)
     leaves, depth = trees.num_leaves, trees.depth
     return {
-        "prior": describe_model(law.prior),
-        "constraints": describe_constraints(law.constraints),
+        "prior": describe_model(prior),
+        "constraints": describe_constraints(constraints),
         "table": where,
         "rows": design.num_rows,
         "features": list(design.names),
@@ -225,7 +233,7 @@ def _write(shown: _Draws, sizes: dict[str, Any], folder: Path) -> list[str]:
             figure.savefig(staging / "sizes.png", dpi=150)
             pyplot.close(figure)
             for index in range(len(sizes["trees"])):
-                ax = plot_tree(shown.trees[index], names=shown.law.design.names)
+                ax = plot_tree(shown.trees[index], names=shown.design.names)
                 drawn = cast("Figure", ax.figure)  # a new one, so no part of another
                 drawn.savefig(staging / f"tree-{index + 1}.png", dpi=150)
                 pyplot.close(drawn)

@@ -10,16 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bdtppl.inference.pcfg.compiler import compile_grammar
-from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.inference.predictive.replicates import draw_in_turn
-from bdtppl.inference.priors.tree_prior import NO_LIKELIHOOD, PriorTrees
+from bdtppl.inference.priors.tree_prior import PriorTrees, exact_prior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, weighs_each_cut
+from bdtppl.models.priors import TreePrior
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.soft_trees import SoftTrees
 from bdtppl.models.topology import Topology, TopologyPrior
@@ -48,16 +46,7 @@ def draw_prior_trees(
     """
     if prior.is_normalised:
         return PriorTrees(design, prior, constraints).sample(rng_key, num_draws)
-    constraints.require_free_leaves("A law without targets")
-    grammar = compile_grammar(
-        design,
-        rules=prior.rules,
-        constraints=constraints,
-        each_cut=weighs_each_cut(prior),
-        max_subproblems=max_subproblems,
-    )
-    nothing = np.zeros(design.num_rows, int)
-    exact = exact_posterior(grammar, prior, NO_LIKELIHOOD, nothing)
+    exact = exact_prior(design, prior, constraints, max_subproblems=max_subproblems)
     return exact.sample_trees(rng_key, num_draws)
 
 

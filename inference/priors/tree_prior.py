@@ -28,12 +28,19 @@ from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DepthDecay, Rules, TreePrior, require_tree_prior
+from bdtppl.models.priors import (
+    DepthDecay,
+    Rules,
+    TreePrior,
+    require_tree_prior,
+    weighs_each_cut,
+)
 from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.tree import Tree
 
@@ -43,6 +50,7 @@ __all__ = [
     "EnumeratedTrees",
     "NodeChoices",
     "PriorTrees",
+    "exact_prior",
     "has_root_rule",
     "laid_out",
 ]
@@ -121,9 +129,7 @@ class PriorTrees:
 
     @cached_property
     def _exact(self) -> ExactPosterior:
-        grammar = compile_grammar(self.design, rules=self.prior.rules, constraints=self.constraints)
-        nothing = np.zeros(self.design.num_rows, int)
-        return ExactPosterior(grammar, self.prior, NO_LIKELIHOOD, nothing)
+        return exact_prior(self.design, self.prior, self.constraints)
 
     @cached_property
     def log_mass(self) -> float:
@@ -188,6 +194,31 @@ class PriorTrees:
         order = np.argsort(-log_weight, kind="stable")
         trees = write_out(self._model, self.design, laid_out([found[i][1] for i in order])).trees
         return EnumeratedTrees(trees, log_weight[order] - np.logaddexp.reduce(log_weight))
+
+
+def exact_prior(
+    design: Design,
+    prior: TreePrior,
+    constraints: Constraints,
+    *,
+    max_subproblems: int = 500_000,
+) -> ExactPosterior:
+    """Make the exact chart of a prior alone, of rows without targets.
+
+    Raises
+    ------
+    ValueError
+        If the prior has no law without targets, or its chart is too large.
+    """
+    constraints.require_free_leaves("A law without targets")
+    grammar = compile_grammar(
+        design,
+        rules=prior.rules,
+        constraints=constraints,
+        each_cut=weighs_each_cut(prior),
+        max_subproblems=max_subproblems,
+    )
+    return exact_posterior(grammar, prior, NO_LIKELIHOOD, np.zeros(design.num_rows, int))
 
 
 def _grow(rng_keys: jax.Array, model: Model) -> Shape:
