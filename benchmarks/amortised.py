@@ -11,11 +11,11 @@ data sets.
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.amortised_agreement import agreement, step_times
-from benchmarks.amortised_figures import figure_2, figure_3, figure_4, policies, table_7
-from benchmarks.amortised_models import Runs
-from benchmarks.amortised_problems import ANOMALIES, SETS
-from benchmarks.amortised_tables import available, table_3, table_4, table_10, tables_1_and_2
+from benchmarks.gflownet.agreement import agreement, step_times
+from benchmarks.gflownet.figures import figure_2, figure_3, figure_4, policies, table_7
+from benchmarks.gflownet.models import Runs
+from benchmarks.gflownet.problems import ANOMALIES, SETS
+from benchmarks.gflownet.tables import available, table_3, table_4, table_10, tables_1_and_2
 
 __all__ = ["PARTS", "main"]
 

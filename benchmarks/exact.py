@@ -12,7 +12,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmarks that the command line asks for."""
     # Processes that the benchmarks start import this module: it stays light.
-    from benchmarks.problems import NAMES, available_problems
+    from benchmarks.pcfg.problems import NAMES, available_problems
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exact", description=__doc__)
     parser.add_argument("part", nargs="?", choices=("speed", "tables"), help="default: both")
@@ -22,11 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=100_000, help="trees to draw")
     options = parser.parse_args(arguments)
     if options.part in ("speed", None):
-        from benchmarks.exact_speed_report import report
+        from benchmarks.pcfg.speed_report import report
 
         report(available_problems(options.sets), repeats=options.repeats, num_draws=options.draws)
     if options.part in ("tables", None):
-        from benchmarks.exact_tables import report
+        from benchmarks.pcfg.tables import report
 
         report(available_problems(options.sets, xor_rows=1000), trials=options.trials)
 

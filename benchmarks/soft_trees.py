@@ -24,12 +24,12 @@ import numpy as np
 from bdtppl.inference.evidence.estimates import EvidenceMethod
 from benchmarks.compilations import Compilations
 from benchmarks.processes import in_fresh_process, peak_memory
-from benchmarks.soft_dismissals import print_dismissals
-from benchmarks.soft_predictive import print_predictive
-from benchmarks.soft_rivals import print_rivals
-from benchmarks.soft_samplers import print_samplers
-from benchmarks.soft_sets import NAMES, REGRESSION, Runs, agreement, dcc_tree, split
-from benchmarks.soft_sharpness import print_sharpness
+from benchmarks.soft.dismissals import print_dismissals
+from benchmarks.soft.predictive import print_predictive
+from benchmarks.soft.rivals import print_rivals
+from benchmarks.soft.samplers import print_samplers
+from benchmarks.soft.sets import NAMES, REGRESSION, Runs, agreement, dcc_tree, split
+from benchmarks.soft.sharpness import print_sharpness
 from benchmarks.text_table import print_table
 
 __all__ = ["Score", "main", "score"]

@@ -10,23 +10,13 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
-from benchmarks import (
-    amortised,
-    amortised_problems,
-    exact,
-    greedy_modal,
-    metropolis,
-    problems,
-    soft_dismissals,
-    soft_predictive,
-    soft_rivals,
-    soft_samplers,
-    soft_sets,
-    soft_sharpness,
-)
-from benchmarks.numpy_recursion import numpy_recursion
+from benchmarks import amortised, exact, greedy_modal, metropolis
+from benchmarks.gflownet.problems import divided, hidden_xor
+from benchmarks.pcfg import problems
+from benchmarks.pcfg.numpy_recursion import numpy_recursion
+from benchmarks.soft import dismissals, predictive, rivals, samplers, sets, sharpness
 
-_ONE = soft_sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
+_ONE = sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -99,9 +89,9 @@ def test_amortised_benchmark_prints_what_the_paper_does(capsys):
 def test_amortised_divisions_have_the_papers_sizes():
     """Rows to train on and to be judged by, as in its Table 8."""
     for name, train, test in (("iris", 120, 30), ("wine", 142, 36), ("breast cancer", 455, 114)):
-        data = amortised_problems.divided(name, 1)
+        data = divided(name, 1)
         assert (len(data.y), len(data.y_test)) == (train, test)
-    data = amortised_problems.hidden_xor(3, "real", 0, (50, 20))
+    data = hidden_xor(3, "real", 0, (50, 20))
     assert data.X.shape == (50, 5)
     np.testing.assert_array_equal(data.y, (data.X[:, 0] != data.X[:, 1]).astype(int))
 
@@ -109,17 +99,17 @@ def test_amortised_divisions_have_the_papers_sizes():
 @pytest.fixture
 def small_wu(monkeypatch):
     """WU with few rows and short runs, in the benchmarks of soft trees."""
-    data = soft_sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
-    for module in (soft_predictive, soft_rivals, soft_sets, soft_sharpness):
+    data = sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
+    for module in (predictive, rivals, sets, sharpness):
         monkeypatch.setattr(module, "split", lambda name: data)
-    monkeypatch.setitem(soft_sets.SETTINGS, "wu", soft_sets.Setting(0.3, 0.1, 60))
-    monkeypatch.setattr(soft_samplers, "_DRAWS", 60)
-    monkeypatch.setattr(soft_samplers, "_WARMUP", 60)
+    monkeypatch.setitem(sets.SETTINGS, "wu", sets.Setting(0.3, 0.1, 60))
+    monkeypatch.setattr(samplers, "_DRAWS", 60)
+    monkeypatch.setattr(samplers, "_WARMUP", 60)
 
 
 @pytest.mark.slow
 def test_soft_benchmark_compares_samplers(small_wu, capsys):
-    soft_samplers.print_samplers("wu", _ONE)
+    samplers.print_samplers("wu", _ONE)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
     assert [row[0] for row in rows] == ["10100", "1010100"]
     assert all(float(rate) > 0 for row in rows for rate in row[1:])
@@ -127,7 +117,7 @@ def test_soft_benchmark_compares_samplers(small_wu, capsys):
 
 @pytest.mark.slow
 def test_soft_benchmark_counts_dismissals(small_wu, capsys):
-    soft_dismissals.print_dismissals("wu", _ONE)
+    dismissals.print_dismissals("wu", _ONE)
     assert "of them should not have been" in capsys.readouterr().out
 
 
@@ -135,12 +125,12 @@ def test_soft_benchmark_counts_dismissals(small_wu, capsys):
 def short_jumps(monkeypatch):
     """Soft trees whose topology jumps, a few times."""
     for name, value in (("warmup", 60), ("burn_in", 10), ("draws", 30)):
-        monkeypatch.setitem(soft_rivals._OF_JUMPS, name, value)
+        monkeypatch.setitem(rivals._OF_JUMPS, name, value)
 
 
 @pytest.mark.slow
 def test_soft_benchmark_compares_predictive_distributions(small_wu, short_jumps, capsys):
-    soft_predictive.print_predictive("wu", _ONE)
+    predictive.print_predictive("wu", _ONE)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
     assert [row[1] for row in rows] == ["DCC-Tree", "HMC-DF", "HMC-DFI"] * 2
     low, middle, high, truth, cart, apart = np.array([row[2:] for row in rows], float).T
@@ -153,8 +143,8 @@ def test_soft_benchmark_compares_predictive_distributions(small_wu, short_jumps,
 
 @pytest.mark.slow
 def test_soft_benchmark_prints_rows_of_others(small_wu, short_jumps, monkeypatch, capsys):
-    monkeypatch.setitem(soft_rivals._LENGTH, "warmup", 200)
-    soft_rivals.print_rivals("wu", _ONE)
+    monkeypatch.setitem(rivals._LENGTH, "warmup", 200)
+    rivals.print_rivals("wu", _ONE)
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in printed[3:7]] == ["CGM", "WU", "HMC-DF", "HMC-DFI"]
     assert [row[6] for row in printed[3:7]] == ["0.112", "0.073", "0.059", "0.06"]
@@ -162,9 +152,9 @@ def test_soft_benchmark_prints_rows_of_others(small_wu, short_jumps, monkeypatch
 
 @pytest.mark.slow
 def test_soft_benchmark_chooses_sharpness(small_wu, monkeypatch, capsys):
-    monkeypatch.setattr(soft_sharpness, "_CHOICES", (0.1, 100.0))
-    monkeypatch.setattr(soft_sharpness, "_FOLDS", 2)
-    soft_sharpness.print_sharpness("wu", _ONE)
+    monkeypatch.setattr(sharpness, "_CHOICES", (0.1, 100.0))
+    monkeypatch.setattr(sharpness, "_FOLDS", 2)
+    sharpness.print_sharpness("wu", _ONE)
     chosen, error = capsys.readouterr().out.split("mean on test rows:")[0].split()[-2:]
     assert chosen == "0.1"  # splits as soft as 100 nearly predict a constant
     assert 0 < float(error) < 1

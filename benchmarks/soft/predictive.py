@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from sklearn.tree import DecisionTreeRegressor
 
-from benchmarks.soft_rivals import jumping
-from benchmarks.soft_sets import Runs, dcc_tree, split
+from benchmarks.soft.rivals import jumping
+from benchmarks.soft.sets import Runs, dcc_tree, split
 from benchmarks.text_table import print_table
 
 __all__ = ["print_predictive"]

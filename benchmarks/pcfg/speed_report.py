@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.exact_speed import Measurement, ScoringTimes, measure, measure_depth_decay
-from benchmarks.numpy_recursion import Recursion, numpy_recursion
-from benchmarks.problems import Problem
+from benchmarks.pcfg.numpy_recursion import Recursion, numpy_recursion
+from benchmarks.pcfg.problems import Problem
+from benchmarks.pcfg.speed import Measurement, ScoringTimes, measure, measure_depth_decay
 from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.text_table import print_table
 

@@ -12,8 +12,8 @@ from sklearn.metrics import f1_score
 
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
 from bdtppl.anomalies import PermutedColumns, find_anomalies
-from benchmarks import amortised_published as published
-from benchmarks.amortised_models import (
+from benchmarks.gflownet import published
+from benchmarks.gflownet.models import (
     SINGLE_TREES,
     Runs,
     Score,
@@ -25,7 +25,7 @@ from benchmarks.amortised_models import (
     of_package,
     packages,
 )
-from benchmarks.amortised_problems import (
+from benchmarks.gflownet.problems import (
     ANOMALIES,
     Division,
     anomalies,

@@ -5,7 +5,7 @@ import numpy as np
 
 from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.explore import explore, log_joint, start
-from benchmarks.soft_sets import Runs, problem
+from benchmarks.soft.sets import Runs, problem
 from benchmarks.text_table import print_table
 
 __all__ = ["print_dismissals"]

@@ -17,8 +17,8 @@ from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
 from bdtppl.presets import dt_gfn
-from benchmarks import amortised_published as published
-from benchmarks.amortised_models import (
+from benchmarks.gflownet import published
+from benchmarks.gflownet.models import (
     Runs,
     ensemble,
     fitted,
@@ -27,7 +27,7 @@ from benchmarks.amortised_models import (
     of_package,
     packages,
 )
-from benchmarks.amortised_problems import Division, divided, hidden_xor, shifted
+from benchmarks.gflownet.problems import Division, divided, hidden_xor, shifted
 from benchmarks.text_table import print_table
 
 __all__ = ["figure_2", "figure_3", "figure_4", "policies", "table_7"]

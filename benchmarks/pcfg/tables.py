@@ -24,7 +24,7 @@ from bdtppl.estimators.exact import ExactTreeClassifier
 from bdtppl.models.data import Binning
 from bdtppl.models.priors import LeafPenalty
 from bdtppl.models.tree import route
-from benchmarks.problems import Problem
+from benchmarks.pcfg.problems import Problem
 from benchmarks.text_table import print_table
 
 __all__ = ["Score", "report", "score_fold"]

@@ -15,8 +15,8 @@ from bdtppl.inference.gflownet.methods import Target, by_construction
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data import Design
-from benchmarks.amortised_models import model_of
-from benchmarks.amortised_problems import divided
+from benchmarks.gflownet.models import model_of
+from benchmarks.gflownet.problems import divided
 from benchmarks.text_table import print_table
 
 __all__ = ["agreement", "step_times"]

@@ -13,7 +13,7 @@ from numpyro.infer import NUTS as NumPyroNUTS
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.topology import Topology
-from benchmarks.soft_sets import Runs, problem
+from benchmarks.soft.sets import Runs, problem
 from benchmarks.text_table import print_table
 
 __all__ = ["print_samplers"]

@@ -5,7 +5,7 @@ import warnings
 
 from sklearn.model_selection import GridSearchCV, KFold
 
-from benchmarks.soft_sets import REGRESSION, SETTINGS, Runs, agreement, dcc_tree, split
+from benchmarks.soft.sets import REGRESSION, SETTINGS, Runs, agreement, dcc_tree, split
 from benchmarks.text_table import print_table
 
 __all__ = ["print_sharpness"]

@@ -25,7 +25,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty, TreePrior
 from benchmarks.compilations import Compilations
-from benchmarks.problems import Problem
+from benchmarks.pcfg.problems import Problem
 from benchmarks.processes import peak_memory
 
 __all__ = ["Measurement", "ScoringTimes", "measure", "measure_depth_decay"]

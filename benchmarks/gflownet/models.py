@@ -28,7 +28,7 @@ from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 from bdtppl.models.tree import route
 from bdtppl.presets import dt_gfn
-from benchmarks.amortised_problems import Division
+from benchmarks.gflownet.problems import Division
 
 __all__ = [
     "PACKAGES",

@@ -1,0 +1,1 @@
+"""Benchmarks of the exact posterior (`benchmarks.exact`)."""

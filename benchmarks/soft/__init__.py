@@ -1,0 +1,1 @@
+"""Benchmarks of soft trees (`benchmarks.soft_trees`)."""
