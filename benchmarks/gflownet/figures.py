@@ -70,7 +70,7 @@ def _seconds(data: Division, depth: int, number: int, repeats: int) -> tuple[flo
     key = jax.random.key(1)
     last = time.perf_counter()
 
-    def tell(step: int) -> None:  # every 20 steps
+    def tell(step: int, said: str) -> None:  # every 20 steps
         nonlocal last
         now = time.perf_counter()
         times.append((now - last) / 20)
