@@ -10,6 +10,7 @@ Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025, section
 H.2; Shenkar and Wolf 2022, Anomaly detection for tabular data with internal contrastive learning.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -54,6 +55,11 @@ def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalie
     ValueError
         If ``deviations`` is not a positive number.
 
+    Warns
+    -----
+    UserWarning
+        If the threshold is below 0, so that no row can be anomalous.
+
     Examples
     --------
     >>> found = find_anomalies([0.9] * 19 + [0.1])
@@ -64,6 +70,13 @@ def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalie
         raise ValueError(f"deviations must be a positive number; got {deviations!r}.")
     probability = np.asarray(probability, np.float64)
     threshold = float(probability.mean() - deviations * probability.std())
+    if threshold < 0:
+        warnings.warn(
+            f"No row can be anomalous: {deviations:g} standard deviations below the mean "
+            f"probability lies {threshold:.3f}. Probabilities differ too much for this rule; read "
+            f"them as they are, or give fewer deviations.",
+            stacklevel=2,
+        )
     # Where all probabilities are alike nothing stands out, whatever their rounding.
     is_anomalous = (probability <= threshold) & (np.ptp(probability) > 1e-12)
     return Anomalies(probability, threshold, is_anomalous)

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "table3": lambda: table_3(runs),
         "table4": lambda: table_4(ANOMALIES, seeds, depths[0], steps),
         "table7": lambda: table_7(sets),
-        "table10": lambda: table_10(available(originals), seeds, runs),
+        "table10": lambda: table_10(available(originals), runs),
         "figure2": lambda: figure_2(depths[0], steps),
         "figure3": lambda: figure_3(options.noise, seeds, runs),
         "figure4": lambda: figure_4(seeds),

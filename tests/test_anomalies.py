@@ -74,7 +74,12 @@ def test_the_posterior_does_not_depend_on_the_order_of_columns(table):
     many.fit(table(X), LABELS)
     assert len({tuple(order) for order in many.orders_}) > 1
     np.testing.assert_allclose(many.predict_proba(table(X)), expected, atol=1e-9)
-    assert many.anomalies(table(X), "well").is_anomalous.shape == (60,)
+    assert many.anomalies(table(X), "well", deviations=1).is_anomalous.shape == (60,)
     many.orders_ = [np.roll(order, 1) for order in many.orders_]  # the twin mixes columns up
     if table is np.asarray:
         assert np.abs(many.predict_proba(X) - expected).max() > 0.1
+
+
+def test_a_rule_that_nothing_can_meet_is_told():
+    with pytest.warns(UserWarning, match=r"No row can be anomalous: 2 standard .* lies -0\.5"):
+        assert not find_anomalies([0.0, 1.0]).is_anomalous.any()

@@ -575,6 +575,8 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
         ({"epsilon": 2.0}, "epsilon must lie between 0 and 1"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"reward_temperature": 0.5}, "reward_temperature must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"log_z_learning_rate": float("nan")}, "log_z_learning_rate must be positive"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),
     ],
 )

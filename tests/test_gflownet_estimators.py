@@ -1,9 +1,12 @@
 """Estimators of GFlowNets: trained, weighed, saved, and held against the exact posterior."""
 
+import warnings
+
 import exact_problems as ep
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from tiers import slow_but
 
 from bdtppl import (
@@ -12,10 +15,14 @@ from bdtppl import (
     GFlowNetTreeRegressor,
     load,
 )
+from bdtppl.estimators import gflownet
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.gflownet import grammar_training, methods, training
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty, Program
+from bdtppl.presets import dt_gfn
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(30, 2))
@@ -136,7 +143,7 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             broken.fit(X, LABELS)
     # The seed is that of the training; another one is what the twin would start from.
-    resumed = GFlowNetTreeClassifier(**(options | {"random_state": 1}), checkpoint=folder)
+    resumed = GFlowNetTreeClassifier(**(options | {"random_state": None}), checkpoint=folder)
     resumed.fit(X, LABELS)
     other = GFlowNetTreeClassifier(**(options | {"random_state": 1})).fit(X, LABELS)
     for name, values in whole.history_.items():
@@ -154,6 +161,10 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
             GFlowNetTreeClassifier(**options, checkpoint=folder).set_params(**change).fit(
                 rows, LABELS, weights
             )
+    with pytest.raises(ValueError, match="is of a run with another random_state than 1"):
+        GFlowNetTreeClassifier(**(options | {"random_state": 1}), checkpoint=folder).fit(X, LABELS)
+    with pytest.raises(ValueError, match=f"has {steps} steps; got steps=1"):
+        GFlowNetTreeClassifier(**(options | {"steps": 1}), checkpoint=folder).fit(X, LABELS)
 
 
 def test_a_training_that_has_ended_is_not_gone_on_with(tmp_path, monkeypatch):
@@ -161,6 +172,40 @@ def test_a_training_that_has_ended_is_not_gone_on_with(tmp_path, monkeypatch):
     options = TINY | {"steps": 20, "tolerance": 1e6, "checkpoint": tmp_path / "training"}
     for _ in range(2):
         assert len(GFlowNetTreeClassifier(**options).fit(X, LABELS).history_["loss"]) == 5
+
+
+@pytest.mark.slow
+def test_a_policy_out_of_balance_is_told():
+    """Its log Z runs away at so high a rate; the twin is exact from the start on."""
+    away = training.PolicySettings(log_z_learning_rate=1.0)
+    with pytest.warns(ConvergenceWarning, match=r"log Z is .* as learned and .* by the weights"):
+        GFlowNetTreeClassifier(**TINY, method="trajectory", settings=away).fit(X, LABELS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
+
+
+def test_weights_of_a_few_draws_are_told(monkeypatch):
+    """By Pareto's k, whatever log Z is: its standard error is large then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
+    assert model.pareto_k_ < 0.7
+    monkeypatch.setattr(gflownet, "pareto_k", lambda log_weights: 0.8)
+    with pytest.warns(ConvergenceWarning, match=r"effective size 100, Pareto k 0\.80, above 0\.7"):
+        GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
+
+
+def test_there_is_no_evidence_where_trees_have_no_room():
+    """Depth unbounded, trees have 15 splits at most, and the prior has more."""
+    options = TINY | {"prior": DepthDecay(), "method": "trajectory", "steps": 2}
+    bounded = GFlowNetTreeClassifier(**options).fit(X, LABELS)
+    assert np.isfinite(bounded.log_evidence_)
+    free = GFlowNetTreeClassifier(**(options | {"max_depth": None})).fit(X, LABELS)
+    with pytest.raises(AttributeError, match="log_evidence_ is not known without max_depth"):
+        _ = free.log_evidence_
+    few = GFlowNetTreeClassifier(**(options | {"max_depth": None})).fit(X[:16], LABELS[:16])
+    assert np.isfinite(few.log_evidence_)
 
 
 @pytest.mark.slow
@@ -233,3 +278,14 @@ def test_regression():
 def test_bad_parameters_are_named(changes, message):
     with pytest.raises((TypeError, ValueError), match=message):
         GFlowNetTreeClassifier(**(TINY | changes)).fit(X, LABELS)
+
+
+def test_settings_of_the_paper_are_those_of_a_table_with_features():
+    preset = dt_gfn(num_features=4)
+    assert GFlowNetTreeClassifier(**preset).ensemble == "algorithm-1"
+    for wrong, said in (
+        ((0,), "num_features must be an integer"),
+        ((4, 7), "table must be 5 or 6"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dt_gfn(*wrong)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from bdtppl import (
     DCCTreeClassifier,
     ExactTreeClassifier,
+    GFlowNetTreeClassifier,
     GreedyModalTreeRegressor,
     write_report,
 )
@@ -330,6 +331,22 @@ def test_an_error_that_is_not_known_is_no_good_news(name):
     assert "cannot be judged" in said
     assert "several runs, and there was one" in said
     assert ("log evidence" in said) == (name == "log_evidence")
+
+
+def test_a_policy_that_is_not_the_posterior_is_named():
+    class Policy(GFlowNetTreeClassifier):
+        log_partition_, learned_log_partition_, pareto_k_ = -5.0, -5.1, 0.3
+
+        def summary(self):
+            return {"effective_size": 800.0}
+
+    model = Policy()
+    assert cautions(model) == []
+    model.learned_log_partition_ = -4.5
+    (said,) = cautions(model)
+    assert "is -4.50 as learned and -5.00 by the weights" in said
+    model.pareto_k_ = 0.9
+    assert "Pareto k 0.90, more than 0.7" in cautions(model)[0]
 
 
 def test_topologies_whose_chains_cannot_be_compared_are_said_once():

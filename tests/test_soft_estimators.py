@@ -98,7 +98,7 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
             DCCTreeRegressor(**options).fit(X, Y)
         visits = 3
         # The seed is that of the walk; another one is what the twin would start from.
-        resumed = DCCTreeRegressor(**(options | {"random_state": 1})).fit(X, Y)
+        resumed = DCCTreeRegressor(**(options | {"random_state": None})).fit(X, Y)
     assert visits == 4  # the last one alone
     np.testing.assert_array_equal(resumed.predict(NEW), whole.predict(NEW))
     other = DCCTreeRegressor(**(DCC | {"iterations": 3, "random_state": 1})).fit(X, Y)
@@ -106,6 +106,8 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     for change, rows in (({}, X[::-1]), ({"h_final": 0.02}, X)):
         with pytest.raises(ValueError, match="is of other rows, targets or settings"):
             DCCTreeRegressor(**(options | change)).fit(rows, Y)
+    with pytest.raises(ValueError, match="is of a run with another random_state than 1"):
+        DCCTreeRegressor(**(options | {"random_state": 1})).fit(X, Y)
     with pytest.raises(ValueError, match="has 3 iterations; got iterations=2"):
         DCCTreeRegressor(**(options | {"iterations": 2})).fit(X, Y)
 

@@ -49,6 +49,15 @@ class Method(StrEnum):
     sub_trajectory = "sub-trajectory"
 
 
+class Ensemble(StrEnum):
+    """How draws of a generative flow network are weighed."""
+
+    importance = "importance"
+    mean = "mean"
+    distinct = "distinct"
+    algorithm_1 = "algorithm-1"
+
+
 class Inputs(StrEnum):
     """What soft splits look at."""
 
@@ -163,7 +172,8 @@ def fit(
         str | None,
         typer.Option(
             help="Most buckets a feature, or 'none' for a cut between any two values, or 'auto' "
-            "for the finest whose chart fits (none where there is no chart).",
+            "for the finest whose chart fits (none where there is no chart; --model gflownet: its "
+            "grid).",
             show_default="auto",
             rich_help_panel="Model: hard trees",
         ),
@@ -181,7 +191,7 @@ def fit(
         typer.Option(
             min=1,
             help="Instead of bins: this many evenly spaced cuts over each feature's range.",
-            show_default=False,
+            show_default="99 with --model gflownet",
             rich_help_panel="Model: hard trees",
         ),
     ] = None,
@@ -273,6 +283,22 @@ def fit(
             min=1,
             help="Steps of training.",
             show_default="300 for the grammar, 2000 for the others",
+            rich_help_panel="Inference: gflownet",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Nats from the posterior at which training ends early.",
+            show_default=False,
+            rich_help_panel="Inference: gflownet",
+        ),
+    ] = None,
+    ensemble: Annotated[
+        Ensemble | None,
+        typer.Option(
+            help="How draws are weighed in predictions.",
+            show_default="importance",
             rich_help_panel="Inference: gflownet",
         ),
     ] = None,
@@ -457,6 +483,8 @@ def fit(
                     **chain,
                     "method": method,
                     "steps": steps,
+                    "tolerance": tolerance,
+                    "ensemble": ensemble,
                     "checkpoint": checkpoint,
                 },
                 Model.dcc: {

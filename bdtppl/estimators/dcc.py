@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
-from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.estimators.checkpoints import Checkpoint, require_same_run
 from bdtppl.estimators.soft import (
     CLASSES,
     FITTED,
@@ -65,6 +65,7 @@ _PARAMETERS = f"""
         Folder that keeps the walk, once a minute and when it ends or is interrupted. A fit that
         finds one there goes on from it, by the seed that the walk began with, to the result that it
         would have come to without a break; with more ``iterations`` it makes the further ones.
+        Another number as ``random_state`` than the walk's is refused.
     patience
         Stop before ``iterations`` where the topologies that became active in the last so many steps
         together hold less than a thousandth of the weight; None for no such stop.
@@ -186,7 +187,9 @@ class _DCCTree(SoftTreeEstimator):
         if found is None:
             state = start(dcc, jax.random.key(seed))
         else:
-            seed, state = int(found["seed"]), from_arrays(dcc, found)
+            own, seed, state = seed, int(found["seed"]), from_arrays(dcc, found)
+            run = (seed, own), "iterations", len(state.visited), self.iterations
+            require_same_run(self.checkpoint, self.random_state, *run)
         kept = time.monotonic()
 
         def keep() -> None:
@@ -203,11 +206,6 @@ class _DCCTree(SoftTreeEstimator):
                 report(len(state.visited))
 
         remaining = self.iterations - len(state.visited)
-        if remaining < 0:
-            raise ValueError(
-                f"The walk in the checkpoint {str(self.checkpoint)!r} has {len(state.visited)} "
-                f"iterations; got iterations={self.iterations}."
-            )
         with counting("iterations", shown=self.progress) as report:
             try:
                 explore(dcc, state, remaining, patience=self.patience, tell=tell)

@@ -1,19 +1,24 @@
 """Decision trees drawn by a policy that was trained to: generative flow networks."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves
-from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.estimators.checkpoints import Checkpoint, require_same_run
 from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.estimators.weighted import WeightedTrees
+from bdtppl.inference.evidence.estimates import pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
 from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
+from bdtppl.inference.gflownet.construction import MOST_SPLITS
 from bdtppl.inference.gflownet.ensembles import Ensemble, reweighted
 from bdtppl.inference.gflownet.methods import (
     Method,
@@ -33,7 +38,7 @@ from bdtppl.models.priors import DescriptionLength, TreePrior, weighs_each_cut
 from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
 
-__all__ = ["GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
+__all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 
 MethodName = Literal["grammar", "trajectory", "detailed", "sub-trajectory"]
 
@@ -42,6 +47,8 @@ _CONCENTRATION = 0.1  # of each class: the paper's
 _USES = "start", "train", "draws", "exact", "distance"  # of random numbers
 _MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
 _EXACT_DRAWS = 256
+LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
+_LARGEST_PARETO_K = 0.7
 
 _PARAMETERS = """
 
@@ -77,14 +84,17 @@ _PARAMETERS = """
         Training ends early once the policy is so near to the posterior, in nats; it is looked at
         every 100 steps. Where the exact chart fits 50,000 subproblems that is the gap between the
         upper and the lower bound of log Z, the sum of both Kullback-Leibler divergences; elsewhere
-        the log of the number of draws over the effective size of their weights.
+        the log of the number of draws over the effective size of their weights, or, where it is
+        more, what log Z as learned is off from its estimate by these weights.
     checkpoint
         Folder that keeps the training every 100 steps. A fit that finds one there goes on from it,
-        to the result that it would have come to without a break.
+        to the result that it would have come to without a break; with more ``steps``, from what
+        has been learned, as if rates and exploration had fallen over all of them.
     settings
         All other settings of training: a
         `bdtppl.inference.gflownet.grammar_training.GrammarSettings`, or
-        `bdtppl.inference.gflownet.training.PolicySettings` of the other methods.
+        `bdtppl.inference.gflownet.training.PolicySettings` of the other methods, whose
+        ``num_steps`` and ``balance`` are replaced by ``steps`` and ``method``.
     ensemble
         How draws are weighed in predictions: "importance" by their importance weights, "mean"
         equally, "distinct" each distinct tree by its posterior probability, or "algorithm-1" each
@@ -109,9 +119,12 @@ _PARAMETERS = """
     learned_log_partition_ : float
         The same number as the network has learned it.
     log_evidence_, log_evidence_se_ : float
-        Log marginal likelihood; absent where the prior is not normalised.
+        Log marginal likelihood; absent where the prior is not normalised, and without
+        ``max_depth``.
     effective_size_ : float
         Effective sample size of the importance weights, of chains times draws.
+    pareto_k_ : float
+        Shape of the largest importance weights; above 0.7 standard errors are not to be relied on.
     history_ : dict
         What training reported, by name: float64 [steps] each.
     map_tree_ : bdtppl.models.tree.Tree
@@ -124,6 +137,13 @@ _PARAMETERS = """
         The model, defaults filled in.{fitted}
     n_features_in_ : int
         Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If log Z as learned and as the weights of the draws have it are more than a quarter of a nat
+        apart, as where the policy never draws a part of the posterior, which no weight tells; or if
+        ``pareto_k_`` is above 0.7.
 
     References
     ----------
@@ -219,8 +239,45 @@ class _GFlowNetTree(WeightedTrees):
         self.log_partition_se_ = found.log_partition_se
         self.lower_bound_ = found.lower_bound
         self.effective_size_ = found.effective_size
+        self.pareto_k_ = pareto_k(cast(np.ndarray, found.posterior.log_weights))
         self._restore(reweighted(found.posterior, self.ensemble), {"seed": seed})
+        self._warn()
         return self
+
+    def _warn(self) -> None:
+        """Say where the policy is not the posterior yet.
+
+        Trees that the policy never draws leave no trace in the weights of those it does, nor in
+        their standard error: the learned log Z is a second witness.
+        """
+        doubts = []
+        if abs(self.learned_log_partition_ - self.log_partition_) > LARGEST_GAP:
+            doubts.append(
+                f"log Z is {self.learned_log_partition_:.2f} as learned and "
+                f"{self.log_partition_:.2f} by the weights of the draws"
+            )
+        if self.pareto_k_ > _LARGEST_PARETO_K:
+            doubts.append(
+                f"few draws carry most of the weight (effective size {self.effective_size_:.0f}, "
+                f"Pareto k {self.pareto_k_:.2f}, above {_LARGEST_PARETO_K})"
+            )
+        if doubts:
+            warnings.warn(
+                f"The policy is not the posterior yet: {', and '.join(doubts)}. How far estimates "
+                f"are off cannot be told. Raise steps or draws, or train by tolerance.",
+                ConvergenceWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+
+    def _of_evidence(self, name: str) -> float:
+        check_is_fitted(self)
+        # Only then may the room have been too small for trees that the prior has.
+        if self.constraints_.max_depth is None and self.design_.weights.sum() > MOST_SPLITS + 1:
+            raise AttributeError(
+                f"{name}_ is not known without max_depth: trees have at most {MOST_SPLITS} splits, "
+                f"and what the prior gives to larger ones is missing from log_partition_."
+            )
+        return super()._of_evidence(name)
 
     @property
     def _found(self) -> RankedTrees:
@@ -258,7 +315,8 @@ class _GFlowNetTree(WeightedTrees):
             require_positive_integer(name, getattr(self, name))
         if self.steps is not None:
             require_positive_integer("steps", self.steps)
-        if self.tolerance is not None and not 0 < self.tolerance < np.inf:
+        is_number = isinstance(self.tolerance, float | int | np.number)
+        if self.tolerance is not None and not (is_number and 0 < self.tolerance < np.inf):
             raise ValueError(f"tolerance must be positive, or None; got {self.tolerance!r}.")
 
     def _method(self, target: Target) -> Method:
@@ -289,6 +347,8 @@ class _GFlowNetTree(WeightedTrees):
             folder = Checkpoint(self.checkpoint, rows, settings)
             found = folder.read()
         kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)
+        run = (kept.seed, seed), "steps", method.steps(kept.state), method.num_steps
+        require_same_run(self.checkpoint, self.random_state, *run)
         exact = None
         if self.tolerance is not None and self.constraints_.max_depth is not None:
             exact = _exact_draws(target, _key(kept.seed, "exact"))

@@ -4,14 +4,14 @@ A diagnostic that could not be computed is no good news: it is said that it is m
 """
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
+from bdtppl.estimators.gflownet import LARGEST_GAP
 from bdtppl.estimators.weighted import WeightedTrees
-from bdtppl.inference.evidence.estimates import pareto_k
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 from bdtppl.report.words import counted
@@ -106,14 +106,18 @@ def _of_weights(model: Any) -> Iterator[str]:
             f"The weighted trees are worth only {size:.0f} equally weighted ones: probabilities "
             f"and predictions are rough."
         )
-    is_importance = getattr(model, "ensemble", "") == "importance"  # of draws by one law
-    shape = -np.inf
-    if is_importance:
-        shape = pareto_k(cast(np.ndarray, model.posterior_.log_weights))
+    shape = getattr(model, "pareto_k_", -np.inf)
     if shape > _LARGEST_PARETO_K:
         yield (
             f"Few trees carry most of the weight (Pareto k {shape:.2f}, more than "
             f"{_LARGEST_PARETO_K}): how far the estimates are off cannot be told."
+        )
+    learned = getattr(model, "learned_log_partition_", model.log_partition_)
+    if abs(learned - model.log_partition_) > LARGEST_GAP:
+        yield (
+            f"The log of the sum over trees is {learned:.2f} as learned and "
+            f"{model.log_partition_:.2f} by the weights of the trees drawn. The policy is not the "
+            f"posterior yet, and what it never draws does not show in the weights: train longer."
         )
 
 

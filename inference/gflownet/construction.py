@@ -27,11 +27,11 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = ["NOTHING", "Construction", "Partial", "begin", "offered", "split_leaf"]
+__all__ = ["MOST_SPLITS", "NOTHING", "Construction", "Partial", "begin", "offered", "split_leaf"]
 
 NOTHING = -1  # in paths, beyond a node's depth
 
-_MOST_SPLITS = 15  # of trees without a limit on their depth
+MOST_SPLITS = 15  # of trees without a limit on their depth
 
 
 @pytree_dataclass
@@ -104,12 +104,10 @@ class Construction:
         depth = constraints.max_depth
         most = max(1, int(design.weights.sum()) // constraints.min_leaf - 1)
         if num_splits is None:
-            num_splits = min(most, _MOST_SPLITS if depth is None else (1 << depth) - 1)
+            num_splits = min(most, MOST_SPLITS if depth is None else (1 << depth) - 1)
         if not isinstance(num_splits, int | np.integer) or num_splits < 1:
-            raise ValueError(
-                f"A tree must have room for a split; got num_splits={num_splits!r}, and "
-                f"max_depth={depth!r}."
-            )
+            given = f"max_depth={depth!r}" if depth == 0 else f"num_splits={num_splits!r}"
+            raise ValueError(f"A tree must have room for a split; got {given}.")
         model = pose(design, y, prior, leaf, constraints, is_padded=False)
         first = np.asarray(model.first)
         start, feature = np.unique(first, return_inverse=True)

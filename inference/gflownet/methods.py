@@ -209,11 +209,13 @@ def distance(method: Method, rng_key: jax.Array, state: Any, exact: Tree | None)
 
     With draws from the posterior, the gap between the upper and the lower bound of log Z, which is
     the sum of the two Kullback-Leibler divergences. Without, Renyi's divergence of order 2 of the
-    posterior from the policy, the log of the number of draws over their effective size; where the
-    policy misses a part of the posterior it cannot know.
+    posterior from the policy, the log of the number of draws over their effective size, or, where
+    it is more, what the learned log Z is off from its estimate by weights: of a part of the
+    posterior that is never drawn the weights know nothing.
     """
     key_draw, key_order = jax.random.split(rng_key)
     drawn = method.draw(key_draw, state, 1, _DRAWS)
     if exact is None:
-        return float(np.log(_DRAWS / drawn.effective_size))
+        off = abs(method.log_partition(state) - drawn.log_partition)
+        return max(float(np.log(_DRAWS / drawn.effective_size)), off)
     return method.upper_bound(key_order, state, exact) - drawn.lower_bound

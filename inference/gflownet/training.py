@@ -97,6 +97,9 @@ class PolicySettings:
             raise ValueError(f"batch_rows must be at least 1, or None; got {self.batch_rows!r}.")
         if not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be positive; got {self.temperature!r}.")
+        for name in ("learning_rate", "log_z_learning_rate"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(f"{name} must be positive; got {getattr(self, name)!r}.")
         if not 1 <= self.reward_temperature < np.inf:
             raise ValueError(
                 f"reward_temperature must be at least 1; got {self.reward_temperature!r}."
