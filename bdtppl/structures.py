@@ -54,15 +54,15 @@ class Structures:
     names
         Names of the d features.
     ranked
-        Distinct trees, the most probable first; None for soft trees. Of an exact posterior these
-        are at most 1,000.
+        Distinct trees, the most probable first; None for soft trees. Trees that differ by cuts
+        inside gaps of a node's rows alone are one. Of an exact posterior these are at most 1,000.
     topologies
         Distinct topologies, the most probable first; none for hard trees.
     probability, error
         float64 [structures]; probability of each, and its Monte Carlo error, 0 where it is exact
         and NaN where it is not known. Of trees that a search has found, their weights among these.
     entropy
-        Of the posterior over structures, in nats; NaN where it is not known.
+        Of the posterior, in nats, of hard trees with each cut by itself; NaN where it is not known.
     entropy_is
         "exact"; "estimated" from importance weights; "of the draws", which is too low where draws
         seldom repeat a structure; or "unknown", of trees that a search has found.
@@ -300,8 +300,8 @@ def _listed(exact: ExactPosterior) -> RankedTrees | None:
 
 
 def _drawn_trees(posterior: Posterior, kind: str) -> dict[str, Any]:
-    """Tell the distinct trees among draws apart."""
-    first, tree = posterior.distinct
+    """Tell the distinct structures among draws apart."""
+    first, tree = posterior.structures
     probability = np.bincount(tree.ravel(), posterior.weights.ravel())
     best = np.lexsort((first, -probability))
     shown = best[:_MOST_TREES]

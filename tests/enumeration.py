@@ -49,6 +49,7 @@ __all__ = [
     "feature_probabilities",
     "k_best",
     "log_evidence",
+    "log_masses",
     "log_partition",
     "log_partition_by_recursion",
     "log_prior_normaliser",
@@ -891,12 +892,21 @@ def k_best(
     list of (key, log weight)
         Keys as `candidate_key`; log weights are log prior plus log likelihood, unnormalised.
     """
+    combine = logsumexp if prior.counts_partitions else max
+    weights = _combined(problem, prior, scored, combine)
+    return sorted(weights.items(), key=lambda item: -item[1])[:k]
+
+
+def log_masses(problem: Problem, prior, scored: list[ScoredTree]) -> dict[Hashable, float]:
+    """Sum the weights of the rule-trees of every candidate: of all its cuts."""
+    return _combined(problem, prior, scored, logsumexp)
+
+
+def _combined(problem: Problem, prior, scored: list[ScoredTree], combine) -> dict[Hashable, float]:
     pairs = (
         (candidate_key(problem, prior, s.tree), s.log_prior + s.log_likelihood) for s in scored
     )
-    combine = logsumexp if prior.counts_partitions else max
-    weights = {key: combine(values) for key, values in _grouped(pairs).items()}
-    return sorted(weights.items(), key=lambda item: -item[1])[:k]
+    return {key: combine(values) for key, values in _grouped(pairs).items()}
 
 
 def entropy(prior, scored: list[ScoredTree]) -> float:

@@ -319,6 +319,8 @@ class _MetropolisTree(TreeEstimator):
     def k_best(self, k: int) -> RankedTrees:
         """List the k distinct trees of highest log joint among the draws.
 
+        Trees that differ by cuts inside gaps of a node's rows alone are one, with the share of all.
+
         Parameters
         ----------
         k
@@ -331,13 +333,7 @@ class _MetropolisTree(TreeEstimator):
         """
         check_is_fitted(self)
         require_positive_integer("k", k)
-        ranked = self.posterior_.ranked
-        return RankedTrees(
-            ranked.trees[:k],
-            ranked.statistics[:k],
-            ranked.log_joint[:k],
-            ranked.probability[:k],
-        )
+        return self.posterior_.ranked.by_rows(self.posterior_.matrix)[:k]
 
     @summarised
     def summary(self) -> dict:
@@ -355,7 +351,7 @@ class _MetropolisTree(TreeEstimator):
             "largest_r_hat": max(self._known("r_hat"), default=None),
             "least_ess": min(self._known("ess"), default=None),
             "expected_leaves": float(trees.num_leaves.mean()),
-            "map_probability": float(self.posterior_.ranked.probability[0]),
+            "map_probability": float(self.k_best(1).probability[0]),
             "map_log_joint": self.map_log_joint_,
             "map_leaves": int(self.map_tree_.num_leaves),
             "map_rules": self.rules(),

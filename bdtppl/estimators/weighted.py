@@ -1,5 +1,6 @@
 """What estimators share whose posterior is weighted draws: of particles, or of a policy."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,15 +78,16 @@ class WeightedTrees(TreeEstimator):
         """List the k most probable trees found, fewer where there are fewer.
 
         Their probabilities are joints over the estimated sum of all, or over that of the trees
-        found where it is larger.
+        found where it is larger. Trees that differ by cuts inside gaps of a node's rows alone are
+        one, with the probability of those of them that were found.
         """
         require_positive_integer("k", k)
         found = self._found
         total = self.log_partition_
         if not self.prior_.counts_partitions:  # else each rule of a partition has all its weight
             total = max(total, np.logaddexp.reduce(found.log_joint))
-        probability = np.exp(found.log_joint[:k] - total)
-        return RankedTrees(found.trees[:k], found.statistics[:k], found.log_joint[:k], probability)
+        probability = np.exp(found.log_joint - total)
+        return replace(found, probability=probability).by_rows(self.posterior_.matrix)[:k]
 
     @summarised
     def summary(self) -> dict[str, Any]:

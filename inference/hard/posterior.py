@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.inference.hard.partitions import group, group_by_rows
 from bdtppl.models.data import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.tree import Tree, route
@@ -36,7 +37,8 @@ class RankedTrees:
     log_joint
         float64 [rank]; log weights of the grammar and leaf log marginals, summed.
     probability
-        float64 [rank]; posterior probability.
+        float64 [rank]; posterior probability. Where trees that differ by cuts inside gaps of rows
+        alone are one entry, that of all of them; the log joint is that of one.
     """
 
     trees: Tree
@@ -59,6 +61,17 @@ class RankedTrees:
             np.concatenate([part.probability for part in parts]),
         )
 
+    def by_rows(self, matrix: np.ndarray) -> "RankedTrees":
+        """Keep the first of trees that part rows [n, d] alike, with the probability of all."""
+        first, index = group_by_rows(self.trees, matrix)
+        order = np.argsort(first)
+        return RankedTrees(
+            self.trees[first[order]],
+            self.statistics[first[order]],
+            self.log_joint[first[order]],
+            np.bincount(index, self.probability)[order],
+        )
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{p:.3g}" for p in self.probability[:5])
         more = ", ..." if len(self.probability) > 5 else ""
@@ -66,6 +79,10 @@ class RankedTrees:
 
     def __len__(self) -> int:
         return len(self.probability)
+
+    def __getitem__(self, ranks: slice) -> "RankedTrees":
+        each = self.trees, self.statistics, self.log_joint, self.probability
+        return RankedTrees(*(part[ranks] for part in each))
 
     def __iter__(self) -> Iterator[Tree]:
         return (self.trees[rank] for rank in range(len(self)))
@@ -144,13 +161,27 @@ class Posterior:
 
         Trees that differ in the order of their slots alone are one.
         """
-        trees, order = self.trees.reshape(-1), self.trees.reshape(-1).preorder
-        arrays = trees.feature, np.nan_to_num(trees.threshold), trees.missing_left
-        keys = [np.take_along_axis(array, order, axis=1) for array in arrays]
-        _, first, tree = np.unique(
-            np.concatenate(keys, axis=1), axis=0, return_index=True, return_inverse=True
-        )
+        trees = self.trees.reshape(-1)
+        first, tree = group(trees, trees.threshold)
         return first, tree.reshape(self.trees.batch_shape)
+
+    @cached_property
+    def structures(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `distinct`, where trees are one that differ by cuts inside gaps of rows alone.
+
+        The first draw of each is the first of those that have the highest log joint.
+        """
+        first, tree = self.distinct
+        _, index = group_by_rows(self.trees.reshape(-1)[first], self.matrix)
+        best = np.lexsort((first, -self._log_joints(first)))
+        _, chosen = np.unique(index[best], return_index=True)
+        return first[best[chosen]], index[tree]
+
+    def _log_joints(self, draws: np.ndarray) -> np.ndarray:
+        """Log joints of some draws, NaN where they are not known."""
+        if "log_joint" not in self.sample_stats:
+            return np.full(len(draws), np.nan)
+        return self.sample_stats["log_joint"].ravel()[draws]
 
     @cached_property
     def ranked(self) -> RankedTrees:
@@ -161,9 +192,7 @@ class Posterior:
         """
         trees, (first, tree) = self.trees.reshape(-1), self.distinct
         probability = np.bincount(tree.ravel(), self.weights.ravel())
-        log_joint = np.full(len(first), np.nan)
-        if "log_joint" in self.sample_stats:
-            log_joint = self.sample_stats["log_joint"].ravel()[first]
+        log_joint = self._log_joints(first)
         is_known = not np.isnan(log_joint).any()
         best = np.lexsort((first, -(log_joint if is_known else probability)))
         first = first[best]

@@ -277,8 +277,9 @@ class ExactPosterior:
     def k_best(self, k: int) -> RankedTrees:
         """List the k trees of greatest posterior probability, fewer where there are fewer.
 
-        Under a prior that counts partitions they are over partitions, at full weight; trees that
-        differ only by the cut inside a gap are one entry with the probability of one such tree.
+        Under a prior that counts partitions they are over partitions, at full weight. Trees that
+        differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
+        such tree, and have the probability of all.
 
         Parameters
         ----------
@@ -297,7 +298,12 @@ class ExactPosterior:
             self.grammar, self.chart, prior, scores, self._log_best, k
         )
         trees, statistics = self._trees_of([derivations]), self._slot_statistics(derivations)
-        return RankedTrees(trees, statistics, log_joint, np.exp(log_joint - self.log_partition))
+        probability = np.exp(log_joint - self.log_partition)
+        if not prior.counts_partitions:
+            production = derivations.production
+            cuts = np.where(production >= 0, self.grammar.num_cuts[production], 1)
+            probability *= cuts.prod(axis=1, dtype=np.float64)
+        return RankedTrees(trees, statistics, log_joint, probability)
 
     def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
         """Draw trees i.i.d. from the posterior, a batch [num_draws]."""

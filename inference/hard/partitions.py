@@ -1,0 +1,96 @@
+"""Which trees part the training rows alike: all but the cuts inside gaps between rows.
+
+A cut moves within the gap between two values of a node's rows without changing what the training
+rows say of it. On a grid such trees may be many, each with a small part of what they have together.
+"""
+
+import numpy as np
+
+from bdtppl.models.tree import Tree
+
+__all__ = ["group", "group_by_rows"]
+
+_ENTRIES = 1 << 22  # pairs of a tree and a row that are looked at together
+
+
+def group(trees: Tree, threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Group trees that differ in the order of their slots alone.
+
+    Parameters
+    ----------
+    trees
+        Batch [t].
+    threshold
+        float64 [t, k]; what stands for the thresholds; NaN where there is none.
+
+    Returns
+    -------
+    first
+        int [g]; the first tree of each group.
+    index
+        int [t]; the group of each tree.
+    """
+    arrays = trees.feature, np.nan_to_num(threshold), trees.missing_left
+    keys = [np.take_along_axis(array, trees.preorder, axis=1) for array in arrays]
+    _, first, index = np.unique(
+        np.concatenate(keys, axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    return first, index.reshape(-1)
+
+
+def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Group trees that part rows alike, in every node and by the same features.
+
+    Parameters
+    ----------
+    trees
+        Batch [t].
+    matrix
+        The rows, float64 [n, d]; NaN is missing.
+
+    Returns
+    -------
+    first, index
+        As `group` has them.
+
+    Examples
+    --------
+    >>> trees = Tree.concatenate(
+    ...     [
+    ...         Tree.from_nested({"feature": 0, "threshold": t, "left": {}, "right": {}}).reshape(1)
+    ...         for t in (0.1, 0.9, 1.5)
+    ...     ]
+    ... )
+    >>> group_by_rows(trees, np.array([[0.0], [1.0], [2.0]]))[1]
+    array([0, 0, 1])
+    """
+    matrix = np.asarray(matrix, np.float64)
+    greatest = trees.threshold.copy()  # of a tree that no other resembles it will do
+    _, kind = group(trees, np.zeros_like(greatest))
+    (shared,) = np.nonzero(np.bincount(kind)[kind] > 1)
+    chunk = max(1, _ENTRIES // max(1, len(matrix)))
+    for start in range(0, len(shared), chunk):
+        part = shared[start : start + chunk]
+        greatest[part] = _greatest_on_the_left(trees[part], matrix)
+    return group(trees, greatest)
+
+
+def _greatest_on_the_left(trees: Tree, matrix: np.ndarray) -> np.ndarray:
+    """Find the greatest value of the node's rows that goes left at each split, float64 [t, k]."""
+    num_trees, capacity = trees.feature.shape
+    greatest = np.full((num_trees, capacity), -np.inf)
+    tree, row = np.divmod(np.arange(num_trees * len(matrix)), max(1, len(matrix)))
+    slot = np.zeros_like(tree)
+    while len(tree):
+        feature = trees.feature[tree, slot]
+        goes_on = feature >= 0
+        tree, row, slot, feature = (a[goes_on] for a in (tree, row, slot, feature))
+        value = matrix[row, feature]
+        is_missing = np.isnan(value)
+        is_left = np.where(
+            is_missing, trees.missing_left[tree, slot], value < trees.threshold[tree, slot]
+        )
+        known = is_left & ~is_missing
+        np.maximum.at(greatest, (tree[known], slot[known]), value[known])
+        slot = np.where(is_left, trees.left[tree, slot], trees.right[tree, slot])
+    return np.where(trees.feature >= 0, greatest, np.nan)
