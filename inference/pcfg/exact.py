@@ -300,9 +300,8 @@ class ExactPosterior:
         trees, statistics = self._trees_of([derivations]), self._slot_statistics(derivations)
         probability = np.exp(log_joint - self.log_partition)
         if not prior.counts_partitions:
-            production = derivations.production
-            cuts = np.where(production >= 0, self.grammar.num_cuts[production], 1)
-            probability *= cuts.prod(axis=1, dtype=np.float64)
+            num_cuts = np.append(self.grammar.num_cuts, 1)  # the last for slots without a split
+            probability *= num_cuts[derivations.production].prod(axis=1, dtype=np.float64)
         return RankedTrees(trees, statistics, log_joint, probability)
 
     def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
