@@ -65,12 +65,8 @@ class RankedTrees:
         """Keep the first of trees that part rows [n, d] alike, with the probability of all."""
         first, index = group_by_rows(self.trees, matrix)
         order = np.argsort(first)
-        return RankedTrees(
-            self.trees[first[order]],
-            self.statistics[first[order]],
-            self.log_joint[first[order]],
-            np.bincount(index, self.probability)[order],
-        )
+        of_all = np.bincount(index, self.probability)[order]
+        return replace(self[first[order]], probability=of_all)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{p:.3g}" for p in self.probability[:5])
@@ -80,9 +76,13 @@ class RankedTrees:
     def __len__(self) -> int:
         return len(self.probability)
 
-    def __getitem__(self, ranks: slice) -> "RankedTrees":
-        each = self.trees, self.statistics, self.log_joint, self.probability
-        return RankedTrees(*(part[ranks] for part in each))
+    def __getitem__(self, ranks: slice | np.ndarray) -> "RankedTrees":
+        return RankedTrees(
+            self.trees[ranks],
+            self.statistics[ranks],
+            self.log_joint[ranks],
+            self.probability[ranks],
+        )
 
     def __iter__(self) -> Iterator[Tree]:
         return (self.trees[rank] for rank in range(len(self)))
