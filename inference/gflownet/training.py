@@ -66,8 +66,8 @@ class PolicySettings:
         over the first half of the steps, geometrically.
     batch_rows
         Random rows that the likelihood of a step is taken from, to the power that makes up for the
-        rest (DT-GFN, appendix D.3); None for all. Marginal likelihoods are no products over rows,
-        so what is learned is not the posterior.
+        rest (DT-GFN, appendix D.3); None, or more than there are, for all. Marginal likelihoods are
+        no products over rows, so what is learned is not the posterior.
     """
 
     num_steps: int = 2000
