@@ -204,8 +204,10 @@ def test_there_is_no_evidence_where_trees_have_no_room():
     free = GFlowNetTreeClassifier(**(options | {"max_depth": None})).fit(X, LABELS)
     with pytest.raises(AttributeError, match="log_evidence_ is not known without max_depth"):
         _ = free.log_evidence_
-    few = GFlowNetTreeClassifier(**(options | {"max_depth": None})).fit(X[:16], LABELS[:16])
-    assert np.isfinite(few.log_evidence_)
+    assert np.isnan(free.posterior_.log_evidence)
+    for change, rows in (({}, slice(16)), ({"min_leaf": 2}, slice(None))):
+        few = GFlowNetTreeClassifier(**(options | {"max_depth": None} | change))
+        assert np.isfinite(few.fit(X[rows], LABELS[rows]).log_evidence_)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier, MetropolisTreeCl
 from bdtppl.inference.hard import partitions
 from bdtppl.inference.hard.partitions import group_by_rows
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DescriptionLength
+from bdtppl.models.priors import DescriptionLength, LeafPenalty
 from bdtppl.models.tree import Tree
 
 RNG = np.random.default_rng(5)
@@ -73,6 +73,26 @@ def test_trees_that_part_rows_alike_are_one(monkeypatch):
 def test_another_grouping_is_noticed(twin):
     with pytest.raises(AssertionError):
         check(twin)
+
+
+def test_rules_of_a_partition_are_not_counted_twice():
+    """Each has all of the partition's weight, under a prior that counts partitions."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(40, 2))
+    y = np.where((x[:, 0] > 0) ^ (rng.random(40) < 0.1), "yes", "no")
+    model = {
+        "prior": LeafPenalty(1.0, rules="cuts"),
+        "leaf": DirichletCategorical.symmetric(2, 0.5),
+        "grid": 30,
+        "max_depth": 2,
+        "random_state": 0,
+    }
+    best = ExactTreeClassifier(**model).fit(x, y).k_best(1)
+    found = GFlowNetTreeClassifier(**model, steps=5).fit(x, y)  # exact, for trees so small
+    assert found.k_best(1).probability[0] == pytest.approx(best.probability[0])
+    _, tree = found.posterior_.distinct
+    first, _ = found.posterior_.structures
+    assert tree.max() + 1 > len(first)  # there is something to count twice
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
 from bdtppl.comparison.scoring import Scored, Unknown, rows_of
+from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
 
 __all__ = [
     "Cell",
@@ -29,7 +30,6 @@ __all__ = [
     "summed",
 ]
 
-_GREATEST_PARETO_K = 0.7
 _STEPS = 2000  # of the weights' iteration
 
 
@@ -76,9 +76,9 @@ def leave_one_out(scored: Scored) -> Cell:
         found = scored.leave_one_out()
     except Unknown as unknown:
         return Cell(reason=str(unknown))
-    bad = int((found.pareto_k > _GREATEST_PARETO_K).sum())
+    bad = int((found.pareto_k > LARGEST_PARETO_K).sum())
     warning = (
-        f"PSIS-LOO may be off, Pareto k exceeds {_GREATEST_PARETO_K} in {bad} of "
+        f"PSIS-LOO may be off, Pareto k exceeds {LARGEST_PARETO_K} in {bad} of "
         f"{len(found.pareto_k)} rows"
     )
     return summed(found.log_density, pareto_k=found.pareto_k, warning=warning * bool(bad))

@@ -12,7 +12,7 @@ import numpy as np
 
 from bdtppl.files import require_writable
 
-__all__ = ["Checkpoint", "require_same_run"]
+__all__ = ["Checkpoint"]
 
 _FILE = "checkpoint.npz"
 
@@ -95,35 +95,31 @@ class Checkpoint:
             os.fsync(file.fileno())
         os.replace(unfinished, self.folder / _FILE)
 
+    def require_seed(self, random_state: Any, own: int, kept: int) -> None:
+        """Refuse to go on with a run of another seed.
 
-def require_same_run(
-    path: Any, random_state: Any, seeds: tuple[int, int], length: str, done: int, asked: int
-) -> None:
-    """Refuse to go on where a checkpoint is of another seed, or further than is asked for.
+        Parameters
+        ----------
+        random_state
+            What the user gave; only a number names one run.
+        own, kept
+            The seed that it gives, and that of the run that is kept.
 
-    Parameters
-    ----------
-    path
-        The checkpoint's folder.
-    random_state
-        What the user gave; only a number names one run.
-    seeds
-        Seed of the run that is kept, and the one that ``random_state`` gives.
-    length
-        Name of the parameter that says how long a run is.
-    done, asked
-        How long the run that is kept is, and is to be.
+        Raises
+        ------
+        ValueError
+            If a number was given, and the seeds differ.
+        """
+        if isinstance(random_state, int | np.integer) and own != kept:
+            raise ValueError(
+                f"The checkpoint {str(self.folder)!r} is of a run with another random_state than "
+                f"{random_state}: name another folder, or remove it; random_state=None goes on "
+                f"with any run."
+            )
 
-    Raises
-    ------
-    ValueError
-        Says which.
-    """
-    if isinstance(random_state, int | np.integer) and seeds[0] != seeds[1]:
-        raise ValueError(
-            f"The checkpoint {str(path)!r} is of a run with another random_state than "
-            f"{random_state}: name another folder, or remove it; random_state=None goes on with "
-            f"any run."
-        )
-    if done > asked:
-        raise ValueError(f"The checkpoint {str(path)!r} has {done} {length}; got {length}={asked}.")
+    def require_length(self, name: str, done: int, asked: int) -> None:
+        """Raise ValueError where the run that is kept is longer than a parameter asks for."""
+        if done > asked:
+            raise ValueError(
+                f"The checkpoint {str(self.folder)!r} has {done} {name}; got {name}={asked}."
+            )

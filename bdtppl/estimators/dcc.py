@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
-from bdtppl.estimators.checkpoints import Checkpoint, require_same_run
+from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.soft import (
     CLASSES,
     FITTED,
@@ -184,12 +184,12 @@ class _DCCTree(SoftTreeEstimator):
             problem = settings.pop("x"), settings.pop("y")
             folder = Checkpoint(self.checkpoint, problem, settings | {"nuts": vars(dcc.nuts)})
             found = folder.read()
-        if found is None:
+        if folder is None or found is None:
             state = start(dcc, jax.random.key(seed))
         else:
             own, seed, state = seed, int(found["seed"]), from_arrays(dcc, found)
-            run = (seed, own), "iterations", len(state.visited), self.iterations
-            require_same_run(self.checkpoint, self.random_state, *run)
+            folder.require_seed(self.random_state, own, seed)
+            folder.require_length("iterations", len(state.visited), self.iterations)
         kept = time.monotonic()
 
         def keep() -> None:

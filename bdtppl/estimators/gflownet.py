@@ -12,10 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves
-from bdtppl.estimators.checkpoints import Checkpoint, require_same_run
+from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.tables import require_positive_integer
 from bdtppl.estimators.weighted import WeightedTrees
-from bdtppl.inference.evidence.estimates import pareto_k
+from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
 from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.gflownet.construction import MOST_SPLITS
@@ -48,7 +48,6 @@ _USES = "start", "train", "draws", "exact", "distance"  # of random numbers
 _MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
 _EXACT_DRAWS = 256
 LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
-_LARGEST_PARETO_K = 0.7
 
 _PARAMETERS = """
 
@@ -240,7 +239,13 @@ class _GFlowNetTree(WeightedTrees):
         self.lower_bound_ = found.lower_bound
         self.effective_size_ = found.effective_size
         self.pareto_k_ = pareto_k(cast(np.ndarray, found.posterior.log_weights))
-        self._restore(reweighted(found.posterior, self.ensemble), {"seed": seed})
+        posterior = reweighted(found.posterior, self.ensemble)
+        most_splits = int(design.weights.sum()) // constraints.min_leaf - 1
+        if (
+            constraints.max_depth is None and most_splits > MOST_SPLITS
+        ):  # the prior has larger trees
+            posterior = replace(posterior, log_evidence=np.nan, log_evidence_se=np.nan)
+        self._restore(posterior, {"seed": seed})
         self._warn()
         return self
 
@@ -256,10 +261,10 @@ class _GFlowNetTree(WeightedTrees):
                 f"log Z is {self.learned_log_partition_:.2f} as learned and "
                 f"{self.log_partition_:.2f} by the weights of the draws"
             )
-        if self.pareto_k_ > _LARGEST_PARETO_K:
+        if self.pareto_k_ > LARGEST_PARETO_K:
             doubts.append(
                 f"few draws carry most of the weight (effective size {self.effective_size_:.0f}, "
-                f"Pareto k {self.pareto_k_:.2f}, above {_LARGEST_PARETO_K})"
+                f"Pareto k {self.pareto_k_:.2f}, above {LARGEST_PARETO_K})"
             )
         if doubts:
             warnings.warn(
@@ -271,8 +276,7 @@ class _GFlowNetTree(WeightedTrees):
 
     def _of_evidence(self, name: str) -> float:
         check_is_fitted(self)
-        # Only then may the room have been too small for trees that the prior has.
-        if self.constraints_.max_depth is None and self.design_.weights.sum() > MOST_SPLITS + 1:
+        if np.isnan(self.posterior_.log_evidence) and self.prior_.is_normalised:
             raise AttributeError(
                 f"{name}_ is not known without max_depth: trees have at most {MOST_SPLITS} splits, "
                 f"and what the prior gives to larger ones is missing from log_partition_."
@@ -347,8 +351,9 @@ class _GFlowNetTree(WeightedTrees):
             folder = Checkpoint(self.checkpoint, rows, settings)
             found = folder.read()
         kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)
-        run = (kept.seed, seed), "steps", method.steps(kept.state), method.num_steps
-        require_same_run(self.checkpoint, self.random_state, *run)
+        if folder is not None:
+            folder.require_seed(self.random_state, seed, kept.seed)
+            folder.require_length("steps", method.steps(kept.state), method.num_steps)
         exact = None
         if self.tolerance is not None and self.constraints_.max_depth is not None:
             exact = _exact_draws(target, _key(kept.seed, "exact"))

@@ -82,12 +82,13 @@ class WeightedTrees(TreeEstimator):
         one, with the probability of those of them that were found.
         """
         require_positive_integer("k", k)
-        found = self._found
-        total = self.log_partition_
-        if not self.prior_.counts_partitions:  # else each rule of a partition has all its weight
-            total = max(total, np.logaddexp.reduce(found.log_joint))
-        probability = np.exp(found.log_joint - total)
-        return replace(found, probability=probability).by_rows(self.posterior_.matrix)[:k]
+        found, total = self._found, self.log_partition_
+        if self.prior_.counts_partitions:  # each rule of a partition has all its weight
+            found = found.by_rows(self.posterior_.matrix)[:k]
+            return replace(found, probability=np.exp(found.log_joint - total))
+        total = max(total, np.logaddexp.reduce(found.log_joint))
+        found = replace(found, probability=np.exp(found.log_joint - total))
+        return found.by_rows(self.posterior_.matrix)[:k]
 
     @summarised
     def summary(self) -> dict[str, Any]:

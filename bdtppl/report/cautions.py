@@ -12,6 +12,7 @@ from scipy import stats
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.gflownet import LARGEST_GAP
 from bdtppl.estimators.weighted import WeightedTrees
+from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 from bdtppl.report.words import counted
@@ -21,7 +22,6 @@ __all__ = ["cautions"]
 
 _LARGEST_R_HAT = 1.05
 _FEWEST_DRAWS = 100  # effective ones, of chains or of weights
-_LARGEST_PARETO_K = 0.7  # Vehtari et al. 2024
 _LARGEST_ERROR = 0.5  # nats, of the log evidence
 _PROBABLE = 0.01  # topologies of less are nothing to worry about
 _FEWEST_BINS = 5
@@ -107,10 +107,10 @@ def _of_weights(model: Any) -> Iterator[str]:
             f"and predictions are rough."
         )
     shape = getattr(model, "pareto_k_", -np.inf)
-    if shape > _LARGEST_PARETO_K:
+    if shape > LARGEST_PARETO_K:
         yield (
             f"Few trees carry most of the weight (Pareto k {shape:.2f}, more than "
-            f"{_LARGEST_PARETO_K}): how far the estimates are off cannot be told."
+            f"{LARGEST_PARETO_K}): how far the estimates are off cannot be told."
         )
     learned = getattr(model, "learned_log_partition_", model.log_partition_)
     if abs(learned - model.log_partition_) > LARGEST_GAP:
@@ -148,10 +148,10 @@ def _of_topologies(model: Any) -> Iterator[str]:
         if found is None or share < _PROBABLE:
             continue
         name = f"In the topology {shape.code}, of probability {share:.2f},"
-        if found["pareto_k"] is not None and found["pareto_k"] > _LARGEST_PARETO_K:
+        if found["pareto_k"] is not None and found["pareto_k"] > LARGEST_PARETO_K:
             yield (
                 f"{name} few samples carry most of the weight (Pareto k {found['pareto_k']:.2f}, "
-                f"more than {_LARGEST_PARETO_K}): its evidence is not to be relied on."
+                f"more than {LARGEST_PARETO_K}): its evidence is not to be relied on."
             )
         # Of a topology that was summed over or weighed without chains nothing is missing.
         is_unjudged |= found["r_hat"] is None and found["divergences"] is not None

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 __all__ = [
+    "LARGEST_PARETO_K",
     "Evidence",
     "EvidenceMethod",
     "Moments",
@@ -29,7 +30,7 @@ __all__ = [
 
 EvidenceMethod = Literal["auto", "lais", "smc"]
 
-_GREATEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4
+LARGEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4
 _LEAST_EFFECTIVE_SIZE = 100.0
 _GREATEST_ERROR = 0.25  # in nats; where a few runs or weights decide, the error is near 1
 
@@ -64,7 +65,7 @@ class Evidence(NamedTuple):
         return bool(
             np.isfinite(self.log_evidence)
             and self.standard_error <= _GREATEST_ERROR
-            and self.pareto_k <= _GREATEST_PARETO_K
+            and self.pareto_k <= LARGEST_PARETO_K
             and self.effective_size >= _LEAST_EFFECTIVE_SIZE
         )
 
@@ -81,7 +82,7 @@ class Evidence(NamedTuple):
             warnings.warn(
                 f"log evidence {self.log_evidence:.2f} ({self.method}) is not to be relied on: "
                 f"{self.describe_weights()}; wanted are an error of at most {_GREATEST_ERROR}, "
-                f"k of at most {_GREATEST_PARETO_K}, and a size of at least "
+                f"k of at most {LARGEST_PARETO_K}, and a size of at least "
                 f"{_LEAST_EFFECTIVE_SIZE:.0f}.",
                 stacklevel=1 + stacklevel,
             )
