@@ -288,6 +288,8 @@ def _columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
         if type(table).__module__.split(".")[0] == "polars":
             return names, [_from_polars(table[name]) for name in table.columns]
         return names, [_from_pandas(table.iloc[:, j]) for j in range(len(names))]
+    if isinstance(table, str):
+        raise ValueError(f"X must be a table, not {table!r}.")
     array = np.asarray(table)
     if array.ndim != 2:
         raise ValueError(f"X must be a table with two axes (rows, features); it has {array.ndim}.")

@@ -686,6 +686,7 @@ def test_an_estimator_that_is_not_fitted_is_refused():
         ({"feature": 0, "at": [1.0]}, "a row of 3 values; got 1"),
         ({"at": {"x1": 0.5}}, "name the feature too"),
         ({"y": [1.0]}, "give X too"),
+        ({"X": "x1"}, "X must be a table, not 'x1'"),
         ({"X": [[0.0, 0.0, 0.0]], "y": [1.0, 2.0]}, "y has 2 values for 1 rows of X"),
     ],
 )

@@ -96,6 +96,9 @@ _PARAMETERS = f"""
     -----
     `fit` warns where the evidence of a topology that matters is not to be relied on.
 
+    ``h_final`` is a hyperparameter. Where nothing else says how sharp splits are, take that with
+    the largest ``log_evidence_``{{comparable}}.
+
     References
     ----------
     Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling.
@@ -445,6 +448,10 @@ DCCTreeClassifier.__doc__ = f"{DCCTreeClassifier.__doc__}{_PARAMETERS}".format(
         Labels, sorted.""",
     name="DCCTreeClassifier",
     targets="(X[:, 0] > 0.5).astype(int)",
+    comparable=(
+        ', with\n    ``likelihood="mixture"``: equation 8 is no probability of the labels, and '
+        "prefers sharp splits"
+    ),
 )
 DCCTreeRegressor.__doc__ = f"{DCCTreeRegressor.__doc__}{_PARAMETERS}".format(
     model="SoftRegression",
@@ -453,4 +460,5 @@ DCCTreeRegressor.__doc__ = f"{DCCTreeRegressor.__doc__}{_PARAMETERS}".format(
     fitted="",
     name="DCCTreeRegressor",
     targets="np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
+    comparable="",
 )
