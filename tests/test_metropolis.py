@@ -13,7 +13,7 @@ import pytest
 from chains import Chains
 
 from bdtppl.inference.hard import model as hard_model
-from bdtppl.inference.hard import node_scores
+from bdtppl.inference.hard import node_scores, written_trees
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.alternate import Alternate
@@ -101,6 +101,23 @@ def test_weights_of_all_rules_are_those_of_each(model, family):
     if model.startswith("depth decay"):
         total = np.logaddexp(weights.log_stop, np.logaddexp.reduce(weights.log_rules, axis=1))
         np.testing.assert_allclose(total, 0.0, atol=1e-12)
+
+
+def test_tables_and_trees_made_in_pieces_are_those_made_at_once(monkeypatch):
+    case = ep.random_case("depth decay, gaps", "values", 3)
+    trees = case.exact.sample_trees(ep.key(0), 20)
+
+    def made():
+        with jax.enable_x64(True):
+            tabled = posed(case)
+            shape = as_shape(tabled, case.design, trees, 31)
+            written, statistics = write_out(tabled, case.design, shape)
+            return tabled, vars(written), statistics
+
+    whole = made()
+    monkeypatch.setattr(hard_model, "_COMPARED", 1)
+    monkeypatch.setattr(written_trees, "_ENTRIES", 1)
+    jax.tree.map(np.testing.assert_array_equal, made(), whole)
 
 
 @functools.partial(jax.jit, static_argnames=("proposing",))

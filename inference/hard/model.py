@@ -6,6 +6,7 @@ are followed by one more, what it remembers of its path. What prior and leaf fam
 is in `bdtppl.inference.hard.node_scores`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _UNROLLED = 32  # words of a set that are counted in one fused operation
+_COMPARED = 1 << 24  # rows times rules that are compared at once when tables are made, at most
 
 
 class Model(NamedTuple):
@@ -185,14 +187,24 @@ def pose(
     ends = np.cumsum(sizes)
     low = design.offset[feature] + np.maximum(code, 0)
     at_low = np.minimum(low, len(design.low_edge) - 1)
-    values, is_value = codes[:, feature], codes[:, feature] >= 0
-    left_words = _words((values <= code) & (is_value | missing_left), num_words)
     num_sides = 1 + design.has_missing
-    rows_at = _by_word(is_value & (values == code), num_words)
+
+    def words(is_in: Callable[..., np.ndarray]) -> np.ndarray:
+        """Pack what holds of codes [n, r] for rules [r], uint64 [R, W], some rules at a time."""
+        step = max(1, _COMPARED // len(row))
+        some = [slice(start, start + step) for start in range(0, len(code), step)]
+        return np.concatenate(
+            [_words(is_in(codes[:, feature[r]], code[r], missing_left[r]), num_words) for r in some]
+        )
+
+    left_words = words(
+        lambda values, code, missing_left: (values <= code) & ((values >= 0) | missing_left)
+    )
+    rows_at = _by_word(words(lambda values, code, _: (values == code) & (values >= 0)))
     rows_below = rows_above = None
     if design.has_missing.any():
-        rows_below = _by_word(is_value & (values <= code), num_words)
-        rows_above = _by_word(values > code, num_words)
+        rows_below = _by_word(words(lambda values, code, _: (values <= code) & (values >= 0)))
+        rows_above = _by_word(words(lambda values, code, _: values > code))
     statistics = row_statistics(leaf, y[row], np.ones(len(row)))
     statistics = np.pad(statistics, ((0, num_rows - len(row)), (0, 0)))
     table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(num_rows)
@@ -204,7 +216,7 @@ def pose(
         every_row = np.append(every_row, path.start)
     with jax.enable_x64(True):
         return Model(
-            left_rows=jnp.asarray(np.ascontiguousarray(left_words.T)),
+            left_rows=_by_word(left_words),
             left_words=jnp.asarray(left_words),
             rows_at=rows_at,
             rows_below=rows_below,
@@ -227,7 +239,7 @@ def pose(
             num_items=jnp.asarray((design.num_codes - 1) * num_sides),
             by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
             statistics=jnp.asarray(statistics),
-            classes=None if table is None else _by_word(statistics > 0, num_words),
+            classes=None if table is None else _by_word(_words(statistics > 0, num_words)),
             table=jax.tree.map(jnp.asarray, table),
             min_leaf=jnp.float64(constraints.min_leaf),
             max_depth=jnp.float64(max_depth),
@@ -244,10 +256,10 @@ def _words(is_in: np.ndarray, num_words: int) -> np.ndarray:
     return np.pad(packed, ((0, 0), (0, num_words - packed.shape[1])))
 
 
-def _by_word(is_in: np.ndarray, num_words: int) -> jax.Array:
-    """Pack sets of rows [n, R] word by word, uint64 [W, R]."""
+def _by_word(words: np.ndarray) -> jax.Array:
+    """Turn sets around, from uint64 [R, W] to [W, R]."""
     with jax.enable_x64(True):
-        return jnp.asarray(np.ascontiguousarray(_words(is_in, num_words).T))
+        return jnp.asarray(np.ascontiguousarray(words.T))
 
 
 def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:

@@ -17,7 +17,8 @@ from bdtppl.models.tree import Tree
 
 __all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
 
-_NODES = 1 << 13  # nodes that are settled at once
+_NODES = 1 << 13  # nodes that are settled at once, at most
+_ENTRIES = 1 << 25  # nodes times rows or rules
 
 
 class WrittenOut(NamedTuple):
@@ -89,7 +90,8 @@ def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
         Structures, arrays [m, ...].
     """
     num_trees = len(shape.size)
-    piece = max(1, _NODES // shape.capacity)
+    width = max(len(model.statistics), model.left_rows.shape[1])
+    piece = max(1, min(_NODES, _ENTRIES // width) // shape.capacity)
     parts = []
     for start in range(0, num_trees, piece):
         some = jax.tree.map(lambda a, start=start: np.asarray(a[start : start + piece]), shape)
