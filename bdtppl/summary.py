@@ -215,6 +215,8 @@ def _topologies(found: Sequence[Mapping[str, Any]]) -> Table:
         evidence = ""
         if each["log_evidence"] is not None:
             evidence = f"log Z {each['log_evidence']:.2f} +- {each['log_evidence_se']:.2f}"
+            if "method" in each:
+                evidence += f" ({each['method']})"
         if each.get("r_hat") is not None:
             evidence += f", R-hat {each['r_hat']:.2f}"
         share = each["probability"]

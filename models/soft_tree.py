@@ -150,6 +150,11 @@ def _pull_back_products(kept: tuple, cotangent: jax.Array) -> tuple[None, jax.Ar
 _products.defvjp(_keep_products, _pull_back_products)
 
 
+def _is_positive(value: Any) -> Any:
+    """Whether a number is positive and finite."""
+    return (value > 0) & (value < np.inf)
+
+
 def _is_row(values: Any) -> bool:
     """Whether these are numbers in a row; inside a trace, tuples cannot become arrays."""
     return isinstance(values, tuple | list) or np.ndim(values) == 1
@@ -174,11 +179,11 @@ class _Splits:
 
     def _check_splits(self) -> None:
         message = "input_concentration must be positive; got {}."
-        require(lambda a: a > 0, message, self.input_concentration)
+        require(_is_positive, message, self.input_concentration)
         if not _is_row(self.threshold_shapes) or len(self.threshold_shapes) != 2:
             raise ValueError(f"threshold_shapes must be two numbers; got {self.threshold_shapes}.")
         for shape in self.threshold_shapes:
-            require(lambda a: a > 0, "threshold_shapes must be positive; got {}.", shape)
+            require(_is_positive, "threshold_shapes must be positive; got {}.", shape)
 
     def _draw_splits(self, rng, num_draws, num_splits, num_inputs, hard_inputs) -> dict:
         """Draw the splits' sites from the prior."""
@@ -241,14 +246,15 @@ class SoftRegression(_Splits):
 
     def __post_init__(self):
         self._check_splits()
-        require(lambda s: s > 0, "mean_scale must be positive; got {}.", self.mean_scale)
-        require(lambda s: s > 0, "noise_shape must be positive; got {}.", self.noise_shape)
-        require(lambda s: s > 0, "noise_scale must be positive; got {}.", self.noise_scale)
+        require(np.isfinite, "mean_loc must be finite; got {}.", self.mean_loc)
+        require(_is_positive, "mean_scale must be positive; got {}.", self.mean_scale)
+        require(_is_positive, "noise_shape must be positive; got {}.", self.noise_shape)
+        require(_is_positive, "noise_scale must be positive; got {}.", self.noise_scale)
         if self.noise_on not in ("variance", "sd"):
             raise ValueError(f"noise_on must be 'variance' or 'sd'; got {self.noise_on!r}.")
         if self.degrees_of_freedom is not None:
-            message = "degrees_of_freedom must be positive; got {}."
-            require(lambda v: v > 0, message, self.degrees_of_freedom)
+            message = "degrees_of_freedom must be positive and finite, or None; got {}."
+            require(_is_positive, message, self.degrees_of_freedom)
 
     @classmethod
     def scaled_to(cls, y: np.ndarray, **options: Any) -> "SoftRegression":
@@ -376,7 +382,7 @@ class SoftClassification(_Splits):
                 f"{self.concentration!r}."
             )
         for each in self.concentration:
-            require(lambda a: a > 0, "concentration must be positive; got {}.", each)
+            require(_is_positive, "concentration must be positive; got {}.", each)
         if self.likelihood not in get_args(LikelihoodName):
             raise ValueError(
                 f"likelihood must be 'compound' or 'mixture'; got {self.likelihood!r}."

@@ -212,11 +212,11 @@ def neighbours(
     total = sum(moves.get(name, 0) for name, found in ways.items() if found)
     if not total > 0:
         raise ValueError(f"No move of {dict(moves)!r} can be made from {topology.code!r}.")
-    found: dict[Topology, float] = {}
-    for name, shapes in ways.items():
-        for shape in shapes:  # two splits of two leaves may leave the same shape
-            share = moves.get(name, 0) / total / len(shapes)
-            found[shape] = found.get(shape, 0) + share
+    found = {  # no shape comes about in two ways
+        shape: moves.get(name, 0) / total / len(shapes)
+        for name, shapes in ways.items()
+        for shape in shapes
+    }
     return {shape: share for shape, share in found.items() if share > 0}
 
 

@@ -93,6 +93,12 @@ def test_topologies_have_their_exact_probabilities(state):
 
 
 @pytest.mark.slow
+def test_visits_weighed_together_find_the_same():
+    settings = replace(SETTINGS, pool_visits=True)
+    check_problem(settings, explore(settings, start(settings, jax.random.key(0)), 6))
+
+
+@pytest.mark.slow
 def test_topologies_of_two_splits_too():
     state = explore(LARGER, start(LARGER, jax.random.key(0)), 8)
     check_problem(LARGER, state)
@@ -338,6 +344,16 @@ def test_what_became_active_of_late_is_late():
         for patience in (1, 2, 3):
             is_exhausted = _is_exhausted(SETTINGS, replace(state, explored=late), patience, 1e-3)
             assert is_exhausted == (patience < ago)
+
+
+def test_the_walk_goes_on_while_an_active_topology_was_not_looked_at():
+    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 4)
+    assert _is_exhausted(SETTINGS, state, 3, 1e-3)
+    for topology, each in state.explored.items():
+        waiting = {**state.explored, topology: replace(each, visits=0)}
+        is_exhausted = _is_exhausted(SETTINGS, replace(state, explored=waiting), 3, 1e-3)
+        assert is_exhausted == each.is_left
+    assert not all(each.is_left for each in state.explored.values())
 
 
 def test_where_no_topology_was_proposed_often_enough():

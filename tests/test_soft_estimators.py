@@ -140,6 +140,8 @@ def test_summary_says_how_evidence_was_got(regressor):
     found = regressor.summary()
     assert found["iterations"] == 2
     assert all(each["method"] in ("lais", "smc") for each in found["topologies"])
+    assert "weights are even enough" in found["topologies"][0]["reason"]
+    assert 0.3 < found["topologies"][0]["e_bfmi"] < 2
     assert json.loads(json.dumps(found)) == found
 
 
@@ -300,6 +302,8 @@ def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
         ({}, np.where(np.arange(80).reshape(40, 2) == 7, np.nan, X), Y, "Column 'x1', row 3"),
         ({"h_final": 0.0}, X, Y, "h_final must be a positive number"),
         ({"h_init": -1.0}, X, Y, "h_init must be a positive number"),
+        ({"h_final": True}, X, Y, "h_final must be a positive number"),
+        ({"h_final": 1e-40}, X, Y, "h_final must be at least 1e-30, for single precision"),
         ({"routing": "sharp"}, X, Y, "routing must be"),
         ({"chains": 0}, X, Y, "chains must be an integer of at least 1"),
         ({"max_splits": "a"}, X, Y, "max_splits must be None or an integer"),
@@ -318,6 +322,36 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
         model.fit(X, y)
     with pytest.raises(NotFittedError):
         model.predict(NEW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evidence": "LAIS"}, "evidence must be one of 'auto', 'lais', 'smc'; got 'LAIS'"),
+        ({"with_leaf": "no"}, "with_leaf must be True or False"),
+        ({"draws": 1}, "draws must be at least 2"),
+        ({"activation_count": 5, "patience": 5}, "patience must be above activation_count, 5"),
+    ],
+)
+def test_bad_input_is_named_before_the_walk(changes, message, monkeypatch):
+    monkeypatch.setattr(DCCTreeRegressor, "_walk", None)
+    with pytest.raises(ValueError, match=message):
+        DCCTreeRegressor(**DCC | changes).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"likelihood": "junk"}, "likelihood must be one of 'compound', 'mixture'; got 'junk'"),
+        (
+            {"likelihood": "mixture", "model": SoftClassification(concentration=(1.0, 1.0))},
+            "likelihood is 'mixture', and that of the model 'compound'",
+        ),
+    ],
+)
+def test_a_likelihood_is_not_ignored(changes, message):
+    with pytest.raises(ValueError, match=message):
+        RJHMCTreeClassifier(**RJHMC, **changes).fit(X, LABELS)
 
 
 @pytest.mark.slow
@@ -360,6 +394,8 @@ def test_votes_of_leaves_and_classes_without_rows():
     grid = np.stack(np.meshgrid(*[np.linspace(10, 20, 30)] * 2), axis=-1).reshape(-1, 2)
     probability = model.predict_proba(grid)
     np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    by_draw = model.predict_draws(grid)
+    np.testing.assert_allclose(by_draw.mean(axis=(0, 1)), probability, atol=1e-12)
     assert probability[0].argmax() == 0
     assert probability[-1].argmax() == 1
 

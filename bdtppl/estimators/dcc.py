@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.tables import require_boolean, require_positive_integer
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import State, explore, start
@@ -28,7 +28,7 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import EvidenceMethod
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.posterior import TopologyDraws, Votes, resample
-from bdtppl.inference.summaries.diagnostics import diagnose
+from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
 from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.models.topology import TopologyPrior
 from bdtppl.progress import counting
@@ -68,7 +68,8 @@ _PARAMETERS = f"""
         Another number as ``random_state`` than the walk's is refused.
     patience
         Stop before ``iterations`` where the topologies that became active in the last so many steps
-        together hold less than a thousandth of the weight; None for no such stop.
+        together hold less than a thousandth of the weight; None for no such stop. To become active
+        takes several times ``activation_count`` steps: ask for many more.
 {USE}
 
     Attributes
@@ -79,9 +80,10 @@ _PARAMETERS = f"""
         Each topology that was looked at, the most probable first: its log evidence and how that was
         got, its probability, and weighted draws (of standardised targets). They are not saved.
     diagnostics_ : dict
-        By the topology's code: how its evidence was estimated ("method"), with the effective size
-        of the weights and Pareto's k; R-hat and effective size of the chains' log density,
-        divergent draws, and chains that began again because they were stuck.
+        By the topology's code: how its evidence was estimated ("method") and why so ("reason"),
+        with the effective size of the weights and Pareto's k; R-hat and effective size of the
+        chains' log density, their least energy information (E-BFMI), divergent draws, and chains
+        that began again because they were stuck.
     num_iterations_ : int
         Steps that the walk has made.
     num_proposed_ : int
@@ -94,7 +96,9 @@ _PARAMETERS = f"""
 
     Notes
     -----
-    `fit` warns where the evidence of a topology that matters is not to be relied on.
+    `fit` warns where the evidence of a topology that matters is not to be relied on. Its error is
+    that of the weights: of gaps in which no chain has been they know nothing. Where splits are
+    sharp, few or short chains miss some, and the error is too small: take many chains.
 
     ``h_final`` is a hyperparameter. Where nothing else says how sharp splits are, take that with
     the largest ``log_evidence_``{{comparable}}.
@@ -137,11 +141,22 @@ class _DCCTree(SoftTreeEstimator):
         super()._check()
         for name in ("iterations", "initial_trees", "chains", "draws", "pseudo_samples"):
             require_positive_integer(name, getattr(self, name))
+        if self.draws == 1:
+            raise ValueError("draws must be at least 2, for their covariance; got 1.")
+        require_boolean("with_leaf", self.with_leaf)
+        if self.evidence not in get_args(EvidenceMethod):
+            known = ", ".join(map(repr, get_args(EvidenceMethod)))
+            raise ValueError(f"evidence must be one of {known}; got {self.evidence!r}.")
         if self.patience is not None:
             require_positive_integer("patience", self.patience)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         problem = self._pose(X, y, sample_weight)
+        if self.patience is not None and self.patience <= self.activation_count:
+            raise ValueError(
+                f"patience must be above activation_count, {self.activation_count}: in fewer steps "
+                f"no topology can become active; got {self.patience}."
+            )
         dcc = DCC(
             model=problem.model,
             x=problem.x,
@@ -246,11 +261,13 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     evidence = part.evidence
     found = {
         "method": evidence.method,
+        "reason": evidence.reason,
         "effective_size": plain(evidence.effective_size),
         "pareto_k": plain(evidence.pareto_k),
         "restarts": explored.num_restarts,
         "r_hat": None,
         "ess": None,
+        "e_bfmi": None,
         "divergences": None,
     }
     draws: Any = explored.draws
@@ -260,6 +277,7 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     return found | {
         "r_hat": plain(agreement.r_hat),
         "ess": plain(agreement.ess),
+        "e_bfmi": plain(energy_information(draws.energy).min()),
         "divergences": int(draws.is_divergent.sum()),
     }
 

@@ -25,6 +25,8 @@ __all__ = [
     "plain",
 ]
 
+_LEAST_SHARPNESS = 1e-30  # in single precision its inverse is far from overflow
+
 # Parts of the estimators' docstrings.
 
 MODEL = """\
@@ -197,8 +199,14 @@ class SoftTreeEstimator(TableEstimator):
         """Refuse parameters that the inference does not check."""
         for name in ("h_init", "h_final"):
             value = getattr(self, name)
-            if not isinstance(value, float | int | np.number) or not 0 < value < np.inf:
+            is_number = isinstance(value, float | int | np.number) and not isinstance(value, bool)
+            if not is_number or not 0 < value < np.inf:
                 raise ValueError(f"{name} must be a positive number; got {value!r}.")
+            if value < _LEAST_SHARPNESS:
+                raise ValueError(
+                    f"{name} must be at least {_LEAST_SHARPNESS:g}, for single precision; got "
+                    f"{value!r}."
+                )
         self._sharpness(self.routing)
 
     def _sharpness(self, routing: Any) -> float | None:
@@ -222,7 +230,7 @@ class SoftTreeEstimator(TableEstimator):
         return self.posterior_.predictive(
             matrix,
             sharpness=self._sharpness(self.routing),
-            votes=getattr(self, "votes", "probability"),
+            votes=self._votes,
         )
 
     def predict_draws(self, X: Any) -> np.ndarray:
@@ -239,7 +247,13 @@ class SoftTreeEstimator(TableEstimator):
             float64 [chain, draw, m], or class probabilities [chain, draw, m, classes].
         """
         check_is_fitted(self)
-        return self.posterior_.means(self._matrix(X), sharpness=self._sharpness(self.routing))
+        return self.posterior_.means(
+            self._matrix(X), sharpness=self._sharpness(self.routing), votes=self._votes
+        )
+
+    @property
+    def _votes(self) -> Votes:
+        return getattr(self, "votes", "probability")
 
     @summarised
     def summary(self) -> dict[str, Any]:
@@ -306,6 +320,9 @@ class SoftClasses(ClassTargets):
         if self.votes not in get_args(Votes):
             raise ValueError(f"votes must be 'probability' or 'balanced'; got {self.votes!r}.")
         num_classes = len(self.classes_)
+        if self.likelihood not in get_args(LikelihoodName):
+            known = ", ".join(map(repr, get_args(LikelihoodName)))
+            raise ValueError(f"likelihood must be one of {known}; got {self.likelihood!r}.")
         if self.model is None:
             concentration = (1.0,) * num_classes
             return SoftClassification(concentration=concentration, likelihood=self.likelihood)
@@ -315,6 +332,11 @@ class SoftClasses(ClassTargets):
             raise ValueError(
                 f"model has {len(self.model.concentration)} concentrations, but there are "
                 f"{num_classes} classes."
+            )
+        if self.likelihood not in ("compound", self.model.likelihood):  # the first is the default
+            raise ValueError(
+                f"likelihood is {self.likelihood!r}, and that of the model "
+                f"{self.model.likelihood!r}: leave one of them out."
             )
         return self.model
 

@@ -188,11 +188,12 @@ def _propose(dcc: DCC, state: State) -> State:
 def _is_exhausted(dcc: DCC, state: State, patience: int, tolerance: float) -> bool:
     """Whether what became active of late has hardly any weight."""
     since = len(state.visited) - patience
-    if since < 0 or not state.explored:
+    explored = state.explored.values()
+    if since < 0 or not explored or any(not (each.visits or each.is_left) for each in explored):
         return False
-    joint = np.array([log_joint(each, dcc.prior) for each in state.explored.values()])
+    joint = np.array([log_joint(each, dcc.prior) for each in explored])
     # Those of the first step are what the walk begins with.
-    is_late = np.array([each.since >= max(since, 1) for each in state.explored.values()])
+    is_late = np.array([each.since >= max(since, 1) for each in explored])
     weight = np.exp(joint - np.logaddexp.reduce(joint))
     return bool(weight[is_late].sum() < tolerance)
 

@@ -194,15 +194,17 @@ class SoftPosterior:
         (probability,) = laws
         return ClassMixture(probability)
 
-    def means(self, matrix: np.ndarray, *, sharpness: float | None = None) -> np.ndarray:
+    def means(
+        self, matrix: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
+    ) -> np.ndarray:
         """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
 
         Parameters
         ----------
-        matrix, sharpness
+        matrix, sharpness, votes
             See `predictive`.
         """
-        return self._laws(matrix, sharpness)[0]
+        return self._laws(matrix, sharpness, votes)[0]
 
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
         """Draw one new target per draw and row, [chain, draw, m]."""
