@@ -80,7 +80,8 @@ class Score(NamedTuple):
     compilations, compile_seconds
         XLA compilations of the fit, of all kinds, and what they took; some of them side by side.
     topologies
-        Code, log evidence, its standard error, estimator and probability of the likeliest ones.
+        Code, log evidence, its standard error, estimator, effective size of its weights, and
+        probability of the likeliest ones.
     """
 
     train: float
@@ -93,7 +94,7 @@ class Score(NamedTuple):
     peak: float
     compilations: int
     compile_seconds: float
-    topologies: list[tuple[str, float, float, str, float]]
+    topologies: list[tuple[str, float, float, str, float, float]]
 
 
 def score(name: str, seed: int, runs: Runs, evidence: EvidenceMethod = "auto") -> Score:
@@ -130,6 +131,7 @@ def score(name: str, seed: int, runs: Runs, evidence: EvidenceMethod = "auto") -
                 float(part.evidence.log_evidence),
                 float(part.evidence.standard_error),
                 part.evidence.method,
+                float(part.evidence.effective_size),
                 part.probability,
             )
             for part in model.components_[:8]
@@ -223,10 +225,10 @@ def _print_scores(of_sets: dict[str, list[Score]], runs: Runs) -> None:
 def _print_topologies(of_sets: dict[str, list[Score]], runs: Runs) -> None:
     for name, scores in of_sets.items():
         rows = [
-            [code, f"{evidence:.2f} ± {error:.2f}", method, f"{probability:.4f}"]
-            for code, evidence, error, method, probability in scores[0].topologies
+            [code, f"{evidence:.2f} ± {error:.2f}", method, f"{size:.0f}", f"{probability:.4f}"]
+            for code, evidence, error, method, size, probability in scores[0].topologies
         ]
-        headings = ["topology", "log evidence", "by", "probability"]
+        headings = ["topology", "log evidence", "by", "effective size", "probability"]
         title = f"Topologies of {name}, seed {runs.seeds[0]} (Figure 1)"
         print_table(title, headings, rows)
 
@@ -239,8 +241,8 @@ def _print_evidence(name: str, runs: Runs) -> None:
         for by in ("lais", "smc")
     )
     rows = []
-    for code, (evidence, error, _, probability) in layered.items():
-        other, other_error, _, other_probability = tempered.get(code, (np.nan, np.nan, "", 0.0))
+    for code, (evidence, error, *_, probability) in layered.items():
+        other, other_error, *_, other_probability = tempered.get(code, (np.nan, np.nan, 0.0))
         if max(probability, other_probability) >= _LEAST_SHARE:
             difference = (other - evidence) / np.hypot(error, other_error)
             estimates = f"{evidence:.2f} ± {error:.2f}", f"{other:.2f} ± {other_error:.2f}"

@@ -575,6 +575,9 @@ def test_an_interrupted_fit_says_so_and_leaves_nothing(trees, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+_SHORT_WALK = ["--iterations", 1, "--initial-trees", 9, "--patience", 7]
+
+
 @pytest.mark.parametrize(
     ("model", "few"),
     slow_but(
@@ -582,7 +585,7 @@ def test_an_interrupted_fit_says_so_and_leaves_nothing(trees, tmp_path, monkeypa
         [
             ("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9]),
             ("gflownet", ["--steps", 4, "--grid", 3, "--ensemble", "mean", "--tolerance", 0.1]),
-            ("dcc", ["--iterations", 1, "--chains", 2, "--warmup", 40, "--max-splits", 1]),
+            ("dcc", [*_SHORT_WALK, "--chains", 2, "--warmup", 40, "--max-splits", 1]),
         ],
     ),
 )

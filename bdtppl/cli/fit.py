@@ -261,6 +261,24 @@ def fit(
             rich_help_panel="Inference: dcc",
         ),
     ] = None,
+    initial_trees: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Topologies drawn from the prior at first; more find topologies of little prior.",
+            show_default="100",
+            rich_help_panel="Inference: dcc",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop where so many iterations find no topology of weight.",
+            show_default=False,
+            rich_help_panel="Inference: dcc",
+        ),
+    ] = None,
     evidence: Annotated[
         EvidenceName | None,
         typer.Option(
@@ -491,6 +509,8 @@ def fit(
                     **soft,
                     **chain,
                     "iterations": iterations,
+                    "initial_trees": initial_trees,
+                    "patience": patience,
                     "evidence": evidence,
                     "checkpoint": checkpoint,
                 },
