@@ -160,8 +160,12 @@ def _is_row(values: Any) -> bool:
     return isinstance(values, tuple | list) or np.ndim(values) == 1
 
 
-def _observe(law: Any, y: Any, is_known: Any, power: Any) -> None:
-    """Take targets [N] of a law into account, those that are known."""
+def _observe(law: Any, y: Any, no_target: Any, power: Any) -> None:
+    """Take targets [N] of a law into account, those that are known; draw them if there are none."""
+    if y is None:
+        numpyro.sample("y", law)
+        return
+    is_known = (y == y) & (y != no_target)  # NaN is not itself
     with numpyro.handlers.scale(scale=power), numpyro.handlers.mask(mask=is_known):
         numpyro.sample("y", law, obs=jnp.where(is_known, y, 0))  # NaN would be in the gradient
 
@@ -295,7 +299,7 @@ class SoftRegression(_Splits):
         paths, x, sharpness
             See `leaf_probabilities`.
         y
-            float [N]; NaN where a row has no target, which says nothing then.
+            float [N]; NaN where a row has no target, which says nothing then. None to draw targets.
         inputs
             int [n]; inputs that splits look at, for hard choices of inputs (HMC-DF).
         power
@@ -308,7 +312,7 @@ class SoftRegression(_Splits):
         noises = noises.expand(leaves).to_event(1) if self.by_leaf else noises
         mean, noise = numpyro.sample("mean", means), numpyro.sample("noise", noises)
         target = self.target(reached, jnp.asarray(mean), jnp.asarray(noise))
-        _observe(target, y, ~jnp.isnan(y), power)
+        _observe(target, y, self.no_target, power)
 
     def draw_prior(
         self,
@@ -392,17 +396,24 @@ class SoftClassification(_Splits):
         """Run the model in NumPyro's sense; y are class indices [N], -1 where there is no target.
 
         Sites are "direction" and "threshold" as in `SoftRegression`, and for the mixture "classes"
-        [n + 1, C].
+        [n + 1, C]. With None for y the mixture draws classes.
+
+        Raises
+        ------
+        ValueError
+            If there is no y for the compound, which is no law of classes.
         """
         reached = self._reached(paths, x, sharpness, inputs)
         concentration = jnp.asarray(self.concentration)
         if self.likelihood == "compound":
+            if y is None:
+                raise ValueError("The compound likelihood is no law of classes: none can be drawn.")
             with numpyro.handlers.scale(scale=power):
                 numpyro.factor("y", self.log_compound(reached, y))
             return
         classes = dist.Dirichlet(concentration).expand([len(paths)]).to_event(1)
         probability = reached.T @ numpyro.sample("classes", classes)
-        _observe(dist.Categorical(probs=probability), y, jnp.asarray(y) >= 0, power)
+        _observe(dist.Categorical(probs=probability), y, self.no_target, power)
 
     def draw_prior(
         self,

@@ -63,7 +63,7 @@ def test_another_law_of_inputs_is_noticed():
         check_draws(Partial(MODEL, sp.X, sp.Y, 1, hard_inputs=True))
 
 
-def test_conditional_laws_by_enumeration():
+def check_pairs(sampled):
     """Drawn in turn from an exact pair, pairs of inputs keep their law; one false alarm in 10^4."""
     density = SoftDensity(MODEL, sp.X, sp.Y, 2, hard_inputs=True)
     shape = Topology("10100")
@@ -80,9 +80,14 @@ def test_conditional_laws_by_enumeration():
     chains = new_chains(np.broadcast_to(position, (20_000, density.size)), np.array(pairs)[number])
     still = chains.averaging._replace(log_step_size_avg=np.full(20_000, -np.inf))
     chains = chains._replace(averaging=still, num_warm=np.ones(20_000, np.int32))
-    _, draws = sampler.draw(KEY, density, shape.paths, chains, 1)
+    _, draws = sampler.draw(KEY, sampled, shape.paths, chains, 1)
     drawn = draws.inputs[:, 0]
     np.testing.assert_array_equal(draws.position[:, 0], np.float32(chains.position))
     counts = np.bincount(drawn @ [2, 1], minlength=4)
+    assert chisquare(counts, 20_000 * law).pvalue > 1e-4, "law of inputs"
 
-    assert chisquare(counts, 20_000 * law).pvalue > 1e-4
+
+def test_conditional_laws_by_enumeration():
+    check_pairs(SoftDensity(MODEL, sp.X, sp.Y, 2, hard_inputs=True))
+    with pytest.raises(AssertionError, match="law of inputs"):
+        check_pairs(Partial(MODEL, sp.X, sp.Y, 2, hard_inputs=True))

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax.scipy.special import expit
+from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import log_density
 from scipy import stats
@@ -240,3 +241,24 @@ def test_priors_scale_with_the_targets():
     assert other.mean_scale == pytest.approx(10 * one.mean_scale)
     assert other.noise_scale == pytest.approx(100 * one.noise_scale)
     assert SoftRegression.scaled_to(np.zeros(3)).mean_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [
+        (SoftRegression(), np.floating),
+        (SoftClassification(concentration=(1.0, 1.0), likelihood="mixture"), np.integer),
+    ],
+)
+def test_targets_are_drawn_where_none_are_given(model, kinds):
+    paths, x = Topology("100").paths, np.linspace(0, 1, 7)[:, None]
+    with jax.numpy_rank_promotion("allow"):
+        trace = handlers.trace(handlers.seed(model, 0)).get_trace(paths, x, None, 0.1)
+    assert trace["y"]["value"].shape == (7,)
+    assert np.issubdtype(trace["y"]["value"].dtype, kinds)
+
+
+def test_the_compound_draws_no_targets():
+    paths, x = Topology("100").paths, np.linspace(0, 1, 7)[:, None]
+    with pytest.raises(ValueError, match="The compound likelihood is no law of classes"):
+        handlers.seed(SoftClassification(), 0)(paths, x, None, 0.1)
