@@ -28,7 +28,7 @@ test: $(VENV)/installed  ## the fast tests
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_FLAGS)
 
 slow: $(VENV)/installed  ## the slow tests: statistical checks of minutes
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile -m slow $(PYTEST_FLAGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow $(PYTEST_FLAGS)
 
 doctest: $(VENV)/installed  ## every example in a docstring
 	$(RUN) tests/doctests.py

@@ -1,6 +1,7 @@
 """What holds for every test: no silent broadcasting, no window, the same examples each time."""
 
 import os
+from collections import Counter
 
 # Before anything imports matplotlib, and for the processes that tests start.
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -27,6 +28,13 @@ def _forget_compiled_code():
     yield
     if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Run files of few slow tests first: where time runs out, most subjects have had theirs."""
+    if config.option.markexpr == "slow":
+        number = Counter(item.path for item in items if item.get_closest_marker("slow"))
+        items.sort(key=lambda item: number[item.path])
 
 
 def pytest_configure(config):
