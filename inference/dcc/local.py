@@ -287,7 +287,7 @@ def _weigh(
     layer = sample_layer(
         key_layer,
         dcc.log_density(topology),
-        np.asarray(centres, np.float64),
+        centres,
         pseudo_samples=dcc.pseudo_samples,
         denominator=dcc.denominator,
     )

@@ -190,7 +190,7 @@ def sample_layer(
     pseudo_samples: int = 10,
     denominator: Denominator = "mixture",
 ) -> Layer:
-    """Draw pseudo-samples around draws and weigh them.
+    """Draw pseudo-samples around draws and weigh them, in double precision.
 
     Parameters
     ----------
@@ -225,17 +225,17 @@ def sample_layer(
         raise ValueError(f"denominator must be one of {known}; got {denominator!r}.")
     if pseudo_samples < 1:
         raise ValueError(f"pseudo_samples must be at least 1; got {pseudo_samples}.")
-    proposals = fit_proposals(np.asarray(draws))
+    proposals = fit_proposals(np.asarray(draws, np.float64))
     together = Mixture.of(proposals) if denominator == "mixture" else None
     chains, num_draws, size = proposals.mean.shape
-    dtype, density = proposals.mean.dtype, as_partial(log_density)
+    density = as_partial(log_density)
     uniform = draw_uniforms(rng_key, (chains, num_draws, pseudo_samples, size))
-    noise = np.asarray(ndtri(uniform + 2.0**-54), dtype)  # of [0, 1), which 0 is in
+    noise = ndtri(uniform + 2.0**-54)  # of [0, 1), which 0 is in
 
     def of_chain(chain: int) -> Any:
         own = proposals.of_chain(chain)
         compared = Mixture.of(own) if denominator == "spatial" else together
-        with jax.enable_x64(dtype == np.float64):  # of which threads know nothing
+        with jax.enable_x64(True):  # of which threads know nothing
             found = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
             return jax.tree.map(np.asarray, found)
 
