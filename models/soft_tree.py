@@ -165,6 +165,7 @@ def _observe(law: Any, y: Any, no_target: Any, power: Any) -> None:
     if y is None:
         numpyro.sample("y", law)
         return
+    y = jnp.asarray(y)
     is_known = (y == y) & (y != no_target)  # NaN is not itself
     with numpyro.handlers.scale(scale=power), numpyro.handlers.mask(mask=is_known):
         numpyro.sample("y", law, obs=jnp.where(is_known, y, 0))  # NaN would be in the gradient

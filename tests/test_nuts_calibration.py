@@ -159,8 +159,9 @@ def test_known_splits_have_conjugate_answers():
     def conjugate(noise):
         precision = reached @ reached.T / noise + np.eye(2) / sp.SCALE**2
         mean = sp.LOC + np.linalg.solve(precision, reached @ (sp.Y - sp.LOC) / noise)
-        sd = np.sqrt(np.diagonal(np.linalg.inv(precision)))
-        return sp.Quadrature(0.0, {"mean": mean}, {"mean": sd})
+        covariance = np.linalg.inv(precision)
+        sd = {"mean": np.sqrt(np.diagonal(covariance)), "sum": np.sqrt(covariance.sum())}
+        return sp.Quadrature(0.0, {"mean": mean, "sum": mean.sum()}, sd)
 
     def known(paths, x, y, sharpness, **options):
         values = {"threshold": jnp.array([0.5]), "noise": jnp.array(0.2)}
@@ -173,7 +174,8 @@ def test_known_splits_have_conjugate_answers():
 
     density = Known(jax.tree_util.Partial(known), sp.X[:, :1], sp.Y, 1)
     _, draws = sampled(density, SHAPE, sampler=replace(SAMPLER, warmup=200))
-    values = parameters(density, draws)
+    values = {"mean": parameters(density, draws)["mean"]}
+    values["sum"] = values["mean"].sum(axis=-1)  # its spread has the covariance
     check_moments(values, conjugate(0.2))
     with pytest.raises(AssertionError, match="standard errors"):
         check_moments(values, conjugate(0.25))

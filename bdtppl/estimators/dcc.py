@@ -152,11 +152,6 @@ class _DCCTree(SoftTreeEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         problem = self._pose(X, y, sample_weight)
-        if self.patience is not None and self.patience <= self.activation_count:
-            raise ValueError(
-                f"patience must be above activation_count, {self.activation_count}: in fewer steps "
-                f"no topology can become active; got {self.patience}."
-            )
         dcc = DCC(
             model=problem.model,
             x=problem.x,
@@ -171,6 +166,11 @@ class _DCCTree(SoftTreeEstimator):
             max_splits=self.max_splits,
             with_leaf=self.with_leaf,
         )
+        if self.patience is not None and self.patience <= self.activation_count:
+            raise ValueError(
+                f"patience must be above activation_count, {self.activation_count}: in fewer steps "
+                f"no topology can become active; got {self.patience}."
+            )
         seed, state = self._walk(dcc)
         self.num_iterations_ = len(state.visited)
         self.num_proposed_ = len(state.proposed)
