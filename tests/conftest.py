@@ -1,6 +1,7 @@
 """What holds for every test: no silent broadcasting, no window, the same examples each time."""
 
 import os
+import sys
 from collections import Counter
 
 # Before anything imports matplotlib, and for the processes that tests start.
@@ -28,6 +29,14 @@ def _forget_compiled_code():
     yield
     if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    """Leave no figure to the tests that come after in the same process."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -181,7 +181,6 @@ def test_arviz_summarises(task):
 @pytest.mark.parametrize("task", TASKS)
 def test_arviz_draws(task):
     data = for_installed_arviz(data_tree(task))
-    import matplotlib.pyplot as plt
 
     az.plot_trace(data, var_names=["num_leaves", "splits_on"])
     if isinstance(data, xr.DataTree):
@@ -190,7 +189,6 @@ def test_arviz_draws(task):
     else:
         az.plot_dist(data.posterior["num_leaves"])
         az.plot_dist(data.posterior_predictive["y"])
-    plt.close("all")
 
 
 def test_arviz_reads_the_file_that_the_tree_is_written_to(tmp_path):
@@ -211,8 +209,6 @@ def test_arviz_reads_the_file_that_the_tree_is_written_to(tmp_path):
 @pytest.mark.filterwarnings("ignore:Variables y in")  # of classes: ArviZ has other plots too
 @pytest.mark.parametrize("name", slow_but(FAST[:1], FITS))
 def test_arviz_takes_every_estimator(name):
-    import matplotlib.pyplot as plt
-
     model = fitted(name)
     data = model.to_arviz(prior_draws=40)
     groups = {str(group).strip("/") for group in data.groups} if is_tree(data) else data.groups()
@@ -235,7 +231,6 @@ def test_arviz_takes_every_estimator(name):
     else:
         az.plot_ppc(data, num_pp_samples=10)
         az.plot_ppc(data, num_pp_samples=10, group="prior")
-    plt.close("all")
 
 
 def is_tree(data) -> bool:

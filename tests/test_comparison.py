@@ -36,12 +36,6 @@ LABELS = np.where(SIGNAL + RNG.normal(0, 25, 24) > 20, "high", "low")
 FOLDS = KFold(2)
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 @pytest.fixture(scope="module")
 def regressors() -> dict:
     models = {

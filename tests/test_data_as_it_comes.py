@@ -120,7 +120,6 @@ def check_rules_and_figures(model, frame):
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
 
     used = [FEATURES[f] for f in model.map_tree_.feature if f >= 0]
     assert used  # the grade tells the target
@@ -132,7 +131,6 @@ def check_rules_and_figures(model, frame):
     if not hasattr(model, "classes_"):
         ax = bdtppl.plot_predictive(model, feature="grade")
         assert [label.get_text() for label in ax.get_xticklabels()] == ["low", "mid", "high"]
-    pyplot.close("all")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -1,6 +1,5 @@
 """Every model of the suite has a report and its figures, or says clearly why it has not."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -41,7 +40,6 @@ def test_every_model_has_a_report_and_figures(name, tmp_path):
     assert plot_predictive_check(model, draws=10).has_data()
     new = {column: values[:9] for column, values in X.items()}
     assert plot_calibration(model, new, y[:9]).get_title() == "9 new rows"
-    plt.close("all")
 
 
 @pytest.mark.slow

@@ -148,13 +148,10 @@ def test_bad_parameters_get_one_sentence(options, error, message):
 
 
 def test_figures():
-    import matplotlib.pyplot as plt
-
     X, y = steps()
     model = GreedyModalTreeRegressor(random_state=0, num_roots=2).fit(X, y)
     assert "among the trees found" in plot_tree(model).get_title()
     plot_predictive(model, feature=1)
-    plt.close("all")
 
 
 def test_clone_and_cross_validation():

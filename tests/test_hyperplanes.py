@@ -379,13 +379,10 @@ def test_scikit_learn_contract(check):
 
 
 def test_figures_and_the_command_line(tmp_path):
-    import matplotlib.pyplot as plt
-
     X, labels, _ = oblique()
     model = classifier().fit(X, labels)
     plot_tree(model)
     plot_boundaries(model)
-    plt.close("all")
     np.savetxt(tmp_path / "t.csv", np.c_[X, labels], delimiter=",", header="a,b,y", comments="")
     arguments = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--hyperplanes", str(STARTS)]
     result = CliRunner().invoke(app, [*arguments, "--model", "greedy-modal", "--json"])

@@ -4,7 +4,6 @@ import warnings
 from functools import partial
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -176,7 +175,6 @@ def test_arviz_and_figures(tempered):
     np.testing.assert_array_equal(drawn["chain-2"].get_ydata(), model.trajectory_[2])
     np.testing.assert_array_equal(drawn["chain-2"].get_xdata(), model.trajectory_steps_)
     plot_structures(model, k=2)
-    plt.close("all")
 
 
 def test_only_chains_have_trajectories():

@@ -34,12 +34,6 @@ from bdtppl.plotting.colours import class_style
 from bdtppl.plotting.layout import Layout, text_width, wrap
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 class GivenTrees:
     """A fitted estimator whose most probable trees are given."""
 

@@ -27,12 +27,6 @@ from bdtppl.plotting.calibration import sum_quantiles
 from bdtppl.plotting.colours import class_style
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def steps(num_rows=60, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 1, (num_rows, 2))

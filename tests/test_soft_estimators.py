@@ -64,12 +64,6 @@ def classifier():
     )
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def test_regression_finds_the_split(regressor):
     np.testing.assert_allclose(regressor.predict(NEW), [-2.0, 3.0], atol=0.3)
     assert regressor.posterior_.topologies[0].code == "100"

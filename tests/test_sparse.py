@@ -270,8 +270,6 @@ def test_saved_models_predict_the_same(tmp_path, max_depth):
 
 
 def test_summary_and_figures_show_the_columns_that_are_kept():
-    import matplotlib.pyplot as plt
-
     table, score, label = text_like()
     stored = sparse.csr_array(table)
     classifier = GreedyModalTreeClassifier(random_state=0).fit(stored, label)
@@ -283,7 +281,6 @@ def test_summary_and_figures_show_the_columns_that_are_kept():
     plot_boundaries(classifier, ["x3", "x5"])
     regressor = GreedyModalTreeRegressor(random_state=0).fit(stored, score)
     plot_predictive(regressor, stored[:20], y=score[:20])
-    plt.close("all")
 
 
 def test_pipelines_end_in_a_tree_of_words_or_of_categories():
