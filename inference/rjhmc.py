@@ -14,6 +14,9 @@ been, so the posterior is left exactly invariant. In the published scheme NUTS i
 in every iteration, before and after the jump, from where the sampler is: this is not exact, and
 hundreds of times the work.
 
+Jumps rarely lead out of a poor mode. So in the second half of burn-in chains are compared, and
+those in modes of negligible mass go where others are. All draws to be used come after that.
+
 References
 ----------
 Green 1995, Reversible jump Markov chain Monte Carlo computation; Cochrane, Wills and Johnson 2023,
@@ -21,7 +24,8 @@ RJHMC-Tree for exploration of the Bayesian decision tree posterior.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -33,12 +37,17 @@ import numpy as np
 from bdtppl.inference.nuts.sample import NUTS, Chains
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.summaries.diagnostics import log_masses, stuck
 from bdtppl.models.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
 __all__ = ["MOVES", "RJHMC", "Walk"]
 
 # Relative probabilities of moves after warm-up in Cochrane et al.'s program.
 MOVES: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
+
+# Masses of modes are known to some nats from the correlated draws of a chain that jumps.
+_NEGLIGIBLE = 20.0
+_LEAST_STAGE = 20  # iterations to compare chains by
 
 
 class Walk(NamedTuple):
@@ -58,6 +67,8 @@ class Walk(NamedTuple):
         float64 [chain, draw]; log of prior (with that of the topology), Jacobian and likelihood.
     is_accepted
         bool [chain, draw]; whether the draw is in another topology than the one before.
+    num_restarts
+        How often a chain went where another one was.
     """
 
     topologies: list[Topology]
@@ -66,6 +77,7 @@ class Walk(NamedTuple):
     inputs: np.ndarray | None
     log_joint: np.ndarray
     is_accepted: np.ndarray
+    num_restarts: int
 
 
 class _Place(NamedTuple):
@@ -95,6 +107,9 @@ class RJHMC:
         Most splits; None for no limit.
     published
         Whether NUTS is adapted anew in every iteration; inexact.
+    restarts
+        How often in the second half of burn-in chains in modes of negligible mass go where others
+        are; 0 for never. It is left out where there are fewer than 20 iterations to compare by.
 
     Examples
     --------
@@ -113,10 +128,20 @@ class RJHMC:
     moves: Mapping[str, float] = field(default_factory=lambda: dict(MOVES))
     max_splits: int | None = None
     published: bool = False
+    restarts: int = 4
 
     def __post_init__(self):
         neighbours(Topology("100"), moves=self.moves)  # says what is wrong with moves
         require_max_splits(self.max_splits)
+        if not isinstance(self.restarts, int | np.integer) or self.restarts < 0:
+            raise ValueError(f"restarts must be an integer of at least 0; got {self.restarts!r}.")
+
+    def stages(self, burn_in: int) -> range:
+        """Numbers of iterations after which chains are compared, by those since the one before."""
+        length = burn_in // (2 * self.restarts) if self.restarts else 0
+        if length < _LEAST_STAGE:
+            return range(0)
+        return range(burn_in // 2, burn_in, length)[: self.restarts]
 
     @in_float64
     def sample(
@@ -128,6 +153,7 @@ class RJHMC:
         *,
         hard_inputs: bool = False,
         chains: int = 4,
+        burn_in: int = 0,
         draws: int = 1_000,
         tell: Callable[[int], None] = lambda num_draws: None,
     ) -> Walk:
@@ -145,12 +171,13 @@ class RJHMC:
             HMC-DF, where each split looks at one input; default HMC-DFI.
         chains
             Number of chains.
-        draws
-            Draws of each, all of them kept: the first ones depend on where chains start.
+        burn_in, draws
+            Draws of each, all of them kept, those of burn-in first: they depend on where chains
+            start and, where chains are restarted, on each other.
         tell
             Called with the number of draws made.
         """
-        return _Run(self, rng_key, model, x, y, hard_inputs).walk(chains, draws, tell)
+        return _Run(self, rng_key, model, x, y, hard_inputs).walk(chains, burn_in, draws, tell)
 
 
 class _Run:
@@ -172,15 +199,44 @@ class _Run:
             )
         )
 
-    def walk(self, num_chains: int, num_draws: int, tell) -> Walk:
+    def walk(self, num_chains: int, burn_in: int, num_draws: int, tell) -> Walk:
         words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
         rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
         iterate = self._published_iteration if self.settings.published else self._iteration
-        path = [self._started(rngs)]
-        for number in range(num_draws):
+        path, num_restarts, stages = [self._started(rngs)], 0, self.settings.stages(burn_in)
+        for number in range(1, burn_in + num_draws + 1):
             path.append(iterate(rngs, path[-1]))
-            tell(number + 1)
-        return self._written(path)
+            if number in stages:
+                path[-1], number_stuck = self._restarted(rngs, path[-stages.step :])
+                num_restarts += number_stuck
+            tell(number)
+        return self._written(path, num_restarts)
+
+    def _restarted(self, rngs, path: list[list[_Place]]) -> tuple[list[_Place], int]:
+        """Put chains in modes of negligible mass where others are; the places, and how many do."""
+        masses = np.array([self._log_mass(places) for places in zip(*path, strict=True)])
+        is_stuck = stuck(np.where(np.isnan(masses), -np.inf, masses), _NEGLIGIBLE)
+        places, healthy = list(path[-1]), np.flatnonzero(~is_stuck)
+        for chain in np.flatnonzero(is_stuck):
+            places[chain] = path[-1][rngs[chain].choice(healthy)]
+        return places, int(is_stuck.sum())
+
+    def _log_mass(self, places: Sequence[_Place]) -> float:
+        """Estimate the log posterior mass of the mode that the draws of a chain are in.
+
+        It is that of the mode's part in the topology met most often, over the share of that part.
+        """
+        [(topology, number)] = Counter(place.topology for place in places).most_common(1)
+        if number < 2:
+            return -np.inf
+        drawn = [place for place in places if place.topology == topology]
+        position = np.stack([place.position for place in drawn])
+        log_density = np.array([place.log_density for place in drawn])
+        log_mass = log_masses(position[None], log_density[None])[0]
+        if drawn[0].inputs is not None:
+            log_mass += sum(map(_entropy, np.stack([place.inputs for place in drawn]).T))
+        share = number / len(places)
+        return log_mass + self.settings.topology_prior.log_prob(topology) - np.log(share)
 
     def _tuned(self, topology: Topology) -> Chains:
         """Return a chain with NUTS tuned to a topology, whatever the walk has done."""
@@ -278,7 +334,7 @@ class _Run:
                 moved[row] = self._scored(topology, chains.position[place, 0], inputs)
         return moved
 
-    def _written(self, path: list[list[_Place]]) -> Walk:
+    def _written(self, path: list[list[_Place]], num_restarts: int) -> Walk:
         """Turn places [draw + 1][chain], the first of them the starts, into arrays."""
         by_chain = list(zip(*path, strict=True))
         draws = [place for chain in by_chain for place in chain[1:]]
@@ -308,6 +364,7 @@ class _Run:
             padded([place.inputs for place in draws], -1) if hard else None,
             np.array(log_joint).reshape(shape),
             np.array(accepted).reshape(shape),
+            num_restarts,
         )
 
 
@@ -337,6 +394,12 @@ def _shared(
         pairs.append((own.ravel(), theirs.ravel()))
     in_smaller, in_larger = map(np.concatenate, zip(*pairs, strict=True))
     return in_smaller, in_larger, splits
+
+
+def _entropy(values: np.ndarray) -> float:
+    """Entropy of the frequencies of values, nats."""
+    counts = np.unique(values, return_counts=True)[1]
+    return float(-np.log(counts / counts.sum()) @ counts / counts.sum())
 
 
 @jax.jit

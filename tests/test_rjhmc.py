@@ -9,6 +9,7 @@ import pytest
 import soft_problems as sp
 from soft_chains import MODEL, check_frequencies
 
+from bdtppl.datasets import make_wu
 from bdtppl.inference import rjhmc
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
@@ -27,8 +28,8 @@ ROWS = 6  # so few that the tree without a split has its share
 SHAPES = [shape for n in range(3) for shape in topologies(n)]
 
 
-def exact_probabilities(hard):
-    """Posterior of topologies; hard inputs sum over all choices of them."""
+def weights(hard):
+    """Joint probabilities of topologies and targets; hard inputs sum over all choices of them."""
 
     def evidence(shape):
         if not hard:
@@ -37,8 +38,12 @@ def exact_probabilities(hard):
         found = [sp.quadrature(shape.code, each, ROWS).log_evidence for each in every]
         return np.exp(found).mean()
 
-    weight = np.array([np.exp(PRIOR.log_prob(shape)) * evidence(shape) for shape in SHAPES])
-    return weight / weight.sum()
+    return np.array([np.exp(PRIOR.log_prob(shape)) * evidence(shape) for shape in SHAPES])
+
+
+def exact_probabilities(hard):
+    found = weights(hard)
+    return found / found.sum()
 
 
 def walked(draws, chains=16, hard=False, settings=SETTINGS, rows=ROWS):
@@ -109,6 +114,74 @@ def test_what_a_jump_keeps():
         assert new[name][2] == -1
 
 
+def test_chains_in_modes_of_negligible_mass_go_where_others_are():
+    run = rjhmc._Run(SETTINGS, jax.random.key(0), MODEL, sp.X[:, :1], sp.Y, False)
+    rng = np.random.default_rng(0)
+
+    def chain(log_density):
+        return [
+            rjhmc._Place(Topology("100"), position, None, 0.0, log_density)
+            for position in rng.normal(size=(30, 4))
+        ]
+
+    rngs = [np.random.default_rng(number) for number in range(4)]
+    path = list(zip(chain(-20.0), chain(-520.0), chain(-30.0), chain(np.nan), strict=True))
+    places, number = run._restarted(rngs, path)
+    assert number == 2
+    assert places[0] is path[-1][0]
+    assert places[2] is path[-1][2]
+    for stuck in (places[1], places[3]):
+        assert stuck is places[0] or stuck is places[2]
+
+
+def test_when_chains_are_compared():
+    settings = RJHMC(restarts=4)
+    assert list(settings.stages(500)) == [250, 312, 374, 436]
+    assert list(settings.stages(160)) == [80, 100, 120, 140]
+    assert not settings.stages(159)
+    assert not settings.stages(0)
+    assert not RJHMC(restarts=0).stages(1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
+def test_masses_of_modes_are_about_the_evidence(hard):
+    """All topologies here are one mode; its mass is estimated from the likeliest topology."""
+    run = rjhmc._Run(
+        SETTINGS, jax.random.key(0), MODEL, sp.X[:ROWS, : 2 if hard else 1], sp.Y[:ROWS], hard
+    )
+    rngs = [np.random.default_rng(chain) for chain in range(4)]
+    with jax.enable_x64(True):
+        path = [run._started(rngs)]
+        for _ in range(400):
+            path.append(run._iteration(rngs, path[-1]))
+    found = [run._log_mass(places[100:]) for places in zip(*path, strict=True)]
+    expected = np.log(sum(weights(hard)))
+    assert np.abs(np.array(found) - expected).max() < 1  # draws are not quite normal
+
+
+@pytest.mark.slow
+def test_restarts_bring_all_chains_to_the_best_mode():
+    """The two seeds are of runs in which some chain finds it."""
+    X, y = make_wu(random_state=0)[:2]
+    x = (X - X.min(axis=0)) / np.ptp(X, axis=0)
+    prior = TopologyPrior(0.45, 2.5)
+    sampler = NUTS(warmup=300, h_init=0.1, h_final=0.025)
+
+    def spread(restarts):
+        walk = RJHMC(sampler, prior, restarts=restarts).sample(
+            jax.random.key(0), SoftRegression(), x, y, chains=4, burn_in=400, draws=50
+        )
+        return np.ptp(walk.log_joint[:, -50:].mean(axis=1)), walk.num_restarts
+
+    apart, number = spread(4)
+    assert apart < 10
+    assert number > 0
+    apart, number = spread(0)
+    assert apart > 100
+    assert number == 0
+
+
 def test_a_move_without_a_way_back_is_not_made():
     settings = replace(SETTINGS, moves={"grow": 0.5, "stay": 0.5}, max_splits=1)
     walk = walked(4, chains=4, settings=settings)
@@ -133,6 +206,7 @@ def test_published_scheme_and_classification_run():
     ("settings", "message"),
     [
         ({"moves": {"swap": 1.0}}, "moves names 'swap'"),
+        ({"restarts": -1}, "restarts must be an integer of at least 0"),
         ({"max_splits": -1}, "max_splits must be None or an integer of at least 0"),
     ],
 )
