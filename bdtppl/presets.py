@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.tables import require_integer
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.priors import DescriptionLength
 
@@ -56,7 +56,7 @@ def dt_gfn(num_features: int, table: Literal[5, 6] = 5) -> dict[str, Any]:
     """
     if table not in (5, 6):
         raise ValueError(f"table must be 5 or 6; got {table!r}.")
-    require_positive_integer("num_features", num_features)
+    require_integer("num_features", num_features)
     is_small = table == 6
     return {
         "method": "trajectory",

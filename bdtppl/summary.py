@@ -192,9 +192,11 @@ def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
             f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
             f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
         )
-        if restarts := summary["num_restarts"]:
-            times = _counted(restarts, "time")
-            facts["agreement"] += f"; {times} in burn-in a stuck chain went where another was"
+        if summary["ancestors"] < summary["chains"]:
+            facts["agreement"] += (
+                f"\n{summary['chains']} chains that descend from {summary['ancestors']}: "
+                "stuck ones went where others were"
+            )
     if summary["log_evidence"] is not None:
         error = summary["log_evidence_se"]
         facts["log evidence"] = f"{summary['log_evidence']:.3f} +- {error:.3f}"

@@ -67,8 +67,8 @@ class Walk(NamedTuple):
         float64 [chain, draw]; log of prior (with that of the topology), Jacobian and likelihood.
     is_accepted
         bool [chain, draw]; whether the draw is in another topology than the one before.
-    num_restarts
-        How often a chain went where another one was.
+    ancestors
+        int [chain]; the chain that each one was before it went where others were.
     """
 
     topologies: list[Topology]
@@ -77,7 +77,7 @@ class Walk(NamedTuple):
     inputs: np.ndarray | None
     log_joint: np.ndarray
     is_accepted: np.ndarray
-    num_restarts: int
+    ancestors: np.ndarray
 
 
 class _Place(NamedTuple):
@@ -109,7 +109,7 @@ class RJHMC:
         Whether NUTS is adapted anew in every iteration; inexact.
     restarts
         How often in the second half of burn-in chains in modes of negligible mass go where others
-        are; 0 for never. It is left out where there are fewer than 20 iterations to compare by.
+        are, at most: there are 20 iterations or more between.
 
     Examples
     --------
@@ -138,10 +138,8 @@ class RJHMC:
 
     def stages(self, burn_in: int) -> range:
         """Numbers of iterations after which chains are compared, by those since the one before."""
-        length = burn_in // (2 * self.restarts) if self.restarts else 0
-        if length < _LEAST_STAGE:
-            return range(0)
-        return range(burn_in // 2, burn_in, length)[: self.restarts]
+        length = max(burn_in // max(2 * self.restarts, 1), _LEAST_STAGE)
+        return range(max(burn_in // 2, length), burn_in - length + 1, length)[: self.restarts]
 
     @in_float64
     def sample(
@@ -203,23 +201,33 @@ class _Run:
         words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
         rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
         iterate = self._published_iteration if self.settings.published else self._iteration
-        path, num_restarts, stages = [self._started(rngs)], 0, self.settings.stages(burn_in)
+        path, stages = [self._started(rngs)], self.settings.stages(burn_in)
+        ancestors = np.arange(num_chains)
         for number in range(1, burn_in + num_draws + 1):
             path.append(iterate(rngs, path[-1]))
             if number in stages:
-                path[-1], number_stuck = self._restarted(rngs, path[-stages.step :])
-                num_restarts += number_stuck
+                sources = self._sources(rngs, path[-stages.step :])
+                path[-1] = [path[-1][source] for source in sources]
+                ancestors = ancestors[sources]
             tell(number)
-        return self._written(path, num_restarts)
+        return self._written(path, ancestors)
 
-    def _restarted(self, rngs, path: list[list[_Place]]) -> tuple[list[_Place], int]:
-        """Put chains in modes of negligible mass where others are; the places, and how many do."""
+    def _sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:
+        """Choose the chains to go on from: themselves, or others where they are stuck.
+
+        A chain is stuck whose draws are in a mode of negligible mass, unless it has just come to
+        where targets are as likely as for the best chain.
+        """
         masses = np.array([self._log_mass(places) for places in zip(*path, strict=True)])
-        is_stuck = stuck(np.where(np.isnan(masses), -np.inf, masses), _NEGLIGIBLE)
-        places, healthy = list(path[-1]), np.flatnonzero(~is_stuck)
+        masses[np.isnan(masses)] = -np.inf
+        best = int(masses.argmax())
+        least = min(places[best].log_likelihood for places in path)
+        arrives = np.array([place.log_likelihood >= least for place in path[-1]])
+        is_stuck = stuck(masses, _NEGLIGIBLE) & ~arrives
+        healthy, sources = np.flatnonzero(~is_stuck), np.arange(len(rngs))
         for chain in np.flatnonzero(is_stuck):
-            places[chain] = path[-1][rngs[chain].choice(healthy)]
-        return places, int(is_stuck.sum())
+            sources[chain] = rngs[chain].choice(healthy)
+        return sources
 
     def _log_mass(self, places: Sequence[_Place]) -> float:
         """Estimate the log posterior mass of the mode that the draws of a chain are in.
@@ -334,7 +342,7 @@ class _Run:
                 moved[row] = self._scored(topology, chains.position[place, 0], inputs)
         return moved
 
-    def _written(self, path: list[list[_Place]], num_restarts: int) -> Walk:
+    def _written(self, path: list[list[_Place]], ancestors: np.ndarray) -> Walk:
         """Turn places [draw + 1][chain], the first of them the starts, into arrays."""
         by_chain = list(zip(*path, strict=True))
         draws = [place for chain in by_chain for place in chain[1:]]
@@ -364,7 +372,7 @@ class _Run:
             padded([place.inputs for place in draws], -1) if hard else None,
             np.array(log_joint).reshape(shape),
             np.array(accepted).reshape(shape),
-            num_restarts,
+            ancestors,
         )
 
 

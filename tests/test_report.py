@@ -355,13 +355,29 @@ def test_topologies_whose_chains_cannot_be_compared_are_said_once():
     model = DCCTreeClassifier(chains=1)
     topologies = [SimpleNamespace(code=code) for code in ("0", "100", "11000")]
     model.posterior_ = SimpleNamespace(
-        topologies=topologies, probability=[0.2, 0.4, 0.4], log_evidence_se=0.1
+        topologies=topologies,
+        probability=[0.2, 0.4, 0.4],
+        log_evidence_ses=[0.0, 0.1, 0.1],
+        log_evidence_se=0.1,
     )
     model.diagnostics_ = {"0": exact, "100": unknown, "11000": unknown}
     (said,) = cautions(model)
     assert "judged: there is one chain." in said
     model.diagnostics_ = dict.fromkeys(model.diagnostics_, exact)
     assert cautions(model) == []
+    model.posterior_.log_evidence_ses[1] = 0.4
+    (said,) = cautions(model)
+    assert "In the topology 100, of probability 0.40, log evidence is known to 0.40 nats" in said
+
+
+def test_chains_that_all_descend_from_one_are_said():
+    model = chains()
+    before = cautions(model)
+    model.ancestors_ = np.array([1, 1, 2, 1])
+    assert cautions(model) == before
+    model.ancestors_ = np.array([1, 1, 1, 1])
+    (said,) = set(cautions(model)) - set(before)
+    assert "all chains went where one of them was" in said
 
 
 def test_intervals_that_do_not_hold_are_named():

@@ -337,6 +337,15 @@ def fit(
             rich_help_panel="Inference: rjhmc",
         ),
     ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How often, at most, chains in poor modes go where others are in burn-in.",
+            show_default="4",
+            rich_help_panel="Inference: rjhmc",
+        ),
+    ] = None,
     max_subproblems: Annotated[
         int | None,
         typer.Option(
@@ -368,7 +377,7 @@ def fit(
         int | None,
         typer.Option(
             min=0,
-            help="Steps of each chain that are thrown away.",
+            help="Steps of each chain that are thrown away; of rjhmc in each topology that is met.",
             show_default="2000; 1000 for dcc, 500 for rjhmc",
             rich_help_panel="Inference: metropolis, dcc, rjhmc",
         ),
@@ -514,7 +523,13 @@ def fit(
                     "evidence": evidence,
                     "checkpoint": checkpoint,
                 },
-                Model.rjhmc: {**soft, **chain, "burn_in": burn_in, "inputs": inputs},
+                Model.rjhmc: {
+                    **soft,
+                    **chain,
+                    "burn_in": burn_in,
+                    "restarts": restarts,
+                    "inputs": inputs,
+                },
             },
         )
         file = None if prior_file is None else read_prior(prior_file)

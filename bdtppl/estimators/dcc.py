@@ -19,7 +19,7 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
-from bdtppl.estimators.tables import require_boolean, require_positive_integer
+from bdtppl.estimators.tables import require_boolean, require_integer
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import State, explore, start
@@ -36,6 +36,7 @@ from bdtppl.progress import counting
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
 
 _KEPT_EVERY = 60.0  # seconds between checkpoints
+_MATTERS = 0.01  # of the weight, from which on a topology's evidence is warned of
 
 _PARAMETERS = f"""
 
@@ -140,7 +141,7 @@ class _DCCTree(SoftTreeEstimator):
     def _check(self) -> None:
         super()._check()
         for name in ("iterations", "initial_trees", "chains", "draws", "pseudo_samples"):
-            require_positive_integer(name, getattr(self, name))
+            require_integer(name, getattr(self, name))
         if self.draws == 1:
             raise ValueError("draws must be at least 2, for their covariance; got 1.")
         require_boolean("with_leaf", self.with_leaf)
@@ -148,7 +149,7 @@ class _DCCTree(SoftTreeEstimator):
             known = ", ".join(map(repr, get_args(EvidenceMethod)))
             raise ValueError(f"evidence must be one of {known}; got {self.evidence!r}.")
         if self.patience is not None:
-            require_positive_integer("patience", self.patience)
+            require_integer("patience", self.patience)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         problem = self._pose(X, y, sample_weight)
@@ -192,6 +193,9 @@ class _DCCTree(SoftTreeEstimator):
         self.prior_mass_ = float(np.exp(np.logaddexp.reduce(looked_at) - _log_allowed(dcc)))
         self.components_ = [_shifted(part, problem.log_jacobian) for part in found]
         self._restore(problem.restored(posterior), {"seed": seed})
+        for part in self.components_:
+            if part.probability >= _MATTERS:
+                part.evidence.warn(f"topology {part.topology.code}", stacklevel=3)
         return self
 
     def _walk(self, dcc: DCC) -> tuple[int, State]:

@@ -16,7 +16,7 @@ from bdtppl.estimators.base import (
     TreeEstimator,
     require_finite,
 )
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.tables import require_integer
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.budget import compile_within_budget
@@ -156,7 +156,7 @@ class _ExactTree(TreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         prior = self._read_prior(LeafPenalty(2.0))
         for name in ("chains", "draws", "max_subproblems"):
-            require_positive_integer(name, getattr(self, name))
+            require_integer(name, getattr(self, name))
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
         constraints = self._limits(schema)
@@ -289,7 +289,7 @@ class _ExactTree(TreeEstimator):
             Trees, leaf statistics, log joints and probabilities, the most probable tree first.
         """
         check_is_fitted(self)
-        require_positive_integer("k", k)
+        require_integer("k", k)
         return self.exact_.k_best(k)
 
     @summarised

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves
 from bdtppl.estimators.checkpoints import Checkpoint
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.tables import require_integer
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
@@ -316,9 +316,9 @@ class _GFlowNetTree(WeightedTrees):
                 f"method={self.method!r}; got {type(self.settings).__name__}."
             )
         for name in ("chains", "draws"):
-            require_positive_integer(name, getattr(self, name))
+            require_integer(name, getattr(self, name))
         if self.steps is not None:
-            require_positive_integer("steps", self.steps)
+            require_integer("steps", self.steps)
         is_number = isinstance(self.tolerance, float | int | np.number)
         if self.tolerance is not None and not (is_number and 0 < self.tolerance < np.inf):
             raise ValueError(f"tolerance must be positive, or None; got {self.tolerance!r}.")

@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import WIDE_LEAVES, ClassLeaves, RealLeaves, TreeEstimator
-from bdtppl.estimators.tables import require_boolean, require_positive_integer
+from bdtppl.estimators.tables import require_boolean, require_integer
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
@@ -176,7 +176,7 @@ class _GreedyModalTree(TreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any):
         prior = self._read_prior(GreedyPartition(0.99))
         for name in ("num_roots", "lookahead", "root_levels"):
-            require_positive_integer(name, getattr(self, name))
+            require_integer(name, getattr(self, name))
         if self.root_levels > 2:
             raise ValueError(f"root_levels must be 1 or 2; got {self.root_levels}.")
         for name in ("stop_pure", "prune"):
@@ -392,7 +392,7 @@ class _GreedyModalTree(TreeEstimator):
     def k_best(self, k: int) -> RankedTrees:
         """List the k most probable trees found; probabilities are among these (`num_roots`)."""
         check_is_fitted(self)
-        require_positive_integer("k", k)
+        require_integer("k", k)
         posterior = self.posterior_
         return RankedTrees(
             posterior.trees[0, :k],

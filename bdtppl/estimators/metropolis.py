@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.tables import require_integer
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
@@ -332,7 +332,7 @@ class _MetropolisTree(TreeEstimator):
             Probabilities are the trees' shares of the draws.
         """
         check_is_fitted(self)
-        require_positive_integer("k", k)
+        require_integer("k", k)
         return self.posterior_.ranked.by_rows(self.posterior_.matrix)[:k]
 
     @summarised

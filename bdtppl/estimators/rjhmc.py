@@ -18,7 +18,7 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
-from bdtppl.estimators.tables import require_boolean, require_positive_integer
+from bdtppl.estimators.tables import require_boolean, require_integer
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
@@ -53,8 +53,7 @@ _PARAMETERS = f"""
         the paper. That is not exact, and many times slower.
     restarts
         How often in the second half of burn-in chains in modes of negligible mass go where others
-        are, if burn-in is long enough to tell (40 iterations for each time). 0 leaves chains alone:
-        then R-hat shows whether they find one mode, which of copies it cannot.
+        are: at most so often, with 20 iterations or more between. 0 leaves chains alone.
 {MODEL}
 {USE}
 
@@ -68,14 +67,16 @@ _PARAMETERS = f"""
     trajectory_, trajectory_steps_ : numpy.ndarray
         float64 [chain, iteration] and int [iteration]; log joint density of the chains' trees,
         those of burn-in included (`bdtppl.plot_trajectories`).
-    num_restarts_ : int
-        How often a chain went where another one was.{{fitted}}
+    ancestors_ : numpy.ndarray
+        int [chain]; the chain that each one was before it went where others were. Chains of one
+        ancestor tell nothing of modes that it did not find.{{fitted}}
 {FITTED}
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05. Chains that jump between
-    topologies give no evidence; `DCCTreeRegressor` and `DCCTreeClassifier` do.
+    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05, and where all chains have one
+    ancestor. Chains that jump between topologies give no evidence; `DCCTreeRegressor` and
+    `DCCTreeClassifier` do.
 
     References
     ----------
@@ -117,10 +118,9 @@ class _RJHMCTree(SoftTreeEstimator):
         super()._check()
         require_boolean("published", self.published)
         for name in ("chains", "draws"):
-            require_positive_integer(name, getattr(self, name))
+            require_integer(name, getattr(self, name))
         for name in ("burn_in", "restarts"):
-            if getattr(self, name) != 0:
-                require_positive_integer(name, getattr(self, name))
+            require_integer(name, getattr(self, name), least=0)
         if self.inputs not in ("soft", "hard"):
             raise ValueError(f"inputs must be 'soft' or 'hard'; got {self.inputs!r}.")
 
@@ -165,7 +165,7 @@ class _RJHMCTree(SoftTreeEstimator):
         posterior = problem.restored(drawn)
         found = diagnose(followed(posterior))
         self.diagnostics_ = {name: of._asdict() for name, of in found.items()}
-        self.num_restarts_ = walk.num_restarts
+        self.ancestors_ = walk.ancestors
         self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
         self._restore(posterior, {"seed": seed})
@@ -177,6 +177,14 @@ class _RJHMCTree(SoftTreeEstimator):
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of `fit`
             )
+        elif self.chains > 1 and not np.ptp(self.ancestors_):
+            warnings.warn(
+                f"In burn-in all chains went where chain {self.ancestors_[0]} was, whose posterior "
+                "mass was by far the largest: that they agree does not show that there are no "
+                "other modes. Raise chains or burn_in, or use a DCC-Tree.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return self
 
     def summary(self) -> dict[str, Any]:
@@ -185,7 +193,7 @@ class _RJHMCTree(SoftTreeEstimator):
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
         found |= {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
-        return found | {"num_restarts": self.num_restarts_}
+        return found | {"chains": self.chains, "ancestors": len(np.unique(self.ancestors_))}
 
 
 class RJHMCTreeRegressor(SoftTargets, RegressorMixin, _RJHMCTree):

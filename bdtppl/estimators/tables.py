@@ -17,7 +17,7 @@ from sklearn.utils.validation import (
 
 from bdtppl.models.table import Schema, require_distinct
 
-__all__ = ["TableEstimator", "read_weights", "require_boolean", "require_positive_integer"]
+__all__ = ["TableEstimator", "read_weights", "require_boolean", "require_integer"]
 
 
 class TableEstimator(BaseEstimator):
@@ -218,7 +218,7 @@ class TableEstimator(BaseEstimator):
         check_is_fitted(self)
         prior, why_none = None, "none were asked for"
         if prior_draws:
-            require_positive_integer("prior_draws", prior_draws)
+            require_integer("prior_draws", prior_draws)
             try:
                 prior = self._draw_prior(int(prior_draws))
             except ValueError as error:
@@ -282,7 +282,7 @@ class TableEstimator(BaseEstimator):
             If the number of draws is not an integer of at least 1.
         """
         check_is_fitted(self)
-        require_positive_integer("draws", draws)
+        require_integer("draws", draws)
         mixture = self._mixture(X)
         return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
 
@@ -293,10 +293,10 @@ def require_boolean(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be True or False; got {value!r}.")
 
 
-def require_positive_integer(name: str, value: Any) -> None:
-    """Raise ValueError unless a parameter is an integer of at least 1."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
+def require_integer(name: str, value: Any, least: int = 1) -> None:
+    """Raise ValueError unless a parameter is an integer that is not too small."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
 
 
 def _is_frame(X: Any) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TreeEstimator
-from bdtppl.estimators.tables import require_positive_integer
+from bdtppl.estimators.tables import require_integer
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.models.data import Binning
 from bdtppl.models.tree import Tree
@@ -81,7 +81,7 @@ class WeightedTrees(TreeEstimator):
         found where it is larger. Trees that differ by cuts inside gaps of a node's rows alone are
         one, with the probability of those of them that were found.
         """
-        require_positive_integer("k", k)
+        require_integer("k", k)
         found, total = self._found, self.log_partition_
         if self.prior_.counts_partitions:  # each rule of a partition has all its weight
             found = found.by_rows(self.posterior_.matrix)[:k]

@@ -12,7 +12,7 @@ from scipy import stats
 from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.gflownet import LARGEST_GAP
 from bdtppl.estimators.weighted import WeightedTrees
-from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
+from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 from bdtppl.report.words import counted
@@ -55,6 +55,12 @@ def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
 
 
 def _of_chains(model: Any) -> Iterator[str]:
+    ancestors = getattr(model, "ancestors_", ())
+    if len(ancestors) > 1 and not np.ptp(ancestors):
+        yield (
+            "In burn-in all chains went where one of them was, whose posterior mass was by far the "
+            "largest: that they agree does not show that there are no other modes."
+        )
     found: dict[str, list] = {}
     for name, each in getattr(model, "diagnostics_", {}).items():
         is_prediction = name.startswith("prediction_")  # of which there are several
@@ -143,7 +149,9 @@ def _of_evidence(model: Any) -> Iterator[str]:
 
 def _of_topologies(model: Any) -> Iterator[str]:
     posterior, is_unjudged = model.posterior_, False
-    for shape, share in zip(posterior.topologies, posterior.probability, strict=True):
+    errors = posterior.log_evidence_ses
+    of_topologies = zip(posterior.topologies, posterior.probability, errors, strict=True)
+    for shape, share, error in of_topologies:
         found = model.diagnostics_.get(shape.code)
         if found is None or share < _PROBABLE:
             continue
@@ -152,6 +160,11 @@ def _of_topologies(model: Any) -> Iterator[str]:
             yield (
                 f"{name} few samples carry most of the weight (Pareto k {found['pareto_k']:.2f}, "
                 f"more than {LARGEST_PARETO_K}): its evidence is not to be relied on."
+            )
+        if error > GREATEST_ERROR:
+            yield (
+                f"{name} log evidence is known to {error:.2f} nats only (standard error): so "
+                f"uncertain is its probability."
             )
         # Of a topology that was summed over or weighed without chains nothing is missing.
         is_unjudged |= found["r_hat"] is None and found["divergences"] is not None

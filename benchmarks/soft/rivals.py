@@ -96,7 +96,7 @@ _OF_JUMPS: dict[str, Any] = {
     "published": True,
     "chains": 4,
     "warmup": 50,
-    "burn_in": 300,
+    "burn_in": 500,
     "draws": 100,
 }
 

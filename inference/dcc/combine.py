@@ -96,12 +96,6 @@ def combine(
         In [0, 1].
     smc
         Options of `bdtppl.inference.evidence.tempered.tempered_evidence`.
-
-    Warns
-    -----
-    UserWarning
-        For topologies of at least ``smc_share`` of the weight whose estimate is not to be relied
-        on.
     """
     explored = [each for each in state.explored.values() if each.log_weight.size]
     matters = within_reach(dcc, state.explored, smc_share)
@@ -126,8 +120,6 @@ def combine(
     )
     parts = []
     for shape, (each, position, of_draws), weight in zip(shapes, found, weights, strict=True):
-        if weight >= smc_share:
-            each.warn(stacklevel=4)  # the caller of an estimator's `fit`
         parts.append(Component(shape, each, float(weight), position, of_draws))
     return sorted(parts, key=lambda part: -part.probability)
 

@@ -32,7 +32,7 @@ EvidenceMethod = Literal["auto", "lais", "smc"]
 
 LARGEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4
 _LEAST_EFFECTIVE_SIZE = 100.0
-_GREATEST_ERROR = 0.25  # in nats; where a few runs or weights decide, the error is near 1
+GREATEST_ERROR = 0.25  # in nats; where a few runs or weights decide, the error is near 1
 
 
 class Evidence(NamedTuple):
@@ -64,7 +64,7 @@ class Evidence(NamedTuple):
         """Whether weights, or runs, are even enough for the error to be believed."""
         return bool(
             np.isfinite(self.log_evidence)
-            and self.standard_error <= _GREATEST_ERROR
+            and self.standard_error <= GREATEST_ERROR
             and self.pareto_k <= LARGEST_PARETO_K
             and self.effective_size >= _LEAST_EFFECTIVE_SIZE
         )
@@ -76,12 +76,16 @@ class Evidence(NamedTuple):
             said.append(f"Pareto k {self.pareto_k:.2f}")
         return ", ".join([*said, f"effective sample size {self.effective_size:.0f}"])
 
-    def warn(self, stacklevel: int = 1) -> "Evidence":
-        """Warn so many calls above if the weights are too uneven, and return the estimate."""
+    def warn(self, of: str = "", stacklevel: int = 1) -> "Evidence":
+        """Warn so many calls above if the weights are too uneven, and return the estimate.
+
+        The warning says ``of`` what it is the evidence.
+        """
         if not self.is_reliable:
+            what = f"log evidence of {of}" if of else "log evidence"
             warnings.warn(
-                f"log evidence {self.log_evidence:.2f} ({self.method}) is not to be relied on: "
-                f"{self.describe_weights()}; wanted are an error of at most {_GREATEST_ERROR}, "
+                f"{what}, {self.log_evidence:.2f} ({self.method}), is not to be relied on: "
+                f"{self.describe_weights()}; wanted are an error of at most {GREATEST_ERROR}, "
                 f"k of at most {LARGEST_PARETO_K}, and a size of at least "
                 f"{_LEAST_EFFECTIVE_SIZE:.0f}.",
                 stacklevel=1 + stacklevel,
