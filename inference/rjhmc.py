@@ -241,8 +241,9 @@ class _Run:
         position = np.stack([place.position for place in drawn])
         log_density = np.array([place.log_density for place in drawn])
         log_mass = log_masses(position[None], log_density[None])[0]
-        if drawn[0].inputs is not None:
-            log_mass += sum(map(_entropy, np.stack([place.inputs for place in drawn]).T))
+        inputs = [place.inputs for place in drawn if place.inputs is not None]
+        if inputs:
+            log_mass += sum(map(_entropy, np.stack(inputs).T))
         share = number / len(places)
         return log_mass + self.settings.topology_prior.log_prob(topology) - np.log(share)
 
