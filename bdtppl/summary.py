@@ -14,6 +14,7 @@ from bdtppl.rendering import as_html, as_text
 
 __all__ = [
     "Summary",
+    "descent_in_words",
     "facts_view",
     "prior_view",
     "quantity_in_words",
@@ -172,6 +173,14 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     )
 
 
+def descent_in_words(summary: Mapping[str, Any]) -> str:
+    """Say of how many chains those descend that went where others were; empty if none did."""
+    chains, found = len(summary["ancestors"]), len(set(summary["ancestors"]))
+    if found == chains:
+        return ""
+    return f"{chains} chains that descend from {found}: stuck ones went where others were"
+
+
 def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
     """Lay out the summary of soft trees."""
     facts = {
@@ -192,11 +201,8 @@ def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
             f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
             f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
         )
-        if summary["ancestors"] < summary["chains"]:
-            facts["agreement"] += (
-                f"\n{summary['chains']} chains that descend from {summary['ancestors']}: "
-                "stuck ones went where others were"
-            )
+        if descent := descent_in_words(summary):
+            facts["agreement"] += f"\n{descent}"
     if summary["log_evidence"] is not None:
         error = summary["log_evidence_se"]
         facts["log evidence"] = f"{summary['log_evidence']:.3f} +- {error:.3f}"

@@ -8,7 +8,7 @@ from bdtppl.estimators.base import describe_constraints, describe_model
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay, GreedyPartition, Program
-from bdtppl.summary import summary_view
+from bdtppl.summary import descent_in_words, summary_view
 
 SUMMARY = {
     "prior": "LeafPenalty(log_phi=2)",
@@ -112,3 +112,8 @@ def test_chains_that_are_too_short_have_an_unknown_agreement():
     chains = {"chains": 2, "draws": 3, "distinct_trees": 6}
     lines = lines_of(**chains, largest_r_hat=None, least_ess=None)
     assert "  agreement        R-hat unknown, effective draws unknown" in lines
+
+
+def test_chains_that_went_where_others_were_are_said():
+    assert descent_in_words({"ancestors": [0, 1, 2]}) == ""
+    assert descent_in_words({"ancestors": [1, 1, 2]}).startswith("3 chains that descend from 2:")

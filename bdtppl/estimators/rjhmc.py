@@ -193,7 +193,7 @@ class _RJHMCTree(SoftTreeEstimator):
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
         found |= {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
-        return found | {"chains": self.chains, "ancestors": len(np.unique(self.ancestors_))}
+        return found | {"ancestors": self.ancestors_.tolist()}
 
 
 class RJHMCTreeRegressor(SoftTargets, RegressorMixin, _RJHMCTree):

@@ -11,7 +11,7 @@ from bdtppl.report.blocks import Block, Facts, Table, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 from bdtppl.report.words import counted
-from bdtppl.summary import quantity_in_words
+from bdtppl.summary import descent_in_words, quantity_in_words
 
 __all__ = ["diagnostics"]
 
@@ -77,6 +77,8 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         chains = counted(summary["chains"], "chain", "chains")
         yield "draws", f"{summary['draws']:,} in each of {chains}"
         yield "distinct trees among them", f"{summary['distinct_trees']:,}"
+    if "ancestors" in summary and (descent := descent_in_words(summary)):
+        yield "in burn-in", descent
     if "particles" in summary:
         yield "particles", f"{counted(summary['runs'], 'run', 'runs')} of {summary['particles']:,}"
     if "steps" in summary:
