@@ -144,9 +144,7 @@ def test_when_chains_are_compared():
     assert not RJHMC(restarts=0).stages(1000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
-def test_masses_of_modes_are_about_the_evidence(hard):
+def check_masses(hard):
     """All topologies here are one mode; its mass is estimated from the likeliest topology."""
     run = rjhmc._Run(
         SETTINGS, jax.random.key(0), MODEL, sp.X[:ROWS, : 2 if hard else 1], sp.Y[:ROWS], hard
@@ -159,6 +157,19 @@ def test_masses_of_modes_are_about_the_evidence(hard):
     found = [run._log_mass(places[100:]) for places in zip(*path, strict=True)]
     expected = np.log(sum(weights(hard)))
     assert np.abs(np.array(found) - expected).max() < 1  # draws are not quite normal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
+def test_masses_of_modes_are_about_the_evidence(hard):
+    check_masses(hard)
+
+
+@pytest.mark.slow
+def test_lost_volumes_of_modes_are_noticed(monkeypatch):
+    monkeypatch.setattr(rjhmc, "log_masses", lambda position, log_density: log_density.mean(axis=1))
+    with pytest.raises(AssertionError):
+        check_masses(hard=False)
 
 
 @pytest.mark.slow

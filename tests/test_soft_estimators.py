@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy.integrate import cumulative_trapezoid
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.tree import DecisionTreeRegressor
 from tiers import slow_but
 
@@ -28,6 +28,8 @@ from bdtppl import (
 )
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
+from bdtppl.inference.evidence.estimates import Evidence
+from bdtppl.inference.rjhmc import _Run
 from bdtppl.models.soft_tree import SoftClassification, SoftRegression
 from bdtppl.models.topology import Topology, TopologyPrior
 
@@ -62,6 +64,30 @@ def classifier():
     return RJHMCTreeClassifier(model=model, **RJHMC).fit(
         {"width": X[:, 0], "height": X[:, 1]}, LABELS
     )
+
+
+def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
+    monkeypatch.setattr(Evidence, "is_reliable", False)
+    with pytest.warns(UserWarning, match="is not to be relied on") as caught:
+        model = DCCTreeRegressor(**DCC).fit(X, 1000 * Y)
+    best = model.components_[0]
+    said = f"log evidence of topology {best.topology.code}, {best.evidence.log_evidence:.2f} ("
+    assert any(said in str(warning.message) for warning in caught)
+    assert abs(best.evidence.log_evidence - model.posterior_.log_evidences[0]) < 1e-6
+
+
+def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
+    monkeypatch.setattr(_Run, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
+    monkeypatch.setattr("bdtppl.estimators.rjhmc._LARGEST_R_HAT", np.inf)  # they are short
+    given = RJHMC | {"burn_in": 40}
+    with pytest.warns(ConvergenceWarning, match="all chains went where chain 1 was"):
+        model = RJHMCTreeRegressor(**given).fit(X, Y)
+    assert model.ancestors_.tolist() == [1, 1]
+    assert "2 chains that descend from 1" in " ".join(str(model.summary()).split())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = RJHMCTreeRegressor(**given, restarts=0).fit(X, Y)
+    assert model.ancestors_.tolist() == [0, 1]
 
 
 def test_regression_finds_the_split(regressor):

@@ -9,7 +9,8 @@ defaults are its authors'.
 
 HMC-DF and HMC-DFI sample soft trees whose topology jumps, by the published scheme, which adapts the
 sampler anew in 50 steps around each jump. Only for WU does the paper print their hyperparameters;
-elsewhere they have those of DCC-Tree. Lengths of chains are ours.
+elsewhere they have those of DCC-Tree. Lengths of chains are ours, and so is that in burn-in chains
+in poor modes go where others are.
 
 What the paper prints for these rows are scores of single draws, which their mean tends to beat.
 """
