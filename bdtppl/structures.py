@@ -29,8 +29,8 @@ from bdtppl.inference.summaries.co_membership import (
 from bdtppl.inference.summaries.diagnostics import Diagnostics, diagnose
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.inference.summaries.proportions import share_errors
-from bdtppl.models.topology import Topology
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
+from bdtppl.models.soft.topology import Topology
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import structures_view, why_no_r_hat
 

@@ -26,12 +26,12 @@ from sklearn.tree import DecisionTreeClassifier
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier
 from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
-from bdtppl.models.tree import Tree
 from benchmarks.markov_chains import complete_rows, fit_chains
 from benchmarks.text_table import print_table
 

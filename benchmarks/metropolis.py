@@ -29,7 +29,7 @@ from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.state import initial
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from benchmarks.markov_chains import complete_rows, fit_chains

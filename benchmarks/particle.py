@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.model_selection import train_test_split
 
 from bdtppl.inference.particle.sample import ProposalName, sample
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from benchmarks.text_table import print_table

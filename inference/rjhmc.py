@@ -38,7 +38,7 @@ from bdtppl.inference.nuts.sample import NUTS, Chains
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
-from bdtppl.models.topology import Topology, TopologyPrior, neighbours, require_max_splits
+from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
 __all__ = ["MOVES", "RJHMC", "Walk"]
 
@@ -113,7 +113,7 @@ class RJHMC:
 
     Examples
     --------
-    >>> from bdtppl.models.soft_tree import SoftRegression
+    >>> from bdtppl.models.soft.tree import SoftRegression
     >>> rng = np.random.default_rng(0)
     >>> x = rng.random((20, 1))
     >>> y = (x[:, 0] > 0.5) + rng.normal(0, 0.3, 20)
@@ -162,7 +162,7 @@ class RJHMC:
         rng_key
             Key.
         model
-            A `bdtppl.models.soft_tree` model.
+            A `bdtppl.models.soft.tree` model.
         x, y
             Inputs float [N, d], scaled to [0, 1], and targets [N].
         hard_inputs

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.path_memory import MOST_BITS, PathMemory
+from bdtppl.models.hard.path_memory import MOST_BITS, PathMemory
 
 __all__ = ["Constraints", "KeepTogether"]
 
@@ -98,7 +98,7 @@ class Constraints:
     monotone
         Directions by feature, ``{"dose": 1}``: 1 where posterior means of leaves must not fall
         along the feature (those of class indices in classification), -1 where they must not rise
-        (see `bdtppl.models.monotone`). They depend on the leaves, so only Metropolis keeps to them.
+        (see `is_monotone`). They depend on the leaves, so only Metropolis keeps to them.
 
     Examples
     --------

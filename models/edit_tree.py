@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.priors import DepthDecay, TreePrior, require_tree_prior
-from bdtppl.models.tree import Tree
 
 __all__ = ["EditTree"]
 
@@ -39,7 +39,7 @@ class EditTree:
     Where no edit has a place, none follows.
 
     This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
-    is a sum without end: `bdtppl.inference.priors.edit_law` has it on small tables. Estimators do
+    is a sum without end: it is known on small tables alone, by enumeration. Estimators do
     not take it as their prior: `bdtppl.inference.metropolis.edits.sample_edits` draws from its
     posterior.
 

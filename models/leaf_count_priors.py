@@ -21,7 +21,7 @@ from jax.scipy.special import betaln, gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.priors import Node, Rule, Rules
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 

@@ -24,9 +24,9 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
 from bdtppl.models.pytrees import Number, describe_kind, pytree_dataclass, require, setting
-from bdtppl.models.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
 
 __all__ = [
     "DepthDecay",
@@ -68,7 +68,7 @@ class TreePrior(Protocol):
     node_facts, rule_facts
         Names of the `Node` and `Rule` fields that the weights read, beside ``depth``, ``has_rule``
         and ``feature``, which are always there. A prior that reads ``log_share`` has a member
-        ``law``, the `bdtppl.models.rule_laws.RuleLaw` that it follows from.
+        ``law``, the `bdtppl.models.hard.rule_laws.RuleLaw` that it follows from.
     """
 
     @property
@@ -363,7 +363,7 @@ class DepthDecay(_NormalisedRules):
     beta
         Decay with depth, at least 0.
     cut_weights, feature_weights, over, choice
-        Law of the rule (see `bdtppl.models.rule_laws.RuleLaw`).
+        Law of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
     rules
         "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
         the design between the node's least and largest value.
@@ -429,7 +429,7 @@ class Program(_NormalisedRules):
     A node splits with a probability of its own, and then by a rule from a law whose weights may be
     computed too (labels "on the fly", Angelopoulos and Cussens 2005, Figure 2). Functions are
     written in `jax.numpy` and traced; what they may read are the facts of a
-    `bdtppl.models.rule_laws.Node` (depth, num_rows, log_num_features, least, greatest) and, for
+    `Node` (depth, num_rows, log_num_features, least, greatest) and, for
     weights of cuts, of a `Rule` (feature, threshold, width, num_left, num_right), as arrays of any
     shape. A node without an available rule stops with probability one.
 
@@ -438,7 +438,7 @@ class Program(_NormalisedRules):
     split_probability
         Function of the node; a probability, in [0, 1] at every node.
     cut_weights, feature_weights, over, choice
-        Law of the rule (see `bdtppl.models.rule_laws.RuleLaw`).
+        Law of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
     num_features
         d; None is filled in from the data.
 

@@ -19,8 +19,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import bdtppl
 from bdtppl import ExactTreeClassifier, plot_evidence, plot_structures, plot_tree
+from bdtppl.models.hard.tree import route
 from bdtppl.models.priors import DepthDecay, LeafPenalty
-from bdtppl.models.tree import route
 
 iris = load_iris(as_frame=True)
 X = iris.data.rename(columns=lambda name: name.removesuffix(" (cm)"))

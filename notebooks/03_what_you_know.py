@@ -21,13 +21,13 @@ from sklearn.tree import DecisionTreeRegressor
 
 from bdtppl import ExactTreeRegressor, plot_boundaries, plot_tree
 from bdtppl.inference.metropolis.edits import sample_edits
-from bdtppl.inference.priors.tree_prior import PriorTrees
+from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
-from bdtppl.models.tree import Tree, route
 from bdtppl.prior_files import read_prior_file
 
 BLUE, ORANGE, GREY = "#0072b2", "#e69f00", "#888888"

@@ -23,7 +23,7 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
 

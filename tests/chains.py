@@ -10,7 +10,7 @@ from bdtppl.inference.hard import model as hard_model
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.state import state_of
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 
 def nested(problem, tree):

@@ -20,7 +20,7 @@ from bdtppl.inference.gflownet.replay import mixed, path_keys
 from bdtppl.inference.gflownet.rollout import roll_out
 from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.inference.hard.written_trees import as_shape
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 State = frozenset
 

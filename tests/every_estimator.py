@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 import bdtppl
-from bdtppl.models.soft_tree import SoftClassification
+from bdtppl.models.soft.tree import SoftClassification
 
 __all__ = ["FITS", "FAST", "NEW", "X", "fitted"]
 

@@ -23,7 +23,8 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import (
     DepthDecay,
@@ -33,7 +34,6 @@ from bdtppl.models.priors import (
     Program,
     weighs_each_cut,
 )
-from bdtppl.models.tree import Tree
 
 TIGHT = 1e-9
 FALSE_ALARM = 1e-4  # of every statistical test

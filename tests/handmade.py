@@ -9,10 +9,10 @@ from sklearn.base import BaseEstimator
 
 from bdtppl import storage
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty
-from bdtppl.models.tree import Tree, route
 
 LEAF: dict = {}
 NAMES = ("age", "dose", "size")

@@ -7,7 +7,7 @@ from scipy import stats
 
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.models.soft_tree import SoftRegression
+from bdtppl.models.soft.tree import SoftRegression
 
 MODEL = SoftRegression(
     mean_loc=sp.LOC, mean_scale=sp.SCALE, noise_shape=sp.SHAPE, noise_scale=sp.RATE

@@ -19,9 +19,9 @@ from bdtppl.arviz.conversion import _without_ties
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.models.hard.tree import route
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty
-from bdtppl.models.tree import route
 
 CLASSES = ["low", "middle", "high"]
 TASKS = ["classification", "regression"]

@@ -7,7 +7,7 @@ from bdtppl.datasets import make_hidden_xor, make_wu
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
 from benchmarks import amortised, exact, greedy_modal, metropolis

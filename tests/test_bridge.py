@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bridge_sampling import bridge_evidence, log_ratios, solve
 from tiers import slow_but
 
-from bdtppl.inference.evidence.bridge import bridge_evidence, log_ratios, solve
 from bdtppl.models.pytrees import as_partial
 
 LOG_EVIDENCE = 0.0

@@ -757,7 +757,7 @@ def test_datasets_says_what_is_here_and_where_the_rest_is(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
 def test_predictions_are_written_by_the_ending(classifier, flowers, tmp_path, ending):
-    from bdtppl.tables import read_table
+    from bdtppl.table_files import read_table
 
     written = tmp_path / f"predicted.{ending}"
     result = run("predict", classifier[0], flowers, "--out", written)
@@ -772,7 +772,7 @@ def test_predictions_are_written_by_the_ending(classifier, flowers, tmp_path, en
 
 
 def test_parquet_without_a_reader_says_what_to_install(classifier, flowers, tmp_path, monkeypatch):
-    monkeypatch.setattr("bdtppl.tables.find_spec", lambda name: None)
+    monkeypatch.setattr("bdtppl.table_files.find_spec", lambda name: None)
     said = refusal("predict", classifier[0], flowers, "--out", tmp_path / "p.parquet")
     assert "run `python -m pip install 'bdtppl[parquet]'`, or use a CSV file" in said
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 from tiers import slow_but
 
 import bdtppl
-from bdtppl.models.table import Schema
+from bdtppl.models.data.schema import Schema
 
 SETTINGS = {
     "DCCTree": {"iterations": 1, "initial_trees": 4, "chains": 2, "warmup": 20, "draws": 10},

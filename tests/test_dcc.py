@@ -19,8 +19,8 @@ from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.evidence.tempered import Tempered
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.summaries.diagnostics import log_masses
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.topology import Topology, TopologyPrior, topologies
+from bdtppl.models.soft.topology import Topology, TopologyPrior, topologies
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 RNG = np.random.default_rng(3)
 X = np.linspace(0, 1, 12)

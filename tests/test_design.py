@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_iris
 
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 
 # Beyond half the largest float the range of a column overflows.
 FINITE = st.floats(-8e307, 8e307)

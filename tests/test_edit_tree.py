@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from edit_law import edited_trees
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from test_metropolis import posed
 from test_regrow import CAPACITY, names, nested
@@ -18,14 +19,13 @@ from test_regrow import CAPACITY, names, nested
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
 from bdtppl.inference.metropolis.kernel import walk
-from bdtppl.inference.priors.edit_law import edited_trees
-from bdtppl.inference.priors.tree_prior import NO_LIKELIHOOD
-from bdtppl.models.data import Design
+from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD
+from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import Program
 from bdtppl.models.pytrees import pytree_dataclass
-from bdtppl.models.tree import Tree, route
 
 PROBABILITY = 0.6
 MAX_EDITS = 4

@@ -15,7 +15,7 @@ from tiers import slow_but
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.passes import inside, log_partition, outside
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 
 CASES = [(m, ep.FAMILIES[i % 2], 400 + i) for i, m in enumerate(ep.SOME_MODELS)]
 MANY = [(m, f, seed) for m in ep.MODELS for f in ep.FAMILIES for seed in (420, 421)]

@@ -33,7 +33,7 @@ from bdtppl.export import (
     to_sql,
 )
 from bdtppl.export.scikit_learn import single_threshold
-from bdtppl.models.tree import route
+from bdtppl.models.hard.tree import route
 
 NASTY = 'he said "no" \\ it\'s; -- x'  # of names and levels: all that quoting may stumble over
 LABELS = ["it's", 'a "b" \\n', "nö|`*"]

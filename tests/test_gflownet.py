@@ -32,8 +32,8 @@ from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 

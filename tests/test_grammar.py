@@ -16,7 +16,7 @@ from bdtppl.inference.pcfg import compiler, grammar
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 
 CASES = [(m, f, seed) for m in ep.MODELS for f in ep.FAMILIES for seed in range(500, 504)]
 

@@ -30,8 +30,8 @@ from bdtppl.inference.gflownet.grammar_training import (
 )
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 

@@ -18,11 +18,11 @@ from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree import route
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, GreedyPartition, LeafPenalty
-from bdtppl.models.tree import route
 
 TIGHT = 1e-9
 # In the fast run the families of leaves take turns.

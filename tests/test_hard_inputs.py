@@ -14,7 +14,7 @@ from bdtppl.inference.nuts.kernel import new_chains
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.pytrees import pytree_dataclass
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
 
 SHAPE = Topology("100")
 

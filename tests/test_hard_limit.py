@@ -14,8 +14,8 @@ from soft_chains import check_frequencies
 
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
-from bdtppl.models.soft_tree import SoftClassification, leaf_probabilities
-from bdtppl.models.topology import Topology, TopologyPrior, topologies
+from bdtppl.models.soft.topology import Topology, TopologyPrior, topologies
+from bdtppl.models.soft.tree import SoftClassification, leaf_probabilities
 
 RNG = np.random.default_rng(4)
 CELLS = 20  # values of inputs are multiples of 1 / CELLS, so that midpoints tell hard cuts apart

@@ -25,7 +25,7 @@ from bdtppl.inference.greedy_modal.choices import choose
 from bdtppl.inference.greedy_modal.columns import root_level
 from bdtppl.inference.greedy_modal.partitions import best_rules
 from bdtppl.inference.greedy_modal.problem import pose
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -249,7 +249,7 @@ def test_smoothed_leaves_absorb_rows_below_hyperplanes():
     X, labels, _ = oblique()
     model = classifier(smoothing=0.5, max_depth=1).fit(X, labels)
     tree, share = model.map_tree_, 1.5
-    own = np.bincount(bdtppl.models.tree.route(tree.reshape(1), model.design_.matrix)[0])[1:]
+    own = np.bincount(bdtppl.models.hard.tree.route(tree.reshape(1), model.design_.matrix)[0])[1:]
     assert tree.feature[0] == 2
     np.testing.assert_allclose(model.posterior_.statistics[0, 0, 1:].sum(axis=1), share * own)
     assert (

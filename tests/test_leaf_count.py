@@ -25,8 +25,8 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior, exact_posterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty

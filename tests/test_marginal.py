@@ -16,7 +16,7 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 

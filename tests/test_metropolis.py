@@ -22,12 +22,12 @@ from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.restructure import Restructure
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength, LeafPenalty
 from bdtppl.models.pytrees import pytree_dataclass
-from bdtppl.models.tree import Tree, route
 
 CAPACITY = 31
 NUM_CHAINS = 20_000

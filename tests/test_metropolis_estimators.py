@@ -34,11 +34,11 @@ from bdtppl.inference.particle import sample as particle
 from bdtppl.inference.particle.filter import grow
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
-from bdtppl.models.tree import Tree
 
 MONOTONE = Constraints(monotone={0: 1})
 FAR = Tree.from_nested({"feature": 9, "threshold": 0.5, "left": {}, "right": {}})

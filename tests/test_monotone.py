@@ -7,6 +7,7 @@ import enumeration as en
 import exact_problems as ep
 import numpy as np
 import pytest
+from edit_law import edited_trees
 from test_path_constraints import by_rows, by_tables
 
 from bdtppl import MetropolisTreeClassifier
@@ -15,13 +16,12 @@ from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.particle.sample import sample as filtered
 from bdtppl.inference.pcfg.compiler import compile_grammar
-from bdtppl.inference.priors.edit_law import edited_trees
-from bdtppl.inference.priors.tree_prior import PriorTrees
+from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay
-from bdtppl.models.tree import Tree
 
 DIRECTIONS = {0: 1, 2: -1}
 

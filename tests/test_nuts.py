@@ -16,8 +16,8 @@ from bdtppl.inference.summaries.diagnostics import (
     stuck,
 )
 from bdtppl.models.pytrees import pytree_dataclass
-from bdtppl.models.soft_tree import SoftRegression
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree import SoftRegression
 
 
 @pytest.fixture(scope="module")

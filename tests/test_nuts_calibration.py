@@ -17,8 +17,8 @@ from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.pytrees import pytree_dataclass
-from bdtppl.models.soft_tree import SoftClassification
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree import SoftClassification
 
 SHAPE = Topology("100")
 

@@ -19,8 +19,8 @@ from bdtppl.inference.particle import filter as particle_filter
 from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed, settle
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.particle.sample import sample
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 

@@ -9,8 +9,8 @@ import bdtppl
 from bdtppl import ExactTreeRegressor, ParticleTreeClassifier, ParticleTreeRegressor
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.priors import DepthDecay, LeafPenalty
-from bdtppl.models.tree import Tree
 from bdtppl.summary import summary_view
 
 STUMP = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})

@@ -7,9 +7,9 @@ import pytest
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier, MetropolisTreeClassifier
 from bdtppl.inference.hard import partitions
 from bdtppl.inference.hard.partitions import group_by_rows
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength, LeafPenalty
-from bdtppl.models.tree import Tree
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 5, (12, 2)).astype(float)

@@ -28,12 +28,12 @@ from bdtppl.inference.pcfg import compiler
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.path_memory import PathMemory
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import DepthDecay, LeafPenalty
-from bdtppl.models.tree import Tree
 
 KINDS = (("boxes",), ("levels",), ("order",), ("boxes", "levels", "order"))
 CHECKS = (check_evidence, check_ranking, check_sizes, check_rule_inclusion)

@@ -27,9 +27,9 @@ from bdtppl import (
     plot_tree,
 )
 from bdtppl.inference.hard.posterior import RankedTrees
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
-from bdtppl.models.tree import Tree
 from bdtppl.plotting.colours import class_style
 from bdtppl.plotting.layout import Layout, text_width, wrap
 

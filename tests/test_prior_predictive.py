@@ -5,21 +5,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdtppl.inference.priors.prior_predictive import (
+from bdtppl.inference.prior_predictive.draws import (
     draw_prior_targets,
     draw_prior_trees,
     draw_soft_prior,
 )
-from bdtppl.inference.priors.tree_prior import PriorTrees
+from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, LeafPenalty
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.soft_trees import SoftTrees
-from bdtppl.models.topology import Topology, TopologyPrior
-from bdtppl.models.tree import Tree
+from bdtppl.models.soft.topology import Topology, TopologyPrior
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
+from bdtppl.models.soft.tree_batch import SoftTrees
 
 ROWS = np.array([[0.0], [0.0], [1.0]])
 STUMP = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})

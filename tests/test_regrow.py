@@ -25,11 +25,11 @@ from bdtppl.inference.metropolis.kernel import step, walk
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import pytree_dataclass
-from bdtppl.models.tree import Tree
 
 VARIANTS = [
     Regrow(*variant, last=2)

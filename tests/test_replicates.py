@@ -8,7 +8,7 @@ from scipy import stats
 
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.predictive.replicates import replicate
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty
 

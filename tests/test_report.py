@@ -23,7 +23,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.background import data, evidence
 from bdtppl.report.cautions import cautions

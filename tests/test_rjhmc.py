@@ -14,8 +14,8 @@ from bdtppl.inference import rjhmc
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.topology import Topology, TopologyPrior, topologies
+from bdtppl.models.soft.topology import Topology, TopologyPrior, topologies
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 PRIOR = TopologyPrior(0.7, 0.5)
 SETTINGS = RJHMC(

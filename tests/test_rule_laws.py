@@ -34,14 +34,14 @@ from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.shares import log_shares
-from bdtppl.inference.priors.tree_prior import PriorTrees
+from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.rule_laws import RuleLaw, facts_read
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, Program
-from bdtppl.models.rule_laws import RuleLaw, facts_read
-from bdtppl.models.tree import Tree
 
 CHECKS = (
     check_normalised,

@@ -13,8 +13,8 @@ from scipy import stats
 from tiers import slow_but
 
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.topology import Topology, topologies
+from bdtppl.models.soft.topology import Topology, topologies
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 RNG = np.random.default_rng(0)
 X, TARGETS, CLASSES = RNG.random((9, 3)), RNG.normal(size=9), RNG.integers(0, 2, 9)

@@ -30,8 +30,8 @@ from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.rjhmc import _Run
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.topology import Topology, TopologyPrior
+from bdtppl.models.soft.topology import Topology, TopologyPrior
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 pytestmark = pytest.mark.filterwarnings("ignore:The chains disagree")  # they are short
 

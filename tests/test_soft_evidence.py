@@ -6,16 +6,16 @@ import jax
 import numpy as np
 import pytest
 import soft_quadrature
+from bridge_sampling import bridge_evidence
 from jax.tree_util import Partial
 
-from bdtppl.inference.evidence.bridge import bridge_evidence
 from bdtppl.inference.evidence.estimates import summarise
 from bdtppl.inference.evidence.importance import sample_layer
 from bdtppl.inference.evidence.tempered import Path, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.soft_tree import SoftRegression
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree import SoftRegression
 
 RNG = np.random.default_rng(5)
 X = np.linspace(0, 1, 15)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import bdtppl.models.soft_trees as soft_trees
+import bdtppl.models.soft.tree_batch as soft_trees
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft.posterior import TopologyDraws, along_chains, resample
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression, leaf_probabilities
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression, leaf_probabilities
 
 SHAPES = [Topology("0"), Topology("100"), Topology("11000"), Topology("10100")]
 SHARPNESS = 0.1

@@ -15,8 +15,8 @@ from scipy import stats
 from tiers import slow_but
 
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression, leaf_probabilities
-from bdtppl.models.topology import Topology, topologies
+from bdtppl.models.soft.topology import Topology, topologies
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression, leaf_probabilities
 
 SHAPES = [shape for n in range(4) for shape in topologies(n)]
 RNG = np.random.default_rng(0)

@@ -26,11 +26,11 @@ from bdtppl.inference.greedy_modal import sparse_partitions
 from bdtppl.inference.greedy_modal.growth import grow
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.data.schema import Schema
+from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
-from bdtppl.models.sparse import SparseDesign
-from bdtppl.models.table import Schema
 
 NAMES = ("a", "b", "c", "d", "e")
 PRIORS = {

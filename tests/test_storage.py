@@ -27,9 +27,9 @@ from tiers import slow_but
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.files import staged
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.schema import Schema
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
-from bdtppl.models.table import Schema
 from bdtppl.storage import fitted as storage
 from bdtppl.storage.encoding import decode, encode
 

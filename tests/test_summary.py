@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bdtppl.estimators.base import describe_constraints, describe_model
+from bdtppl.estimators.hard import describe_constraints, describe_model
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay, GreedyPartition, Program

@@ -9,8 +9,8 @@ import pytest
 
 from bdtppl import ExactTreeClassifier
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.table import Column, Schema, are_dates
-from bdtppl.tables import read_table, write_table
+from bdtppl.models.data.schema import Column, Schema, are_dates
+from bdtppl.table_files import read_table, write_table
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_dialects_read_alike(write, name, text):
 @pytest.fixture(params=["pyarrow", "polars"])
 def _parquet(request, monkeypatch):
     """Only one of the packages that read and write Parquet is there."""
-    monkeypatch.setattr("bdtppl.tables.find_spec", lambda name: name == request.param or None)
+    monkeypatch.setattr("bdtppl.table_files.find_spec", lambda name: name == request.param or None)
 
 
 @pytest.mark.usefixtures("_parquet")

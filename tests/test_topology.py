@@ -7,7 +7,7 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
-from bdtppl.models.topology import MOVES, Topology, TopologyPrior, neighbours, topologies
+from bdtppl.models.soft.topology import MOVES, Topology, TopologyPrior, neighbours, topologies
 
 
 def nested(num_splits):

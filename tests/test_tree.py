@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdtppl.models import tree as tree_module
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.hard import tree as tree_module
+from bdtppl.models.hard.tree import Tree, route
 
 NUMBERS = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0, 1e-300, 0.1 + 0.2])
 VALUES = st.one_of(NUMBERS, st.just(math.nan), st.floats(allow_nan=True, allow_infinity=False))

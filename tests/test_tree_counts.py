@@ -10,7 +10,7 @@ import pytest
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 

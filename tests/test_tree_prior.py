@@ -8,12 +8,12 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
-from bdtppl.inference.priors import tree_prior
-from bdtppl.inference.priors.tree_prior import PriorTrees
+from bdtppl.inference.prior_predictive import trees as tree_prior
+from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.priors import DepthDecay, DescriptionLength
-from bdtppl.models.tree import Tree
 
 MODELS = [
     pytest.param(model, marks=() if model == "depth decay, cuts" else pytest.mark.slow)

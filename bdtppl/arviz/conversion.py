@@ -109,7 +109,7 @@ def to_arviz(
         prior, prior_predictive
             Likewise of draws from the prior, if there are any; draws of their own.
         trees
-            The arrays of `bdtppl.models.tree.Tree`, as ``node_feature``, ``node_threshold``, ...
+            The arrays of `Tree`, as ``node_feature``, ``node_threshold``, ...
             [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
             in each node, ``node_statistics`` [chain, draw, node, class or statistic].
 
@@ -128,10 +128,10 @@ def to_arviz(
     Examples
     --------
     >>> import numpy as np
-    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.data.design import Design
     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import LeafPenalty
-    >>> from bdtppl.models.tree import Tree
+    >>> from bdtppl.models.hard.tree import Tree
     >>> X, y = np.array([[0.0], [1.0]]), np.array([0, 1])
     >>> posterior = Posterior(
     ...     trees=Tree.from_nested({}).reshape(1, 1),

@@ -12,8 +12,8 @@ import numpy as np
 import xarray as xr
 
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.tree import Tree
 
 __all__ = [
     "class_labels",

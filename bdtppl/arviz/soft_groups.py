@@ -11,8 +11,8 @@ import xarray as xr
 
 from bdtppl.arviz.groups import class_labels, label_sample_stats, read_sample_stats
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.soft_trees import SoftTrees
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree_batch import SoftTrees
 
 __all__ = ["label_soft_draws", "read_soft_draws"]
 

@@ -57,7 +57,7 @@ def compare(
     from bdtppl.comparison import compare as compare_models
     from bdtppl.progress import waiting
     from bdtppl.storage import load
-    from bdtppl.tables import read_table
+    from bdtppl.table_files import read_table
 
     if (table is None) != (target is None):
         raise UserError("--table and --target go together: give both or neither.")

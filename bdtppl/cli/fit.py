@@ -12,7 +12,7 @@ from bdtppl.cli.console import UserError, note, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
     from bdtppl.prior_files import PriorFile
-    from bdtppl.tables import Table
+    from bdtppl.table_files import Table
 
 __all__ = ["Binning", "feature_names", "fit", "located", "parse_bins", "read_prior"]
 
@@ -465,7 +465,7 @@ def fit(
     from bdtppl.cli.specification import make_leaf
     from bdtppl.cli.target import read_target
     from bdtppl.files import require_writable
-    from bdtppl.tables import read_table
+    from bdtppl.table_files import read_table
 
     hard = {
         "prior": prior,

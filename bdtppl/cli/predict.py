@@ -13,7 +13,7 @@ from bdtppl.files import staged
 if TYPE_CHECKING:
     import numpy as np
 
-    from bdtppl.tables import Table
+    from bdtppl.table_files import Table
 
 __all__ = ["features_of", "predict"]
 
@@ -56,7 +56,7 @@ def predict(
     """Predict the target of new rows: class and probabilities, or mean and interval."""
     from bdtppl.progress import waiting
     from bdtppl.storage import load
-    from bdtppl.tables import read_table, to_text
+    from bdtppl.table_files import read_table, to_text
 
     if interval is not None and not 0 < interval < 1:
         raise UserError(f"--interval must lie between 0 and 1; got {interval:g}.")
@@ -120,7 +120,7 @@ def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict
 
 
 def _write(path: Path, predictions: Mapping[str, list]) -> None:
-    from bdtppl.tables import write_table
+    from bdtppl.table_files import write_table
 
     try:
         with staged(path.parent) as staging:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from bdtppl.models.constraints import Constraints
-    from bdtppl.models.data import Design
-    from bdtppl.models.tree import Tree
+    from bdtppl.models.data.design import Design
+    from bdtppl.models.hard.tree import Tree
 
 __all__ = ["prior"]
 
@@ -99,7 +99,7 @@ def prior(
     import jax
 
     from bdtppl.files import require_writable
-    from bdtppl.inference.priors.prior_predictive import draw_prior_trees
+    from bdtppl.inference.prior_predictive.draws import draw_prior_trees
     from bdtppl.progress import waiting
     from bdtppl.summary import prior_view
 
@@ -148,7 +148,7 @@ def _features(
     """Columns of a table, or uniform ones."""
     import numpy as np
 
-    from bdtppl.tables import read_table
+    from bdtppl.table_files import read_table
 
     if table is not None:
         read = read_table(table)
@@ -168,9 +168,9 @@ def _model(
 ) -> "tuple[Design, Any, Constraints]":
     """Lay out columns, and read the prior on them."""
     from bdtppl.cli.specification import parse_prior
-    from bdtppl.estimators.base import join_limits
-    from bdtppl.models.data import Design
-    from bdtppl.models.table import Schema
+    from bdtppl.estimators.hard import join_limits
+    from bdtppl.models.data.design import Design
+    from bdtppl.models.data.schema import Schema
 
     chosen = None if file is None else file.prior
     chosen = parse_prior(prior or _DEFAULT) if chosen is None else chosen
@@ -184,7 +184,7 @@ def _model(
 
 def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
     """Sum draws up with JSON types alone."""
-    from bdtppl.estimators.base import describe_constraints, describe_model
+    from bdtppl.estimators.hard import describe_constraints, describe_model
 
     design, prior, constraints, trees = shown
     num_draws = len(trees.num_nodes)

@@ -9,7 +9,7 @@ import typer
 from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
-    from bdtppl.tables import Table
+    from bdtppl.table_files import Table
 
 __all__ = ["report"]
 
@@ -53,7 +53,7 @@ def report(
     from bdtppl.progress import waiting
     from bdtppl.report import write_report
     from bdtppl.storage import load
-    from bdtppl.tables import read_table
+    from bdtppl.table_files import read_table
 
     matplotlib.use("Agg")
     path = model / _REPORT if out is None else out

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bdtppl.tables import Table, is_number
+from bdtppl.table_files import Table, is_number
 
 __all__ = ["Target", "Task", "read_target"]
 

@@ -1,6 +1,6 @@
 """Which model? Evidence, leave-one-out, stacking and cross-validation, side by side."""
 
 from bdtppl.comparison.columns import Cell
-from bdtppl.comparison.table import LABELS, Comparison, compare
+from bdtppl.comparison.side_by_side import LABELS, Comparison, compare
 
 __all__ = ["LABELS", "Cell", "Comparison", "compare"]

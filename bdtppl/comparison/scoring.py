@@ -18,7 +18,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.arviz import PsisLoo, psis_loo
-from bdtppl.estimators.tables import TableEstimator
+from bdtppl.estimators.base import TableEstimator
 
 __all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
 

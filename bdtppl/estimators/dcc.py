@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
+from bdtppl.estimators.base import require_boolean, require_integer
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.soft import (
     CLASSES,
@@ -19,7 +20,6 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
-from bdtppl.estimators.tables import require_boolean, require_integer
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import State, explore, start
@@ -29,8 +29,8 @@ from bdtppl.inference.evidence.estimates import EvidenceMethod
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.posterior import TopologyDraws, Votes, resample
 from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
-from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
-from bdtppl.models.topology import TopologyPrior
+from bdtppl.models.soft.topology import TopologyPrior
+from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.progress import counting
 
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]

@@ -9,14 +9,14 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import (
+from bdtppl.estimators.base import require_integer
+from bdtppl.estimators.hard import (
     WIDE_LEAVES,
     ClassLeaves,
     RealLeaves,
     TreeEstimator,
     require_finite,
 )
-from bdtppl.estimators.tables import require_integer
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.budget import compile_within_budget
@@ -25,7 +25,9 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Binning, Design
+from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.data.schema import Schema
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import (
     LeafPenalty,
@@ -33,8 +35,6 @@ from bdtppl.models.priors import (
     require_rules_apart,
     weighs_each_cut,
 )
-from bdtppl.models.table import Schema
-from bdtppl.models.tree import Tree
 from bdtppl.progress import counting, waiting
 from bdtppl.summary import summarised
 
@@ -81,7 +81,7 @@ _PARAMETERS = """
         Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0.
     log_partition_ : float
         Log of the sum over trees of prior weight (not normalised) times likelihood.
-    map_tree_ : bdtppl.models.tree.Tree
+    map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree, with ``map_log_joint_`` and ``map_probability_``.
     exact_ : bdtppl.inference.pcfg.exact.ExactPosterior
         The exact posterior itself: entropy, marginals, paths.

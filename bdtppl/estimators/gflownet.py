@@ -11,9 +11,9 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ClassLeaves, RealLeaves
+from bdtppl.estimators.base import require_integer
 from bdtppl.estimators.checkpoints import Checkpoint
-from bdtppl.estimators.tables import require_integer
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
@@ -32,10 +32,10 @@ from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Binning, Design
+from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical, Leaf
 from bdtppl.models.priors import DescriptionLength, TreePrior, weighs_each_cut
-from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
 
 __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
@@ -126,7 +126,7 @@ _PARAMETERS = """
         Shape of the largest importance weights; above 0.7 standard errors are not to be relied on.
     history_ : dict
         What training reported, by name: float64 [steps] each.
-    map_tree_ : bdtppl.models.tree.Tree
+    map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree found, with ``map_log_joint_``: drawn, met in training, or by a search
         along the learned flows (``best_tree_``, with ``best_log_joint_`` and its rows by slot,
         ``best_statistics_``).

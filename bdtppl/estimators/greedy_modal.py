@@ -11,8 +11,8 @@ from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import WIDE_LEAVES, ClassLeaves, RealLeaves, TreeEstimator
-from bdtppl.estimators.tables import require_boolean, require_integer
+from bdtppl.estimators.base import require_boolean, require_integer
+from bdtppl.estimators.hard import WIDE_LEAVES, ClassLeaves, RealLeaves, TreeEstimator
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
@@ -27,12 +27,12 @@ from bdtppl.inference.greedy_modal.tree_space import (
 )
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Binning, Design
+from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.data.schema import Schema
+from bdtppl.models.data.sparse import SparseDesign
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import GreedyPartition, TreePrior
-from bdtppl.models.sparse import SparseDesign
-from bdtppl.models.table import Schema
-from bdtppl.models.tree import Tree
 from bdtppl.summary import summarised
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
@@ -99,7 +99,7 @@ _PARAMETERS = """
 
     Attributes
     ----------
-    map_tree_ : bdtppl.models.tree.Tree
+    map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree found, with ``map_log_joint_``, which is at most that of the most
         probable tree there is.
     posterior_ : bdtppl.inference.hard.posterior.Posterior

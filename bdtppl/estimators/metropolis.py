@@ -12,8 +12,8 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ClassLeaves, RealLeaves, TreeEstimator, require_finite
-from bdtppl.estimators.tables import require_integer
+from bdtppl.estimators.base import require_integer
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
@@ -25,11 +25,11 @@ from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Binning, Design
+from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
-from bdtppl.models.tree import Tree
 from bdtppl.progress import counting
 from bdtppl.summary import summarised, why_no_r_hat
 
@@ -91,7 +91,7 @@ _PARAMETERS = """
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
         Draws of trees, [chains, draws].
-    map_tree_ : bdtppl.models.tree.Tree
+    map_tree_ : bdtppl.models.hard.tree.Tree
         Draw of the highest log joint, with ``map_log_joint_``.
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood under the normalised prior by stepping stones, and its standard

@@ -7,11 +7,11 @@ import jax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import ClassLeaves, RealLeaves, require_finite
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Binning, Design
+from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import DepthDecay, TreePrior
 from bdtppl.progress import waiting
@@ -74,7 +74,7 @@ _PARAMETERS = """
         the log is taken.
     log_partition_of_run_ : numpy.ndarray
         float64 [runs]; each run's own estimate.
-    map_tree_ : bdtppl.models.tree.Tree
+    map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree found, with ``map_log_joint_``.
     effective_size_ : numpy.ndarray
         float64 [stages, runs]; effective number of particles after each stage of growth, NaN where

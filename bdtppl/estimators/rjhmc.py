@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 
+from bdtppl.estimators.base import require_boolean, require_integer
 from bdtppl.estimators.soft import (
     CLASSES,
     FITTED,
@@ -18,15 +19,14 @@ from bdtppl.estimators.soft import (
     SoftTreeEstimator,
     plain,
 )
-from bdtppl.estimators.tables import require_boolean, require_integer
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import Votes, along_chains
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
-from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
-from bdtppl.models.topology import TopologyPrior
+from bdtppl.models.soft.topology import TopologyPrior
+from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.progress import counting
 
 __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]

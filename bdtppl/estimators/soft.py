@@ -6,12 +6,12 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.tables import TableEstimator
+from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
-from bdtppl.models.soft_tree import LikelihoodName, SoftClassification, SoftRegression
-from bdtppl.models.topology import TopologyPrior
+from bdtppl.models.soft.topology import TopologyPrior
+from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.summary import summarised
 
 __all__ = [
@@ -34,9 +34,9 @@ MODEL = """\
         Sharpness h of the splits at the first step of warm-up, and of draws: where a split changes
         sides, on inputs scaled to [0, 1]. The smaller, the harder the splits.
     model
-        Leaves and priors, a `bdtppl.models.soft_tree.{model}`; default {default}.
+        Leaves and priors, a `bdtppl.models.soft.tree.{model}`; default {default}.
     topology_prior
-        Prior of the topologies; default ``TopologyPrior(0.95, 1.0)`` of `bdtppl.models.topology`.
+        Prior of the topologies; default ``TopologyPrior(0.95, 1.0)``.
     max_splits
         Most splits of a tree; None for no limit.\
 """
@@ -180,7 +180,7 @@ class SoftTreeEstimator(TableEstimator):
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
         from bdtppl.arviz.soft_groups import label_soft_draws
-        from bdtppl.inference.priors.prior_predictive import draw_soft_prior
+        from bdtppl.inference.prior_predictive.draws import draw_soft_prior
 
         prior = draw_soft_prior(
             np.random.default_rng(self._seed),
@@ -260,7 +260,7 @@ class SoftTreeEstimator(TableEstimator):
         """Summarise the fit in plain numbers and words, ready for JSON.
 
         Topologies are listed by probability, down to a thousandth; their codes are explained in
-        `bdtppl.models.topology`. The log evidence of a topology is without its prior.
+        `bdtppl.models.soft.topology`. The log evidence of a topology is without its prior.
         """
         check_is_fitted(self)
         found = self.posterior_

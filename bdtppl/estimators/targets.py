@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
-from bdtppl.models.table import is_missing
+from bdtppl.models.data.schema import is_missing
 
 __all__ = ["ClassTargets", "RealTargets"]
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import TreeEstimator
-from bdtppl.estimators.tables import require_integer
+from bdtppl.estimators.base import require_integer
+from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.models.data import Binning
-from bdtppl.models.tree import Tree
+from bdtppl.models.data.design import Binning
+from bdtppl.models.hard.tree import Tree
 from bdtppl.summary import summarised
 
 __all__ = ["WeightedTrees"]

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import TreeEstimator
+from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.estimators.soft import SoftTreeEstimator
+from bdtppl.models.data.schema import Column
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
-from bdtppl.models.table import Column
-from bdtppl.models.tree import Tree
 
 __all__ = ["FittedTree", "Split", "plain", "read_tree", "require_axis_splits", "require_hard_trees"]
 

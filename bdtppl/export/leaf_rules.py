@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bdtppl.export.fitted_tree import FittedTree, Split
-from bdtppl.models.table import Column
+from bdtppl.models.data.schema import Column
 
 __all__ = ["LeafRule", "Values", "leaf_rules", "used_columns"]
 

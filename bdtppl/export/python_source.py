@@ -7,7 +7,7 @@ from typing import Any
 
 from bdtppl.export.fitted_tree import read_tree
 from bdtppl.export.leaf_rules import LeafRule, Values, leaf_rules, used_columns
-from bdtppl.models.table import Column
+from bdtppl.models.data.schema import Column
 
 __all__ = ["to_python"]
 

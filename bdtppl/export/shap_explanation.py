@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["shap_values"]
 

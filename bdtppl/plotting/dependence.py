@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.tree import route
+from bdtppl.models.hard.tree import route
 from bdtppl.plotting.axes import name_entries, prepared
 from bdtppl.plotting.bands import (
     Places,

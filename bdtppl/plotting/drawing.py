@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 from bdtppl.plotting.colours import INK, LINE
 from bdtppl.plotting.layout import FONT_SIZE, LINE_SPACING, Layout
 from bdtppl.plotting.leaves import ClassLeaves, PlainLeaves, RealLeaves

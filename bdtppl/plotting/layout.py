@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 __all__ = ["Layout", "text_width", "wrap"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.table import Column
+from bdtppl.models.data.schema import Column
 
 __all__ = ["Rows", "class_index", "training_targets"]
 

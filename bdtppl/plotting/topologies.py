@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import ACCENT, INK, LINE
 

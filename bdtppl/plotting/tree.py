@@ -9,8 +9,8 @@ from scipy.sparse import csr_array, eye_array
 
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import RankedTrees
-from bdtppl.models.data import Design
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
 from bdtppl.plotting.layout import FONT_SIZE, text_width
@@ -48,7 +48,7 @@ def plot_tree(
     ----------
     model
         A fitted classifier or regressor of bdtppl; or a `Tree`, which does not know what its leaves
-        predict: they show their slots (see `bdtppl.models.tree.route`).
+        predict: they show their slots (see `bdtppl.models.hard.tree.route`).
     rank
         Which tree: 0 is the most probable one.
     names

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.estimators.base import describe_model
+from bdtppl.estimators.hard import describe_model
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
@@ -17,7 +17,7 @@ from bdtppl.models.priors import (
     Program,
 )
 from bdtppl.models.pytrees import Number
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 __all__ = [
     "constraints_in_words",

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.data.schema import Schema
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import (
@@ -24,10 +26,8 @@ from bdtppl.models.priors import (
     LeafPenalty,
     Program,
 )
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.table import Schema
-from bdtppl.models.topology import TopologyPrior
-from bdtppl.models.tree import Tree
+from bdtppl.models.soft.topology import TopologyPrior
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 __all__ = ["decode", "encode"]
 

@@ -36,8 +36,8 @@ from sklearn.utils.validation import check_is_fitted
 import bdtppl
 from bdtppl.arviz.groups import label_trees, read_trees
 from bdtppl.files import staged
-from bdtppl.models.data import Design
-from bdtppl.models.tree import Tree
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.storage.encoding import decode, encode
 from bdtppl.storage.posterior import describe_posterior, rebuild_posterior
 

@@ -12,7 +12,7 @@ from bdtppl.arviz.groups import label_draws, read_sample_stats, read_trees
 from bdtppl.arviz.soft_groups import label_soft_draws, read_soft_draws
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.storage.encoding import decode, encode
 
 __all__ = ["describe_posterior", "rebuild_posterior"]

@@ -15,8 +15,8 @@ from bdtppl.inference.gflownet.methods import Target, by_construction
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.inference.hard.partitions import group_by_rows
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.tree import Tree
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from benchmarks.gflownet.models import model_of
 from benchmarks.gflownet.problems import divided
 from benchmarks.text_table import print_table

@@ -15,7 +15,7 @@ from bdtppl.inference.gflownet.ensembles import reweighted
 from bdtppl.inference.gflownet.methods import Target, by_construction, train
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.presets import dt_gfn
 from benchmarks.gflownet import published
 from benchmarks.gflownet.models import (

@@ -26,9 +26,9 @@ from bdtppl import (
 from bdtppl.inference.gflownet.ensembles import reweighted
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
+from bdtppl.models.hard.tree import route
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
-from bdtppl.models.tree import route
 from bdtppl.presets import dt_gfn
 from benchmarks.gflownet.problems import Division
 

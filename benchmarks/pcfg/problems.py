@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.datasets import load_iris
 
 from bdtppl.datasets import load, make_hidden_xor
-from bdtppl.models.data import Binning, Design
+from bdtppl.models.data.design import Binning, Design
 
 __all__ = ["NAMES", "Problem", "available_problems", "problem"]
 

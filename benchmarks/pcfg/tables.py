@@ -21,9 +21,9 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier
 
 from bdtppl.estimators.exact import ExactTreeClassifier
-from bdtppl.models.data import Binning
+from bdtppl.models.data.design import Binning
+from bdtppl.models.hard.tree import route
 from bdtppl.models.priors import LeafPenalty
-from bdtppl.models.tree import route
 from benchmarks.pcfg.problems import Problem
 from benchmarks.text_table import print_table
 

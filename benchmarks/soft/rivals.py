@@ -35,7 +35,7 @@ from bdtppl.inference.metropolis.restructure import Restructure
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
-from bdtppl.models.topology import TopologyPrior
+from bdtppl.models.soft.topology import TopologyPrior
 from benchmarks.soft.sets import AUTHORS, REGRESSION, SETTINGS, Runs, agreement, split
 from benchmarks.text_table import print_table
 

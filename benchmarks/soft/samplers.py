@@ -12,7 +12,7 @@ from numpyro.infer import NUTS as NumPyroNUTS
 
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
 from benchmarks.soft.sets import Runs, problem
 from benchmarks.text_table import print_table
 

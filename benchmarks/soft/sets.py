@@ -13,8 +13,8 @@ from bdtppl import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.datasets import load
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.nuts.sample import NUTS
-from bdtppl.models.soft_tree import SoftRegression
-from bdtppl.models.topology import TopologyPrior
+from bdtppl.models.soft.topology import TopologyPrior
+from bdtppl.models.soft.tree import SoftRegression
 
 __all__ = [
     "AUTHORS",

@@ -15,7 +15,7 @@ from bdtppl.inference.dcc.explore import State
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.nuts.kernel import Draws
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
 
 __all__ = ["from_arrays", "to_arrays"]
 

@@ -21,7 +21,7 @@ from bdtppl.inference.dcc.explore import State, within_reach
 from bdtppl.inference.dcc.local import Explored, temper
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, EvidenceMethod, choose
-from bdtppl.models.topology import Topology, TopologyPrior
+from bdtppl.models.soft.topology import Topology, TopologyPrior
 
 __all__ = ["Component", "combine", "topology_weights"]
 

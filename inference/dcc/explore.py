@@ -22,7 +22,7 @@ from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.dcc.utility import exploitation, exploration, utility
-from bdtppl.models.topology import Topology, TopologyPrior, neighbours
+from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
 __all__ = ["State", "explore", "log_joint", "start", "utilities", "within_reach"]
 

@@ -42,7 +42,7 @@ from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
 
 __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 

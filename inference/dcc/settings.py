@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.topology import MOVES, Topology, TopologyPrior, require_max_splits
+from bdtppl.models.soft.topology import MOVES, Topology, TopologyPrior, require_max_splits
 
 __all__ = ["DCC"]
 
@@ -24,7 +24,7 @@ class DCC:
     Attributes
     ----------
     model
-        A `bdtppl.models.soft_tree` model.
+        A `bdtppl.models.soft.tree` model.
     x, y
         Inputs float [N, d], scaled to [0, 1], and targets [N].
     nuts
@@ -42,7 +42,7 @@ class DCC:
     delta, kappa, optimism, look_ahead
         Of the utility; see `bdtppl.inference.dcc.utility`.
     moves, max_splits
-        Of the walk; see `bdtppl.models.topology.neighbours`.
+        Of the walk; see `bdtppl.models.soft.topology.neighbours`.
     with_leaf
         Whether the tree without a split is one of the topologies; the paper's program has it not.
     pilot

@@ -21,7 +21,7 @@ from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import split
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

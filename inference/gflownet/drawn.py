@@ -17,8 +17,8 @@ from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 

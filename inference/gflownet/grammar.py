@@ -49,7 +49,7 @@ from bdtppl.inference.hard.node_scores import leaf_scores, node_weights, split_s
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.summaries.distinct import distinct, map_distinct
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import Node, TreePrior

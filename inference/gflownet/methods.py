@@ -25,11 +25,11 @@ from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
-from bdtppl.models.tree import Tree
 
 __all__ = ["Method", "Target", "by_construction", "by_grammar", "distance", "train"]
 

@@ -17,10 +17,10 @@ from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
-from bdtppl.models.tree import Tree
 
 __all__ = ["sample", "upper_bound"]
 

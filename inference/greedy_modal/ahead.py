@@ -8,7 +8,7 @@ import numpy as np
 from bdtppl.inference.greedy_modal.weights import compile_weights
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 

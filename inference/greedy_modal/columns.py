@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.threads import in_threads
 

@@ -15,8 +15,8 @@ from bdtppl.inference.greedy_modal.columns import Level, root_level
 from bdtppl.inference.greedy_modal.hyperplanes import split
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.tree import Tree
 
 __all__ = ["GreedyTree", "grow", "prune"]
 

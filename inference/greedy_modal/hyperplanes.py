@@ -17,7 +17,7 @@ from bdtppl.inference.greedy_modal.columns import Columns, Level, descend
 from bdtppl.inference.greedy_modal.hyperplane_search import num_normals, search
 from bdtppl.inference.greedy_modal.partitions import Best, best_rules, is_less
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 
 __all__ = ["Hyperplane", "better_hyperplanes", "projected", "split", "with_projections"]
 

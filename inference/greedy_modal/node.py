@@ -10,7 +10,7 @@ from bdtppl.inference.greedy_modal.columns import Level, root_level
 from bdtppl.inference.greedy_modal.equivalence import partition_of_rules
 from bdtppl.inference.greedy_modal.partitions import every_rule, ranked
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 __all__ = ["PartitionPosterior", "partition_posterior"]
 

@@ -18,8 +18,8 @@ from bdtppl.inference.greedy_modal.columns import (
     leaf_statistics,
     root_level,
 )
+from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.sparse import SparseDesign
 
 __all__ = ["SparseColumns", "SparseLevel"]
 

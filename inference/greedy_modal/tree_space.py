@@ -18,7 +18,7 @@ from bdtppl.inference.greedy_modal.hyperplanes import split
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 __all__ = ["as_posterior", "distinct_trees", "keep_used_features", "numbered", "tree_space"]
 

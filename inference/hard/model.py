@@ -19,9 +19,9 @@ from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import as_float64
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design, midpoint
+from bdtppl.models.data.design import Design, midpoint
+from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.leaves import CountTable, Leaf
-from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import TreePrior, require_rules_apart
 
 __all__ = [
@@ -78,7 +78,7 @@ class Model(NamedTuple):
         float64 [R]; the cut.
     place, num_items
         int [R] and [d]; place in the list of the feature's rules, and its length (see
-        `bdtppl.models.rule_laws.RuleTable`).
+        `bdtppl.models.hard.rule_laws.RuleTable`).
     by_feature
         float64 [R, d]; one where the rule splits on the feature.
     statistics

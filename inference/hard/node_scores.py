@@ -19,8 +19,8 @@ from bdtppl.inference.hard.model import (
     every_threshold,
     next_present,
 )
+from bdtppl.models.hard.rule_laws import DenseRules, RuleLaw
 from bdtppl.models.priors import Node, Rule, rule_law
-from bdtppl.models.rule_laws import DenseRules, RuleLaw
 
 __all__ = [
     "NodeTerms",

@@ -6,7 +6,7 @@ rows say of it. On a grid such trees may be many, each with a small part of what
 
 import numpy as np
 
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 __all__ = ["group", "group_by_rows"]
 

@@ -17,9 +17,9 @@ from scipy.sparse import csr_array
 from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.partitions import group, group_by_rows
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.tree import Tree, route
 
 __all__ = ["Posterior", "RankedTrees"]
 

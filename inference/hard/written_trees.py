@@ -12,8 +12,8 @@ from bdtppl.inference.hard.node_scores import leaf_statistics
 from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.inference.padding import padded_size
 from bdtppl.inference.precision import in_float64
-from bdtppl.models.data import Design
-from bdtppl.models.tree import Tree
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 
 __all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
 

@@ -28,7 +28,7 @@ from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.pytrees import describe_kind, pytree_dataclass

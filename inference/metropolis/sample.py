@@ -26,12 +26,12 @@ from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
-from bdtppl.models.tree import Tree
 
 __all__ = ["Sampled", "sample"]
 

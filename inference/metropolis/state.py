@@ -16,8 +16,8 @@ from bdtppl.inference.hard.model import Model, children, thresholds
 from bdtppl.inference.hard.node_scores import NodeTerms, leaf_statistics, node_terms
 from bdtppl.inference.hard.shapes import Shape, grown, pruned, roots, running_count, select
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
+from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
-from bdtppl.models.monotone import expected_target, is_monotone
 
 __all__ = [
     "State",

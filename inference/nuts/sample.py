@@ -73,8 +73,8 @@ class NUTS:
     Examples
     --------
     >>> from bdtppl.inference.soft.density import SoftDensity
-    >>> from bdtppl.models.soft_tree import SoftRegression
-    >>> from bdtppl.models.topology import Topology
+    >>> from bdtppl.models.soft.tree import SoftRegression
+    >>> from bdtppl.models.soft.topology import Topology
     >>> rng = np.random.default_rng(0)
     >>> x = rng.random((30, 1))
     >>> density = SoftDensity(SoftRegression(), x, (x[:, 0] > 0.5) + rng.normal(0, 0.2, 30), 1)

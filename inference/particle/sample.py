@@ -16,8 +16,8 @@ from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.hard_tree import log_joint
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

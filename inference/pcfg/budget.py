@@ -14,7 +14,7 @@ import numpy as np
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.priors import Rules
 
 __all__ = ["AUTO_BINS", "compile_within_budget", "estimate_subproblems"]

@@ -23,8 +23,8 @@ from bdtppl.inference.bitsets import pack, unpack
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
-from bdtppl.models.path_memory import PathMemory
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.priors import Rules
 from bdtppl.models.threads import ahead_in_threads, in_threads, one_blas_thread
 

@@ -74,7 +74,7 @@ def empirical_bayes(
     --------
     >>> import numpy as np
     >>> from bdtppl.inference.pcfg.compiler import compile_grammar
-    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.data.design import Design
     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import LeafPenalty
     >>> grammar = compile_grammar(Design.from_matrix(np.arange(8.0)[:, None]))

@@ -44,11 +44,11 @@ from bdtppl.inference.pcfg.sampling import (
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.threads import in_threads
-from bdtppl.models.tree import Tree
 
 __all__ = ["ExactPosterior"]
 
@@ -84,7 +84,7 @@ class ExactPosterior:
     --------
     >>> import numpy as np
     >>> from bdtppl.inference.pcfg.compiler import compile_grammar
-    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.data.design import Design
     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import LeafPenalty
     >>> design = Design.from_matrix(np.arange(6.0)[:, None])

@@ -16,7 +16,7 @@ import numpy as np
 from bdtppl.inference.bitsets import unpack
 from bdtppl.inference.pcfg.hashing import distinct
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
 from bdtppl.models.threads import in_threads
 
@@ -57,7 +57,7 @@ class Grammar:
     cut
         int32 [E]; flat position of the code above the cut that the production stands for, or None.
     memory
-        uint64 [N]; what the path leaves behind (`bdtppl.models.path_memory.PathMemory`), or None
+        uint64 [N]; what the path leaves behind (`PathMemory`), or None
         where no constraint looks at it.
     num_rows
         int64 [N]; rows in the subproblem, with repetitions.

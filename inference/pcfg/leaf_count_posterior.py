@@ -71,7 +71,7 @@ def with_num_trees(prior: LeafCount, grammar: Grammar) -> LeafCount:
     --------
     >>> import numpy as np
     >>> from bdtppl.inference.pcfg.compiler import compile_grammar
-    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.data.design import Design
     >>> grammar = compile_grammar(Design.from_matrix(np.arange(4.0)[:, None]))
     >>> prior = with_num_trees(LeafCount(2.0, max_leaves=5), grammar)
     >>> np.exp(prior.log_num_trees).round(6).tolist()  # the last one: no tree has 5 leaves
@@ -126,7 +126,7 @@ class LeafCountPosterior(ExactPosterior):
     --------
     >>> import numpy as np
     >>> from bdtppl.inference.pcfg.compiler import compile_grammar
-    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.data.design import Design
     >>> from bdtppl.models.leaf_count_priors import Pinball
     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> grammar = compile_grammar(Design.from_matrix(np.arange(6.0)[:, None]))

@@ -55,7 +55,7 @@ class TreeMarginal(dist.Distribution):
     --------
     >>> import numpy as np
     >>> from bdtppl.inference.pcfg.compiler import compile_grammar
-    >>> from bdtppl.models.data import Design
+    >>> from bdtppl.models.data.design import Design
     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import LeafPenalty
     >>> grammar = compile_grammar(Design.from_matrix(np.arange(6.0)[:, None]))

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.sides import Sides
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["DEPTH_NEGLIGIBLE", "LeafWeights", "PathWeights", "SampledPaths"]
 

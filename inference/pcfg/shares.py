@@ -15,7 +15,7 @@ import numpy as np
 
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.precision import in_float64
-from bdtppl.models.rule_laws import Node, Rule, RuleLaw
+from bdtppl.models.hard.rule_laws import Node, Rule, RuleLaw
 
 __all__ = ["log_shares"]
 
@@ -24,7 +24,7 @@ _PIECE = 1 << 15
 
 @dataclass(frozen=True, eq=False)
 class _Productions:
-    """The productions of a grammar as a `bdtppl.models.rule_laws.RuleTable`."""
+    """The productions of a grammar as a `bdtppl.models.hard.rule_laws.RuleTable`."""
 
     grammar: Grammar
 

@@ -21,7 +21,7 @@ from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.mixture import NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import row_statistics
-from bdtppl.models.tree import route
+from bdtppl.models.hard.tree import route
 
 __all__ = ["LeftOut", "leave_one_out"]
 

@@ -15,8 +15,8 @@ from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import as_float64, in_float64
 from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.models.hard.tree import route
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.tree import route
 
 __all__ = ["draw_in_turn", "replicate"]
 

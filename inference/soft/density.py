@@ -70,7 +70,7 @@ class SoftDensity:
     Attributes
     ----------
     model
-        A `bdtppl.models.soft_tree` model, or any NumPyro model of (paths, x, y, sharpness, inputs=,
+        A `bdtppl.models.soft.tree` model, or any NumPyro model of (paths, x, y, sharpness, inputs=,
         power=) that is a pytree; to draw from the prior it needs a method ``draw_prior``.
     x, y
         Inputs float [N, d], scaled to [0, 1], and targets [N].

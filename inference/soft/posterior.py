@@ -19,9 +19,9 @@ from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.soft_trees import SoftTrees
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
+from bdtppl.models.soft.tree_batch import SoftTrees
 
 __all__ = ["SoftPosterior", "TopologyDraws", "Votes", "along_chains", "resample"]
 

@@ -19,7 +19,7 @@ from bdtppl.inference.bitsets import unpack
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["exact_co_membership", "hard_co_membership", "nearest_tree", "soft_co_membership"]
 

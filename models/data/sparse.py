@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.data import CutPoints, Design, midpoint
+from bdtppl.models.data.design import CutPoints, Design, midpoint
 
 __all__ = ["SparseDesign"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.table import Column, are_dates
+from bdtppl.models.data.schema import Column, are_dates
 
 __all__ = ["Table", "is_number", "read_table", "to_text", "write_table"]
 

@@ -11,17 +11,17 @@ import jax
 import numpy as np
 
 from bdtppl.inference.predictive.replicates import draw_in_turn
-from bdtppl.inference.priors.tree_prior import PriorTrees, exact_prior
+from bdtppl.inference.prior_predictive.trees import PriorTrees, exact_prior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
-from bdtppl.models.soft_tree import SoftClassification, SoftRegression
-from bdtppl.models.soft_trees import SoftTrees
-from bdtppl.models.topology import Topology, TopologyPrior
-from bdtppl.models.tree import Tree, route
+from bdtppl.models.soft.topology import Topology, TopologyPrior
+from bdtppl.models.soft.tree import SoftClassification, SoftRegression
+from bdtppl.models.soft.tree_batch import SoftTrees
 
 __all__ = ["draw_prior_targets", "draw_prior_trees", "draw_soft_prior"]
 

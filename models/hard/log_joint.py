@@ -12,11 +12,13 @@ import numpy as np
 from jax import lax
 
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design, midpoint
+from bdtppl.models.data.design import Design, midpoint
+from bdtppl.models.hard.monotone import expected_target, is_monotone
+from bdtppl.models.hard.path_memory import PathMemory
+from bdtppl.models.hard.rule_laws import DenseRules, RuleLaw
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.monotone import expected_target, is_monotone
-from bdtppl.models.path_memory import PathMemory
 from bdtppl.models.priors import (
     Node,
     Rule,
@@ -25,8 +27,6 @@ from bdtppl.models.priors import (
     require_rules_apart,
     rule_law,
 )
-from bdtppl.models.rule_laws import DenseRules, RuleLaw
-from bdtppl.models.tree import Tree
 
 __all__ = ["LogJoint", "log_joint"]
 

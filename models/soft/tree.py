@@ -43,7 +43,7 @@ def leaf_probabilities(
     Parameters
     ----------
     paths
-        int [n + 1, n]; see `bdtppl.models.topology.Topology.paths`.
+        int [n + 1, n]; see `bdtppl.models.soft.topology.Topology.paths`.
     x
         float [N, d]; rows of inputs.
     direction

@@ -63,7 +63,7 @@ def is_monotone(
     direction
         int [d]; 1 where means must not fall along the feature, -1 where they must not rise, else 0.
     feature, threshold, left, right
-        [k]; the tree (see `bdtppl.models.tree.Tree`), parents before their children.
+        [k]; the tree (see `bdtppl.models.hard.tree.Tree`), parents before their children.
     is_leaf
         bool [k].
     mean

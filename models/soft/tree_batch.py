@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.models.pytrees import Array, pytree_dataclass
-from bdtppl.models.soft_tree import leaf_probabilities
-from bdtppl.models.topology import Topology
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree import leaf_probabilities
 
 __all__ = ["SoftTrees"]
 
@@ -21,7 +21,7 @@ class SoftTrees:
     Attributes
     ----------
     paths
-        int8 [..., n + 1, n]; `bdtppl.models.topology.Topology.paths`.
+        int8 [..., n + 1, n]; `bdtppl.models.soft.topology.Topology.paths`.
     is_leaf
         bool [..., n + 1].
     direction

@@ -31,7 +31,8 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.inference.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import (
@@ -42,7 +43,6 @@ from bdtppl.models.priors import (
     weighs_each_cut,
 )
 from bdtppl.models.pytrees import describe_kind
-from bdtppl.models.tree import Tree
 
 __all__ = [
     "NO_LIKELIHOOD",
@@ -101,7 +101,7 @@ class PriorTrees:
     --------
     >>> import numpy as np
     >>> from bdtppl.models.priors import DepthDecay
-    >>> from bdtppl.models.tree import Tree
+    >>> from bdtppl.models.hard.tree import Tree
     >>> law = PriorTrees(Design.from_matrix(np.arange(3.0)[:, None]), DepthDecay(0.5, 1.0))
     >>> round(float(np.exp(law.log_prob(Tree.from_nested({})))), 12), law.log_mass
     (0.5, 0.0)

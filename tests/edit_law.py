@@ -13,11 +13,11 @@ import numpy as np
 from bdtppl.inference.hard.model import pose
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.precision import in_float64
-from bdtppl.inference.priors.tree_prior import NO_LIKELIHOOD, Nested, NodeChoices, laid_out
+from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD, Nested, NodeChoices, laid_out
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
-from bdtppl.models.tree import Tree
+from bdtppl.models.hard.tree import Tree
 
 __all__ = ["EditedTrees", "edited_trees"]
 

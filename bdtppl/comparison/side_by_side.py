@@ -27,7 +27,7 @@ from bdtppl.comparison.columns import (
 )
 from bdtppl.comparison.same_data import require_fitted_to, require_same_data
 from bdtppl.comparison.scoring import Scored
-from bdtppl.estimators.tables import read_weights
+from bdtppl.estimators.base import read_weights
 from bdtppl.rendering import as_text, html_table
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.models.data import Design
+from bdtppl.models.data.design import Design
 
 __all__ = ["DenseRules", "Node", "Rule", "RuleLaw", "RuleTable", "Rules", "facts_read"]
 

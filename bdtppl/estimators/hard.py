@@ -1,0 +1,333 @@
+"""What estimators of hard trees share: limits, priors, leaf families, and rules as text."""
+
+import warnings
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import TableEstimator
+from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design
+from bdtppl.models.data.schema import Schema
+from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.priors import TreePrior, require_tree_prior
+from bdtppl.models.pytrees import describe_kind
+
+__all__ = [
+    "WIDE_LEAVES",
+    "ClassLeaves",
+    "RealLeaves",
+    "TreeEstimator",
+    "describe_constraints",
+    "describe_model",
+    "join_limits",
+    "require_finite",
+]
+
+
+_SHOWN_NUMBERS = 12  # of a prior or a leaf family
+
+WIDE_LEAVES = """\
+    The default leaf expects the variance of all y inside each leaf. Where the splits explain most
+    of it, leaves of few rows have wide predictive bands. To narrow them, give the variance that
+    you expect around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0, variance)``."""
+
+
+class TreeEstimator(TableEstimator):
+    """Reads limits as every estimator of hard trees does, and writes trees as rules.
+
+    Attributes
+    ----------
+    probability_name
+        What the probabilities of `k_best` are, for figures.
+    """
+
+    probability_name: ClassVar[str] = "posterior probability"
+
+    prior: TreePrior | None
+    max_depth: int | None
+    min_leaf: int
+    constraints: Constraints | None
+    design_: Design
+    prior_: Any
+    leaf_: Any
+    constraints_: Constraints
+    _leaf_text: Any
+    k_best: Any
+
+    @property
+    def _may_miss(self) -> np.ndarray:
+        return self.design_.has_missing
+
+    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return self.design_.matrix, self.design_.weights
+
+    def _limits(self, schema: Schema) -> Constraints:
+        """Join max_depth and min_leaf with the further constraints, on features that exist."""
+        return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
+
+    def _warn_of_no_rule(self) -> None:
+        """Say where the constraints, and not the table alone, keep the root from splitting."""
+        from bdtppl.inference.prior_predictive.trees import has_root_rule  # which few fits need
+
+        design, limits, rules = self.design_, self.constraints_, self.prior_.rules
+        if limits.max_depth == 0 or has_root_rule(design, rules, limits):
+            return
+        if has_root_rule(design, rules):
+            warnings.warn(
+                f"The constraints ({describe_constraints(limits)}) leave the root no rule to split "
+                f"by, so every tree is a single leaf: loosen them.",
+                UserWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+
+    def _read_prior(self, default: Any) -> TreePrior:
+        prior = default if self.prior is None else self.prior
+        if isinstance(prior, EditTree):
+            raise TypeError(
+                "prior must be a tree prior that weighs nodes one by one; draw from the posterior "
+                "of an EditTree with bdtppl.inference.metropolis.edits.sample_edits."
+            )
+        require_tree_prior("prior", prior)
+        return prior
+
+    def rules(self, rank: int = 0) -> str:
+        """Write the rank-th most probable tree as rules, with what its leaves predict.
+
+        Parameters
+        ----------
+        rank
+            0 for the most probable tree. Every tree before it is found first, so that a rank of
+            many thousands takes long.
+
+        Raises
+        ------
+        ValueError
+            If rank is not an integer of at least 0, or there are too few trees.
+        """
+        return self._written(*self._ranked(rank))
+
+    def _written(self, tree: Tree, statistics: np.ndarray) -> str:
+        """Write a tree as rules, with what its leaves predict."""
+        return tree.rules(
+            self.design_.names,
+            self._leaf_text(statistics, self._rows_of_slots(tree)),
+            is_indicator=self.design_.is_indicator,
+            show_missing=self.design_.has_missing,
+        )
+
+    def explain(self, X: Any, rank: int = 0) -> list[str]:
+        """Write the rules that lead each row to its leaf in the rank-th most probable tree.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        rank
+            0 for the most probable tree. Every tree before it is found first, so that a rank of
+            many thousands takes long.
+
+        Returns
+        -------
+        list of str
+            For each row the conditions from the root down, joined by "and", and what the leaf
+            predicts.
+
+        Raises
+        ------
+        ValueError
+            If there are too few trees.
+        """
+        matrix, (tree, statistics) = self._matrix(X), self._ranked(rank)
+        leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
+        paths = {0: ""}
+        for slot in np.flatnonzero(tree.feature >= 0).tolist():  # parents have lesser slots
+            for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
+                condition = tree.condition(
+                    slot,
+                    is_left,
+                    self.design_.names,
+                    is_indicator=self.design_.is_indicator,
+                    show_missing=self.design_.has_missing,
+                )
+                if " or " in condition:
+                    condition = f"({condition})"
+                paths[int(child)] = f"{paths[slot]} and {condition}" if slot else condition
+        slots = route(tree.reshape(1), matrix)[0]
+        return [f"{paths[slot] or 'always'}: {leaf_text[slot]}" for slot in slots.tolist()]
+
+    def _draw_prior(self, num_draws: int) -> Any:
+        from bdtppl.arviz import PriorDraws
+        from bdtppl.arviz.groups import describe_trees
+        from bdtppl.inference.prior_predictive.draws import (
+            draw_prior_targets,
+            draw_prior_trees,
+        )
+
+        key_tree, key_target = jax.random.split(jax.random.key(self._seed))
+        model = self.design_, self.prior_, self.constraints_
+        trees = draw_prior_trees(key_tree, *model, num_draws)
+        rows = self.design_.matrix[self.posterior_.row]
+        targets = draw_prior_targets(key_target, trees, self.leaf_, rows)
+        described = describe_trees(trees.reshape(1, num_draws), self.design_.names)
+        return PriorDraws(described, targets[None])
+
+    def _rows_of_slots(self, tree: Tree) -> np.ndarray:
+        """Count the training rows that end in each slot of a tree, by their weights, [k]."""
+        # Statistics do not tell: the prior of a leaf may have absorbed rows (smoothing).
+        slots = route(tree.reshape(1), self.design_.matrix)[0]
+        return np.bincount(slots, self.design_.weights, minlength=tree.capacity)
+
+    def _ranked(self, rank: int) -> tuple[Tree, np.ndarray]:
+        """Get the rank-th most probable tree and the statistics of its slots."""
+        check_is_fitted(self)
+        if not isinstance(rank, int | np.integer) or rank < 0:
+            raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
+        ranked = self.k_best(rank + 1)
+        if len(ranked.log_joint) <= rank:
+            raise ValueError(
+                f"rank {rank} is too much: {len(ranked.log_joint)} trees can be listed."
+            )
+        return ranked.trees[rank], ranked.statistics[rank]
+
+    def _describe(self) -> dict[str, Any]:
+        """Begin a summary: the model in words."""
+        return {
+            "model": type(self).__name__,
+            "prior": describe_model(self.prior_),
+            "leaf": describe_model(self.leaf_),
+            "constraints": describe_constraints(self.constraints_),
+            "rows": int(self.design_.weights.sum()),
+        }
+
+
+def join_limits(
+    schema: Schema, given: Constraints | None, max_depth: int | None, min_leaf: int
+) -> Constraints:
+    """Join max_depth and min_leaf with further constraints, on features that exist."""
+    given = Constraints() if given is None else given
+    if not isinstance(given, Constraints):
+        raise TypeError(
+            f"constraints must be a bdtppl.models.constraints.Constraints; "
+            f"got {type(given).__name__}."
+        )
+    depths = [d for d in (max_depth, given.max_depth) if d is not None]
+    for depth in depths:
+        Constraints(max_depth=depth)  # refuses what is not a depth
+    limits = replace(
+        given,
+        min_leaf=max(Constraints(min_leaf=min_leaf).min_leaf, given.min_leaf),
+        max_depth=min(depths, default=None),
+        features=None if given.features is None else schema.features_of(given.features),
+    )
+    limits.allows(schema.features)
+    return limits
+
+
+class ClassLeaves(ClassTargets):
+    """Leaves of class labels."""
+
+    leaf: Leaf | None
+    leaf_: Any
+
+    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
+        num_classes = len(self.classes_)
+        if self.leaf is None:
+            return DirichletCategorical.symmetric(num_classes)
+        _require_leaf(self.leaf, "class labels", unfit=NormalInverseGamma)
+        concentration = getattr(self.leaf, "concentration", None)
+        if concentration is not None and len(concentration) != num_classes:
+            raise ValueError(
+                f"leaf has {len(concentration)} concentrations, but there are {num_classes} "
+                f"classes."
+            )
+        return self.leaf
+
+    def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
+        with jax.enable_x64(True):
+            probability = np.asarray(self.leaf_.posterior_mean(statistics))
+        best = probability.argmax(axis=1)
+        return [
+            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(count)})"
+            for b, p, count in zip(best, probability, num_rows, strict=True)
+        ]
+
+
+class RealLeaves(RealTargets):
+    """Leaves of real targets."""
+
+    leaf: Leaf | None
+    leaf_: Any
+
+    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
+        if self.leaf is None:
+            return NormalInverseGamma.from_targets(y, weights)
+        _require_leaf(self.leaf, "real targets", unfit=DirichletCategorical)
+        return self.leaf
+
+    def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
+        with jax.enable_x64(True):
+            mean = np.asarray(self.leaf_.posterior_mean(statistics))
+        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, num_rows, strict=True)]
+
+
+def _rows(count: float) -> str:
+    return "1 row" if count == 1 else f"{count:.0f} rows"
+
+
+def describe_model(model: Any) -> str:
+    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
+    parts = []
+    for f in fields(model):
+        value = getattr(model, f.name)
+        if not f.repr:
+            continue
+        if not f.metadata.get("static"):
+            numbers = [f"{v:.5g}" for v in np.ravel(value)]
+            parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
+        elif isinstance(value, str | int) and f.default not in (None, value):  # None: by the data
+            parts.append(f"{f.name}={value!r}")
+        elif isinstance(value, tuple):
+            parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
+        elif callable(value):
+            parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
+    return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def _joined(numbers: list[str]) -> str:
+    more = ["..."] if len(numbers) > _SHOWN_NUMBERS else []
+    return f"[{', '.join(numbers[:_SHOWN_NUMBERS] + more)}]"
+
+
+def describe_constraints(constraints: Constraints) -> str | None:
+    """Name the constraints that were chosen; None where none was."""
+    chosen = {f.name: getattr(constraints, f.name) for f in fields(constraints)}
+    default = Constraints()
+    parts = [f"{name}={v!r}" for name, v in chosen.items() if v != getattr(default, name)]
+    return ", ".join(parts) or None
+
+
+def require_finite(what: str, value: Any) -> None:
+    """Raise ValueError unless a score that a fit has come to is finite."""
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "
+            f"large or too small for float64 (rescale them), or a split_probability lies outside "
+            f"[0, 1], or a weight of the prior is not positive."
+        )
+
+
+def _require_leaf(leaf: Any, targets: str, *, unfit: type) -> None:
+    """Refuse what is no leaf family, and the one that is for the other kind of targets."""
+    if isinstance(leaf, type) or not isinstance(leaf, Leaf):
+        raise TypeError(
+            f"leaf must be a leaf family of bdtppl.models.leaves; got {describe_kind(leaf)}."
+        )
+    if isinstance(leaf, unfit):
+        raise TypeError(f"leaf must be a family for {targets}; got {unfit.__name__}.")

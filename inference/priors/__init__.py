@@ -1,1 +1,0 @@
-"""What priors say: of trees, of edits to a tree, of targets."""

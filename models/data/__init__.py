@@ -1,0 +1,1 @@
+"""Tables: how columns are read, coded and cut."""

@@ -1,0 +1,1 @@
+"""Hard trees: arrays, rules, and the log joint of a tree and its rows."""

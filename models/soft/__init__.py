@@ -1,0 +1,1 @@
+"""Soft trees: topologies, batches of trees, and NumPyro models."""
