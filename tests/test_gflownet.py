@@ -38,8 +38,18 @@ from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 
 MODEL = "description length, cuts"
+# Every prior, and each kind of rules with either family.
 CASES = slow_but(
-    [(MODEL, "classes")], [(model, family) for model in ep.SOME_MODELS for family in ep.FAMILIES]
+    [(MODEL, "classes")],
+    [
+        (MODEL, "classes"),
+        ("leaf penalty, gaps", "values"),
+        ("depth decay, gaps", "classes"),
+        ("depth decay, gaps", "values"),
+        ("depth decay by gap, cuts", "classes"),
+        ("depth decay by gap, cuts", "values"),
+        ("greedy partition, gaps", "classes"),
+    ],
 )
 
 

@@ -25,6 +25,7 @@ CASES = {
     "greedy partition, gaps": ("classes", 5, {"max_depth": 3}),
     "leaf penalty, cuts": ("values", 6, {"copied": True}),
 }
+WALKED_LONG = ("depth decay, gaps", "leaf penalty, cuts", "pinball")
 
 
 def the_case(model):
@@ -165,8 +166,14 @@ def check_invariance(case, restructure, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [2, 10, 50])
-@pytest.mark.parametrize("model", [*CASES, *lp.PRIORS])
+@pytest.mark.parametrize(
+    ("model", "num_steps"),
+    [
+        (model, num_steps)
+        for model in (*CASES, *lp.PRIORS)
+        for num_steps in (2, 50 if model in WALKED_LONG else 10)
+    ],
+)
 def test_exact_draws_stay_exact(model, num_steps):
     check_invariance(the_case(model), Restructure(), num_steps)
 
