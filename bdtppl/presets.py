@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bdtppl.estimators.base import require_integer
+from bdtppl.estimators.parameters import require_integer
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.priors import DescriptionLength
 

@@ -8,6 +8,10 @@ The file is parsed, never evaluated; every error names its line. ::
     beta = 0.8
     feature_weights = { age = 3.0 }
 
+    [leaf]
+    kind = "PoissonGamma"
+    rate = 2.0
+
     [constraints]
     min_leaf = 5
     before = [["age", "start"]]
@@ -27,29 +31,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.leaf_count_priors import LeafCount, Pinball
-from bdtppl.models.priors import (
-    DepthDecay,
-    DescriptionLength,
-    GreedyPartition,
-    LeafPenalty,
-    TreePrior,
-)
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior
+from bdtppl.models.registry import LEAF_FAMILIES, writable_priors
 
-__all__ = ["PRIORS", "PriorFile", "read_prior_file", "written_settings"]
-
-PRIORS = {
-    prior.__name__: prior
-    for prior in (
-        DepthDecay,
-        DescriptionLength,
-        GreedyPartition,
-        LeafPenalty,
-        LeafCount,
-        Pinball,
-    )
-}
+__all__ = ["PriorFile", "read_prior_file", "written_settings"]
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -84,12 +73,22 @@ class PriorFile:
         The constraints.
     lines
         Line of each table and key, by its place in the file.
+    leaf
+        Leaf family and the numbers that are given, or None where the file has none.
     """
 
     path: Path
     prior: TreePrior | None
     constraints: Constraints
     lines: dict[Place, int]
+    leaf: tuple[type[Leaf], dict[str, float]] | None = None
+
+    def make_leaf(self, y: np.ndarray) -> Leaf | None:
+        """Make the leaf family for targets [n]; None where the file has none."""
+        if self.leaf is None:
+            return None
+        family, numbers = self.leaf
+        return family.of_targets(y, **numbers)
 
     def locate(self, message: str) -> str:
         """Add the line to an error that begins with a key of the file, as those of fits do."""
@@ -135,7 +134,8 @@ def read_prior_file(path: str | Path) -> PriorFile:
     r"""Read a prior and constraints from a TOML file.
 
     Tables are ``[prior]``, whose ``kind`` is the name of a prior and whose other keys are its
-    attributes, ``[constraints]``, whose keys are those of
+    attributes, ``[leaf]``, whose ``kind`` is a leaf family and whose other keys are its numbers,
+    ``[constraints]``, whose keys are those of
     `bdtppl.models.constraints.Constraints`, and one ``[[keep_together]]`` for each box, with
     ``[low, high]`` by feature.
 
@@ -173,9 +173,9 @@ def read_prior_file(path: str | Path) -> PriorFile:
         message = str(error)[: where.start()] if where else str(error)
         raise ValueError(_located(path, line, f"{message}.")) from None
     reader = _Reader(path, _lines(text))
-    reader.require(content, (), ("prior", "constraints", "keep_together"))
+    reader.require(content, (), ("prior", "constraints", "keep_together", "leaf"))
     constraints = reader.constraints(content)
-    return PriorFile(path, reader.prior(content), constraints, reader.lines)
+    return PriorFile(path, reader.prior(content), constraints, reader.lines, reader.leaf(content))
 
 
 @dataclass(frozen=True)
@@ -210,17 +210,34 @@ class _Reader:
             name = re.match(r"\w*", str(error))[0]  # pyright: ignore[reportOptionalSubscript]
             raise self.fail((*place, name), error) from None
 
+    def kind(self, values: Any, place: Place, known: Mapping[str, type]) -> Any:
+        """Look up the class that a table names."""
+        if not isinstance(values, Mapping) or values.get("kind") not in known:
+            given = values.get("kind") if isinstance(values, Mapping) else values
+            raise self.fail(
+                (*place, "kind"), f"kind must be one of {', '.join(known)}; got {given!r}."
+            )
+        return known[values["kind"]]
+
+    def leaf(self, content: Mapping[str, Any]) -> tuple[type[Leaf], dict[str, float]] | None:
+        """Read the leaf family and its numbers."""
+        if "leaf" not in content:
+            return None
+        values, place = content["leaf"], ("leaf",)
+        family = self.kind(values, place, LEAF_FAMILIES)
+        self.require(values, place, ("kind", *family.parameter_support))
+        numbers = {key: value for key, value in values.items() if key != "kind"}
+        for key, value in numbers.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise self.fail((*place, key), f"{key} must be a number; got {value!r}.")
+        return family, {key: float(value) for key, value in numbers.items()}
+
     def prior(self, content: Mapping[str, Any]) -> TreePrior | None:
         """Make the prior."""
         if "prior" not in content:
             return None
         values, place = content["prior"], ("prior",)
-        if not isinstance(values, Mapping) or values.get("kind") not in PRIORS:
-            given = values.get("kind") if isinstance(values, Mapping) else values
-            raise self.fail(
-                (*place, "kind"), f"kind must be one of {', '.join(PRIORS)}; got {given!r}."
-            )
-        kind = PRIORS[values["kind"]]
+        kind = self.kind(values, place, writable_priors())
         known = written_settings(kind)
         has_weights = "feature_weights" in (field.name for field in fields(kind))
         self.require(values, place, ("kind", *known, *["feature_weights"] * has_weights))

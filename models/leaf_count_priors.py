@@ -22,13 +22,14 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from bdtppl.models.data.design import Design
-from bdtppl.models.priors import Node, Rule, Rules
+from bdtppl.models.priors import Node, RegisteredPrior, Rule, Rules
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+from bdtppl.models.wording import number
 
 __all__ = ["LeafCount", "LeafCountPrior", "Pinball", "log_leaf_counts", "require_node_wise"]
 
 
-class LeafCountPrior:
+class LeafCountPrior(RegisteredPrior):
     """What priors on the number of leaves share; see `bdtppl.models.priors.TreePrior`.
 
     A tree T with K leaves weighs ``log_leaves(K)``, plus ``log_division(k_left, k)`` for every
@@ -137,6 +138,13 @@ class LeafCount(LeafCountPrior):
                 f"got {self.log_num_trees.shape}."
             )
 
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        return [
+            f"The number of leaves has a Poisson law of rate {number(self.rate)}, between 1 "
+            f"and {self.max_leaves}; all trees of one number of leaves are equally probable."
+        ]
+
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Return 0 for every rule."""
         one = jnp.zeros_like(rule.feature, dtype=float)
@@ -212,6 +220,14 @@ class Pinball(LeafCountPrior):
         require(lambda r: (r > 0) & np.isfinite(r), "rate must be above 0; got {}.", self.rate)
         require(lambda b: b > 0, "balance must be above 0; got {}.", self.balance)
         _require_sizes(self)
+
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        return [
+            f"The number of leaves is one more than a Poisson variable of rate "
+            f"{number(self.rate)}, at most {self.max_leaves}. Leaves fall down the tree and "
+            f"part at every split by a beta-binomial law with parameter {number(self.balance)}."
+        ]
 
     def log_split(self, node: Node, rule: Rule) -> Any:
         """Log probability of the feature and of the cut."""

@@ -11,7 +11,8 @@ and McCulloch 1998 and Nuti et al. 2021 (GMT) for the normal leaf with unknown m
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +20,25 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.core import Tracer
-from jax.scipy.special import gammaln
+from jax.scipy.special import betainc, gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 from scipy.special import gammaln as _np_gammaln
 
-from bdtppl.models.pytrees import Array, Number, pytree_dataclass, require
+from bdtppl.models.pytrees import Array, Number, describe_kind, enter, pytree_dataclass, require
+from bdtppl.models.wording import listed, number, rows
 
-__all__ = ["CountTable", "DirichletCategorical", "Leaf", "LogMarginalTable", "NormalInverseGamma"]
+__all__ = [
+    "LEAF_FAMILIES",
+    "CountTable",
+    "DirichletCategorical",
+    "Leaf",
+    "LogMarginalTable",
+    "NormalInverseGamma",
+    "PoissonGamma",
+    "dirichlet_in_words",
+    "require_leaf",
+]
 
 LogMarginalTable = Callable[[Sequence[np.ndarray]], np.ndarray]
 """A NumPy function from statistics, one array each, to log marginals; it looks up what depends on
@@ -56,44 +68,105 @@ class CountTable(NamedTuple):
         return result
 
 
-@runtime_checkable
-class Leaf(Protocol):
+LEAF_FAMILIES: dict[str, type["Leaf"]] = {}
+"""Leaf families by name; a subclass of `Leaf` enters itself."""
+
+_NEEDED = ("statistics", "log_marginal", "posterior_mean", "predictive")
+
+
+class Leaf:
     """What a leaf family is: an immutable pytree of hyperparameters with these methods.
 
     Statistics have shape [..., s]; they are sums over rows, so the statistics of two disjoint sets
-    of rows add to those of their union.
+    of rows add to those of their union. A subclass, decorated with
+    `bdtppl.models.pytrees.pytree_dataclass`, works in every inference; its name and the numbers in
+    ``parameter_support`` are known to saved models, prior files and the command line.
 
     Attributes
     ----------
     parameter_support
         Support of each hyperparameter that can be fitted.
+    task
+        "classification" for targets that are classes, else "regression".
+    is_discrete
+        Whether real targets are whole numbers.
     """
 
-    parameter_support: ClassVar[dict[str, Constraint]]
+    parameter_support: ClassVar[dict[str, Constraint]] = {}
+    task: ClassVar[Literal["classification", "regression"]] = "regression"
+    is_discrete: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        enter(LEAF_FAMILIES, cls)
+
+    @classmethod
+    def of_targets(cls, y: np.ndarray, **numbers: float) -> "Leaf":
+        """Make the family with default numbers for targets [n], but for those that are given.
+
+        Raises
+        ------
+        ValueError
+            If the targets or the numbers are unfit for the family.
+        """
+        return cls(**numbers)
+
+    def require_targets(self, y: np.ndarray) -> None:
+        """Raise ValueError, which names the row, unless the family can explain targets [n]."""
+
+    def in_words(self, classes: Sequence[Any] | None = None) -> str:
+        """Say in a sentence or two what is assumed of the targets in a leaf."""
+        numbers = [f"{name} {number(getattr(self, name))}" for name in self.parameter_support]
+        with_numbers = f" with {listed(numbers)}" if numbers else ""
+        return f"The leaf family is {type(self).__name__}{with_numbers}."
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
         """Statistics of single rows, [n, s], from targets [n] and repeat counts [n]."""
-        ...
+        raise NotImplementedError
 
     def log_marginal(self, statistics: Array) -> jax.Array:
         """Log marginal likelihood of the rows behind statistics [..., s], shape [...]."""
-        ...
+        raise NotImplementedError
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Posterior mean of a new target, [...] for regression, [..., c] for classification."""
-        ...
+        raise NotImplementedError
 
     def predictive(self, statistics: Array) -> Any:
         """Posterior predictive distribution of a new target, batch shape [...]."""
-        ...
+        raise NotImplementedError
 
     def sample(self, rng_key: jax.Array, statistics: Array) -> Any:
         """Draw one new target per leaf, [...]."""
-        ...
+        return self.predictive(statistics).sample(rng_key)
+
+
+def require_leaf(leaf: Any, task: str) -> None:
+    """Refuse what is no leaf family, one that lacks a method, and one for other targets.
+
+    Raises
+    ------
+    TypeError
+        If it is one of these.
+    """
+    if isinstance(leaf, type) or not isinstance(leaf, Leaf):
+        raise TypeError(
+            f"leaf must be a leaf family of bdtppl.models.leaves, or a subclass of its Leaf; got "
+            f"{describe_kind(leaf)}."
+        )
+    for method in _NEEDED:
+        if getattr(type(leaf), method) is getattr(Leaf, method):
+            raise TypeError(
+                f"leaf is a {type(leaf).__name__}, which lacks the method {method}; a leaf family "
+                f"has {listed(_NEEDED)}."
+            )
+    if leaf.task != task:
+        targets = "class labels" if task == "classification" else "real targets"
+        raise TypeError(f"leaf must be a family for {targets}; got {type(leaf).__name__}.")
 
 
 @pytree_dataclass
-class DirichletCategorical:
+class DirichletCategorical(Leaf):
     """Class labels with Dirichlet-distributed probabilities (BCART-PCFG, equations 1 and 2).
 
     The statistics are the class counts, [..., c]; targets are class indices 0 to c - 1. The log
@@ -114,6 +187,7 @@ class DirichletCategorical:
 
     concentration: Array
 
+    task: ClassVar = "classification"
     parameter_support: ClassVar[dict[str, Constraint]] = {
         "concentration": constraints.positive,
     }
@@ -131,6 +205,15 @@ class DirichletCategorical:
     def symmetric(cls, num_classes: int, concentration: float = 1.0) -> "DirichletCategorical":
         """Give every class the same concentration."""
         return cls(np.full(num_classes, float(concentration)))
+
+    @classmethod
+    def of_targets(cls, y: np.ndarray, **numbers: float) -> "DirichletCategorical":
+        """Give each class of labels [n] the concentration 1, or the one that is given."""
+        return cls.symmetric(len(np.unique(y)), **numbers)
+
+    def in_words(self, classes: Sequence[Any] | None = None) -> str:
+        """Say what is assumed of the labels in a leaf."""
+        return dirichlet_in_words(self.concentration, classes)
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
         """Class counts of single rows, [n, c]."""
@@ -166,13 +249,9 @@ class DirichletCategorical:
         """Categorical predictive distribution."""
         return dist.Categorical(probs=self.posterior_mean(statistics))
 
-    def sample(self, rng_key: jax.Array, statistics: Array) -> Any:
-        """Draw class indices, int32 [...]."""
-        return self.predictive(statistics).sample(rng_key)
-
 
 @pytree_dataclass
-class NormalInverseGamma:
+class NormalInverseGamma(Leaf):
     """Real targets, normal in each leaf with its own unknown mean and variance.
 
     variance ~ InverseGamma(shape, scale); mean given variance ~ Normal(mean, variance /
@@ -249,6 +328,27 @@ class NormalInverseGamma:
             )
         return cls(mean, 1.0, 2.0, variance)
 
+    @classmethod
+    def of_targets(cls, y: np.ndarray, **numbers: float) -> "NormalInverseGamma":
+        """Take the default prior of the targets [n], with the numbers that are given."""
+        return replace(cls.from_targets(y), **numbers)
+
+    def in_words(self, classes: Sequence[Any] | None = None) -> str:
+        """Say what is assumed of the targets in a leaf."""
+        spread = self.scale / (self.shape - 1) if self.shape > 1 else np.nan
+        variance = (
+            f"a prior mean of {number(spread)} (a standard deviation of {number(np.sqrt(spread))})"
+            if np.isfinite(spread)
+            else "a prior of infinite mean"
+        )
+        return (
+            f"Targets in a leaf are normal with a mean and a variance of the leaf's own. The "
+            f"mean is expected near {number(self.mean)}, which counts as much as "
+            f"{rows(self.pseudo_count)}; the variance has an inverse gamma prior of "
+            f"shape {number(self.shape)} and scale {number(self.scale)}, {variance}. Both are "
+            f"integrated out, so that predictions have Student-t laws."
+        )
+
     def statistics(self, y: Array, weight: Array) -> jax.Array:
         """(weight, weight u, weight u^2) of single rows, [n, 3], with u = y - centre."""
         u, weight = jnp.asarray(y, float) - self.centre, jnp.asarray(weight, float)
@@ -321,6 +421,155 @@ class NormalInverseGamma:
         width = jnp.sqrt(scale * (pseudo_count + 1) / (shape * pseudo_count))
         return dist.StudentT(2 * shape, mean, width)
 
-    def sample(self, rng_key: jax.Array, statistics: Array) -> Any:
-        """Draw new targets, [...]."""
-        return self.predictive(statistics).sample(rng_key)
+
+class _GammaPoisson(dist.GammaPoisson):
+    """NumPyro's law by `gammaln`: JAX's `betaln` is right to 1e-6 only."""
+
+    def log_prob(self, value: Any) -> jax.Array:
+        """Log probability of counts."""
+        shape: Any = self.concentration
+        rate: Any = self.rate
+        choices = gammaln(shape + value) - gammaln(shape) - gammaln(value + 1.0)
+        return choices + shape * jnp.log(rate) - (shape + value) * jnp.log1p(rate)
+
+    def cdf(self, value: Any) -> jax.Array:
+        """Probability of a count of at most a number."""
+        count = jnp.floor(value)
+        shape: Any = self.concentration
+        rate: Any = self.rate
+        share = rate / (1.0 + rate)
+        cdf = betainc(shape, jnp.maximum(count, 0.0) + 1.0, share)
+        return jnp.where(count < 0, 0.0, cdf)
+
+
+@pytree_dataclass
+class PoissonGamma(Leaf):
+    """Counts, Poisson in each leaf with a rate of its own.
+
+    rate ~ Gamma(shape, rate); a count given the rate ~ Poisson(exposure * rate). The statistics are
+    (rows, sum of y, sum of log y!), [..., 3]. The posterior predictive is negative binomial.
+
+    Attributes
+    ----------
+    shape
+        Shape of the gamma prior of a leaf's rate, positive.
+    rate
+        Its rate, positive: the exposure that the prior is worth.
+    exposure
+        Exposure of every row, positive: rates are counts per unit of it.
+
+    Notes
+    -----
+    With rows n and the sum S of their counts: shape' = shape + S and rate' = rate + n exposure.
+
+    References
+    ----------
+    Gelman, Carlin, Stern, Dunson, Vehtari and Rubin 2013, Bayesian Data Analysis, section 2.6.
+
+    Examples
+    --------
+    >>> leaf = PoissonGamma.of_targets(np.array([0, 2, 4]))
+    >>> leaf.shape, leaf.rate
+    (2.0, 1.0)
+    >>> round(float(PoissonGamma(1.0, 1.0).posterior_mean(np.array([1.0, 2.0, 0.7]))), 2)
+    1.5
+    """
+
+    shape: Number = 1.0
+    rate: Number = 1.0
+    exposure: Number = 1.0
+
+    is_discrete: ClassVar[bool] = True
+    parameter_support: ClassVar[dict[str, Constraint]] = {
+        "shape": constraints.positive,
+        "rate": constraints.positive,
+        "exposure": constraints.positive,
+    }
+
+    def __post_init__(self):
+        for name in self.parameter_support:
+            require(lambda v: v > 0, name + " must be positive; got {}.", getattr(self, name))
+
+    @classmethod
+    def of_targets(cls, y: np.ndarray, **numbers: float) -> "PoissonGamma":
+        """Centre the prior on the mean of counts [n] (0.5 where all are 0), worth one row."""
+        exposure = float(numbers.get("exposure", 1.0))
+        y = np.asarray(y, np.float64)
+        defaults = {"shape": float(y.mean()) or 0.5, "rate": exposure}
+        leaf = cls(**(defaults | numbers))
+        leaf.require_targets(y)
+        return leaf
+
+    def require_targets(self, y: np.ndarray) -> None:
+        """Refuse targets that are no counts.
+
+        Raises
+        ------
+        ValueError
+            If one is negative or not whole.
+        """
+        y = np.asarray(y)
+        bad = np.flatnonzero((y < 0) | (y != np.floor(y)))
+        if bad.size:
+            kind = "negative" if y[bad[0]] < 0 else "not a whole number"
+            raise ValueError(
+                f"y, row {bad[0]}: the target {number(y[bad[0]])} is {kind}; PoissonGamma needs "
+                f"counts, whole numbers of at least 0."
+            )
+
+    def in_words(self, classes: Sequence[Any] | None = None) -> str:
+        """Say what is assumed of the counts in a leaf."""
+        per = "" if self.exposure == 1 else f" Each row has the exposure {number(self.exposure)}."
+        return (
+            f"Targets in a leaf are counts with a Poisson law and a rate of the leaf's own. The "
+            f"rate has a gamma prior of shape {number(self.shape)} and rate {number(self.rate)}, "
+            f"with mean {number(self.shape / self.rate)}. It is integrated out, so that "
+            f"predictions have negative binomial laws.{per}"
+        )
+
+    def statistics(self, y: Array, weight: Array) -> jax.Array:
+        """(weight, weight y, weight log y!) of single rows, [n, 3]."""
+        y, weight = jnp.asarray(y, float), jnp.asarray(weight, float)
+        return jnp.stack([weight, weight * y, weight * gammaln(y + 1)], axis=-1)
+
+    def _posterior(self, statistics: Array) -> tuple[Any, Any]:
+        """(shape', rate')."""
+        return self.shape + statistics[..., 1], self.rate + self.exposure * statistics[..., 0]
+
+    def log_marginal(self, statistics: Array) -> jax.Array:
+        """Log marginal probability of the counts, [...]."""
+        shape, rate = self._posterior(statistics)
+        return (
+            gammaln(shape)
+            - gammaln(self.shape)
+            + self.shape * jnp.log(self.rate)
+            - shape * jnp.log(rate)
+            + statistics[..., 1] * jnp.log(self.exposure)
+            - statistics[..., 2]
+        )
+
+    def posterior_mean(self, statistics: Array) -> Array:
+        """Posterior mean of a new count, [...]."""
+        shape, rate = self._posterior(statistics)
+        return self.exposure * shape / rate
+
+    def predictive(self, statistics: Array) -> Any:
+        """Negative binomial predictive distribution."""
+        shape, rate = self._posterior(statistics)
+        return _GammaPoisson(shape, rate / self.exposure)
+
+
+def dirichlet_in_words(concentration: Any, classes: Sequence[Any] | None) -> str:
+    """Say what a Dirichlet prior of class probabilities assumes."""
+    values = np.ravel(concentration)
+    if np.ptp(values) == 0:
+        prior = f"concentration {number(values[0])} for each class"
+        seen = f"{rows(values[0])} of each class"
+    else:
+        names = range(len(values)) if classes is None else classes
+        pairs = [f"{name} {number(v)}" for name, v in zip(names, values, strict=True)]
+        prior, seen = f"concentrations {listed(pairs)}", "so many rows of each class"
+    return (
+        f"Each leaf has class probabilities of its own, with a Dirichlet prior of {prior}: as if "
+        f"{seen} had been seen there before. They are integrated out."
+    )

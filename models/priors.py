@@ -12,7 +12,7 @@ Sullivan et al. 2023 (BCART-PCFG), equation 9; Chipman, George and McCulloch 199
 Angelopoulos and Cussens 2005, sections 2 and 3 (priors as stochastic programs).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -26,15 +26,19 @@ from numpyro.distributions.constraints import Constraint
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
-from bdtppl.models.pytrees import Number, describe_kind, pytree_dataclass, require, setting
+from bdtppl.models.pytrees import Number, describe_kind, enter, pytree_dataclass, require, setting
+from bdtppl.models.wording import describe_model, number
 
 __all__ = [
+    "TREE_PRIORS",
     "DepthDecay",
     "DescriptionLength",
     "GreedyPartition",
     "LeafPenalty",
     "Node",
+    "NodePrior",
     "Program",
+    "RegisteredPrior",
     "Rule",
     "Rules",
     "TreePrior",
@@ -173,8 +177,41 @@ def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
         )
 
 
-class _Defaults:
-    """Members that most priors share."""
+TREE_PRIORS: dict[str, type] = {}
+"""Tree priors by name; a subclass of `RegisteredPrior` enters itself."""
+
+
+class RegisteredPrior:
+    """What saved models, prior files, the command line and reports know by its name."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__name__.startswith("_"):
+            enter(TREE_PRIORS, cls)
+
+    def in_words(self) -> list[str]:
+        """Say in sentences how probable the prior finds trees."""
+        return [f"The prior is {describe_model(self)}."]
+
+
+def _chances(shares: Sequence[Any]) -> str:
+    first, second, third = map(number, shares)
+    return (
+        f"Before the data are seen the root splits with probability {first}, a node below it "
+        f"with probability {second}, one below that with {third}, and so on."
+    )
+
+
+def _cut_in_words(cut_weights: Any) -> str:
+    if callable(cut_weights):
+        return "cuts it where a program says"
+    if cut_weights == "gap":
+        return "cuts it anywhere in the node's range with the same density"
+    return "cuts it at each possible place with the same probability"
+
+
+class NodePrior(RegisteredPrior):
+    """Members that most priors share; a node-wise prior of your own may begin with them."""
 
     log_split: Any
 
@@ -196,7 +233,7 @@ class _Defaults:
         return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
 
 
-class _NormalisedRules(_Defaults):
+class _NormalisedRules(NodePrior):
     """A split's rule by a law that sums to one over the node's available rules."""
 
     feature_weights: Any
@@ -224,6 +261,19 @@ class _NormalisedRules(_Defaults):
         _check_rules(self.rules)
         self.law.check(self.rules)
 
+    def _rule_in_words(self) -> str:
+        if self.over == "rules":
+            return "All rules that a node can split by are equally probable, or as weights say."
+        weights = self.feature_weights
+        if callable(weights):
+            chosen = "with a probability that a program gives"
+        elif weights is None or len({_weight(each) for each in weights}) <= 1:
+            chosen = "with the same probability"
+        else:
+            chosen = "in proportion to given weights"
+        cut = _cut_in_words(self.cut_weights)
+        return f"A split looks at each column that it can use {chosen}, and {cut}."
+
     def _log_rule_share(self, node: Node, rule: Rule) -> Any:
         """Log probability of the entry, given that the node splits."""
         if self.law.is_plain:
@@ -235,6 +285,10 @@ class _NormalisedRules(_Defaults):
         if self.law.is_plain:
             return ("log_num_features",), _facts_of_cut(self.cut_weights)
         return (), ("log_share",)
+
+
+def _weight(pair: Any) -> float:
+    return float(pair[1] if isinstance(pair, tuple) else pair)
 
 
 def _facts_of_cut(cut_weights: CutWeights) -> tuple[str, ...]:
@@ -262,7 +316,7 @@ def _check_rules(rules: str) -> None:
 
 
 @pytree_dataclass
-class LeafPenalty(_Defaults):
+class LeafPenalty(NodePrior):
     """Each split costs a factor phi (BCART-PCFG: phi^(1 - leaves), as in its equation 13).
 
     Two rules that part a node's rows into the same unordered pair of sets are one partition, whose
@@ -289,6 +343,15 @@ class LeafPenalty(_Defaults):
         require(np.isfinite, "log_phi must be finite; got {}.", self.log_phi)
         _check_rules(self.rules)
 
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        factor = number(np.exp(self.log_phi))
+        return [
+            f"Before the data are seen a tree is {factor} times less probable for each split "
+            f"it has more; apart from that all trees are equally probable. Rules that part "
+            f"the rows alike count as one."
+        ]
+
     def log_stop(self, node: Node) -> Any:
         """Return 0."""
         return jnp.zeros_like(node.depth, dtype=float)
@@ -304,7 +367,7 @@ class LeafPenalty(_Defaults):
 
 
 @pytree_dataclass
-class DescriptionLength(_Defaults):
+class DescriptionLength(NodePrior):
     """Each split costs exp(-beta), every rule counted by itself (DT-GFN, P(T) ~ exp(-beta n)).
 
     Attributes
@@ -333,6 +396,14 @@ class DescriptionLength(_Defaults):
             return self
         num_cuts = max(1, int(design.num_codes.max()) - 1)
         return replace(self, beta=float(np.log(4 * design.num_features * num_cuts)))
+
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        return [
+            f"Before the data are seen a tree loses {number(self.beta)} nats for each split, "
+            f"about what it takes to write the split down. Apart from that all trees are "
+            f"equally probable."
+        ]
 
     def log_stop(self, node: Node) -> Any:
         """Return 0."""
@@ -408,6 +479,11 @@ class DepthDecay(_NormalisedRules):
     def resolve(self, design: Design) -> "DepthDecay":
         """Give every feature its weight."""
         return replace(self, feature_weights=self.law.resolve(design).feature_weights)
+
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        shares = [self.alpha * (1 + depth) ** -self.beta for depth in range(3)]
+        return [_chances(shares), self._rule_in_words()]
 
     def _log_split_probability(self, depth):
         return jnp.log(self.alpha) - self.beta * jnp.log1p(depth)
@@ -523,6 +599,14 @@ class Program(_NormalisedRules):
                 f"split_probability must lie in [0, 1]; got {float(probability):.6g} at the root."
             )
 
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        name = getattr(self.split_probability, "__name__", "a function")
+        return [
+            f"A node splits with a probability that a program gives, {name}.",
+            self._rule_in_words(),
+        ]
+
     def log_stop(self, node: Node) -> Any:
         """log(1 - p), or 0 where no rule is available."""
         return jnp.where(node.has_rule, jnp.log1p(-self._probability(node)), 0.0)
@@ -538,7 +622,7 @@ class Program(_NormalisedRules):
 
 
 @pytree_dataclass
-class GreedyPartition(_Defaults):
+class GreedyPartition(NodePrior):
     """A node splits with probability p^(1 + depth) (Nuti et al. 2021, GMT, section 3).
 
     The feature is uniform among all d features, the rule uniform among that feature's available
@@ -579,6 +663,14 @@ class GreedyPartition(_Defaults):
     def resolve(self, design: Design) -> "GreedyPartition":
         """Fill in the number of features."""
         return self if self.num_features else replace(self, num_features=design.num_features)
+
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        cut = _cut_in_words(self.cut_weights)
+        return [
+            _chances([self.p ** (1 + depth) for depth in range(3)]),
+            f"A split looks at any column with the same probability, and {cut}.",
+        ]
 
     def log_stop(self, node: Node) -> Any:
         """log(1 - p^(1 + depth)), or 0 where no rule is available."""

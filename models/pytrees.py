@@ -13,6 +13,7 @@ __all__ = [
     "Number",
     "as_partial",
     "describe_kind",
+    "enter",
     "pytree_dataclass",
     "require",
     "setting",
@@ -91,3 +92,13 @@ def require(condition, message: str, *values) -> None:
 def describe_kind(value: Any) -> str:
     """Name the type of a value, or the class that was given in place of an object."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def enter(registry: dict[str, Any], cls: type) -> None:
+    """Enter a class under its name, unless another one has that name.
+
+    What is defined anew, as in a notebook's cell that runs twice, replaces what it was.
+    """
+    known = registry.get(cls.__name__, cls)
+    if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):
+        registry[cls.__name__] = cls

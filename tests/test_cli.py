@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ import bdtppl
 from bdtppl import files
 from bdtppl.cli import app, results
 from bdtppl.cli.console import notes_after, to_json
+from bdtppl.cli.fit_options import fit_options
 from bdtppl.cli.specification import make_leaf, parse_prior
+from bdtppl.estimators import all_inferences
 from bdtppl.inference.metropolis.proposals import PROPOSALS
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
@@ -667,8 +670,18 @@ def test_the_console_script_answers_at_once(tmp_path):
 
 
 def test_every_proposal_of_a_chain_is_offered():
-    offered = sys.modules["bdtppl.cli.fit"].Proposal
-    assert [each.value for each in offered] == list(PROPOSALS)
+    said = fit_options()["proposal"].kind
+    assert set(PROPOSALS) < set(get_args(said))
+
+
+def test_every_parameter_has_an_option_with_its_default_and_choices():
+    said = " ".join(run("fit", "--help").stdout.split())
+    for name, option in fit_options().items():
+        assert f"--{name.replace('_', '-')}" in said, name
+        assert option.said.help, name
+    for panel in ("Model: hard trees", "Model: soft trees", "Inference: exact", "Inference: rjhmc"):
+        assert panel in said
+    assert fit_options()["chains"].default_of["dcc"] == 16
 
 
 # ------------------------------------------------------------------------------ prior, data sets
@@ -794,9 +807,7 @@ def test_every_command_has_json_and_every_model_a_name():
         for name in bdtppl.__all__
         if name.endswith(("Classifier", "Regressor"))
     }
-    offered = {each.value for each in sys.modules["bdtppl.cli.fit"].Model}
-    assert {name.replace("-", "") for name in offered} == models
-    assert offered == set(results.ESTIMATORS)
+    assert {name.replace("-", "") for name in all_inferences()} == models
 
 
 def test_a_column_says_how_often_rows_count(tmp_path):

@@ -18,6 +18,7 @@ from bdtppl import (
 from bdtppl.estimators import gflownet
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.gflownet import grammar_training, methods, training
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty, Program
 from bdtppl.presets import dt_gfn
@@ -225,7 +226,7 @@ def test_training_ends_where_the_policy_is_near(monkeypatch):
 def test_distances_fall_in_training(fits, exact, monkeypatch):
     """From the posterior's draws where they are given, else from the weights; the twin is 0."""
     model = GFlowNetTreeClassifier(**(TINY | {"method": "trajectory"})).fit(X, LABELS)
-    target = methods.Target(
+    target = TreeModel(
         model.design_,
         np.searchsorted(model.classes_, LABELS),
         model.prior_,
@@ -274,7 +275,7 @@ def test_regression():
             "settings must be",
         ),
         ({"max_depth": None}, "max_depth"),
-        ({"tolerance": 0.0}, "tolerance must be positive"),
+        ({"tolerance": 0.0}, "tolerance must be a positive number or None"),
     ],
 )
 def test_bad_parameters_are_named(changes, message):

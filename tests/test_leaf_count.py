@@ -300,7 +300,9 @@ def test_a_classifier_takes_a_prior_on_leaves(tmp_path):
     probability = model.predict_proba([[1.5], [4.0]])
     close(probability.sum(axis=1), [1.0, 1.0])
     assert len(model.k_best(2)) == 1
-    with pytest.raises(ValueError, match="rank 1 is too much: 1 trees can be listed"):
+    with pytest.raises(
+        ValueError, match="rank must be below 1, the number of distinct trees; got 1"
+    ):
         model.rules(1)
     with pytest.raises(ValueError, match="k must be an integer of at least 1"):
         model.k_best(0)

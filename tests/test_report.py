@@ -32,7 +32,6 @@ from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
 from bdtppl.report.words import (
     constraints_in_words,
-    leaf_in_words,
     prior_in_words,
     soft_model_in_words,
 )
@@ -256,15 +255,15 @@ def test_priors_in_words(prior, words):
 
 
 def test_leaves_and_constraints_in_words():
-    assert "concentration 1 for each class: as if 1 row of each" in leaf_in_words(
-        DirichletCategorical.symmetric(3), "abc"
-    )
-    uneven = leaf_in_words(DirichletCategorical(np.array([1.0, 0.5])), ["yes", "no"])
+    assert "concentration 1 for each class: as if 1 row of each" in DirichletCategorical.symmetric(
+        3
+    ).in_words("abc")
+    uneven = DirichletCategorical(np.array([1.0, 0.5])).in_words(["yes", "no"])
     assert "concentrations yes 1 and no 0.5" in uneven
-    said = leaf_in_words(NormalInverseGamma(10.0, 2.0, 3.0, 8.0), None)
+    said = NormalInverseGamma(10.0, 2.0, 3.0, 8.0).in_words(None)
     assert "expected near 10, which counts as much as 2 rows" in said
     assert "a prior mean of 4 (a standard deviation of 2)" in said
-    assert "of infinite mean" in leaf_in_words(NormalInverseGamma(0.0, 1.0, 0.5, 1.0), None)
+    assert "of infinite mean" in NormalInverseGamma(0.0, 1.0, 0.5, 1.0).in_words(None)
     limits = Constraints(min_leaf=5, max_depth=2, before=(("age", "start"),))
     assert constraints_in_words(limits) == [
         "A leaf has at least 5 rows.",

@@ -326,7 +326,7 @@ def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
         ({"h_final": 1e-40}, X, Y, "h_final must be at least 1e-30, for single precision"),
         ({"routing": "sharp"}, X, Y, "routing must be"),
         ({"chains": 0}, X, Y, "chains must be an integer of at least 1"),
-        ({"max_splits": "a"}, X, Y, "max_splits must be None or an integer"),
+        ({"max_splits": "a"}, X, Y, "max_splits must be an integer of at least 0 or None"),
         ({"draws": 1.5}, X, Y, "must be an integer of at least"),
         ({"warmup": 0}, X, Y, "warmup must be an integer of at least 1"),
         ({"model": SoftClassification()}, X, Y, "model must be a SoftRegression"),
@@ -349,7 +349,7 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
     [
         ({"evidence": "LAIS"}, "evidence must be one of 'auto', 'lais', 'smc'; got 'LAIS'"),
         ({"with_leaf": "no"}, "with_leaf must be True or False"),
-        ({"draws": 1}, "draws must be at least 2"),
+        ({"draws": 1}, "draws must be an integer of at least 2"),
         ({"activation_count": 5, "patience": 5}, "patience must be above activation_count, 5"),
     ],
 )

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bdtppl.estimators.hard import describe_constraints, describe_model
+from bdtppl.estimators.hard import describe_constraints
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay, GreedyPartition, Program
+from bdtppl.models.wording import describe_model
 from bdtppl.summary import descent_in_words, summary_view
 
 SUMMARY = {

@@ -13,7 +13,7 @@ from bdtppl.cli.compare import compare
 from bdtppl.cli.console import Commands
 from bdtppl.cli.datasets import datasets
 from bdtppl.cli.demo import demo
-from bdtppl.cli.fit import fit
+from bdtppl.cli.fit import fit, make_fit
 from bdtppl.cli.predict import predict
 from bdtppl.cli.prior import prior
 from bdtppl.cli.report import report
@@ -28,6 +28,7 @@ _EPILOG = (
 app = typer.Typer(cls=Commands, name="bdtppl", epilog=_EPILOG)
 for _command in (demo, fit, predict, report, compare, prior, datasets):
     app.command()(_command)
+Commands.on_demand["fit"] = make_fit
 
 
 def _print_version(wanted: bool) -> None:

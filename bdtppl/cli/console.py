@@ -11,9 +11,9 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
@@ -37,7 +37,31 @@ class UserError(Exception):
 
 
 class Commands(TyperGroup):
-    """Commands whose errors are one sentence, without a traceback."""
+    """Commands whose errors are one sentence, without a traceback.
+
+    Attributes
+    ----------
+    on_demand
+        Functions that make commands by name. What such a command needs is imported only where the
+        command is run or explained, and not where commands are listed.
+    """
+
+    on_demand: ClassVar[dict[str, Callable[[], Any]]] = {}
+    _is_listing = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Get a command, made first where it is one on demand."""
+        if cmd_name in self.on_demand and not self._is_listing:
+            return self.on_demand[cmd_name]()
+        return super().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help page, with the commands' first sentences."""
+        self._is_listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._is_listing = False
 
     def main(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
         """Run a command and exit with its status."""

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -14,541 +13,162 @@ if TYPE_CHECKING:
     from bdtppl.prior_files import PriorFile
     from bdtppl.table_files import Table
 
-__all__ = ["Binning", "feature_names", "fit", "located", "parse_bins", "read_prior"]
+__all__ = ["feature_names", "fit", "located", "make_fit", "parse_bins", "read_prior"]
 
 
-class Model(StrEnum):
-    """Inferences by name."""
-
-    exact = "exact"
-    greedy_modal = "greedy-modal"
-    metropolis = "metropolis"
-    particle = "particle"
-    dcc = "dcc"
-    rjhmc = "rjhmc"
-    gflownet = "gflownet"
-
-
-class Proposal(StrEnum):
-    """Kernels of Markov chains by name."""
-
-    rotating = "rotating"
-    chipman = "chipman"
-    denison = "denison"
-    regrow = "regrow"
-    cyclic = "cyclic"
-    independence = "independence"
-
-
-class Method(StrEnum):
-    """What a generative flow network learns."""
-
-    grammar = "grammar"
-    trajectory = "trajectory"
-    detailed = "detailed"
-    sub_trajectory = "sub-trajectory"
-
-
-class Ensemble(StrEnum):
-    """How draws of a generative flow network are weighed."""
-
-    importance = "importance"
-    mean = "mean"
-    distinct = "distinct"
-    algorithm_1 = "algorithm-1"
-
-
-class Inputs(StrEnum):
-    """What soft splits look at."""
-
-    soft = "soft"
-    hard = "hard"
-
-
-class EvidenceName(StrEnum):
-    """Estimators of evidence by name."""
-
-    auto = "auto"
-    lais = "lais"
-    smc = "smc"
-
-
-class Likelihood(StrEnum):
-    """Likelihoods of soft classification trees."""
-
-    compound = "compound"
-    mixture = "mixture"
-
-
-class Task(StrEnum):
-    """What the target is."""
-
-    classification = "classification"
-    regression = "regression"
-
-
-class Binning(StrEnum):
-    """How buckets are cut."""
-
-    quantile = "quantile"
-    uniform = "uniform"
-
-
-def fit(
-    table: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TABLE",
-            help="CSV, TSV or Parquet file with names of columns. Cells that are empty or say NA, "
-            "N/A, NaN, null or ? are missing; a column with anything but numbers is a category.",
-            show_default=False,
-        ),
-    ],
-    target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
-    model: Annotated[Model, typer.Option(help="How the posterior is got.")] = Model.exact,
-    task: Annotated[
-        Task | None,
-        typer.Option(help="What the target is.", show_default="guessed from the target"),
-    ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to leave out; may be repeated.", show_default=False),
-    ] = None,
-    weight: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that says how often each row counts, whole numbers of at least 0.",
-            show_default="once",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the model, the figures and the summary; made if it does not exist.",
-            show_default="nothing is saved",
-        ),
-    ] = None,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report",
-            help="Write a page that explains the fit: report.html in the folder, or "
-            "TABLE-report.html here where nothing is saved.",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
-    ] = False,
-    prior: Annotated[
-        str | None,
-        typer.Option(
-            help="Tree prior: leaf-penalty[:log_phi=2], depth-decay[:alpha=0.95,beta=1], "
-            "description-length[:beta=...] or greedy-partition[:p=0.99]; for exact and metropolis "
-            "also leaf-count[:rate=10,max_leaves=20] and pinball[:rate=5,balance=1,max_leaves=20].",
-            show_default="leaf-penalty; greedy-partition for greedy modal trees; "
-            "depth-decay for metropolis, with beta=0.5 for particle",
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    prior_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]] "
-            "instead of --prior; the README has one.",
-            show_default=False,
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    leaf: Annotated[
-        str | None,
-        typer.Option(
-            help="Leaf family: dirichlet-categorical[:concentration=1], or "
-            "normal-inverse-gamma with any of mean, pseudo_count, shape and scale.",
-            show_default="the one for the task",
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    bins: Annotated[
-        str | None,
-        typer.Option(
-            help="Most buckets a feature, or 'none' for a cut between any two values, or 'auto' "
-            "for the finest whose chart fits (none where there is no chart; --model gflownet: its "
-            "grid).",
-            show_default="auto",
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    binning: Annotated[
-        Binning | None,
-        typer.Option(
-            help="How buckets are cut.",
-            show_default="quantile",
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    grid: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Instead of bins: this many evenly spaced cuts over each feature's range.",
-            show_default="99 with --model gflownet",
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    max_depth: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Most levels of splits.",
-            show_default=False,
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    min_leaf: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Fewest rows in a leaf.",
-            show_default="1",
-            rich_help_panel="Model: hard trees",
-        ),
-    ] = None,
-    h_init: Annotated[
-        float | None,
-        typer.Option(
-            help="Sharpness of soft splits when warm-up begins; inputs are scaled to [0, 1].",
-            show_default="0.1",
-            rich_help_panel="Model: soft trees",
-        ),
-    ] = None,
-    h_final: Annotated[
-        float | None,
-        typer.Option(
-            help="Sharpness of soft splits; the smaller, the harder they are.",
-            show_default="0.025",
-            rich_help_panel="Model: soft trees",
-        ),
-    ] = None,
-    max_splits: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Most splits.", show_default=False, rich_help_panel="Model: soft trees"
-        ),
-    ] = None,
-    likelihood: Annotated[
-        Likelihood | None,
-        typer.Option(
-            help="Of classes: probabilities in leaves integrated out (compound), whose evidence "
-            "compares no other models, or sampled (mixture).",
-            show_default="compound",
-            rich_help_panel="Model: soft trees",
-        ),
-    ] = None,
-    inputs: Annotated[
-        Inputs | None,
-        typer.Option(
-            help="Splits along directions (soft), or that look at one column each (hard).",
-            show_default="soft",
-            rich_help_panel="Inference: rjhmc",
-        ),
-    ] = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Steps of the walk over topologies.",
-            show_default="50",
-            rich_help_panel="Inference: dcc",
-        ),
-    ] = None,
-    initial_trees: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Topologies drawn from the prior at first; more find topologies of little prior.",
-            show_default="100",
-            rich_help_panel="Inference: dcc",
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Stop where so many iterations find no topology of weight.",
-            show_default=False,
-            rich_help_panel="Inference: dcc",
-        ),
-    ] = None,
-    evidence: Annotated[
-        EvidenceName | None,
-        typer.Option(
-            help="How the evidence of topologies is estimated.",
-            show_default="auto",
-            rich_help_panel="Inference: dcc",
-        ),
-    ] = None,
-    method: Annotated[
-        Method | None,
-        typer.Option(
-            help="Flows of subproblems (grammar), or a policy that builds trees, by its balance.",
-            show_default="grammar",
-            rich_help_panel="Inference: gflownet",
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Steps of training.",
-            show_default="300 for the grammar, 2000 for the others",
-            rich_help_panel="Inference: gflownet",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="Nats from the posterior at which training ends early.",
-            show_default=False,
-            rich_help_panel="Inference: gflownet",
-        ),
-    ] = None,
-    ensemble: Annotated[
-        Ensemble | None,
-        typer.Option(
-            help="How draws are weighed in predictions.",
-            show_default="importance",
-            rich_help_panel="Inference: gflownet",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder that keeps a long fit, which goes on from there when it is run again.",
-            show_default=False,
-            rich_help_panel="Inference: dcc, gflownet",
-        ),
-    ] = None,
-    burn_in: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Iterations of each chain that are thrown away.",
-            show_default="500",
-            rich_help_panel="Inference: rjhmc",
-        ),
-    ] = None,
-    restarts: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="How often, at most, chains in poor modes go where others are in burn-in.",
-            show_default="4",
-            rich_help_panel="Inference: rjhmc",
-        ),
-    ] = None,
-    max_subproblems: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Budget of the exact chart.",
-            show_default="500000",
-            rich_help_panel="Inference: exact",
-        ),
-    ] = None,
-    draws: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Draws of each chain.",
-            show_default="250; 100 an iteration for dcc, 500 for rjhmc",
-            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc, gflownet",
-        ),
-    ] = None,
-    chains: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Chains.",
-            show_default="4; 16 for dcc",
-            rich_help_panel="Inference: exact, metropolis, dcc, rjhmc, gflownet",
-        ),
-    ] = None,
-    warmup: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Steps of each chain that are thrown away; of rjhmc in each topology that is met.",
-            show_default="2000; 1000 for dcc, 500 for rjhmc",
-            rich_help_panel="Inference: metropolis, dcc, rjhmc",
-        ),
-    ] = None,
-    thin: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Steps to each draw.",
-            show_default="20",
-            rich_help_panel="Inference: metropolis",
-        ),
-    ] = None,
-    temperatures: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Powers of the likelihood that each chain walks under; 2 or more estimate the log "
-            "evidence.",
-            show_default="1",
-            rich_help_panel="Inference: metropolis",
-        ),
-    ] = None,
-    proposal: Annotated[
-        Proposal | None,
-        typer.Option(
-            help="How trees are proposed: by local moves, those of a paper or with rotations, or "
-            "by regrowing parts of them from the prior.",
-            show_default="rotating",
-            rich_help_panel="Inference: metropolis",
-        ),
-    ] = None,
-    num_roots: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Trees to average, each grown from another partition of the root.",
-            show_default="1",
-            rich_help_panel="Inference: greedy-modal",
-        ),
-    ] = None,
-    lookahead: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Levels of splits by which a rule is valued.",
-            show_default="1",
-            rich_help_panel="Inference: greedy-modal",
-        ),
-    ] = None,
-    hyperplanes: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Random starts, in each node, of a search for a cut of several columns.",
-            show_default="0",
-            rich_help_panel="Inference: greedy-modal",
-        ),
-    ] = None,
-    particles: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Particles of each run.",
-            show_default="100",
-            rich_help_panel="Inference: particle",
-        ),
-    ] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Independent runs, whose spread gives the standard error of the evidence.",
-            show_default="10",
-            rich_help_panel="Inference: particle",
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"),
-    ] = 0,
-) -> None:
+def fit() -> None:
     """Fit the posterior over trees to a table, and print, draw and save it."""
+    raise NotImplementedError  # stands in for `make_fit` where commands are listed
+
+
+def make_fit() -> Any:
+    """Make the command, with an option for each parameter of the estimators."""
+    from bdtppl.cli.fit_options import HARD_TREES, fit_options, prior_defaults, with_options
+    from bdtppl.cli.specification import leaf_forms, prior_forms
+
+    options = fit_options()
+
+    def command(
+        table: Annotated[
+            Path,
+            typer.Argument(
+                metavar="TABLE",
+                help="CSV, TSV or Parquet file with names of columns. Cells that are empty or say "
+                "NA, N/A, NaN, null or ? are missing; a column with anything but numbers is a "
+                "category.",
+                show_default=False,
+            ),
+        ],
+        target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
+        model: Annotated[str, typer.Option(help="How the posterior is got.")] = "exact",
+        task: Annotated[
+            Literal["classification", "regression"] | None,
+            typer.Option(help="What the target is.", show_default="guessed from the target"),
+        ] = None,
+        drop: Annotated[
+            list[str] | None,
+            typer.Option(help="Column to leave out; may be repeated.", show_default=False),
+        ] = None,
+        weight: Annotated[
+            str | None,
+            typer.Option(
+                help="Column that says how often each row counts, whole numbers of at least 0.",
+                show_default="once",
+            ),
+        ] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option(
+                help="Folder for the model, the figures and the summary; made if it does not "
+                "exist.",
+                show_default="nothing is saved",
+            ),
+        ] = None,
+        report: Annotated[
+            bool,
+            typer.Option(
+                "--report",
+                help="Write a page that explains the fit: report.html in the folder, or "
+                "TABLE-report.html here where nothing is saved.",
+            ),
+        ] = False,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+        ] = False,
+        prior: Annotated[
+            str | None,
+            typer.Option(
+                help=f"Tree prior: {prior_forms()}.",
+                show_default=prior_defaults(),
+                rich_help_panel=HARD_TREES,
+            ),
+        ] = None,
+        prior_file: Annotated[
+            Path | None,
+            typer.Option(
+                help="TOML file with tables \\[prior], \\[leaf], \\[constraints] and "
+                "\\[\\[keep_together]] instead of --prior; the README has one.",
+                show_default=False,
+                rich_help_panel=HARD_TREES,
+            ),
+        ] = None,
+        leaf: Annotated[
+            str | None,
+            typer.Option(
+                help=f"Leaf family: {leaf_forms()}.",
+                show_default="the one for the task",
+                rich_help_panel=HARD_TREES,
+            ),
+        ] = None,
+        seed: Annotated[
+            int,
+            typer.Option(
+                min=0, max=2**32 - 1, help="Seed of the draws.", rich_help_panel="Inference"
+            ),
+        ] = 0,
+        **given: Any,
+    ) -> None:
+        place = _Place(table, target, task, tuple(drop or ()), weight, out, report, as_json)
+        _run(place, model, {"prior": prior, "prior_file": prior_file, "leaf": leaf, **given}, seed)
+
+    command.__doc__ = fit.__doc__
+    app = typer.Typer(add_completion=False)
+    app.command("fit")(with_options(command, options))
+    return typer.main.get_command(app)
+
+
+class _Place(NamedTuple):
+    """What is fitted, and where results go."""
+
+    table: Path
+    target: str
+    task: Literal["classification", "regression"] | None
+    drop: tuple[str, ...]
+    weight: str | None
+    out: Path | None
+    report: bool
+    as_json: bool
+
+
+def _run(place: _Place, inference: str, given: dict[str, Any], seed: int) -> None:
+    """Fit, print and save."""
+    from bdtppl.cli.fit_options import fit_options, is_hard, own_settings
     from bdtppl.cli.results import Problem, report_fit
     from bdtppl.cli.specification import make_leaf
     from bdtppl.cli.target import read_target
     from bdtppl.files import require_writable
     from bdtppl.table_files import read_table
 
-    hard = {
-        "prior": prior,
-        "prior_file": prior_file,
-        "leaf": leaf,
-        "bins": bins,
-        "binning": binning,
-        "grid": grid,
-        "max_depth": max_depth,
-        "min_leaf": min_leaf,
-    }
-    chain = {"draws": draws, "chains": chains}
-    soft = {
-        "h_init": h_init,
-        "h_final": h_final,
-        "max_splits": max_splits,
-        "likelihood": likelihood,
-        "warmup": warmup,
-    }
+    table, target, task, drop, weight, out, report, as_json = place
     with refusing(ValueError, OSError):
-        settings = _own_settings(
-            model,
-            {
-                Model.exact: {**hard, **chain, "max_subproblems": max_subproblems},
-                Model.greedy_modal: {
-                    **hard,
-                    "num_roots": num_roots,
-                    "lookahead": lookahead,
-                    "hyperplanes": hyperplanes,
-                },
-                Model.metropolis: {
-                    **hard,
-                    **chain,
-                    "warmup": warmup,
-                    "thin": thin,
-                    "temperatures": temperatures,
-                    "proposal": proposal,
-                },
-                Model.particle: {**hard, "particles": particles, "runs": runs},
-                Model.gflownet: {
-                    **hard,
-                    **chain,
-                    "method": method,
-                    "steps": steps,
-                    "tolerance": tolerance,
-                    "ensemble": ensemble,
-                    "checkpoint": checkpoint,
-                },
-                Model.dcc: {
-                    **soft,
-                    **chain,
-                    "iterations": iterations,
-                    "initial_trees": initial_trees,
-                    "patience": patience,
-                    "evidence": evidence,
-                    "checkpoint": checkpoint,
-                },
-                Model.rjhmc: {
-                    **soft,
-                    **chain,
-                    "burn_in": burn_in,
-                    "restarts": restarts,
-                    "inputs": inputs,
-                },
-            },
-        )
+        options = fit_options()
+        inferences_with = {name: option.default_of for name, option in options.items()}
+        hard = dict.fromkeys(("prior", "prior_file", "leaf"), options["min_leaf"].default_of)
+        settings = own_settings(inference, given, inferences_with | hard)
+        prior_file = settings.get("prior_file")
         file = None if prior_file is None else read_prior(prior_file)
-        for option, folder in (("--out", out), ("--checkpoint", checkpoint)):
+        for option, folder in (("--out", out), ("--checkpoint", settings.get("checkpoint"))):
             if folder is not None:
                 require_writable(folder, option)
         rows = read_table(table)
-        goal = read_target(rows, target, None if task is None else task.value)
-        if likelihood is not None and goal.task == "regression":
-            raise ValueError("--likelihood is for classification; the target is numbers.")
+        goal = read_target(rows, target, task)
+        for name in settings:
+            if name in options and goal.task not in options[name].tasks:
+                other = " and ".join(options[name].tasks)
+                kind = "numbers" if goal.task == "regression" else "classes"
+                raise ValueError(f"--{name} is for {other}; the target is {kind}.")
         if weight == target:
             raise ValueError(f"--weight {weight} names the target.")
-        left_out = [*(drop or []), *([] if weight is None else [weight])]
-        names = feature_names(rows, target, left_out)
+        names = feature_names(rows, target, [*drop, *([] if weight is None else [weight])])
         features = rows.features(names)
         weights = None if weight is None else rows.repeats(weight)
-        if model not in (Model.dcc, Model.rjhmc):
-            settings = _read_hard(settings, file, model)
-            settings["leaf"] = make_leaf(leaf, goal.task, goal.y)
+        if is_hard(inference):
+            settings = _read_hard(settings, file, inference)
+            settings["leaf"] = make_leaf(settings.get("leaf"), goal.task, goal.y)
+            if file is not None and file.leaf is not None:
+                if settings["leaf"] is not None:
+                    raise ValueError(f"--leaf and the [leaf] of {prior_file} exclude each other.")
+                settings["leaf"] = file.make_leaf(goal.y)
     settings["random_state"] = seed
     for position in rows.unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
@@ -557,7 +177,7 @@ def fit(
     with notes_after(), located(file):
         summary = report_fit(
             Problem(f"{target} in {table}", features, goal, weights=weights),
-            model.value,
+            inference,
             settings,
             {"table": str(table)},
             out=out,
@@ -575,11 +195,14 @@ def _report_path(wanted: bool, table: Path, out: Path | None) -> Path | None:
     return Path(f"{table.stem}-report.html") if out is None else out / "report.html"
 
 
-def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model) -> dict[str, Any]:
+def _read_hard(
+    settings: dict[str, Any], file: "PriorFile | None", inference: str
+) -> dict[str, Any]:
     """Read priors and cut points."""
+    from bdtppl.cli.fit_options import default_of, takes_auto_bins
     from bdtppl.cli.specification import parse_prior
 
-    settings = {"bins": "auto", **settings}
+    settings = dict(settings)
     if "prior" in settings:
         if file is not None and file.prior is not None:
             raise ValueError(
@@ -592,11 +215,11 @@ def _read_hard(settings: dict[str, Any], file: "PriorFile | None", model: Model)
         settings["constraints"] = file.constraints
         if file.prior is not None:
             settings["prior"] = file.prior
-    settings["bins"] = parse_bins(settings["bins"], settings.get("grid"))
-    if model != Model.exact and settings["bins"] == "auto":
-        settings["bins"] = None
-    if model == Model.gflownet and settings["bins"] is not None:
-        settings.setdefault("grid", None)  # it has one by default
+    if "bins" in settings:
+        bins = parse_bins(settings["bins"], settings.get("grid"))
+        settings["bins"] = None if bins == "auto" and not takes_auto_bins(inference) else bins
+        if settings["bins"] is not None and default_of("grid", inference) is not None:
+            settings.setdefault("grid", None)
     return settings
 
 
@@ -617,22 +240,6 @@ def located(file: "PriorFile | None") -> Iterator[None]:
         yield
     except UserError as error:
         raise error if file is None else UserError(file.locate(str(error))) from error
-
-
-def _own_settings(model: Model, of_models: dict[Model, dict[str, Any]]) -> dict[str, Any]:
-    """Take the settings of one inference, and refuse those of another one."""
-    given = {
-        name: value.value if isinstance(value, StrEnum) else value
-        for own in of_models.values()
-        for name, value in own.items()
-        if value is not None
-    }
-    for name in given:
-        if name not in of_models[model]:
-            kinds = " or ".join(kind.value for kind, own in of_models.items() if name in own)
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is for --model {kinds}, not {model.value}.")
-    return given
 
 
 def parse_bins(text: str, grid: int | None) -> int | str | None:

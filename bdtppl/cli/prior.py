@@ -2,12 +2,12 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
 from bdtppl.cli.console import UserError, notes_after, refusing, say, say_json
-from bdtppl.cli.fit import Binning, feature_names, located, parse_bins, read_prior
+from bdtppl.cli.fit import feature_names, located, parse_bins, read_prior
 from bdtppl.files import staged
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def prior(
             show_default="none",
         ),
     ] = None,
-    binning: Annotated[Binning, typer.Option(help="How buckets are cut.")] = Binning.quantile,
+    binning: Annotated[
+        Literal["quantile", "uniform"], typer.Option(help="How buckets are cut.")
+    ] = "quantile",
     grid: Annotated[
         int | None,
         typer.Option(
@@ -112,7 +114,7 @@ def prior(
         features = _features(table, drop or [], rows, columns, seed)
         cuts = {
             "bins": None if bins is None or bins == "auto" else parse_bins(bins, grid),
-            "binning": binning.value,
+            "binning": binning,
             "grid": grid,
         }
         with notes_after(), located(file), refusing(ValueError, TypeError):
@@ -184,7 +186,8 @@ def _model(
 
 def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
     """Sum draws up with JSON types alone."""
-    from bdtppl.estimators.hard import describe_constraints, describe_model
+    from bdtppl.estimators.hard import describe_constraints
+    from bdtppl.models.wording import describe_model
 
     design, prior, constraints, trees = shown
     num_draws = len(trees.num_nodes)

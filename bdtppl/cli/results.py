@@ -10,13 +10,7 @@ from rich.text import Text
 
 from bdtppl.cli.console import UserError, refusing, say, to_json
 from bdtppl.cli.target import Target
-from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
-from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
-from bdtppl.estimators.gflownet import GFlowNetTreeClassifier, GFlowNetTreeRegressor
-from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier, GreedyModalTreeRegressor
-from bdtppl.estimators.metropolis import MetropolisTreeClassifier, MetropolisTreeRegressor
-from bdtppl.estimators.particle import ParticleTreeClassifier, ParticleTreeRegressor
-from bdtppl.estimators.rjhmc import RJHMCTreeClassifier, RJHMCTreeRegressor
+from bdtppl.estimators import all_inferences
 from bdtppl.estimators.soft import SoftTreeEstimator
 from bdtppl.files import staged
 from bdtppl.plotting import (
@@ -30,7 +24,7 @@ from bdtppl.plotting import (
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
-__all__ = ["ESTIMATORS", "Problem", "report_fit"]
+__all__ = ["Problem", "report_fit"]
 
 _STRUCTURES = 4  # most probable trees that are drawn
 _LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one must have
@@ -46,23 +40,6 @@ _OBSOLETE = (
     "trajectories.png",
     "report.html",
 )
-
-
-ESTIMATORS = {
-    "dcc": {"classification": DCCTreeClassifier, "regression": DCCTreeRegressor},
-    "exact": {"classification": ExactTreeClassifier, "regression": ExactTreeRegressor},
-    "gflownet": {"classification": GFlowNetTreeClassifier, "regression": GFlowNetTreeRegressor},
-    "greedy-modal": {
-        "classification": GreedyModalTreeClassifier,
-        "regression": GreedyModalTreeRegressor,
-    },
-    "metropolis": {
-        "classification": MetropolisTreeClassifier,
-        "regression": MetropolisTreeRegressor,
-    },
-    "particle": {"classification": ParticleTreeClassifier, "regression": ParticleTreeRegressor},
-    "rjhmc": {"classification": RJHMCTreeClassifier, "regression": RJHMCTreeRegressor},
-}
 
 
 class Problem(NamedTuple):
@@ -92,7 +69,7 @@ def report_fit(
     problem
         Features and target.
     inference
-        A name of `ESTIMATORS`.
+        Name of the inference.
     settings
         Parameters of the estimator.
     facts
@@ -112,7 +89,7 @@ def report_fit(
     target = problem.target
     if not quiet:
         say(_opening(problem))
-    model = ESTIMATORS[inference][target.task](**settings)
+    model = all_inferences()[inference][target.task](**settings)
     shows_progress = "progress" in model.get_params()
     if shows_progress:
         model.set_params(progress=True)

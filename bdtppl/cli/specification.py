@@ -8,24 +8,38 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
 from bdtppl.models.priors import TreePrior
-from bdtppl.prior_files import PRIORS, written_settings
+from bdtppl.models.registry import writable_priors
+from bdtppl.prior_files import written_settings
 
-__all__ = ["make_leaf", "parse_prior"]
+__all__ = ["kebab_case", "leaf_forms", "make_leaf", "parse_prior", "prior_forms"]
 
-_PRIORS = {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): kind for name, kind in PRIORS.items()}
-_LEAVES = {
-    "classification": {"dirichlet-categorical": {"concentration": float}},
-    "regression": {
-        "normal-inverse-gamma": dict.fromkeys(("mean", "pseudo_count", "shape", "scale"), float)
-    },
-}
+
+def kebab_case(name: str) -> str:
+    """Write the name of a class as the command line does.
+
+    Examples
+    --------
+    >>> kebab_case("DepthDecay")
+    'depth-decay'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+def _priors() -> dict[str, Any]:
+    """Priors by their names on the command line."""
+    return {kebab_case(name): prior for name, prior in writable_priors().items()}
+
+
+def _leaves(task: str) -> dict[str, type[Leaf]]:
+    """Leaf families of a task by their names on the command line."""
+    return {kebab_case(name): f for name, f in LEAF_FAMILIES.items() if f.task == task}
 
 
 def parse_prior(text: str) -> TreePrior:
@@ -41,9 +55,9 @@ def parse_prior(text: str) -> TreePrior:
     >>> parse_prior("depth-decay:alpha=0.9,cut_weights=gap")
     DepthDecay(alpha=0.9, beta=1.0, cut_weights='gap', rules='gaps', ...)
     """
-    known = {name: written_settings(prior) for name, prior in _PRIORS.items()}
+    known = {name: written_settings(prior) for name, prior in _priors().items()}
     name, values = _parse(text, known, "--prior")
-    return _make("--prior", _PRIORS[name], **values)
+    return _make("--prior", _priors()[name], **values)
 
 
 def make_leaf(text: str | None, task: str, y: np.ndarray) -> Leaf | None:
@@ -61,10 +75,28 @@ def make_leaf(text: str | None, task: str, y: np.ndarray) -> Leaf | None:
     """
     if text is None:
         return None
-    name, values = _parse(text, _LEAVES[task], f"--leaf (for {task})")
-    if name == "dirichlet-categorical":
-        return _make("--leaf", DirichletCategorical.symmetric, len(np.unique(y)), **values)
-    return _make("--leaf", replace, NormalInverseGamma.from_targets(y), **values)
+    families = _leaves(task)
+    known = {name: dict.fromkeys(f.parameter_support, float) for name, f in families.items()}
+    name, values = _parse(text, known, f"--leaf (for {task})")
+    return _make("--leaf", families[name].of_targets, y, **values)
+
+
+def prior_forms() -> str:
+    """List the priors with their settings and defaults, for a help text."""
+    forms = []
+    for name, prior in _priors().items():
+        defaults = {f.name: f.default for f in fields(prior)}
+        numbers = [key for key, kind in written_settings(prior).items() if kind is not str]
+        forms.append(f"{name}[:{', '.join(f'{key}={defaults[key]}' for key in numbers)}]")
+    return ", ".join(forms)
+
+
+def leaf_forms() -> str:
+    """List the leaf families with their settings, for a help text."""
+    families = _leaves("classification") | _leaves("regression")
+    return "; ".join(
+        f"{name}, with {_listed(family.parameter_support)}" for name, family in families.items()
+    )
 
 
 def _make(option: str, make: Callable, *arguments: Any, **values: Any) -> Any:

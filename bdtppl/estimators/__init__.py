@@ -1,1 +1,34 @@
-"""Estimators in scikit-learn's shape, one module for each inference."""
+"""Estimators in the manner of scikit-learn, one module for each inference."""
+
+from importlib import import_module
+from typing import Any
+
+from bdtppl import DEFINED_IN
+
+__all__ = ["all_inferences", "estimator_class"]
+
+
+def all_inferences() -> dict[str, dict[str, Any]]:
+    """Estimators by the name of their inference and the task, those of users among them.
+
+    Examples
+    --------
+    >>> all_inferences()["exact"]["regression"].__name__
+    'ExactTreeRegressor'
+    """
+    from bdtppl.estimators.base import INFERENCES
+
+    modules = {module for module in DEFINED_IN.values() if module.startswith(f"{__name__}.")}
+    for module in sorted(modules):
+        import_module(module)
+    return dict(sorted(INFERENCES.items()))
+
+
+def estimator_class(name: str) -> Any:
+    """Look an estimator up by the name of its class; None where there is none of that name."""
+    from bdtppl.estimators.base import INFERENCES
+
+    if DEFINED_IN.get(name, "").startswith(f"{__name__}."):
+        import_module(DEFINED_IN[name])
+    classes = [cls for of_tasks in INFERENCES.values() for cls in of_tasks.values()]
+    return next((cls for cls in classes if cls.__name__ == name), None)

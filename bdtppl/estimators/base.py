@@ -1,7 +1,8 @@
 """What all estimators share: reading tables, handing results on, and saving."""
 
+import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import numpy as np
@@ -15,16 +16,88 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from bdtppl.estimators.parameters import (
+    check_parameters,
+    declared,
+    parameter,
+    parameters_section,
+    require_integer,
+)
 from bdtppl.models.data.schema import Schema, require_distinct
 
-__all__ = ["TableEstimator", "read_weights", "require_boolean", "require_integer"]
+__all__ = ["INFERENCES", "ShowsProgress", "TableEstimator", "estimator", "read_weights"]
+
+INFERENCES: dict[str, dict[str, type]] = {}
+"""Estimators by the name of their inference and the task; `estimator` enters them."""
 
 
-class TableEstimator(BaseEstimator):
+T = TypeVar("T", bound=type)
+
+_FITTED = """\
+schema_
+    How tables are read.
+n_features_in_ : int
+    Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame."""
+
+
+def estimator(cls: T) -> T:
+    """Make a class an estimator that users see.
+
+    Its parameters are its fields (`bdtppl.estimators.parameters`), its docstring gets their
+    section, and it is entered in `INFERENCES`, which storage, reports and the command line read.
+    """
+    cls = declared(cls)
+    name, task = cls.inference, cls.task
+    words = cls._words | {"name": cls.__name__}
+    documentation = inspect.cleandoc(cls._documentation)
+    for word, text in words.items():
+        documentation = documentation.replace(f"{{{word}}}", text)
+    fitted = "\n".join(filter(None, [cls._fitted_words, _FITTED]))
+    documentation = documentation.replace("{fitted}", fitted)
+    parts = [inspect.cleandoc(cls.__doc__ or ""), parameters_section(cls), documentation]
+    cls.__doc__ = "\n\n".join(parts) + "\n"
+    INFERENCES.setdefault(name, {})[task] = cls
+    return cls
+
+
+@declared
+class ShowsProgress:
+    """Inferences that can take long say how far they are."""
+
+    progress: bool = parameter(
+        False,
+        "Whether to show progress when fitting takes longer than a second.",
+        option=False,
+        is_last=True,
+    )
+
+
+@declared
+class TableParameters:
+    """Parameters of all estimators."""
+
+    drop_first: bool = parameter(
+        False, "Give no 0/1 column to the first level of each category.", is_last=True
+    )
+    random_state: Any = parameter(
+        None,
+        "Seed of whatever is random, predictive draws among it (scikit-learn's meaning).",
+        option=False,
+        is_last=True,
+    )
+
+
+class TableEstimator(TableParameters, BaseEstimator):
     """Reads tables as every estimator does, and hands its posterior on.
 
     Attributes
     ----------
+    inference
+        Name of the inference, on the command line.
+    in_words
+        How the posterior is got, a sentence or two for reports.
+    task
+        "classification" or "regression".
     reads_sparse
         Whether scipy sparse tables are read.
     columns_
@@ -40,15 +113,56 @@ class TableEstimator(BaseEstimator):
     reads_sparse: ClassVar[bool] = False
     unknown: ClassVar[Mapping[str, str]] = {}
     draws_are: ClassVar[str] = "independent"
+    inference: ClassVar[str]
+    in_words: ClassVar[str] = ""
+    task: ClassVar[str]
     columns_: np.ndarray | None = None
-
-    drop_first: bool
-    random_state: Any
     schema_: Schema
     n_features_in_: int
     posterior_: Any
+    _random_seed: int
     _read_targets: Any
     _as_targets: Any
+    _documentation: ClassVar[str] = ""
+    _fitted_words: ClassVar[str] = ""
+    _words: ClassVar[dict[str, str]] = {}
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the posterior over trees.
+
+        Parameters
+        ----------
+        X
+            Table [n, columns]: array, pandas or polars frame, or mapping of names to columns.
+            Categories are read, and missing values by hard trees. Greedy modal trees read scipy
+            sparse tables, too, in which zero is what is not stored.
+        y
+            Targets [n]: labels of a classifier, numbers of a regressor.
+        sample_weight
+            Repeat counts [n], integers of at least 0. Default 1.
+
+        Returns
+        -------
+        Self
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter cannot be used; the message names the column, the row or the
+            parameter.
+
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            If the draws are not to be relied on.
+        """
+        check_parameters(self)
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Fit, with parameters that are in their ranges."""
+        raise NotImplementedError
 
     def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
         """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone.
@@ -59,7 +173,6 @@ class TableEstimator(BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        require_boolean("drop_first", self.drop_first)
         if issparse(X):
             X = X.tocsc()  # a table by keys (dok) is a mapping too
         if isinstance(X, Mapping):
@@ -285,18 +398,6 @@ class TableEstimator(BaseEstimator):
         require_integer("draws", draws)
         mixture = self._mixture(X)
         return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
-
-
-def require_boolean(name: str, value: Any) -> None:
-    """Raise ValueError unless a parameter is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False; got {value!r}.")
-
-
-def require_integer(name: str, value: Any, least: int = 1) -> None:
-    """Raise ValueError unless a parameter is an integer that is not too small."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
 
 
 def _is_frame(X: Any) -> bool:

@@ -2,24 +2,16 @@
 
 import time
 from dataclasses import fields
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Self
 
 import jax
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
 
-from bdtppl.estimators.base import require_boolean, require_integer
+from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.checkpoints import Checkpoint
-from bdtppl.estimators.soft import (
-    CLASSES,
-    FITTED,
-    MODEL,
-    USE,
-    SoftClasses,
-    SoftTargets,
-    SoftTreeEstimator,
-    plain,
-)
+from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import State, explore, start
@@ -27,10 +19,8 @@ from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import EvidenceMethod
 from bdtppl.inference.nuts.sample import NUTS
-from bdtppl.inference.soft.posterior import TopologyDraws, Votes, resample
+from bdtppl.inference.soft.posterior import TopologyDraws, resample
 from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
-from bdtppl.models.soft.topology import TopologyPrior
-from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.progress import counting
 
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
@@ -38,41 +28,62 @@ __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
 _KEPT_EVERY = 60.0  # seconds between checkpoints
 _MATTERS = 0.01  # of the weight, from which on a topology's evidence is warned of
 
-_PARAMETERS = f"""
 
-    Parameters
-    ----------
-    iterations
-        Steps of the walk over topologies (T), each of which looks at one of them.
-    initial_trees
-        Topologies drawn from the prior at first (T_0).
-    activation_count
-        A topology is looked at once it has been proposed more often than this (C_0).
-    chains
-        Chains in each topology.
-    warmup
-        Steps of warm-up in each topology (N_INIT).
-    draws
-        Draws of each chain in an iteration (N_s).
-    pseudo_samples
-        Importance samples around each draw (N_M).
-{MODEL}
-    with_leaf
-        Whether the tree without a split is one of the topologies.
-    evidence
-        "lais" for layered importance sampling, "smc" for tempered sequential Monte Carlo, or "auto"
-        for the second where the weights of the first are too uneven.
-    checkpoint
-        Folder that keeps the walk, once a minute and when it ends or is interrupted. A fit that
-        finds one there goes on from it, by the seed that the walk began with, to the result that it
-        would have come to without a break; with more ``iterations`` it makes the further ones.
-        Another number as ``random_state`` than the walk's is refused.
-    patience
-        Stop before ``iterations`` where the topologies that became active in the last so many steps
-        together hold less than a thousandth of the weight; None for no such stop. To become active
-        takes several times ``activation_count`` steps: ask for many more.
-{USE}
+@declared
+class DCCParameters(ShowsProgress):
+    """Parameters of DCC-Tree, by the paper's letters."""
 
+    iterations: int = parameter(
+        50, "Steps of the walk over topologies (T), each of which looks at one of them.", least=1
+    )
+    initial_trees: int = parameter(
+        100,
+        "Topologies drawn from the prior at first (T_0); more find topologies of little prior "
+        "probability.",
+        least=1,
+    )
+    activation_count: int = parameter(
+        5, "A topology is looked at once it has been proposed more often than this (C_0).", least=0
+    )
+    chains: int = parameter(16, "Chains in each topology.", least=1)
+    warmup: int = parameter(1000, "Steps of warm-up in each topology (N_INIT).")
+    draws: int = parameter(100, "Draws of each chain in an iteration (N_s).", least=2)
+    pseudo_samples: int = parameter(10, "Importance samples around each draw (N_M).", least=1)
+    with_leaf: bool = parameter(True, "Whether the tree without a split is one of the topologies.")
+    evidence: EvidenceMethod = parameter(
+        "auto",
+        "How the evidence of topologies is estimated. "
+        '"lais" is for layered importance sampling, "smc" for tempered sequential Monte Carlo, or '
+        '"auto" for the second where the weights of the first are too uneven.',
+    )
+    checkpoint: Any = parameter(
+        None,
+        "Folder that keeps a long fit, which goes on from there when it is run again. The walk is "
+        "kept once a minute and when it ends or is interrupted. It goes on by the seed that the "
+        "walk began with, to the result that it would have come to without a break; with more "
+        "``iterations`` it makes the further ones. Another number as ``random_state`` than the "
+        "walk's is refused.",
+        option=Path,
+    )
+    patience: int | None = parameter(
+        None,
+        "Stop where so many iterations find no topology of weight: those that became active in "
+        "them together hold less than a thousandth of it; None for no such stop. To become active "
+        "takes several times ``activation_count`` steps: ask for many more.",
+        least=1,
+    )
+
+
+class DCCTree(DCCParameters, SoftTreeEstimator):
+    """What classification and regression share."""
+
+    inference = "dcc"
+    in_words = (
+        "Soft trees were sampled within each topology by Hamiltonian Monte Carlo, and topologies "
+        "weighed by their estimated evidence (DCC-Tree, Cochrane et al. 2024)."
+    )
+
+    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
@@ -92,8 +103,10 @@ _PARAMETERS = f"""
     prior_mass_ : float
         Prior probability of the topologies that were looked at; the others' weight is unknown.
     log_evidence_, log_evidence_se_ : float
-        Log marginal likelihood over the topologies that were looked at, with its error.{{fitted}}
-{FITTED}
+        Log marginal likelihood over the topologies that were looked at, with its error.
+    model_, topology_prior_
+        The model, defaults filled in.
+    {fitted}
 
     Notes
     -----
@@ -102,7 +115,7 @@ _PARAMETERS = f"""
     sharp, few or short chains miss some, and the error is too small: take many chains.
 
     ``h_final`` is a hyperparameter. Where nothing else says how sharp splits are, take that with
-    the largest ``log_evidence_``{{comparable}}.
+    the largest ``log_evidence_``{comparable}.
 
     References
     ----------
@@ -111,47 +124,16 @@ _PARAMETERS = f"""
     Examples
     --------
     >>> import numpy as np
-    >>> from bdtppl import {{name}}
+    >>> from bdtppl import {name}
     >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> y = {{targets}}
-    >>> few = {{{{"iterations": 2, "initial_trees": 10, "chains": 2, "warmup": 60, "draws": 50}}}}
-    >>> model = {{name}}(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> y = {targets}
+    >>> few = {"iterations": 2, "initial_trees": 10, "chains": 2, "warmup": 60, "draws": 50}
+    >>> model = {name}(max_splits=1, random_state=0, **few).fit(X, y)
     >>> model.posterior_.topologies[0].code
     '100'
-"""
+    """
 
-
-class _DCCTree(SoftTreeEstimator):
-    """What classification and regression share."""
-
-    iterations: int
-    initial_trees: int
-    activation_count: int
-    chains: int
-    warmup: int
-    draws: int
-    pseudo_samples: int
-    evidence: EvidenceMethod
-    max_splits: int | None
-    with_leaf: bool
-    patience: int | None
-    checkpoint: Any
-    progress: bool
-
-    def _check(self) -> None:
-        super()._check()
-        for name in ("iterations", "initial_trees", "chains", "draws", "pseudo_samples"):
-            require_integer(name, getattr(self, name))
-        if self.draws == 1:
-            raise ValueError("draws must be at least 2, for their covariance; got 1.")
-        require_boolean("with_leaf", self.with_leaf)
-        if self.evidence not in get_args(EvidenceMethod):
-            known = ", ".join(map(repr, get_args(EvidenceMethod)))
-            raise ValueError(f"evidence must be one of {known}; got {self.evidence!r}.")
-        if self.patience is not None:
-            require_integer("patience", self.patience)
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
         dcc = DCC(
             model=problem.model,
@@ -231,7 +213,7 @@ class _DCCTree(SoftTreeEstimator):
         with counting("iterations", shown=self.progress) as report:
             try:
                 explore(dcc, state, remaining, patience=self.patience, tell=tell)
-            finally:  # be it that somebody interrupts it
+            finally:  # also on KeyboardInterrupt
                 keep()
         return seed, state
 
@@ -319,168 +301,11 @@ def _total(parts: list[Component], dcc: DCC) -> dict[str, Any]:
     }
 
 
-class DCCTreeRegressor(SoftTargets, RegressorMixin, _DCCTree):
+@estimator
+class DCCTreeRegressor(SoftTargets, DCCTree):
     """Regress by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024)."""
 
-    def __init__(
-        self,
-        *,
-        iterations: int = 50,
-        initial_trees: int = 100,
-        activation_count: int = 5,
-        chains: int = 16,
-        warmup: int = 1000,
-        draws: int = 100,
-        pseudo_samples: int = 10,
-        h_init: float = 0.1,
-        h_final: float = 0.025,
-        model: SoftRegression | None = None,
-        topology_prior: TopologyPrior | None = None,
-        evidence: EvidenceMethod = "auto",
-        max_splits: int | None = None,
-        with_leaf: bool = True,
-        patience: int | None = None,
-        checkpoint: Any = None,
-        routing: Literal["soft", "hard"] | float = "soft",
-        drop_first: bool = False,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.iterations = iterations
-        self.initial_trees = initial_trees
-        self.activation_count = activation_count
-        self.chains = chains
-        self.warmup = warmup
-        self.draws = draws
-        self.pseudo_samples = pseudo_samples
-        self.h_init = h_init
-        self.h_final = h_final
-        self.model = model
-        self.topology_prior = topology_prior
-        self.evidence = evidence
-        self.max_splits = max_splits
-        self.with_leaf = with_leaf
-        self.patience = patience
-        self.checkpoint = checkpoint
-        self.routing = routing
-        self.drop_first = drop_first
-        self.random_state = random_state
-        self.progress = progress
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DCCTreeRegressor":
-        """Sample trees of all topologies that matter.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
-        y
-            Targets [n].
-        sample_weight
-            How often each row is repeated, integers [n].
-
-        Raises
-        ------
-        ValueError
-            If the input or a parameter is unfit; the message names the column, row or parameter.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-class DCCTreeClassifier(SoftClasses, ClassifierMixin, _DCCTree):
+@estimator
+class DCCTreeClassifier(SoftClasses, DCCTree):
     """Classify by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024)."""
-
-    def __init__(
-        self,
-        *,
-        iterations: int = 50,
-        initial_trees: int = 100,
-        activation_count: int = 5,
-        chains: int = 16,
-        warmup: int = 1000,
-        draws: int = 100,
-        pseudo_samples: int = 10,
-        h_init: float = 0.1,
-        h_final: float = 0.025,
-        likelihood: LikelihoodName = "compound",
-        model: SoftClassification | None = None,
-        topology_prior: TopologyPrior | None = None,
-        evidence: EvidenceMethod = "auto",
-        max_splits: int | None = None,
-        with_leaf: bool = True,
-        patience: int | None = None,
-        checkpoint: Any = None,
-        routing: Literal["soft", "hard"] | float = "soft",
-        votes: Votes = "probability",
-        classes: Any = None,
-        drop_first: bool = False,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.iterations = iterations
-        self.initial_trees = initial_trees
-        self.activation_count = activation_count
-        self.chains = chains
-        self.warmup = warmup
-        self.draws = draws
-        self.pseudo_samples = pseudo_samples
-        self.h_init = h_init
-        self.h_final = h_final
-        self.likelihood = likelihood
-        self.model = model
-        self.topology_prior = topology_prior
-        self.evidence = evidence
-        self.max_splits = max_splits
-        self.with_leaf = with_leaf
-        self.patience = patience
-        self.checkpoint = checkpoint
-        self.routing = routing
-        self.votes = votes
-        self.classes = classes
-        self.drop_first = drop_first
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DCCTreeClassifier":
-        """Sample trees of all topologies that matter.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
-        y
-            Class labels [n].
-        sample_weight
-            How often each row is repeated, integers [n].
-
-        Raises
-        ------
-        ValueError
-            If the input or a parameter is unfit; the message names the column, row or parameter.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-DCCTreeClassifier.__doc__ = f"{DCCTreeClassifier.__doc__}{_PARAMETERS}".format(
-    model="SoftClassification",
-    default="class\n        probabilities integrated out, uniform a priori (equation 8)",
-    classes=CLASSES,
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    name="DCCTreeClassifier",
-    targets="(X[:, 0] > 0.5).astype(int)",
-    comparable=(
-        ', with\n    ``likelihood="mixture"``: equation 8 is no probability of the labels, and '
-        "prefers sharp splits"
-    ),
-)
-DCCTreeRegressor.__doc__ = f"{DCCTreeRegressor.__doc__}{_PARAMETERS}".format(
-    model="SoftRegression",
-    default="priors\n        on the scale of y (``SoftRegression.scaled_to``)",
-    classes="",
-    fitted="",
-    name="DCCTreeRegressor",
-    targets="np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
-    comparable="",
-)

@@ -2,21 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import require_integer
-from bdtppl.estimators.hard import (
-    WIDE_LEAVES,
-    ClassLeaves,
-    RealLeaves,
-    TreeEstimator,
-    require_finite,
-)
+from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.budget import compile_within_budget
@@ -25,7 +19,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
@@ -40,65 +34,10 @@ from bdtppl.summary import summarised
 
 __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
-_PARAMETERS = """
-
-    Parameters
-    ----------
-    prior
-        Tree prior (`bdtppl.models.priors`, or on the number of leaves
-        `bdtppl.models.leaf_count_priors`); default ``LeafPenalty(2.0)``.
-    leaf
-        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
-    bins
-        Most buckets per feature; None keeps a cut between any two neighbouring distinct values;
-        "auto" takes the first of None, 10, 5, 3 and 2 whose chart fits ``max_subproblems``.
-    binning
-        "quantile" or "uniform" (equal width) buckets.
-    grid
-        Instead of bins: that many evenly spaced cuts over each feature's range.
-    drop_first
-        Give no 0/1 column to the first level of each category.
-    max_depth
-        Most levels of splits; None for no limit.
-    min_leaf
-        Fewest rows in a leaf.
-    constraints
-        Further `bdtppl.models.constraints.Constraints`.{classes}
-    max_subproblems
-        Budget of the exact chart.
-    chains, draws
-        Independent draws kept in ``posterior_``, laid out as chains.
-    random_state
-        Seed of the draws (scikit-learn's meaning).
-    progress
-        Whether to show a progress bar when fitting takes longer than a second.
-
-    Attributes
-    ----------
-    posterior_ : bdtppl.inference.hard.posterior.Posterior
-        Draws of trees, i.i.d. from the exact posterior.
-    log_evidence_ : float
-        Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0.
-    log_partition_ : float
-        Log of the sum over trees of prior weight (not normalised) times likelihood.
-    map_tree_ : bdtppl.models.hard.tree.Tree
-        Most probable tree, with ``map_log_joint_`` and ``map_probability_``.
-    exact_ : bdtppl.inference.pcfg.exact.ExactPosterior
-        The exact posterior itself: entropy, marginals, paths.
-    schema_, design_
-        How tables are read, and the coded training rows.
-    prior_, leaf_, constraints_
-        The model, defaults filled in.
-    bins_
-        Buckets per feature that were used.{fitted}
-    n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.{notes}
-"""
-
 
 @dataclass
 class _Fit:
-    """What the chart is rebuilt from, and what has been computed on it so far."""
+    """Inputs to rebuild the chart, and cached results."""
 
     design: Design
     constraints: Constraints
@@ -138,25 +77,60 @@ class _Fit:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-class _ExactTree(TreeEstimator):
+@declared
+class ExactParameters(ShowsProgress):
+    """Parameters of the exact posterior."""
+
+    bins: int | Literal["auto"] | None = parameter(
+        "auto",
+        "Most buckets per feature; None keeps a cut between any two neighbouring distinct values; "
+        '"auto" takes the first of None, 10, 5, 3 and 2 whose chart fits ``max_subproblems``.',
+        option=str,
+    )
+    max_subproblems: int = parameter(500_000, "Budget of the exact chart.", least=1)
+    chains: int = parameter(4, "Chains that the independent draws are laid out as.", least=1)
+    draws: int = parameter(250, "Draws of each chain.", least=1)
+
+
+class ExactTree(ExactParameters, TreeEstimator):
     """What classification and regression share."""
 
+    inference = "exact"
+    in_words = (
+        "The posterior is exact: sums over all trees of the grammar of subproblems (Sullivan et "
+        "al. 2023). Nothing in the evidence, the probabilities and the predictions is estimated."
+    )
     draws_are = "exact"
+    default_prior = LeafPenalty(2.0)
 
-    prior: TreePrior | None
-    bins: int | Literal["auto"] | None
-    binning: Binning
-    grid: int | None
-    max_subproblems: int
-    chains: int
-    draws: int
-    progress: bool
-    _default_leaf: Any
+    _documentation = """
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
+        Draws of trees, i.i.d. from the exact posterior.
+    log_evidence_ : float
+        Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0.
+    log_partition_ : float
+        Log of the sum over trees of prior weight (not normalised) times likelihood.
+    map_tree_ : bdtppl.models.hard.tree.Tree
+        Most probable tree, with ``map_log_joint_`` and ``map_probability_``.
+    exact_ : bdtppl.inference.pcfg.exact.ExactPosterior
+        The exact posterior itself: entropy, marginals, paths.
+    design_
+        The coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.
+    bins_
+        Buckets per feature that were used.
+    {fitted}
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
-        prior = self._read_prior(LeafPenalty(2.0))
-        for name in ("chains", "draws", "max_subproblems"):
-            require_integer(name, getattr(self, name))
+    {wide_notes}
+    """
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        if isinstance(self.bins, str) and self.bins != "auto":
+            raise ValueError(f"bins must be None, 'auto' or an integer; got {self.bins!r}.")
+        prior = self._read_prior()
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
         constraints = self._limits(schema)
@@ -173,8 +147,6 @@ class _ExactTree(TreeEstimator):
                 is_indicator=schema.is_indicator,
             )
 
-        if isinstance(self.bins, str) and self.bins != "auto":
-            raise ValueError(f"bins must be None, 'auto' or an integer; got {self.bins!r}.")
         with counting("subproblems", shown=self.progress) as on_progress:
             grammar, bins = compile_within_budget(
                 make_design,
@@ -315,151 +287,17 @@ class _ExactTree(TreeEstimator):
         }
 
 
-class ExactTreeClassifier(ClassLeaves, ClassifierMixin, _ExactTree):
+@estimator
+class ExactTreeClassifier(ClassLeaves, ExactTree):
     """Classify by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None | Literal["auto"] = "auto",
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        classes: Any = None,
-        max_subproblems: int = 500_000,
-        chains: int = 4,
-        draws: int = 250,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.classes = classes
-        self.max_subproblems = max_subproblems
-        self.chains = chains
-        self.draws = draws
-        self.random_state = random_state
-        self.progress = progress
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ExactTreeClassifier":
-        """Compute the exact posterior.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
-        y
-            Labels [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        ExactTreeClassifier
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used, or the chart outgrows ``max_subproblems``.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-class ExactTreeRegressor(RealLeaves, RegressorMixin, _ExactTree):
+@estimator
+class ExactTreeRegressor(RealLeaves, ExactTree):
     """Regress by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
-
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None | Literal["auto"] = "auto",
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        max_subproblems: int = 500_000,
-        chains: int = 4,
-        draws: int = 250,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.max_subproblems = max_subproblems
-        self.chains = chains
-        self.draws = draws
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ExactTreeRegressor":
-        """Compute the exact posterior.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
-        y
-            Real targets [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        ExactTreeRegressor
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used, or the chart outgrows ``max_subproblems``.
-        """
-        return self._fit(X, y, sample_weight)
 
     def __sklearn_tags__(self):
         """Say that a table of many features gets few bins, and so a coarse fit."""
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
-
-
-ExactTreeClassifier.__doc__ = f"{ExactTreeClassifier.__doc__}{_PARAMETERS}".format(
-    leaf="``DirichletCategorical`` with concentration 1 a class",
-    classes="""
-    classes
-        All labels, where some may be absent from training.""",
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    notes="",
-)
-ExactTreeRegressor.__doc__ = f"{ExactTreeRegressor.__doc__}{_PARAMETERS}".format(
-    leaf="``NormalInverseGamma.from_targets``",
-    classes="",
-    fitted="",
-    notes=f"\n\n    Notes\n    -----\n{WIDE_LEAVES}",
-)

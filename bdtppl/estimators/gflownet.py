@@ -3,17 +3,18 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, cast, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import jax
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import require_integer
+from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
@@ -22,7 +23,6 @@ from bdtppl.inference.gflownet.construction import MOST_SPLITS
 from bdtppl.inference.gflownet.ensembles import Ensemble, reweighted
 from bdtppl.inference.gflownet.methods import (
     Method,
-    Target,
     by_construction,
     by_grammar,
     distance,
@@ -31,11 +31,9 @@ from bdtppl.inference.gflownet.methods import (
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import DirichletCategorical, Leaf
-from bdtppl.models.priors import DescriptionLength, TreePrior, weighs_each_cut
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.priors import DescriptionLength, weighs_each_cut
 from bdtppl.progress import counting
 
 __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
@@ -43,120 +41,10 @@ __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 MethodName = Literal["grammar", "trajectory", "detailed", "sub-trajectory"]
 
 _STEPS = {"grammar": 300, "trajectory": 2000, "detailed": 2000, "sub-trajectory": 2000}
-_CONCENTRATION = 0.1  # of each class: the paper's
 _USES = "start", "train", "draws", "exact", "distance"  # of random numbers
 _MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
 _EXACT_DRAWS = 256
 LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
-
-_PARAMETERS = """
-
-    Parameters
-    ----------
-    prior
-        Tree prior (`bdtppl.models.priors`); default ``DescriptionLength()``.
-    leaf
-        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
-    bins
-        Instead of ``grid``: most buckets per feature.
-    binning
-        "quantile" or "uniform" (equal width) buckets.
-    grid
-        That many evenly spaced cuts over each feature's range; None for a cut between any two
-        neighbouring distinct values.
-    drop_first
-        Give no 0/1 column to the first level of each category.
-    max_depth
-        Most levels of splits. (The paper counts levels of nodes, one more.) Without a limit, which
-        the grammar needs, trees have at most 15 splits.
-    min_leaf
-        Fewest rows in a leaf.
-    constraints
-        Further `bdtppl.models.constraints.Constraints`.{classes}
-    method
-        "grammar" learns the flow through each subproblem, a set of rows at a depth, by local
-        balance; the others learn a policy that builds trees split by split (DT-GFN), by
-        "trajectory", "detailed" or "sub-trajectory" balance.
-    steps
-        Steps of training; default 300 for the grammar and 2,000 for the others.
-    tolerance
-        Training ends early once the policy is so near to the posterior, in nats; it is looked at
-        every 100 steps. Where the exact chart fits 50,000 subproblems that is the gap between the
-        upper and the lower bound of log Z, the sum of both Kullback-Leibler divergences; elsewhere
-        the log of the number of draws over the effective size of their weights, or, where it is
-        more, what log Z as learned is off from its estimate by these weights.
-    checkpoint
-        Folder that keeps the training every 100 steps. A fit that finds one there goes on from it,
-        to the result that it would have come to without a break; with more ``steps``, from what
-        has been learned, as if rates and exploration had fallen over all of them.
-    settings
-        All other settings of training: a
-        `bdtppl.inference.gflownet.grammar_training.GrammarSettings`, or
-        `bdtppl.inference.gflownet.training.PolicySettings` of the other methods, whose
-        ``num_steps`` and ``balance`` are replaced by ``steps`` and ``method``.
-    ensemble
-        How draws are weighed in predictions: "importance" by their importance weights, "mean"
-        equally, "distinct" each distinct tree by its posterior probability, or "algorithm-1" each
-        draw by its posterior probability, the paper's Algorithm 1 to the letter (which counts the
-        posterior twice).
-    chains, draws
-        Trees that are drawn after training, and how they are laid out.
-    random_state
-        Seed of training and draws (scikit-learn's meaning).
-    progress
-        Whether to show progress when training takes longer than a second.
-
-    Attributes
-    ----------
-    posterior_ : bdtppl.inference.hard.posterior.Posterior
-        Independent draws from the policy with the weights of the ensemble, [chains, draws].
-    log_partition_, log_partition_se_ : float
-        Estimate of the log of the sum over trees of prior weight times likelihood, by importance
-        sampling, and its standard error.
-    lower_bound_ : float
-        Mean log importance weight (ELBO), at most ``log_partition_`` on average.
-    learned_log_partition_ : float
-        The same number as the network has learned it.
-    log_evidence_, log_evidence_se_ : float
-        Log marginal likelihood; absent where the prior is not normalised, and without
-        ``max_depth``.
-    effective_size_ : float
-        Effective sample size of the importance weights, of chains times draws.
-    pareto_k_ : float
-        Shape of the largest importance weights; above 0.7 standard errors are not to be relied on.
-    history_ : dict
-        What training reported, by name: float64 [steps] each.
-    map_tree_ : bdtppl.models.hard.tree.Tree
-        Most probable tree found, with ``map_log_joint_``: drawn, met in training, or by a search
-        along the learned flows (``best_tree_``, with ``best_log_joint_`` and its rows by slot,
-        ``best_statistics_``).
-    schema_, design_
-        How tables are read, and the coded training rows.
-    prior_, leaf_, constraints_
-        The model, defaults filled in.{fitted}
-    n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If log Z as learned and as the weights of the draws have it are more than a quarter of a nat
-        apart, as where the policy never draws a part of the posterior, which no weight tells; or if
-        ``pareto_k_`` is above 0.7.
-
-    References
-    ----------
-    Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025; Sullivan et al. 2023,
-    section 7, for the grammar.
-
-    Examples
-    --------
-    >>> from bdtppl import {name}
-    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> model = {name}(grid=3, max_depth=1, steps=5, random_state=0).fit(X, y)
-    >>> model.map_tree_.num_leaves.item()
-    2
-"""
 
 
 class _Training(NamedTuple):
@@ -193,39 +81,140 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
-class _GFlowNetTree(WeightedTrees):
+@declared
+class GFlowNetParameters(ShowsProgress):
+    """Parameters of generative flow networks."""
+
+    bins: int | None = parameter(None, "Instead of ``grid``: most buckets per feature.", option=str)
+    grid: int | None = parameter(
+        99,
+        "That many evenly spaced cuts over each feature's range; None for a cut between any two "
+        "neighbouring distinct values.",
+        least=1,
+    )
+    max_depth: int | None = parameter(
+        4,
+        "Most levels of splits. (The paper counts levels of nodes, one more.) Without a limit, "
+        "which the grammar needs, trees have at most 15 splits.",
+        least=0,
+    )
+    method: MethodName = parameter(
+        "grammar",
+        "How the network is trained. "
+        '"grammar" learns the flow through each subproblem, a set of rows at a depth, by local '
+        "balance; the others learn a policy that builds trees split by split (DT-GFN), by "
+        '"trajectory", "detailed" or "sub-trajectory" balance.',
+    )
+    steps: int | None = parameter(
+        None,
+        "Steps of training; None is 300 for the grammar and 2,000 for the others.",
+        least=1,
+    )
+    settings: Any = parameter(
+        None,
+        "All other settings of training: a "
+        "`bdtppl.inference.gflownet.grammar_training.GrammarSettings`, or "
+        "`bdtppl.inference.gflownet.training.PolicySettings` of the other methods, whose "
+        "``num_steps`` and ``balance`` are replaced by ``steps`` and ``method``.",
+        option=False,
+    )
+    tolerance: float | None = parameter(
+        None,
+        "Nats from the posterior at which training ends early. It is looked at every 100 steps. "
+        "Where the exact chart fits 50,000 subproblems that is the gap between the upper and the "
+        "lower bound of log Z, the sum of both Kullback-Leibler divergences; elsewhere the log of "
+        "the number of draws over the effective size of their weights, or, where it is more, what "
+        "log Z as learned is off from its estimate by these weights.",
+        above=0,
+    )
+    checkpoint: Any = parameter(
+        None,
+        "Folder that keeps a long fit, which goes on from there when it is run again. The training "
+        "is kept every 100 steps. It comes to the result that it would have come to without a "
+        "break; with more ``steps``, it goes on from what has been learned, as if rates and "
+        "exploration had fallen over all of them.",
+        option=Path,
+    )
+    ensemble: Ensemble = parameter(
+        "importance",
+        'How draws are weighed in predictions. "importance" weighs by their importance weights, '
+        '"mean" equally, "distinct" each distinct tree by its posterior probability, or '
+        '"algorithm-1" each draw by its posterior probability, the paper\'s Algorithm 1 to the '
+        "letter (which counts the posterior twice).",
+    )
+    chains: int = parameter(4, "Chains that the draws after training are laid out as.", least=1)
+    draws: int = parameter(250, "Draws of each chain.", least=1)
+
+
+class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     """What classification and regression share."""
 
-    max_depth: int
-    method: MethodName
-    steps: int | None
-    settings: Any
-    tolerance: float | None
-    checkpoint: Any
-    ensemble: Ensemble
-    chains: int
-    draws: int
-    progress: bool
-    _default_leaf: Any
+    inference = "gflownet"
+    in_words = (
+        "Trees were drawn by a policy trained to draw from the posterior (generative flow network, "
+        "DT-GFN 2025), and weighed by importance weights."
+    )
+    default_prior = DescriptionLength()
+    default_concentration = 0.1  # of each class: the paper's
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
+    _documentation = """
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
+        Independent draws from the policy with the weights of the ensemble, [chains, draws].
+    log_partition_, log_partition_se_ : float
+        Estimate of the log of the sum over trees of prior weight times likelihood, by importance
+        sampling, and its standard error.
+    lower_bound_ : float
+        Mean log importance weight (ELBO), at most ``log_partition_`` on average.
+    learned_log_partition_ : float
+        The same number as the network has learned it.
+    log_evidence_, log_evidence_se_ : float
+        Log marginal likelihood; absent where the prior is not normalised, and without
+        ``max_depth``.
+    effective_size_ : float
+        Effective sample size of the importance weights, of chains times draws.
+    pareto_k_ : float
+        Shape of the largest importance weights; above 0.7 standard errors are not to be relied on.
+    history_ : dict
+        What training reported, by name: float64 [steps] each.
+    map_tree_ : bdtppl.models.hard.tree.Tree
+        Most probable tree found, with ``map_log_joint_``: drawn, met in training, or by a search
+        along the learned flows (``best_tree_``, with ``best_log_joint_`` and its rows by slot,
+        ``best_statistics_``).
+    design_
+        The coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.
+    {fitted}
+
+    Warns
+    -----
+    ConvergenceWarning
+        If log Z as learned and as the weights of the draws have it are more than a quarter of a nat
+        apart, as where the policy never draws a part of the posterior, which no weight tells; or if
+        ``pareto_k_`` is above 0.7.
+
+    References
+    ----------
+    Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025; Sullivan et al. 2023,
+    section 7, for the grammar.
+
+    Examples
+    --------
+    >>> from bdtppl import {name}
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
+    >>> model = {name}(grid=3, max_depth=1, steps=5, random_state=0).fit(X, y)
+    >>> model.map_tree_.num_leaves.item()
+    2
+    """
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check()
-        prior = self._read_prior(DescriptionLength())
-        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
-        leaf = self._default_leaf(y, weights)
-        constraints = self._limits(schema)
-        design = Design.from_matrix(
-            matrix,
-            weights=weights,
-            bins=self.bins,
-            binning=self.binning,
-            grid=self.grid,
-            names=schema.features,
-            is_indicator=schema.is_indicator,
-        )
-        self.schema_, self.design_ = schema, design
-        self.prior_, self.leaf_, self.constraints_ = prior.resolve(design), leaf, constraints
-        target = Target(design, y, self.prior_, leaf, constraints)
+        target = self._read_model(X, y, sample_weight)
+        target = target._replace(prior=target.prior.resolve(target.design))
+        self._keep_model(target)
+        design, constraints = target.design, target.constraints
         method = self._method(target)
         seed, state, history = self._train(method, target)
         found = method.draw(_key(seed, "draws"), state, self.chains, self.draws)
@@ -299,12 +288,6 @@ class _GFlowNetTree(WeightedTrees):
 
     def _check(self) -> None:
         """Refuse parameters that the inference does not check."""
-        if self.method not in get_args(MethodName):
-            known = ", ".join(get_args(MethodName))
-            raise ValueError(f"method must be one of {known}; got {self.method!r}.")
-        if self.ensemble not in get_args(Ensemble):
-            known = ", ".join(get_args(Ensemble))
-            raise ValueError(f"ensemble must be one of {known}; got {self.ensemble!r}.")
         kind = (
             grammar_training.GrammarSettings
             if self.method == "grammar"
@@ -315,15 +298,8 @@ class _GFlowNetTree(WeightedTrees):
                 f"settings must be a {kind.__module__}.{kind.__name__} for "
                 f"method={self.method!r}; got {type(self.settings).__name__}."
             )
-        for name in ("chains", "draws"):
-            require_integer(name, getattr(self, name))
-        if self.steps is not None:
-            require_integer("steps", self.steps)
-        is_number = isinstance(self.tolerance, float | int | np.number)
-        if self.tolerance is not None and not (is_number and 0 < self.tolerance < np.inf):
-            raise ValueError(f"tolerance must be positive, or None; got {self.tolerance!r}.")
 
-    def _method(self, target: Target) -> Method:
+    def _method(self, target: TreeModel) -> Method:
         """Choose how to train."""
         steps = _STEPS[self.method] if self.steps is None else int(self.steps)
         settings = self.settings
@@ -334,7 +310,7 @@ class _GFlowNetTree(WeightedTrees):
         settings = training.PolicySettings() if settings is None else settings
         return by_construction(target, replace(settings, num_steps=steps, balance=self.method))
 
-    def _train(self, method: Method, target: Target) -> _Training:
+    def _train(self, method: Method, target: TreeModel) -> _Training:
         """Train, from the checkpoint on if there is one, and keep it after each round."""
         seed, folder, found = self._draw_seed(), None, None
         start = method.start(_key(seed, "start"))
@@ -405,7 +381,7 @@ def _key(seed: int, use: str) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), _USES.index(use))
 
 
-def _exact_draws(target: Target, rng_key: jax.Array) -> Tree | None:
+def _exact_draws(target: TreeModel, rng_key: jax.Array) -> Tree | None:
     """Draw from the posterior where its chart fits."""
     design, y, prior, leaf, constraints = target
     try:
@@ -421,160 +397,11 @@ def _exact_draws(target: Target, rng_key: jax.Array) -> Tree | None:
     return ExactPosterior(grammar, prior, leaf, y).sample_trees(rng_key, _EXACT_DRAWS)
 
 
-class GFlowNetTreeClassifier(ClassLeaves, ClassifierMixin, _GFlowNetTree):
+@estimator
+class GFlowNetTreeClassifier(ClassLeaves, GFlowNetTree):
     """Classify by decision trees that a trained policy draws (DT-GFN, and the grammar's flows)."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None = None,
-        binning: Binning = "quantile",
-        grid: int | None = 99,
-        drop_first: bool = False,
-        max_depth: int = 4,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        classes: Any = None,
-        method: MethodName = "grammar",
-        steps: int | None = None,
-        settings: Any = None,
-        tolerance: float | None = None,
-        checkpoint: Any = None,
-        ensemble: Ensemble = "importance",
-        chains: int = 4,
-        draws: int = 250,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.classes = classes
-        self.method = method
-        self.steps = steps
-        self.settings = settings
-        self.tolerance = tolerance
-        self.checkpoint = checkpoint
-        self.ensemble = ensemble
-        self.chains = chains
-        self.draws = draws
-        self.random_state = random_state
-        self.progress = progress
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GFlowNetTreeClassifier":
-        """Train a policy and draw trees from it.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, frame, or mapping of names to columns.
-        y
-            Class labels [n].
-        sample_weight
-            How often each row is repeated, integers [n].
-
-        Raises
-        ------
-        ValueError
-            If the input or a parameter is unfit; the message names the column, row or parameter.
-        """
-        return self._fit(X, y, sample_weight)
-
-    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
-        if self.leaf is None:
-            return DirichletCategorical.symmetric(len(self.classes_), _CONCENTRATION)
-        return super()._default_leaf(y, weights)
-
-
-class GFlowNetTreeRegressor(RealLeaves, RegressorMixin, _GFlowNetTree):
+@estimator
+class GFlowNetTreeRegressor(RealLeaves, GFlowNetTree):
     """Regress by decision trees that a trained policy draws (DT-GFN, and the grammar's flows)."""
-
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None = None,
-        binning: Binning = "quantile",
-        grid: int | None = 99,
-        drop_first: bool = False,
-        max_depth: int = 4,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        method: MethodName = "grammar",
-        steps: int | None = None,
-        settings: Any = None,
-        tolerance: float | None = None,
-        checkpoint: Any = None,
-        ensemble: Ensemble = "importance",
-        chains: int = 4,
-        draws: int = 250,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.method = method
-        self.steps = steps
-        self.settings = settings
-        self.tolerance = tolerance
-        self.checkpoint = checkpoint
-        self.ensemble = ensemble
-        self.chains = chains
-        self.draws = draws
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GFlowNetTreeRegressor":
-        """Train a policy and draw trees from it.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, frame, or mapping of names to columns.
-        y
-            Targets [n].
-        sample_weight
-            How often each row is repeated, integers [n].
-
-        Raises
-        ------
-        ValueError
-            If the input or a parameter is unfit; the message names the column, row or parameter.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-GFlowNetTreeClassifier.__doc__ = f"{GFlowNetTreeClassifier.__doc__}{_PARAMETERS}".format(
-    leaf="``DirichletCategorical`` with concentration .1 a class",
-    classes="""
-    classes
-        All labels, where some may be absent from training.""",
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    name="GFlowNetTreeClassifier",
-    targets='["a", "a", "b", "b"]',
-)
-GFlowNetTreeRegressor.__doc__ = f"{GFlowNetTreeRegressor.__doc__}{_PARAMETERS}".format(
-    leaf="``NormalInverseGamma.from_targets``",
-    classes="",
-    fitted="",
-    name="GFlowNetTreeRegressor",
-    targets="[0.0, 0.0, 9.0, 9.0]",
-)

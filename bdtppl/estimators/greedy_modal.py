@@ -3,16 +3,16 @@
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import require_boolean, require_integer
-from bdtppl.estimators.hard import WIDE_LEAVES, ClassLeaves, RealLeaves, TreeEstimator
+from bdtppl.estimators.base import estimator
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator
+from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
@@ -27,7 +27,7 @@ from bdtppl.inference.greedy_modal.tree_space import (
 )
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.tree import Tree
@@ -37,66 +37,96 @@ from bdtppl.summary import summarised
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
 
-_PARAMETERS = """
 
-    Parameters
-    ----------
-    prior
-        Tree prior (`bdtppl.models.priors`); default ``GreedyPartition(0.99)``.
-    leaf
-        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
-    bins
-        Most buckets per feature; None and "auto" keep a cut between any two neighbouring distinct
-        values.
-    binning
-        "quantile" or "uniform" (equal width) buckets.
-    grid
-        Instead of bins: that many evenly spaced cuts over each feature's range.
-    drop_first
-        Give no 0/1 column to the first level of each category (the paper's coding).
-    max_depth
-        Most levels of splits; None for no limit.
-    min_leaf
-        Fewest rows in a leaf.
-    constraints
-        Further `bdtppl.models.constraints.Constraints`.{classes}
-    num_roots
-        Trees in the weighted tree space: one is grown from each of that many most probable
-        partitions of the root, and predictions are their mean, weighted by probability. 1 is the
-        greedy modal tree alone.
-    root_levels
-        2 to try also the ``num_roots`` most probable partitions of both children of the root, in
-        all combinations; 1 for the root alone.
-    lookahead
-        Levels of splits by which a rule is valued: 1 is greedy, 2 also tries all rules of both
-        sides before it chooses, which finds rules that pay only together (hidden XOR). One level
-        more costs a factor of the number of rules: a matter of small tables, or of few ``bins``.
-        The better one of this tree and the greedy one is kept.
-    smoothing
-        Share of a node's rows that the leaf prior of its children absorbs (section 5.2), at least
-        0. Smoothed scores depend on the path and cannot be compared with an exact posterior's.
-    split_precision
-        Neighbouring values no further apart than this are not separated, in units of the feature.
-    stop_pure
-        Whether nodes whose rows have one distinct target are never split (the authors' program;
-        the paper searches them). The default prior gives the trivial partition of the root the
-        probability 1 - 0.99 alone, so that without this even a constant y is split.
-    prune
-        Whether sibling leaves that predict the same class (the same mean) are merged afterwards.
-        The tree is then no longer the greedy one, and less probable.
-    hyperplanes
-        Random starts, in each node, of a search for a hyperplane: a cut of a linear combination of
-        numeric columns, such as ``0.6 length - 0.8 width < 1.2``. 0 for cuts of single columns
-        alone, 8 is a fair choice. Columns with missing values are left out, with a warning. A few
-        further starts lie at the best cut of one column and at least-squares directions. A
-        hyperplane is weighed as a cut of one column is, N being the cuts of the combination in the
-        node, and taken where it is strictly more probable than the best of these; ``bins`` and
-        ``grid`` do not limit it. Needs ``lookahead=1``, no ``split_precision`` and a prior with
-        ``rules="gaps"``.
-    random_state
-        Seed of predictive draws and of the starts for hyperplanes (scikit-learn's meaning); nothing
-        else is random.
+@declared
+class GreedyModalParameters:
+    """Parameters of greedy modal trees."""
 
+    bins: int | Literal["auto"] | None = parameter(
+        None,
+        'Most buckets per feature; None and "auto" keep a cut between any two neighbouring '
+        "distinct values.",
+        option=str,
+    )
+    num_roots: int = parameter(
+        1,
+        "Trees to average, each grown from another partition of the root: the most probable ones "
+        "(the weighted tree space). Predictions are their mean, weighted by probability. 1 is the "
+        "greedy modal tree alone.",
+        least=1,
+    )
+    root_levels: int = parameter(
+        1,
+        "1 to try the ``num_roots`` most probable partitions of the root; 2 to try also those of "
+        "both its children, in all combinations.",
+        least=1,
+    )
+    lookahead: int = parameter(
+        1,
+        "Levels of splits by which a rule is valued: 1 is greedy. 2 also tries all rules of both "
+        "sides before it chooses, which finds rules that pay only together (hidden XOR). One level "
+        "more costs a factor of the number of rules: a matter of small tables, or of few ``bins``. "
+        "The better one of this tree and the greedy one is kept.",
+        least=1,
+    )
+    smoothing: float = parameter(
+        0.0,
+        "Share of a node's rows that the leaf prior of its children absorbs (section 5.2). "
+        "Smoothed scores depend on the path and cannot be compared with an exact posterior's.",
+        least=0,
+    )
+    split_precision: float = parameter(
+        0.0,
+        "Neighbouring values no further apart than this are not separated, in units of the "
+        "feature.",
+        least=0,
+    )
+    stop_pure: bool = parameter(
+        False,
+        "Whether nodes whose rows have one distinct target are never split (the authors' program; "
+        "the paper searches them). The default prior gives the trivial partition of the root the "
+        "probability 1 - 0.99 alone, so that without this even a constant y is split.",
+    )
+    prune: bool = parameter(
+        False,
+        "Whether sibling leaves that predict the same class (the same mean) are merged afterwards. "
+        "The tree is then no longer the greedy one, and less probable.",
+    )
+    hyperplanes: int = parameter(
+        0,
+        "Random starts, in each node, of a search for a cut of several columns. A hyperplane cuts a"
+        " linear combination of numeric columns, such as ``0.6 length - 0.8 width < 1.2``. 0 for "
+        "cuts of single columns alone, 8 is a fair choice. Columns with missing values are left "
+        "out, with a warning. A few further starts lie at the best cut of one column and at "
+        "least-squares directions. A hyperplane is weighed as a cut of one column is, N being the "
+        "cuts of the combination in the node, and taken where it is strictly more probable than the"
+        " best of these; ``bins`` and ``grid`` do not limit it. Needs ``lookahead=1``, no "
+        '``split_precision`` and a prior with ``rules="gaps"``.',
+        least=0,
+    )
+
+
+class GreedyModalTree(GreedyModalParameters, TreeEstimator):
+    """What classification and regression share."""
+
+    inference = "greedy-modal"
+    in_words = (
+        "The tree was grown from the root down, each node by its most probable partition (greedy "
+        "modal tree, Nuti et al. 2021). It is a good tree, not a posterior: how sure one can be of "
+        "its splits is not known."
+    )
+    probability_name = "probability among the trees found"
+    reads_sparse = True
+    draws_are = "found"
+    default_prior = GreedyPartition(0.99)
+    unknown: ClassVar = {
+        "log_evidence": "a greedy search does not sum over all trees",
+        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
+    }
+
+    directions_: np.ndarray
+
+    _documentation = """
     Attributes
     ----------
     map_tree_ : bdtppl.models.hard.tree.Tree
@@ -115,15 +145,14 @@ _PARAMETERS = """
         the gains in nats, leaf scores and prior weights apart; float64 [d]. The features of a
         hyperplane share its gain by the squared components of its normal, in standard deviations of
         the node's rows.
-    schema_, design_
-        How tables are read, and the coded training rows.
+    design_
+        The coded training rows.
     columns_ : numpy.ndarray or None
         Columns of X that these two hold, and that features of trees are numbers of. None for all;
         after a fit on a sparse table those that a tree splits on (the first if there are none).
     prior_, leaf_, constraints_
-        The model, defaults filled in.{fitted}
-    n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+        The model, defaults filled in.
+    {fitted}
 
     Notes
     -----
@@ -132,7 +161,9 @@ _PARAMETERS = """
     On a sparse table the tree and its scores are those of the dense one, and memory is linear in
     stored entries, rows, columns, and rows times the columns that the tree splits on. These need a
     dense table: ``bins``, ``grid``, ``num_roots``, ``lookahead``, ``hyperplanes`` and priors with
-    ``cut_weights="gap"``.{notes}
+    ``cut_weights="gap"``.
+
+    {wide}
 
     References
     ----------
@@ -144,47 +175,12 @@ _PARAMETERS = """
     >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
     >>> {name}().fit(X, y).predict([[1.0], [4.0]]).tolist()
     {predictions}
-"""
+    """
 
-
-class _GreedyModalTree(TreeEstimator):
-    """What classification and regression share."""
-
-    probability_name = "probability among the trees found"
-    reads_sparse = True
-    draws_are = "found"
-    unknown: ClassVar = {
-        "log_evidence": "a greedy search does not sum over all trees",
-        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
-    }
-
-    prior: TreePrior | None
-    bins: int | Literal["auto"] | None
-    binning: Binning
-    grid: int | None
-    num_roots: int
-    root_levels: int
-    lookahead: int
-    smoothing: float
-    split_precision: float
-    stop_pure: bool
-    prune: bool
-    hyperplanes: int
-    directions_: np.ndarray
-    _default_leaf: Any
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
-        prior = self._read_prior(GreedyPartition(0.99))
-        for name in ("num_roots", "lookahead", "root_levels"):
-            require_integer(name, getattr(self, name))
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        prior = self._read_prior()
         if self.root_levels > 2:
             raise ValueError(f"root_levels must be 1 or 2; got {self.root_levels}.")
-        for name in ("stop_pure", "prune"):
-            require_boolean(name, getattr(self, name))
-        for name in ("smoothing", "split_precision"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
-                raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
         self._check_hyperplanes(prior)
         if issparse(X) and (reason := self._why_dense()):
             raise ValueError(f"{reason}: give X.toarray() instead.")
@@ -263,8 +259,6 @@ class _GreedyModalTree(TreeEstimator):
     def _check_hyperplanes(self, prior: TreePrior) -> None:
         """Refuse what hyperplanes do not go with."""
         number = self.hyperplanes
-        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 0:
-            raise ValueError(f"hyperplanes must be an integer of at least 0; got {number!r}.")
         if number and self.lookahead > 1:
             raise ValueError(
                 f"hyperplanes are not searched for ahead; got lookahead={self.lookahead}, give 1."
@@ -442,167 +436,15 @@ class _GreedyModalTree(TreeEstimator):
         return np.column_stack([matrix, *projections])
 
 
-class GreedyModalTreeClassifier(ClassLeaves, ClassifierMixin, _GreedyModalTree):
+@estimator
+class GreedyModalTreeClassifier(ClassLeaves, GreedyModalTree):
     """Classify by the greedy modal tree (GMT, Nuti et al. 2021)."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None | Literal["auto"] = None,
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        classes: Any = None,
-        num_roots: int = 1,
-        root_levels: int = 1,
-        lookahead: int = 1,
-        smoothing: float = 0.0,
-        split_precision: float = 0.0,
-        stop_pure: bool = False,
-        prune: bool = False,
-        hyperplanes: int = 0,
-        random_state: Any = None,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.classes = classes
-        self.num_roots = num_roots
-        self.root_levels = root_levels
-        self.lookahead = lookahead
-        self.smoothing = smoothing
-        self.split_precision = split_precision
-        self.stop_pure = stop_pure
-        self.prune = prune
-        self.hyperplanes = hyperplanes
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeClassifier":
-        """Grow the tree.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame, whose categories and missing values
-            are read, or scipy sparse matrix or array, in which zero is what is not stored.
-        y
-            Labels [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        GreedyModalTreeClassifier
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used.
-        """
-        return self._fit(X, y, sample_weight)
+    _words: ClassVar = ClassLeaves._words | {"predictions": "['a', 'b']"}
 
 
-class GreedyModalTreeRegressor(RealLeaves, RegressorMixin, _GreedyModalTree):
+@estimator
+class GreedyModalTreeRegressor(RealLeaves, GreedyModalTree):
     """Regress by the greedy modal tree (GMT, Nuti et al. 2021)."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None | Literal["auto"] = None,
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        num_roots: int = 1,
-        root_levels: int = 1,
-        lookahead: int = 1,
-        smoothing: float = 0.0,
-        split_precision: float = 0.0,
-        stop_pure: bool = False,
-        prune: bool = False,
-        hyperplanes: int = 0,
-        random_state: Any = None,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.num_roots = num_roots
-        self.root_levels = root_levels
-        self.lookahead = lookahead
-        self.smoothing = smoothing
-        self.split_precision = split_precision
-        self.stop_pure = stop_pure
-        self.prune = prune
-        self.hyperplanes = hyperplanes
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GreedyModalTreeRegressor":
-        """Grow the tree.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame, whose categories and missing values
-            are read, or scipy sparse matrix or array, in which zero is what is not stored.
-        y
-            Real targets [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        GreedyModalTreeRegressor
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-GreedyModalTreeClassifier.__doc__ = f"{GreedyModalTreeClassifier.__doc__}{_PARAMETERS}".format(
-    leaf="``DirichletCategorical`` with concentration 1 a class",
-    classes="""
-    classes
-        All labels, where some may be absent from training.""",
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    notes="",
-    name="GreedyModalTreeClassifier",
-    targets='["a", "a", "b", "b"]',
-    predictions="['a', 'b']",
-)
-GreedyModalTreeRegressor.__doc__ = f"{GreedyModalTreeRegressor.__doc__}{_PARAMETERS}".format(
-    leaf="``NormalInverseGamma.from_targets``",
-    classes="",
-    fitted="",
-    notes=f"\n\n{WIDE_LEAVES}",
-    name="GreedyModalTreeRegressor",
-    targets="[0.0, 0.0, 9.0, 9.0]",
-    predictions="[0.75, 8.25]",
-)
+    _words: ClassVar = RealLeaves._words | {"predictions": "[0.75, 8.25]"}

@@ -9,57 +9,118 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TableEstimator
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
+from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
-from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, require_leaf
 from bdtppl.models.priors import TreePrior, require_tree_prior
-from bdtppl.models.pytrees import describe_kind
+from bdtppl.models.wording import describe_model
 
 __all__ = [
-    "WIDE_LEAVES",
     "ClassLeaves",
     "RealLeaves",
     "TreeEstimator",
     "describe_constraints",
-    "describe_model",
     "join_limits",
     "require_finite",
 ]
 
 
-_SHOWN_NUMBERS = 12  # of a prior or a leaf family
-
-WIDE_LEAVES = """\
-    The default leaf expects the variance of all y inside each leaf. Where the splits explain most
-    of it, leaves of few rows have wide predictive bands. To narrow them, give the variance that
-    you expect around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0, variance)``."""
+_WIDE_LEAVES = """\
+The default leaf expects the variance of all y inside each leaf. Where the splits explain most of
+it, leaves of few rows have wide predictive bands. To narrow them, give the variance that you expect
+around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0, variance)``."""
 
 
-class TreeEstimator(TableEstimator):
+@declared
+class HardParameters:
+    """Parameters of all estimators of hard trees."""
+
+    prior: TreePrior | None = parameter(
+        None,
+        "Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`); None for the "
+        "default of the inference.",
+        option=False,
+    )
+    leaf: Leaf | None = parameter(
+        None,
+        "Leaf family (`bdtppl.models.leaves`); None for ``DirichletCategorical`` with "
+        "concentration 1 a class (0.1 for GFlowNets), or ``NormalInverseGamma.from_targets``.",
+        option=False,
+    )
+    bins: int | None = parameter(
+        None,
+        "Most buckets per feature; None keeps a cut between any two neighbouring distinct values.",
+        option=str,
+    )
+    binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
+    grid: int | None = parameter(
+        None,
+        "Instead of bins: that many evenly spaced cuts over each feature's range.",
+        least=1,
+    )
+    max_depth: int | None = parameter(None, "Most levels of splits; None for no limit.", least=0)
+    min_leaf: int = parameter(1, "Fewest rows in a leaf.", least=1)
+    constraints: Constraints | None = parameter(
+        None, "Further `bdtppl.models.constraints.Constraints`.", option=False
+    )
+
+
+class TreeEstimator(HardParameters, TableEstimator):
     """Reads limits as every estimator of hard trees does, and writes trees as rules.
 
     Attributes
     ----------
     probability_name
         What the probabilities of `k_best` are, for figures.
+    default_prior
+        Prior where none is given.
+    default_concentration
+        Concentration of each class in the leaves of a classifier where no leaf family is given.
     """
 
     probability_name: ClassVar[str] = "posterior probability"
+    default_prior: ClassVar[Any]
+    default_concentration: ClassVar[float] = 1.0
 
-    prior: TreePrior | None
-    max_depth: int | None
-    min_leaf: int
-    constraints: Constraints | None
     design_: Design
     prior_: Any
     leaf_: Any
     constraints_: Constraints
+    _default_leaf: Any
     _leaf_text: Any
     k_best: Any
+
+    def _read_model(self, X: Any, y: Any, sample_weight: Any) -> TreeModel:
+        """Read the table and fill in the defaults of the model; sets ``schema_``."""
+        prior = self._read_prior()
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        leaf = self._default_leaf(y, weights)
+        constraints = self._limits(schema)
+        design = self._design(schema, matrix, weights)
+        self.schema_ = schema
+        return TreeModel(design, y, prior, leaf, constraints)
+
+    def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
+        """Cut the columns of a table."""
+        return Design.from_matrix(
+            matrix,
+            weights=weights,
+            bins=self.bins,
+            binning=self.binning,
+            grid=self.grid,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+        )
+
+    def _keep_model(self, model: TreeModel) -> None:
+        """Set the fitted attributes that say what was fitted."""
+        self.design_, _, self.prior_, self.leaf_, self.constraints_ = model
 
     @property
     def _may_miss(self) -> np.ndarray:
@@ -87,8 +148,8 @@ class TreeEstimator(TableEstimator):
                 stacklevel=4,  # the caller of `fit`
             )
 
-    def _read_prior(self, default: Any) -> TreePrior:
-        prior = default if self.prior is None else self.prior
+    def _read_prior(self) -> TreePrior:
+        prior = self.default_prior if self.prior is None else self.prior
         if isinstance(prior, EditTree):
             raise TypeError(
                 "prior must be a tree prior that weighs nodes one by one; draw from the posterior "
@@ -192,7 +253,8 @@ class TreeEstimator(TableEstimator):
         ranked = self.k_best(rank + 1)
         if len(ranked.log_joint) <= rank:
             raise ValueError(
-                f"rank {rank} is too much: {len(ranked.log_joint)} trees can be listed."
+                f"rank must be below {len(ranked.log_joint)}, the number of distinct trees; "
+                f"got {rank}."
             )
         return ranked.trees[rank], ranked.statistics[rank]
 
@@ -235,12 +297,17 @@ class ClassLeaves(ClassTargets):
 
     leaf: Leaf | None
     leaf_: Any
+    _words: ClassVar[dict[str, str]] = ClassTargets._words | {
+        "wide": "",
+        "wide_notes": "",
+    }
+    default_concentration: ClassVar[float]
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         num_classes = len(self.classes_)
         if self.leaf is None:
-            return DirichletCategorical.symmetric(num_classes)
-        _require_leaf(self.leaf, "class labels", unfit=NormalInverseGamma)
+            return DirichletCategorical.symmetric(num_classes, self.default_concentration)
+        require_leaf(self.leaf, self.task)
         concentration = getattr(self.leaf, "concentration", None)
         if concentration is not None and len(concentration) != num_classes:
             raise ValueError(
@@ -264,11 +331,22 @@ class RealLeaves(RealTargets):
 
     leaf: Leaf | None
     leaf_: Any
+    _words: ClassVar[dict[str, str]] = RealTargets._words | {
+        "wide": _WIDE_LEAVES,
+        "wide_notes": f"Notes\n-----\n{_WIDE_LEAVES}",
+    }
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        targets = super()._read_targets(y, kept)
+        if self.leaf is not None:
+            require_leaf(self.leaf, self.task)
+            self.leaf.require_targets(np.where(kept, np.asarray(y, np.float64), 0.0))
+        return targets
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         if self.leaf is None:
             return NormalInverseGamma.from_targets(y, weights)
-        _require_leaf(self.leaf, "real targets", unfit=DirichletCategorical)
+        require_leaf(self.leaf, self.task)
         return self.leaf
 
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
@@ -279,30 +357,6 @@ class RealLeaves(RealTargets):
 
 def _rows(count: float) -> str:
     return "1 row" if count == 1 else f"{count:.0f} rows"
-
-
-def describe_model(model: Any) -> str:
-    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
-    parts = []
-    for f in fields(model):
-        value = getattr(model, f.name)
-        if not f.repr:
-            continue
-        if not f.metadata.get("static"):
-            numbers = [f"{v:.5g}" for v in np.ravel(value)]
-            parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
-        elif isinstance(value, str | int) and f.default not in (None, value):  # None: by the data
-            parts.append(f"{f.name}={value!r}")
-        elif isinstance(value, tuple):
-            parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
-        elif callable(value):
-            parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
-    return f"{type(model).__name__}({', '.join(parts)})"
-
-
-def _joined(numbers: list[str]) -> str:
-    more = ["..."] if len(numbers) > _SHOWN_NUMBERS else []
-    return f"[{', '.join(numbers[:_SHOWN_NUMBERS] + more)}]"
 
 
 def describe_constraints(constraints: Constraints) -> str | None:
@@ -321,13 +375,3 @@ def require_finite(what: str, value: Any) -> None:
             f"large or too small for float64 (rescale them), or a split_probability lies outside "
             f"[0, 1], or a weight of the prior is not positive."
         )
-
-
-def _require_leaf(leaf: Any, targets: str, *, unfit: type) -> None:
-    """Refuse what is no leaf family, and the one that is for the other kind of targets."""
-    if isinstance(leaf, type) or not isinstance(leaf, Leaf):
-        raise TypeError(
-            f"leaf must be a leaf family of bdtppl.models.leaves; got {describe_kind(leaf)}."
-        )
-    if isinstance(leaf, unfit):
-        raise TypeError(f"leaf must be a family for {targets}; got {unfit.__name__}.")

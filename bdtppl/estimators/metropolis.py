@@ -4,16 +4,16 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import require_integer
+from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
@@ -24,12 +24,9 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.summaries.followed import followed
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import LeafCount
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import DepthDecay, TreePrior
+from bdtppl.models.priors import DepthDecay
 from bdtppl.progress import counting
 from bdtppl.summary import summarised, why_no_r_hat
 
@@ -37,56 +34,61 @@ __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
 _LARGEST_R_HAT = 1.05
 
-_PARAMETERS = """
 
-    Parameters
-    ----------
-    prior
-        Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`); default
-        ``DepthDecay(0.95, 1.0)``. The trees of a `LeafCount` are counted on the exact chart, which
-        must fit.
-    leaf
-        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
-    bins
-        Most buckets per feature; None keeps a cut between any two neighbouring distinct values.
-    binning
-        "quantile" or "uniform" (equal width) buckets.
-    grid
-        Instead of bins: that many evenly spaced cuts over each feature's range.
-    drop_first
-        Give no 0/1 column to the first level of each category.
-    max_depth
-        Most levels of splits; None for no limit.
-    min_leaf
-        Fewest rows in a leaf.
-    constraints
-        Further `bdtppl.models.constraints.Constraints`.{classes}
-    proposal
-        How trees are proposed: "chipman" or "denison" for the moves of these papers; "rotating" for
-        Chipman's and rotations (`bdtppl.inference.metropolis.moves`); "regrow", "cyclic" or
-        "independence" to prune a tree at a uniform, at each of the first eight or at the first
-        point, and regrow it from the prior (Angelopoulos and Cussens); a mapping from names of
-        moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities; or a kernel
-        (`bdtppl.inference.metropolis.kernel.Kernel`).
-    chains
-        Independent chains.
-    warmup, draws, thin
-        Steps of each chain that are thrown away, draws that are kept of each, and steps to each of
-        these.
-    temperatures
-        Parallel tempering: how many powers of the likelihood each chain walks under, or the powers
-        themselves, rising to 1. They exchange their trees. 1 for no tempering. Where only their
-        number is given, the powers are tuned in warm-up, so that neighbours exchange equally often.
-    start
-        Where chains start: "root" for the tree of one leaf, "prior" for trees grown from the prior,
-        "greedy" for the greedy modal tree, a `Tree`, or a batch [chains] of trees.
-    capacity
-        Most nodes of a tree; what would be larger is not proposed, and counted.
-    random_state
-        Seed of chains and predictive draws (scikit-learn's meaning).
-    progress
-        Whether to show progress when fitting takes longer than a second.
+@declared
+class MetropolisParameters(ShowsProgress):
+    """Parameters of Metropolis-Hastings."""
 
+    proposal: str | Mapping[str, float] | Kernel = parameter(
+        "rotating",
+        'How trees are proposed. "chipman" or "denison" for the moves of these papers; "rotating" '
+        "for Chipman's and rotations (`bdtppl.inference.metropolis.moves`); "
+        '"regrow", "cyclic" or "independence" to prune a tree at a uniform, at each of the first '
+        "eight or at the first point, and regrow it from the prior (Angelopoulos and Cussens); a "
+        "mapping from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities; "
+        "or a kernel (`bdtppl.inference.metropolis.kernel.Kernel`).",
+        option=Literal["rotating", "chipman", "denison", "regrow", "cyclic", "independence"],
+    )
+    chains: int = parameter(4, "Independent chains.", least=1)
+    warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)
+    draws: int = parameter(250, "Draws of each chain that are kept.", least=1)
+    thin: int = parameter(20, "Steps to each draw.", least=1)
+    temperatures: int | Sequence[float] = parameter(
+        1,
+        "Powers of the likelihood that each chain walks under; 2 or more estimate the log evidence."
+        " Parallel tempering: how many, or the powers themselves, rising to 1. They exchange their "
+        "trees. 1 for no tempering. Where only their number is given, the powers are tuned in "
+        "warm-up, so that neighbours exchange equally often.",
+        option=int,
+    )
+    start: Literal["root", "prior", "greedy"] | Tree = parameter(
+        "root",
+        'Where chains start. "root" is for the tree of one leaf, "prior" for trees grown from the '
+        'prior, "greedy" for the greedy modal tree, a `Tree`, or a batch [chains] of trees.',
+        option=Literal["root", "prior", "greedy"],
+    )
+    capacity: int = parameter(
+        63, "Most nodes of a tree; what would be larger is not proposed, and counted.", least=1
+    )
+
+
+class MetropolisTree(MetropolisParameters, TreeEstimator):
+    """What classification and regression share."""
+
+    inference = "metropolis"
+    in_words = (
+        "Trees were drawn by Markov chains (Metropolis-Hastings) whose law is the posterior in the "
+        "long run."
+    )
+    probability_name = "share of the draws"
+    draws_are = "chains"
+    default_prior = DepthDecay(0.95, 1.0)
+
+    diagnostics_: dict[str, dict[str, float]]
+    num_overflows_: np.ndarray
+    powers_: np.ndarray
+
+    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -111,12 +113,11 @@ _PARAMETERS = """
     trajectory_, trajectory_steps_ : numpy.ndarray
         float64 [chain, record] and int [record]; log likelihood of the chains' trees after so many
         steps, from the first one on (`bdtppl.plot_trajectories`).
-    schema_, design_
-        How tables are read, and the coded training rows.
+    design_
+        The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.{fitted}
-    n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+        The model, defaults filled in.
+    {fitted}
 
     Notes
     -----
@@ -136,61 +137,20 @@ _PARAMETERS = """
     >>> model = {name}(draws=1000, random_state=0).fit(X, y)
     >>> model.map_tree_.threshold[0].item()
     2.5
-"""
+    """
 
-
-class _MetropolisTree(TreeEstimator):
-    """What classification and regression share."""
-
-    probability_name = "share of the draws"
-    draws_are = "chains"
-
-    prior: TreePrior | None
-    bins: int | None
-    binning: Binning
-    grid: int | None
-    proposal: Any
-    chains: int
-    warmup: int
-    draws: int
-    thin: int
-    temperatures: int | Sequence[float]
-    start: Any
-    capacity: int
-    progress: bool
-    diagnostics_: dict[str, dict[str, float]]
-    num_overflows_: np.ndarray
-    powers_: np.ndarray
-    _default_leaf: Any
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
-        prior: Any = self._read_prior(DepthDecay(0.95, 1.0))
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         kernel = as_kernel(self.proposal)
-        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
-        leaf = self._default_leaf(y, weights)
-        constraints = self._limits(schema)
-        design = Design.from_matrix(
-            matrix,
-            weights=weights,
-            bins=self.bins,
-            binning=self.binning,
-            grid=self.grid,
-            names=schema.features,
-            is_indicator=schema.is_indicator,
-        )
-        if isinstance(prior, LeafCount):  # counts trees before leaves are put in order
-            unordered = replace(constraints, monotone=())
-            grammar = compile_grammar(design, rules=prior.rules, constraints=unordered)
-            prior = with_num_trees(prior, grammar)
+        model = self._read_model(X, y, sample_weight)
+        if isinstance(model.prior, LeafCount):  # counts trees before leaves are put in order
+            unordered = replace(model.constraints, monotone=())
+            grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
+            model = model._replace(prior=with_num_trees(model.prior, grammar))
         seed = self._draw_seed()
         with counting("steps", shown=self.progress) as report:
             drawn = sample(
                 jax.random.key(seed),
-                design,
-                y,
-                prior,
-                leaf,
-                constraints,
+                *model,
                 chains=self.chains,
                 warmup=self.warmup,
                 draws=self.draws,
@@ -198,15 +158,11 @@ class _MetropolisTree(TreeEstimator):
                 kernel=kernel,
                 temperatures=self.temperatures,
                 capacity=self.capacity,
-                start=self._first_trees(design, y, prior, leaf, constraints),
+                start=self._first_trees(*model),
                 tell=report or (lambda steps: None),
             )
         require_finite("The log joint of a tree", drawn.posterior.sample_stats["log_joint"])
-        self.schema_ = schema
-        self.design_ = design
-        self.prior_ = drawn.posterior.prior
-        self.leaf_ = leaf
-        self.constraints_ = constraints
+        self._keep_model(model._replace(prior=drawn.posterior.prior))
         self._random_seed = seed
         self._keep(drawn)
         self._warn()
@@ -379,177 +335,11 @@ def _whom(chains: list[int], num_chains: int) -> str:
     return f" (chains {', '.join(map(str, chains))} differ from the others)"
 
 
-class MetropolisTreeClassifier(ClassLeaves, ClassifierMixin, _MetropolisTree):
+@estimator
+class MetropolisTreeClassifier(ClassLeaves, MetropolisTree):
     """Classify by trees drawn from their posterior by Metropolis-Hastings."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None = None,
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        classes: Any = None,
-        proposal: str | Mapping[str, float] | Kernel = "rotating",
-        chains: int = 4,
-        warmup: int = 2_000,
-        draws: int = 250,
-        thin: int = 20,
-        temperatures: int | Sequence[float] = 1,
-        start: Literal["root", "prior", "greedy"] | Tree = "root",
-        capacity: int = 63,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.classes = classes
-        self.proposal = proposal
-        self.chains = chains
-        self.warmup = warmup
-        self.draws = draws
-        self.thin = thin
-        self.temperatures = temperatures
-        self.start = start
-        self.capacity = capacity
-        self.random_state = random_state
-        self.progress = progress
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MetropolisTreeClassifier":
-        """Draw trees.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
-        y
-            Labels [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        MetropolisTreeClassifier
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If chains disagree or cannot be compared, or trees outgrew the capacity.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-class MetropolisTreeRegressor(RealLeaves, RegressorMixin, _MetropolisTree):
+@estimator
+class MetropolisTreeRegressor(RealLeaves, MetropolisTree):
     """Regress by trees drawn from their posterior by Metropolis-Hastings."""
-
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None = None,
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        proposal: str | Mapping[str, float] | Kernel = "rotating",
-        chains: int = 4,
-        warmup: int = 2_000,
-        draws: int = 250,
-        thin: int = 20,
-        temperatures: int | Sequence[float] = 1,
-        start: Literal["root", "prior", "greedy"] | Tree = "root",
-        capacity: int = 63,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.proposal = proposal
-        self.chains = chains
-        self.warmup = warmup
-        self.draws = draws
-        self.thin = thin
-        self.temperatures = temperatures
-        self.start = start
-        self.capacity = capacity
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MetropolisTreeRegressor":
-        """Draw trees.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
-        y
-            Real targets [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        MetropolisTreeRegressor
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If chains disagree or cannot be compared, or trees outgrew the capacity.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-MetropolisTreeClassifier.__doc__ = f"{MetropolisTreeClassifier.__doc__}{_PARAMETERS}".format(
-    leaf="``DirichletCategorical`` with concentration 1 a class",
-    classes="""
-    classes
-        All labels, where some may be absent from training.""",
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    name="MetropolisTreeClassifier",
-    targets='["a", "a", "b", "b"]',
-)
-MetropolisTreeRegressor.__doc__ = f"{MetropolisTreeRegressor.__doc__}{_PARAMETERS}".format(
-    leaf="``NormalInverseGamma.from_targets``",
-    classes="",
-    fitted="",
-    name="MetropolisTreeRegressor",
-    targets="[0.0, 0.0, 9.0, 9.0]",
-)

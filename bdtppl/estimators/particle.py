@@ -1,65 +1,63 @@
 """Decision trees by particle filters, for classification and regression."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 
+from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Binning, Design
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import DepthDecay, TreePrior
+from bdtppl.models.priors import DepthDecay
 from bdtppl.progress import waiting
 
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
 
-_PARAMETERS = """
 
-    Parameters
-    ----------
-    prior
-        Tree prior (`bdtppl.models.priors`); default ``DepthDecay(0.95, 0.5)``, the paper's
-        (which cuts by gap: ``cut_weights="gap"``).
-    leaf
-        Leaf family (`bdtppl.models.leaves`); the default is {leaf}.
-    bins
-        Most buckets per feature; None keeps a cut between any two neighbouring distinct values.
-    binning
-        "quantile" or "uniform" (equal width) buckets.
-    grid
-        Instead of bins: that many evenly spaced cuts over each feature's range.
-    drop_first
-        Give no 0/1 column to the first level of each category.
-    max_depth
-        Most levels of splits; None for no limit.
-    min_leaf
-        Fewest rows in a leaf.
-    constraints
-        Further `bdtppl.models.constraints.Constraints`.{classes}
-    particles, runs
-        Particles of each run, and the independent runs (the paper's islands).
-    proposal
-        How a node is settled: "prior"; "empirical", the prior with cuts uniform among the available
-        ones of the feature; or "optimal", by the prior times the change in likelihood (the paper's
-        one-step optimal proposal).
-    growth
-        Whether particles are weighed after each "node", breadth first, or each "layer".
-    resampling
-        "systematic", "multinomial" or "never".
-    ess_threshold
-        Particles are resampled where their effective number falls below this share.
-    capacity
-        Most nodes of a tree: larger trees have no weight. See ``num_overflows_``.
-    random_state
-        Seed of particles and predictive draws (scikit-learn's meaning).
-    progress
-        Whether to say what is done when fitting takes longer than a second.
+@declared
+class ParticleParameters(ShowsProgress):
+    """Parameters of particle filters."""
 
+    particles: int = parameter(100, "Particles of each run.", least=1)
+    runs: int = parameter(
+        10,
+        "Independent runs (the paper's islands), whose spread gives the standard error of the "
+        "evidence.",
+        least=1,
+    )
+    proposal: ProposalName = parameter(
+        "optimal",
+        'How a node is settled. "prior" is by the prior; "empirical" by the prior with cuts uniform'
+        ' among the available ones of the feature; "optimal" by the prior times the change in '
+        "likelihood (the paper's one-step optimal proposal).",
+    )
+    growth: Growth = parameter(
+        "node", 'Whether particles are weighed after each "node", breadth first, or each "layer".'
+    )
+    resampling: ResamplingName = parameter("systematic", "How particles are resampled.")
+    ess_threshold: float = parameter(
+        0.1, "Particles are resampled where their effective number falls below this share."
+    )
+    capacity: int = parameter(
+        127, "Most nodes of a tree: larger trees have no weight. See ``num_overflows_``.", least=1
+    )
+
+
+class ParticleTree(ParticleParameters, WeightedTrees):
+    """What classification and regression share."""
+
+    inference = "particle"
+    in_words = (
+        "Trees were grown from the root by particle filters, which give weighted draws and an "
+        "unbiased estimate of the evidence (Lakshminarayanan et al. 2013)."
+    )
+    draws_are = "runs"
+    default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
+
+    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -82,12 +80,11 @@ _PARAMETERS = """
     num_resampled_, num_overflows_ : numpy.ndarray
         int [runs]; how often particles were resampled, and nodes that would have been open to
         splits but for the ``capacity``: the posterior is that of trees within it.
-    schema_, design_
-        How tables are read, and the coded training rows.
+    design_
+        The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.{fitted}
-    n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.
+        The model, defaults filled in.
+    {fitted}
 
     References
     ----------
@@ -100,47 +97,15 @@ _PARAMETERS = """
     >>> model = {name}(random_state=0).fit(X, y)
     >>> {prediction}
     {predicted}
-"""
+    """
 
-
-class _ParticleTree(WeightedTrees):
-    """What classification and regression share."""
-
-    draws_are = "runs"
-
-    particles: int
-    runs: int
-    proposal: ProposalName
-    growth: Growth
-    resampling: ResamplingName
-    ess_threshold: float
-    capacity: int
-    progress: bool
-    _default_leaf: Any
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
-        prior = self._read_prior(DepthDecay(0.95, 0.5))
-        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
-        leaf = self._default_leaf(y, weights)
-        constraints = self._limits(schema)
-        design = Design.from_matrix(
-            matrix,
-            weights=weights,
-            bins=self.bins,
-            binning=self.binning,
-            grid=self.grid,
-            names=schema.features,
-            is_indicator=schema.is_indicator,
-        )
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        model = self._read_model(X, y, sample_weight)
         seed = self._draw_seed()
         with waiting("growing trees", shown=self.progress):
             found = sample(
                 jax.random.key(seed),
-                design,
-                y,
-                prior,
-                leaf,
-                constraints,
+                *model,
                 particles=self.particles,
                 runs=self.runs,
                 proposal=self.proposal,
@@ -150,11 +115,7 @@ class _ParticleTree(WeightedTrees):
                 capacity=self.capacity,
             )
         require_finite("The log evidence", found.log_partition)
-        self.schema_ = schema
-        self.design_ = design
-        self.prior_ = found.posterior.prior
-        self.leaf_ = leaf
-        self.constraints_ = constraints
+        self._keep_model(model._replace(prior=found.posterior.prior))
         self.log_partition_ = found.log_partition
         self.log_partition_se_ = found.log_partition_se
         self.log_partition_of_run_ = found.log_partition_of_run
@@ -183,177 +144,21 @@ class _ParticleTree(WeightedTrees):
         }
 
 
-class ParticleTreeClassifier(ClassLeaves, ClassifierMixin, _ParticleTree):
+@estimator
+class ParticleTreeClassifier(ClassLeaves, ParticleTree):
     """Classify by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None = None,
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        classes: Any = None,
-        particles: int = 100,
-        runs: int = 10,
-        proposal: ProposalName = "optimal",
-        growth: Growth = "node",
-        resampling: ResamplingName = "systematic",
-        ess_threshold: float = 0.1,
-        capacity: int = 127,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.classes = classes
-        self.particles = particles
-        self.runs = runs
-        self.proposal = proposal
-        self.growth = growth
-        self.resampling = resampling
-        self.ess_threshold = ess_threshold
-        self.capacity = capacity
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ParticleTreeClassifier":
-        """Grow weighted trees.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
-        y
-            Labels [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        ParticleTreeClassifier
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If trees outgrew the capacity.
-        """
-        return self._fit(X, y, sample_weight)
+    _words: ClassVar = ClassLeaves._words | {
+        "prediction": "model.predict([[1.0], [4.0]]).tolist()",
+        "predicted": "['a', 'b']",
+    }
 
 
-class ParticleTreeRegressor(RealLeaves, RegressorMixin, _ParticleTree):
+@estimator
+class ParticleTreeRegressor(RealLeaves, ParticleTree):
     """Regress by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
 
-    def __init__(
-        self,
-        *,
-        prior: TreePrior | None = None,
-        leaf: Leaf | None = None,
-        bins: int | None = None,
-        binning: Binning = "quantile",
-        grid: int | None = None,
-        drop_first: bool = False,
-        max_depth: int | None = None,
-        min_leaf: int = 1,
-        constraints: Constraints | None = None,
-        particles: int = 100,
-        runs: int = 10,
-        proposal: ProposalName = "optimal",
-        growth: Growth = "node",
-        resampling: ResamplingName = "systematic",
-        ess_threshold: float = 0.1,
-        capacity: int = 127,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.prior = prior
-        self.leaf = leaf
-        self.bins = bins
-        self.binning = binning
-        self.grid = grid
-        self.drop_first = drop_first
-        self.max_depth = max_depth
-        self.min_leaf = min_leaf
-        self.constraints = constraints
-        self.particles = particles
-        self.runs = runs
-        self.proposal = proposal
-        self.growth = growth
-        self.resampling = resampling
-        self.ess_threshold = ess_threshold
-        self.capacity = capacity
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ParticleTreeRegressor":
-        """Grow weighted trees.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, pandas or polars frame; categories and missing values are
-            read.
-        y
-            Real targets [n].
-        sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
-
-        Returns
-        -------
-        ParticleTreeRegressor
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter cannot be used.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If trees outgrew the capacity.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-ParticleTreeClassifier.__doc__ = f"{ParticleTreeClassifier.__doc__}{_PARAMETERS}".format(
-    leaf="``DirichletCategorical`` with concentration 1 a class",
-    classes="""
-    classes
-        All labels, where some may be absent from training.""",
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    name="ParticleTreeClassifier",
-    targets='["a", "a", "b", "b"]',
-    prediction="model.predict([[1.0], [4.0]]).tolist()",
-    predicted="['a', 'b']",
-)
-ParticleTreeRegressor.__doc__ = f"{ParticleTreeRegressor.__doc__}{_PARAMETERS}".format(
-    leaf="``NormalInverseGamma.from_targets``",
-    classes="",
-    fitted="",
-    name="ParticleTreeRegressor",
-    targets="[0.0, 0.0, 9.0, 9.0]",
-    prediction="model.predict([[1.0], [4.0]]).round(-1).tolist()",
-    predicted="[0.0, 10.0]",
-)
+    _words: ClassVar = RealLeaves._words | {
+        "prediction": "model.predict([[1.0], [4.0]]).round(-1).tolist()",
+        "predicted": "[0.0, 10.0]",
+    }

@@ -1,62 +1,78 @@
 """Soft decision trees by reversible jumps between topologies: RJHMC-Tree."""
 
 import warnings
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import require_boolean, require_integer
-from bdtppl.estimators.soft import (
-    CLASSES,
-    FITTED,
-    MODEL,
-    USE,
-    SoftClasses,
-    SoftTargets,
-    SoftTreeEstimator,
-    plain,
-)
+from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.inference.soft.posterior import Votes, along_chains
+from bdtppl.inference.soft.posterior import along_chains
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
-from bdtppl.models.soft.topology import TopologyPrior
-from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.progress import counting
 
 __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 
 _LARGEST_R_HAT = 1.05
 
-_PARAMETERS = f"""
 
-    Parameters
-    ----------
-    chains
-        Independent chains.
-    burn_in, draws
-        Iterations of each chain that are thrown away, and that are kept. An iteration is a jump and
-        a move within the topology.
-    warmup
-        Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move of
-        the published scheme.
-    inputs
-        "soft" for splits along directions on the simplex (HMC-DFI), "hard" for splits that look at
-        one input each (HMC-DF).
-    published
-        Whether the sampler is adapted anew within every iteration, from where the chain is, as in
-        the paper. That is not exact, and many times slower.
-    restarts
-        How often in the second half of burn-in chains in modes of negligible mass go where others
-        are: at most so often, with 20 iterations or more between. 0 leaves chains alone.
-{MODEL}
-{USE}
+@declared
+class RJHMCParameters(ShowsProgress):
+    """Parameters of RJHMC-Tree."""
 
+    chains: int = parameter(4, "Independent chains.", least=1)
+    burn_in: int = parameter(
+        500,
+        "Iterations of each chain that are thrown away. An iteration is a jump and a move within "
+        "the topology.",
+        least=0,
+    )
+    draws: int = parameter(500, "Iterations of each chain that are kept.", least=1)
+    warmup: int = parameter(
+        500,
+        "Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move "
+        "of the published scheme.",
+    )
+    inputs: Literal["soft", "hard"] = parameter(
+        "soft",
+        'What splits look at. "soft" is for splits along directions on the simplex (HMC-DFI), '
+        '"hard" for splits that look at one input each (HMC-DF).',
+    )
+    published: bool = parameter(
+        False,
+        "Whether the sampler is adapted anew within every iteration, from where the chain is, as "
+        "in the paper. That is not exact, and many times slower.",
+    )
+    restarts: int = parameter(
+        4,
+        "How often, at most, chains in poor modes go where others are in burn-in. They do so in "
+        "its second half, from modes of negligible mass, with 20 iterations or more between. 0 "
+        "leaves chains alone.",
+        least=0,
+    )
+
+
+class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
+    """What classification and regression share."""
+
+    inference = "rjhmc"
+    in_words = (
+        "Soft trees were drawn by Markov chains that jump between topologies and move within each "
+        "by Hamiltonian Monte Carlo (RJHMC-Tree, Cochrane et al. 2023)."
+    )
+    draws_are = "chains"
+    unknown: ClassVar = {
+        "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
+    }
+
+    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
@@ -69,8 +85,10 @@ _PARAMETERS = f"""
         those of burn-in included (`bdtppl.plot_trajectories`).
     ancestors_ : numpy.ndarray
         int [chain]; the chain that each one was before it went where others were. Chains of one
-        ancestor tell nothing of modes that it did not find.{{fitted}}
-{FITTED}
+        ancestor tell nothing of modes that it did not find.
+    model_, topology_prior_
+        The model, defaults filled in.
+    {fitted}
 
     Notes
     -----
@@ -86,45 +104,16 @@ _PARAMETERS = f"""
     Examples
     --------
     >>> import numpy as np
-    >>> from bdtppl import {{name}}
+    >>> from bdtppl import {name}
     >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> y = {{targets}}
-    >>> few = {{{{"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60}}}}
-    >>> model = {{name}}(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> y = {targets}
+    >>> few = {"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60}
+    >>> model = {name}(max_splits=1, random_state=0, **few).fit(X, y)
     >>> model.posterior_.topologies[0].code
     '100'
-"""
+    """
 
-
-class _RJHMCTree(SoftTreeEstimator):
-    """What classification and regression share."""
-
-    draws_are = "chains"
-    unknown: ClassVar = {
-        "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
-    }
-
-    chains: int
-    burn_in: int
-    draws: int
-    warmup: int
-    inputs: Literal["soft", "hard"]
-    published: bool
-    restarts: int
-    max_splits: int | None
-    progress: bool
-
-    def _check(self) -> None:
-        super()._check()
-        require_boolean("published", self.published)
-        for name in ("chains", "draws"):
-            require_integer(name, getattr(self, name))
-        for name in ("burn_in", "restarts"):
-            require_integer(name, getattr(self, name), least=0)
-        if self.inputs not in ("soft", "hard"):
-            raise ValueError(f"inputs must be 'soft' or 'hard'; got {self.inputs!r}.")
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any):
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
         rjhmc = RJHMC(
             sampler=NUTS(warmup=self.warmup, h_init=self.h_init, h_final=self.h_final),
@@ -196,147 +185,11 @@ class _RJHMCTree(SoftTreeEstimator):
         return found | {"ancestors": self.ancestors_.tolist()}
 
 
-class RJHMCTreeRegressor(SoftTargets, RegressorMixin, _RJHMCTree):
+@estimator
+class RJHMCTreeRegressor(SoftTargets, RJHMCTree):
     """Regress by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023)."""
 
-    def __init__(
-        self,
-        *,
-        chains: int = 4,
-        burn_in: int = 500,
-        draws: int = 500,
-        warmup: int = 500,
-        inputs: Literal["soft", "hard"] = "soft",
-        published: bool = False,
-        restarts: int = 4,
-        h_init: float = 0.1,
-        h_final: float = 0.025,
-        model: SoftRegression | None = None,
-        topology_prior: TopologyPrior | None = None,
-        max_splits: int | None = None,
-        routing: Literal["soft", "hard"] | float = "soft",
-        drop_first: bool = False,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.chains = chains
-        self.burn_in = burn_in
-        self.draws = draws
-        self.warmup = warmup
-        self.inputs = inputs
-        self.published = published
-        self.restarts = restarts
-        self.h_init = h_init
-        self.h_final = h_final
-        self.model = model
-        self.topology_prior = topology_prior
-        self.max_splits = max_splits
-        self.routing = routing
-        self.drop_first = drop_first
-        self.random_state = random_state
-        self.progress = progress
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "RJHMCTreeRegressor":
-        """Sample trees whose topology changes along the chain.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
-        y
-            Targets [n].
-        sample_weight
-            How often each row is repeated, integers [n].
-
-        Raises
-        ------
-        ValueError
-            If the input or a parameter is unfit; the message names the column, row or parameter.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-class RJHMCTreeClassifier(SoftClasses, ClassifierMixin, _RJHMCTree):
+@estimator
+class RJHMCTreeClassifier(SoftClasses, RJHMCTree):
     """Classify by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023)."""
-
-    def __init__(
-        self,
-        *,
-        chains: int = 4,
-        burn_in: int = 500,
-        draws: int = 500,
-        warmup: int = 500,
-        inputs: Literal["soft", "hard"] = "soft",
-        published: bool = False,
-        restarts: int = 4,
-        h_init: float = 0.1,
-        h_final: float = 0.025,
-        likelihood: LikelihoodName = "compound",
-        model: SoftClassification | None = None,
-        topology_prior: TopologyPrior | None = None,
-        max_splits: int | None = None,
-        routing: Literal["soft", "hard"] | float = "soft",
-        votes: Votes = "probability",
-        classes: Any = None,
-        drop_first: bool = False,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.chains = chains
-        self.burn_in = burn_in
-        self.draws = draws
-        self.warmup = warmup
-        self.inputs = inputs
-        self.published = published
-        self.restarts = restarts
-        self.h_init = h_init
-        self.h_final = h_final
-        self.likelihood = likelihood
-        self.model = model
-        self.topology_prior = topology_prior
-        self.max_splits = max_splits
-        self.routing = routing
-        self.votes = votes
-        self.classes = classes
-        self.drop_first = drop_first
-        self.random_state = random_state
-        self.progress = progress
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "RJHMCTreeClassifier":
-        """Sample trees whose topology changes along the chain.
-
-        Parameters
-        ----------
-        X
-            Table [n, columns]: array, frame, or mapping of names to columns; no missing values.
-        y
-            Class labels [n].
-        sample_weight
-            How often each row is repeated, integers [n].
-
-        Raises
-        ------
-        ValueError
-            If the input or a parameter is unfit; the message names the column, row or parameter.
-        """
-        return self._fit(X, y, sample_weight)
-
-
-RJHMCTreeClassifier.__doc__ = f"{RJHMCTreeClassifier.__doc__}{_PARAMETERS}".format(
-    model="SoftClassification",
-    default="class\n        probabilities integrated out, uniform a priori (equation 8)",
-    classes=CLASSES,
-    fitted="""
-    classes_ : numpy.ndarray
-        Labels, sorted.""",
-    name="RJHMCTreeClassifier",
-    targets="(X[:, 0] > 0.5).astype(int)",
-)
-RJHMCTreeRegressor.__doc__ = f"{RJHMCTreeRegressor.__doc__}{_PARAMETERS}".format(
-    model="SoftRegression",
-    default="priors\n        on the scale of y (``SoftRegression.scaled_to``)",
-    classes="",
-    fitted="",
-    name="RJHMCTreeRegressor",
-    targets="np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
-)

@@ -1,12 +1,13 @@
 """What estimators of soft trees share: scaled inputs, predictions, and topologies."""
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TableEstimator
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
@@ -15,10 +16,6 @@ from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegr
 from bdtppl.summary import summarised
 
 __all__ = [
-    "CLASSES",
-    "FITTED",
-    "MODEL",
-    "USE",
     "SoftClasses",
     "SoftTargets",
     "SoftTreeEstimator",
@@ -27,51 +24,61 @@ __all__ = [
 
 _LEAST_SHARPNESS = 1e-30  # in single precision its inverse is far from overflow
 
-# Parts of the estimators' docstrings.
 
-MODEL = """\
-    h_init, h_final
-        Sharpness h of the splits at the first step of warm-up, and of draws: where a split changes
-        sides, on inputs scaled to [0, 1]. The smaller, the harder the splits.
-    model
-        Leaves and priors, a `bdtppl.models.soft.tree.{model}`; default {default}.
-    topology_prior
-        Prior of the topologies; default ``TopologyPrior(0.95, 1.0)``.
-    max_splits
-        Most splits of a tree; None for no limit.\
-"""
+@declared
+class SoftParameters:
+    """Parameters of all estimators of soft trees."""
 
-USE = """\
-    routing
-        How rows go down the trees when predicting: "soft" as when fitting, "hard", or a sharpness.
-    {classes}drop_first
-        Give no 0/1 column to the first level of each category.
-    random_state
-        Seed of chains and predictive draws (scikit-learn's meaning).
-    progress
-        Whether to show progress when fitting takes longer than a second.\
-"""
+    h_init: float = parameter(
+        0.1,
+        "Sharpness of the splits at the first step of warm-up, on inputs scaled to [0, 1].",
+        above=0,
+    )
+    h_final: float = parameter(
+        0.025,
+        "Sharpness of the splits of draws: how near to its threshold a split changes sides, on "
+        "inputs scaled to [0, 1]. The smaller, the harder the splits.",
+        above=0,
+    )
+    model: Any = parameter(
+        None,
+        "Leaves and priors, a `SoftRegression` or `SoftClassification` of "
+        "`bdtppl.models.soft.tree`; None for priors on the scale of y "
+        "(``SoftRegression.scaled_to``), or for class probabilities integrated out, uniform a "
+        "priori (equation 8).",
+        option=False,
+    )
+    topology_prior: TopologyPrior | None = parameter(
+        None,
+        "Prior of the topologies; None for ``TopologyPrior(0.95, 1.0)``.",
+        option=False,
+    )
+    max_splits: int | None = parameter(None, "Most splits of a tree; None for no limit.", least=0)
+    routing: Literal["soft", "hard"] | float = parameter(
+        "soft",
+        'How rows go down the trees when predicting: "soft" as when fitting, "hard", or a '
+        "sharpness.",
+        option=Literal["soft", "hard"],
+        is_last=True,
+    )
 
-CLASSES = """\
-likelihood
-        Of the default model: "compound" integrates the leaves' class probabilities out (equation
-        8), which is no law of the labels, so that its evidence and leave-one-out compare no models;
-        "mixture" samples them, and is one.
-    votes
-        "probability" for the leaves' probabilities of classes; "balanced" for the score of the
-        authors' program, where a leaf votes for a class with its share of the class's rows.
-    classes
-        All labels, where some may be absent from training.
-    """
 
-FITTED = """\
-    model_, topology_prior_
-        The model, defaults filled in.
-    schema_
-        How tables are read.
-    n_features_in_ : int
-        Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame.\
-"""
+@declared
+class SoftClassParameters:
+    """Parameters of all classifiers by soft trees."""
+
+    likelihood: LikelihoodName = parameter(
+        "compound",
+        "Class probabilities in leaves are integrated out (compound), whose evidence compares no "
+        "other models, or sampled (mixture). It is that of the default model; the first is "
+        "equation 8, which is no law of the labels.",
+    )
+    votes: Votes = parameter(
+        "probability",
+        '"probability" for the leaves\' probabilities of classes; "balanced" for the score of the '
+        "authors' program, where a leaf votes for a class with its share of the class's rows.",
+        is_last=True,
+    )
 
 
 class _Problem(NamedTuple):
@@ -127,15 +134,9 @@ class _Problem(NamedTuple):
         return posterior if self.units is None else posterior.in_units(model, y, *self.units)
 
 
-class SoftTreeEstimator(TableEstimator):
+class SoftTreeEstimator(SoftParameters, TableEstimator):
     """Scales inputs to [0, 1], and predicts by soft trees."""
 
-    drop_first: bool = False
-    routing: Any
-    h_init: float
-    h_final: float
-    max_splits: int | None
-    topology_prior: TopologyPrior | None
     model_: SoftRegression | SoftClassification
     topology_prior_: TopologyPrior
     posterior_: SoftPosterior
@@ -199,9 +200,6 @@ class SoftTreeEstimator(TableEstimator):
         """Refuse parameters that the inference does not check."""
         for name in ("h_init", "h_final"):
             value = getattr(self, name)
-            is_number = isinstance(value, float | int | np.number) and not isinstance(value, bool)
-            if not is_number or not 0 < value < np.inf:
-                raise ValueError(f"{name} must be a positive number; got {value!r}.")
             if value < _LEAST_SHARPNESS:
                 raise ValueError(
                     f"{name} must be at least {_LEAST_SHARPNESS:g}, for single precision; got "
@@ -298,6 +296,10 @@ class SoftTargets(RealTargets):
     """Real targets of soft trees."""
 
     model: SoftRegression | None
+    _words: ClassVar[dict[str, str]] = {
+        "targets": "np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
+        "comparable": "",
+    }
 
     def _model_of(self, y: np.ndarray) -> SoftRegression:
         if np.ptp(y) == 0:
@@ -309,20 +311,18 @@ class SoftTargets(RealTargets):
         return self.model
 
 
-class SoftClasses(ClassTargets):
+class SoftClasses(SoftClassParameters, ClassTargets):
     """Class labels of soft trees."""
 
     model: SoftClassification | None
-    likelihood: LikelihoodName
-    votes: Votes
+    _words: ClassVar[dict[str, str]] = {
+        "targets": "(X[:, 0] > 0.5).astype(int)",
+        "comparable": ', with ``likelihood="mixture"``: equation 8 is\nno probability of the '
+        "labels, and prefers sharp splits",
+    }
 
     def _model_of(self, y: np.ndarray) -> SoftClassification:
-        if self.votes not in get_args(Votes):
-            raise ValueError(f"votes must be 'probability' or 'balanced'; got {self.votes!r}.")
         num_classes = len(self.classes_)
-        if self.likelihood not in get_args(LikelihoodName):
-            known = ", ".join(map(repr, get_args(LikelihoodName)))
-            raise ValueError(f"likelihood must be one of {known}; got {self.likelihood!r}.")
         if self.model is None:
             concentration = (1.0,) * num_classes
             return SoftClassification(concentration=concentration, likelihood=self.likelihood)

@@ -4,21 +4,35 @@ They turn a posterior predictive mixture, which every inference gives, into what
 expects.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.models.data.schema import is_missing
 
 __all__ = ["ClassTargets", "RealTargets"]
 
 
-class ClassTargets(FindsAnomalies):
+@declared
+class ClassParameters:
+    """Parameters of all classifiers."""
+
+    classes: Any = parameter(
+        None, "All labels, where some may be absent from training.", option=False
+    )
+
+
+class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
     """Targets that are class labels."""
 
-    classes: Any
+    task: ClassVar[str] = "classification"
+    classes_: np.ndarray
+    _fitted_words: ClassVar[str] = "classes_ : numpy.ndarray\n    Labels, sorted."
+    _words: ClassVar[dict[str, str]] = {"targets": '["a", "a", "b", "b"]'}
     _mixture: Any
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -64,9 +78,11 @@ class ClassTargets(FindsAnomalies):
         return self._as_targets(self.predict_proba(X).argmax(axis=1))
 
 
-class RealTargets:
+class RealTargets(RegressorMixin):
     """Targets that are real numbers."""
 
+    task: ClassVar[str] = "regression"
+    _words: ClassVar[dict[str, str]] = {"targets": "[0.0, 0.0, 9.0, 9.0]"}
     _mixture: Any
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:

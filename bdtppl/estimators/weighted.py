@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import require_integer
 from bdtppl.estimators.hard import TreeEstimator
+from bdtppl.estimators.parameters import require_integer
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.models.data.design import Binning
 from bdtppl.models.hard.tree import Tree
 from bdtppl.summary import summarised
 
@@ -27,9 +26,6 @@ class WeightedTrees(TreeEstimator):
 
     probability_name = "estimated posterior probability"
 
-    bins: int | None
-    binning: Binning
-    grid: int | None
     posterior_: Posterior
     log_partition_: float
 

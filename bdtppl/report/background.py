@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bdtppl.models.wording import counted, listed, number
 from bdtppl.plotting import plot_evidence
 from bdtppl.plotting.rows import Rows, training_targets
 from bdtppl.report.blocks import Block, Code, Facts, Table, Text
@@ -13,11 +14,7 @@ from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 from bdtppl.report.words import (
     constraints_in_words,
-    counted,
     inference_in_words,
-    leaf_in_words,
-    listed,
-    number,
     prior_in_words,
     soft_model_in_words,
 )
@@ -90,7 +87,7 @@ def assumptions(subject: Subject) -> Iterator[Block]:
         )
     else:
         yield Text(" ".join([*prior_in_words(model.prior_), _cuts_in_words(model)]))
-        yield Text(leaf_in_words(model.leaf_, subject.classes))
+        yield Text(model.leaf_.in_words(subject.classes))
         limits = constraints_in_words(model.constraints_)
         if limits:
             yield Text(" ".join(limits))

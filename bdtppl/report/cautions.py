@@ -13,9 +13,9 @@ from bdtppl.estimators.dcc import DCCTreeClassifier, DCCTreeRegressor
 from bdtppl.estimators.gflownet import LARGEST_GAP
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K
+from bdtppl.models.wording import counted
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
-from bdtppl.report.words import counted
 from bdtppl.summary import quantity_in_words, why_no_r_hat
 
 __all__ = ["cautions"]

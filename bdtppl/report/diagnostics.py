@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from bdtppl.models.wording import counted
 from bdtppl.plotting import plot_trajectories
 from bdtppl.report.blocks import Block, Facts, Table, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
-from bdtppl.report.words import counted
 from bdtppl.summary import descent_in_words, quantity_in_words
 
 __all__ = ["diagnostics"]

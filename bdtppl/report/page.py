@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import bdtppl
 from bdtppl.files import staged
+from bdtppl.models.wording import counted, listed
 from bdtppl.report.background import assumptions, data, evidence
 from bdtppl.report.blocks import Notes, Section, Text
 from bdtppl.report.cautions import cautions
@@ -17,7 +18,6 @@ from bdtppl.report.diagnostics import diagnostics
 from bdtppl.report.predictions import dependences, predictions
 from bdtppl.report.subject import Subject
 from bdtppl.report.trees import trees
-from bdtppl.report.words import counted, listed
 
 __all__ = ["write_report"]
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 import numpy as np
 from scipy import stats
 
+from bdtppl.models.wording import number
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.blocks import Table
-from bdtppl.report.words import number
 
 __all__ = ["confusion_table", "coverage", "score_table"]
 

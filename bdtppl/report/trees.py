@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from bdtppl.models.wording import counted
 from bdtppl.plotting import plot_topologies, plot_tree
 from bdtppl.report.blocks import Block, Code, Figures, Table, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
-from bdtppl.report.words import counted
 
 __all__ = ["trees"]
 

@@ -17,15 +17,7 @@ import numpy as np
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaf_count_priors import LeafCount, Pinball
-from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
-from bdtppl.models.priors import (
-    DepthDecay,
-    DescriptionLength,
-    GreedyPartition,
-    LeafPenalty,
-    Program,
-)
+from bdtppl.models.registry import LEAF_FAMILIES, TREE_PRIORS
 from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
@@ -35,16 +27,7 @@ _PARTS = {
     part.__name__: part
     for part in (
         Constraints,
-        DepthDecay,
-        DescriptionLength,
-        DirichletCategorical,
-        GreedyPartition,
         KeepTogether,
-        LeafCount,
-        LeafPenalty,
-        NormalInverseGamma,
-        Pinball,
-        Program,  # so that an error names its function, which cannot be saved
         SoftClassification,
         SoftRegression,
         TopologyPrior,
@@ -56,6 +39,7 @@ _ELSEWHERE = {
     "GrammarSettings": "bdtppl.inference.gflownet.grammar_training",
     "PolicySettings": "bdtppl.inference.gflownet.training",
 }
+_REGISTRIES = (LEAF_FAMILIES, TREE_PRIORS)
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds
 
 
@@ -78,6 +62,7 @@ def encode(value: Any, what: str) -> Any:
 
     Examples
     --------
+    >>> from bdtppl.models.priors import LeafPenalty
     >>> encode(LeafPenalty(0.1), "prior")
     {'name': 'LeafPenalty', 'log_phi': 0.1, 'rules': 'gaps'}
     >>> decode(encode((1, float("inf")), "limits"))
@@ -106,7 +91,7 @@ def encode(value: Any, what: str) -> Any:
     if isinstance(value, Schema):
         return {"name": "Schema", "columns": value.to_json()}
     name = type(value).__name__
-    if _PARTS.get(name) is type(value) or _ELSEWHERE.get(name) == type(value).__module__:
+    if _part(name) is type(value) or _ELSEWHERE.get(name) == type(value).__module__:
         parameters = {
             field.name: encode(getattr(value, field.name), f"{what}.{field.name}")
             for field in fields(value)
@@ -146,13 +131,19 @@ def decode(value: Any) -> Any:
             return {decode(key): decode(item) for key, item in value["items"]}
         case "Schema":
             return Schema.from_json(value["columns"])
-        case name if name in _PARTS:
-            part = _PARTS[name]
+        case name if _part(name) is not None:
+            part: Any = _part(name)
         case name if name in _ELSEWHERE:
             part = getattr(import_module(_ELSEWHERE[name]), name)
         case name:
             raise ValueError(f"{name!r} is not known to this version of bdtppl")
     return part(**{k: decode(item) for k, item in value.items() if k != "name"})
+
+
+def _part(name: str) -> type | None:
+    """Look up a part of bdtppl's, or a registered one; None where there is none of that name."""
+    found = [table[name] for table in (_PARTS, *_REGISTRIES) if name in table]
+    return found[0] if found else None
 
 
 def _encode_array(array: np.ndarray, what: str) -> dict:

@@ -7,7 +7,7 @@ read is executed: classes are looked up in fixed tables of names.
 
 What is stored of an estimator, for every inference alike:
 
-- its class by name (one of `_ESTIMATORS`) and its ``get_params()``;
+- its class by name (one that is registered) and its ``get_params()``;
 - ``posterior_``, whether attribute or property (see `bdtppl.storage.posterior`);
 - its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is the
   design of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a
@@ -25,7 +25,6 @@ import hashlib
 import json
 import os
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import bdtppl
 from bdtppl.arviz.groups import label_trees, read_trees
+from bdtppl.estimators import estimator_class
 from bdtppl.files import staged
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
@@ -49,11 +49,6 @@ FORMAT_VERSION = 1
 _ARRAYS = "posterior.nc"
 _DESCRIPTION = "model.json"
 _NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself
-_ESTIMATORS = {
-    name: module
-    for name, module in bdtppl.DEFINED_IN.items()
-    if module.startswith("bdtppl.estimators.")
-}
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
@@ -160,10 +155,10 @@ _BROKEN = (
 def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
     """Take an estimator apart into what goes to JSON and groups of arrays."""
     name = type(estimator).__name__
-    if _ESTIMATORS.get(name) != type(estimator).__module__:
+    if estimator_class(name) is not type(estimator):
         raise ValueError(
-            f"A {type(estimator).__module__}.{name} cannot be saved: only bdtppl's own estimators "
-            f"can be, which are {', '.join(_ESTIMATORS)}."
+            f"A {type(estimator).__module__}.{name} cannot be saved: only estimators that are "
+            f"registered can be (see bdtppl.estimators.base.estimator)."
         )
     parameters = estimator.get_params(deep=False)
     if isinstance(parameters.get("random_state"), np.random.RandomState | np.random.Generator):
@@ -209,7 +204,8 @@ def _is_fitted_attribute(name: str) -> bool:
 
 def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
     name = model["estimator"]
-    if name not in _ESTIMATORS:
+    kind = estimator_class(name)
+    if kind is None:
         raise ValueError(f"the estimator {name!r} is not known")
     posterior: Any = rebuild_posterior(model["posterior"], groups)
 
@@ -222,7 +218,7 @@ def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
         return decode(encoded)
 
     parameters = {key: decode(value) for key, value in model["parameters"].items()}
-    estimator = getattr(import_module(_ESTIMATORS[name]), name)(**parameters)
+    estimator = kind(**parameters)
     for attribute, encoded in model["attributes"].items():
         if not _is_fitted_attribute(attribute):
             raise ValueError(f"{attribute!r} is not the name of a fitted attribute")

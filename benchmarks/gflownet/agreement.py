@@ -11,12 +11,13 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
-from bdtppl.inference.gflownet.methods import Target, by_construction
+from bdtppl.inference.gflownet.methods import by_construction
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.inference.hard.partitions import group_by_rows
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from benchmarks.gflownet.models import model_of
 from benchmarks.gflownet.problems import divided
 from benchmarks.text_table import print_table
@@ -94,7 +95,7 @@ def step_times() -> None:
         model = model_of(X, np.unique(y), max_depth=depth, grid=grid)
         design = Design.from_matrix(X, grid=grid)
         prior = model["prior"].resolve(design)
-        target = Target(design, y, prior, model["leaf"], Constraints(max_depth=depth))
+        target = TreeModel(design, y, prior, model["leaf"], Constraints(max_depth=depth))
         method = by_construction(target, replace(settings, num_steps=3 * _WARM))
         ends = []
         method.advance(

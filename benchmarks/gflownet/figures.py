@@ -12,10 +12,11 @@ import numpy as np
 
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
 from bdtppl.inference.gflownet.ensembles import reweighted
-from bdtppl.inference.gflownet.methods import Target, by_construction, train
+from bdtppl.inference.gflownet.methods import by_construction, train
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.presets import dt_gfn
 from benchmarks.gflownet import published
 from benchmarks.gflownet.models import (
@@ -56,11 +57,11 @@ def table_7(names: Sequence[str], depths: Sequence[int] = (2, 4), repeats: int =
     )
 
 
-def _target(data: Division, depth: int, grid: int) -> Target:
+def _target(data: Division, depth: int, grid: int) -> TreeModel:
     model = model_of(data.X, np.unique(data.y), max_depth=depth, grid=grid)
     design = Design.from_matrix(data.X, grid=grid)
     y = np.unique(data.y, return_inverse=True)[1]
-    return Target(design, y, model["prior"], model["leaf"], Constraints(max_depth=depth))
+    return TreeModel(design, y, model["prior"], model["leaf"], Constraints(max_depth=depth))
 
 
 def _seconds(data: Division, depth: int, number: int, repeats: int) -> tuple[float, float]:

@@ -24,30 +24,17 @@ from bdtppl.inference.gflownet.sample import upper_bound
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.inference.precision import in_float64
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Method", "Target", "by_construction", "by_grammar", "distance", "train"]
+__all__ = ["Method", "by_construction", "by_grammar", "distance", "train"]
 
 _ROUND = 100  # steps
 _DRAWS = 256  # that tell the distance
 
 
 Tell = Callable[[int, str], Any]
-
-
-class Target(NamedTuple):
-    """The model whose posterior is amortised."""
-
-    design: Design
-    y: np.ndarray
-    prior: TreePrior
-    leaf: Leaf
-    constraints: Constraints
 
 
 class Method(NamedTuple):
@@ -86,7 +73,7 @@ class Method(NamedTuple):
 
 
 def by_grammar(
-    target: Target, settings: grammar_training.GrammarSettings, num_steps: int
+    target: TreeModel, settings: grammar_training.GrammarSettings, num_steps: int
 ) -> Method:
     """Learn flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
     problem = pose_problem(*target)
@@ -118,7 +105,7 @@ def by_grammar(
     )
 
 
-def by_construction(target: Target, settings: training.PolicySettings) -> Method:
+def by_construction(target: TreeModel, settings: training.PolicySettings) -> Method:
     """Learn a policy that builds trees (see `bdtppl.inference.gflownet.training`)."""
     construction = Construction.of(*target)
 
@@ -163,7 +150,7 @@ def by_construction(target: Target, settings: training.PolicySettings) -> Method
     )
 
 
-def _alone(target: Target, found: WrittenOut) -> RankedTrees:
+def _alone(target: TreeModel, found: WrittenOut) -> RankedTrees:
     """Score one tree."""
     score = log_joint(found.trees, *target).log_joint
     return RankedTrees(found.trees, found.statistics, score, np.full(1, np.nan))

@@ -26,6 +26,8 @@ __all__ = ["LeafMixture", "leaf_cdf"]
 
 _GRID = 24
 _MOST_STEPS = 100
+_MOST_WIDENINGS = 60  # of a bracket, each fourfold
+_TAIL = 1e-9  # probability of counts that scores leave out
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ class LeafMixture:
         means = _means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)
         found = [_solve(weights, leaves, grid, cdf, p) for p in probabilities]
-        return np.stack(found, axis=1)[self.kind]
+        values = np.stack(found, axis=1)[self.kind]
+        # The cdf of whole numbers rises at them: the solution is next to the number or above it.
+        return np.floor(values + 1e-6) if self._is_discrete else values
 
     @in_float64
     def crps(self, y: np.ndarray) -> np.ndarray:
@@ -115,6 +119,8 @@ class LeafMixture:
         ValueError
             If the leaves' predictives are no Student-t laws.
         """
+        if self._is_discrete:
+            return self._crps_of_counts(y)
         weights = self._without_specks()
         used, place = np.unique(weights.indices, return_inverse=True)
         laws = _leaf_cdfs(self.leaf, self.statistics[used])
@@ -135,6 +141,25 @@ class LeafMixture:
                 laws.df[law],
             )
         return score
+
+    @property
+    def _is_discrete(self) -> bool:
+        return bool(getattr(self.leaf, "is_discrete", False))
+
+    def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
+        """Sum (F(k) - 1{y <= k})^2 over the counts k, as far as the law has mass."""
+        weights = self._without_specks()
+        most = int(max(self.quantiles([1 - _TAIL]).max(), np.max(y))) + 1
+        counts = np.arange(most + 1)
+        used, place = np.unique(weights.indices, return_inverse=True)
+        leaves = _Cdfs(self.leaf, self.statistics[used])
+        cdfs = leaves.cdf(np.repeat(np.arange(len(used)), most + 1), np.tile(counts, len(used)))
+        shape = len(weights.indptr) - 1, len(used)
+        mixed = csr_array((weights.data, place, weights.indptr), shape) @ cdfs.reshape(
+            len(used), -1
+        )
+        is_above = np.asarray(y)[:, None] <= counts
+        return ((mixed[self.kind] - is_above) ** 2).sum(axis=1)
 
     def _without_specks(self) -> csr_array:
         """Leave out leaves that together hold less than 1e-8 of a kind's probability."""
@@ -190,8 +215,23 @@ class _Cdfs:
         self._leaf, self._statistics = leaf, statistics
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """CDF of some leaves at y, which broadcast against each other."""
-        return np.asarray(self._leaf.predictive(self._statistics[leaf]).cdf(y))
+        """CDF of some leaves at y, which broadcast against each other.
+
+        Raises
+        ------
+        ValueError
+            If the law has no cdf, or one that is not a number.
+        """
+        name = type(self._leaf).__name__
+        try:
+            cdf = np.asarray(self._leaf.predictive(self._statistics[leaf]).cdf(y))
+        except NotImplementedError:
+            raise ValueError(
+                f"The predictive of a {name} has no method cdf, which quantiles need."
+            ) from None
+        if np.isnan(cdf).any():
+            raise ValueError(f"The cdf of the predictive of a {name} is not a number (NaN).")
+        return cdf
 
     def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
         """Nothing is known, so brackets are halved."""
@@ -221,12 +261,16 @@ def _bracket(
     low, high = means.min(), means.max()
     width = max((high - low) / 2, leaves.width, 1e-15 * abs(low))
     every = np.arange(len(means))
-    while True:
+    for _ in range(_MOST_WIDENINGS):
         grid = np.linspace(low - width, high + width, _GRID)
         cdf = np.stack([weights @ leaves.cdf(every, np.full(len(every), y)) for y in grid], axis=1)
         if (cdf[:, 0] < min(probabilities)).all() and (cdf[:, -1] > max(probabilities)).all():
             return grid, cdf
         width *= 4
+    raise ValueError(
+        f"No bracket of the quantiles {list(probabilities)} was found: the cdf of the leaf "
+        f"family's predictive must rise from 0 to 1."
+    )
 
 
 def _solve(

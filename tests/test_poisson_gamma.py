@@ -1,4 +1,4 @@
-"""A leaf family that the package has never seen works in the exact posterior as it is.
+"""Counts in the exact posterior, and what predictions of counts are held to.
 
 Counts with a Poisson law whose rate has a gamma prior, against the enumeration of all trees. The
 statistical test has a false-alarm rate of 1e-4 and a fixed seed.
@@ -7,7 +7,7 @@ statistical test has a false-alarm rate of 1e-4 and a fixed seed.
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import enumeration as en
 import exact_problems as ep
@@ -17,56 +17,12 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from exact_problems import TIGHT
-from jax.scipy.special import gammaln
-from numpyro.distributions import constraints
+from scipy.sparse import csr_array
+from scipy.stats import nbinom
 
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.pytrees import pytree_dataclass
-
-
-class NegativeBinomial(dist.GammaPoisson):
-    """NumPyro's law by `gammaln`: JAX's `betaln` is right to 1e-6 only."""
-
-    def log_prob(self, value):
-        shape, rate = self.concentration, self.rate
-        choices = gammaln(shape + value) - gammaln(shape) - gammaln(value + 1.0)
-        return choices + shape * jnp.log(rate) - (shape + value) * jnp.log1p(rate)
-
-
-@pytree_dataclass
-class PoissonGamma:
-    """Counts; statistics are (rows, sum of y, sum of log y!), [..., 3]."""
-
-    shape: Any
-    rate: Any
-
-    parameter_support: ClassVar[dict] = {
-        "shape": constraints.positive,
-        "rate": constraints.positive,
-    }
-
-    def statistics(self, y, weight):
-        y, weight = jnp.asarray(y, float), jnp.asarray(weight, float)
-        return jnp.stack([weight, weight * y, weight * gammaln(y + 1)], axis=-1)
-
-    def log_marginal(self, statistics):
-        shape, rate = self.shape + statistics[..., 1], self.rate + statistics[..., 0]
-        return (
-            gammaln(shape)
-            - gammaln(self.shape)
-            + self.shape * jnp.log(self.rate)
-            - shape * jnp.log(rate)
-            - statistics[..., 2]
-        )
-
-    def posterior_mean(self, statistics):
-        return (self.shape + statistics[..., 1]) / (self.rate + statistics[..., 0])
-
-    def predictive(self, statistics):
-        return NegativeBinomial(self.shape + statistics[..., 1], self.rate + statistics[..., 0])
-
-    def sample(self, rng_key, statistics):
-        return self.predictive(statistics).sample(rng_key)
+import bdtppl
+from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.models.leaves import LEAF_FAMILIES, PoissonGamma
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +86,6 @@ def check(case, exact):
 @pytest.mark.parametrize("model", ["leaf penalty, gaps", "depth decay, gaps"])
 def test_counts(model):
     case = counts_case(model, 600)
-    assert isinstance(case.leaf, Leaf)
     check(case, case.exact)
     with pytest.raises(AssertionError):
         check(case, case.posterior(leaf=PoissonGamma(1.3, 0.7)))
@@ -163,3 +118,70 @@ def test_counts_of_single_rows_by_hand():
         statistics = leaf.statistics(np.array([2]), np.array([1]))[0]
         # A geometric law: P(y) = 2^-(y + 1).
         assert float(leaf.log_marginal(statistics)) == pytest.approx(-3 * math.log(2))
+
+
+def mixture(leaf, statistics, weights):
+    rows = csr_array(np.atleast_2d(weights))
+    return LeafMixture(leaf, np.asarray(statistics, float), rows, np.zeros(1, int))
+
+
+@pytest.mark.parametrize("exposure", [1.0, 2.5])
+def test_predictions_of_counts_are_negative_binomial(exposure):
+    leaf = PoissonGamma(1.5, 0.5, exposure)
+    statistics, shares = [[4.0, 9.0, 3.0], [2.0, 30.0, 40.0]], [0.3, 0.7]
+    found = mixture(leaf, statistics, shares)
+    laws = [nbinom(1.5 + s, (r := 0.5 + exposure * n) / (r + exposure)) for n, s, _ in statistics]
+    counts = np.arange(400)
+    cdf = sum(share * law.cdf(counts) for share, law in zip(shares, laws, strict=True))
+    mass = sum(share * law.pmf(counts) for share, law in zip(shares, laws, strict=True))
+    assert found.mean()[0] == pytest.approx(mass @ counts)
+    for count in (0, 3, 17, 50):
+        assert np.exp(found.log_density(np.array([count])))[0] == pytest.approx(mass[count])
+        assert found.cdf(np.array([count]))[0] == pytest.approx(cdf[count])
+    assert found.cdf(np.array([-0.5]))[0] == 0
+    wanted = [int(np.argmax(cdf >= p)) for p in (0.05, 0.5, 0.95)]
+    assert found.quantiles([0.05, 0.5, 0.95])[0].tolist() == wanted
+    score = ((cdf - (counts >= 12)) ** 2).sum()
+    assert found.crps(np.array([12]))[0] == pytest.approx(score)
+    # The twin: of another exposure the quantiles are others.
+    other = mixture(PoissonGamma(1.5, 0.5, 3 * exposure), statistics, shares)
+    assert other.quantiles([0.05, 0.5, 0.95])[0].tolist() != wanted
+
+
+def test_an_estimator_of_counts_draws_scores_and_saves(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(80, 2)).round(2)
+    y = rng.poisson(np.where(X[:, 0] > 0.5, 9.0, 1.0))
+    model = bdtppl.ExactTreeRegressor(leaf=PoissonGamma.of_targets(y), bins=5, random_state=0)
+    model.fit(X, y)
+    interval = model.predict_interval(X, 0.9)
+    assert (interval == np.floor(interval)).all()
+    assert 0.85 < ((interval[:, 0] <= y) & (y <= interval[:, 1])).mean() <= 1
+    assert np.issubdtype(model.sample_predictive(X[:2], 5).dtype, np.number)
+    table = bdtppl.compare({"counts": model}, X, y, cv=3)
+    assert table.rows()[0]["crps"] is not None
+    model.save(tmp_path / "model")
+    assert (bdtppl.load(tmp_path / "model").predict(X) == model.predict(X)).all()
+    bdtppl.plot_predictive(model)
+    bdtppl.plot_density(model, X[:2], y[:2])
+    bdtppl.plot_predictive_check(model)
+    for bad, said in ((-1, "row 79: the target -1 is negative"), (0.5, "row 79: the target 0.5")):
+        with pytest.raises(ValueError, match=said):
+            model.fit(X, np.append(y[:-1], bad))
+
+
+def test_a_law_without_a_usable_cdf_is_named():
+    class Broken(PoissonGamma):
+        is_discrete = False
+
+        def predictive(self, statistics):
+            return _NotANumber(super().predictive(statistics).mean)
+
+    class _NotANumber(dist.Normal):
+        def cdf(self, value):
+            return jnp.full(np.shape(value), jnp.nan)
+
+    del LEAF_FAMILIES["Broken"]
+    broken = mixture(Broken(1.0, 1.0), [[4.0, 9.0, 3.0]], [1.0])
+    with pytest.raises(ValueError, match="cdf of the predictive of a Broken is not a number"):
+        broken.quantiles([0.1])

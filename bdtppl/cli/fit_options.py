@@ -1,0 +1,196 @@
+"""Options of ``bdtppl fit`` from the parameters of the estimators.
+
+An option stands for the parameter of that name of all inferences that have it. Its type, range,
+choices, help and default are those of the parameter's declaration.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import typer
+
+from bdtppl.estimators import all_inferences
+from bdtppl.estimators.hard import TreeEstimator
+from bdtppl.estimators.parameters import (
+    Declared,
+    estimator_parameters,
+    first_sentence,
+    kinds_of,
+)
+
+__all__ = [
+    "FitOption",
+    "default_of",
+    "fit_options",
+    "is_hard",
+    "own_settings",
+    "prior_defaults",
+    "takes_auto_bins",
+    "with_options",
+]
+
+HARD_TREES, SOFT_TREES = "Model: hard trees", "Model: soft trees"
+
+
+class FitOption(NamedTuple):
+    """One option.
+
+    Attributes
+    ----------
+    kind
+        Type of the value.
+    said
+        Declaration of the parameter, that of the first inference that has it.
+    default_of
+        Default by inference.
+    tasks
+        Tasks whose estimators have the parameter.
+    """
+
+    kind: Any
+    said: Declared
+    default_of: dict[str, Any]
+    tasks: set[str]
+
+    @property
+    def panel(self) -> str:
+        """Heading of the group of options."""
+        inferences = set(self.default_of)
+        hard = {name for name in all_inferences() if is_hard(name)}
+        soft = set(all_inferences()) - hard
+        if inferences == hard | soft:
+            return "Model"
+        if inferences in (hard, soft):
+            return HARD_TREES if inferences == hard else SOFT_TREES
+        return f"Inference: {', '.join(self.default_of)}"
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """Make the option an argument of a function, as typer reads it."""
+        least = self.said.least if self.kind is int else None
+        option = typer.Option(
+            help=first_sentence(self.said.help).replace("[", "\\["),
+            min=None if least is None else int(least),
+            show_default=_defaults(self.default_of) or False,
+            rich_help_panel=self.panel,
+        )
+        annotation = Annotated[self.kind | None, option]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, kind, default=None, annotation=annotation)
+
+
+def is_hard(inference: str) -> bool:
+    """Whether an inference is over hard trees."""
+    return all(issubclass(cls, TreeEstimator) for cls in all_inferences()[inference].values())
+
+
+def fit_options() -> dict[str, FitOption]:
+    """Collect the options of all inferences."""
+    options: dict[str, FitOption] = {}
+    for inference, estimators in all_inferences().items():
+        for task, cls in estimators.items():
+            for field, said in estimator_parameters(cls):
+                kind = _option_type(field, said)
+                if kind is None:
+                    continue
+                option = options.setdefault(field.name, FitOption(kind, said, {}, set()))
+                if (
+                    get_origin(kind) is Literal and kind != option.kind
+                ):  # each has choices of its own
+                    option = options[field.name] = option._replace(kind=Literal[option.kind, kind])
+                option.default_of[inference] = field.default
+                option.tasks.add(task)
+    return options
+
+
+def _option_type(field: dataclasses.Field, said: Declared) -> Any:
+    """Type of a parameter's option; None where it has none."""
+    if said.option is not None:
+        return said.option or None
+    kinds = [kind for kind in kinds_of(field.type) if kind is not type(None)]
+    return kinds[0]
+
+
+def _defaults(default_of: Mapping[str, Any]) -> str:
+    """Say what the defaults are, the most frequent first."""
+    shown: dict[str, list[str]] = {}
+    for inference, default in default_of.items():
+        text = "none" if default is None else str(default)
+        shown.setdefault(text, []).append(inference)
+    first, *others = sorted(shown, key=lambda text: -len(shown[text]))
+    if not others:
+        return "" if first == "none" else first
+    return "; ".join([first, *(f"{text} for {', '.join(shown[text])}" for text in others)])
+
+
+def prior_defaults() -> str:
+    """Say which prior is the default of which inference."""
+    from bdtppl.cli.specification import kebab_case
+
+    priors = {
+        name: kebab_case(type(next(iter(classes.values())).default_prior).__name__)
+        for name, classes in all_inferences().items()
+        if is_hard(name)
+    }
+    return _defaults(priors)
+
+
+def with_options(command: Callable, options: Mapping[str, FitOption]) -> Callable:
+    """Give a function with keywords ``**given`` these options as arguments that typer sees."""
+    own = inspect.signature(command)
+    fixed = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    *first, seed = [p.replace(kind=p.KEYWORD_ONLY) for p in fixed]
+    order = ["Model", HARD_TREES, SOFT_TREES]
+    places = {name: options[name].panel for name in options}
+    names = sorted(options, key=lambda n: [*order, places[n]].index(places[n]))
+    parameters = [*first, *(options[name].parameter(name) for name in names), seed]
+    names_of_models = Literal[tuple(all_inferences())]  # pyright: ignore[reportInvalidTypeForm]
+    parameters = [
+        p.replace(annotation=Annotated[names_of_models, *p.annotation.__metadata__])
+        if p.name == "model"
+        else p
+        for p in parameters
+    ]
+
+    def fit(**arguments: Any) -> None:
+        command(**arguments)
+
+    fit.__doc__ = command.__doc__
+    fit.__signature__ = own.replace(parameters=parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    fit.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    return fit
+
+
+def own_settings(
+    inference: str, given: Mapping[str, Any], inferences_with: Mapping[str, Iterable[str]]
+) -> dict[str, Any]:
+    """Take what was given, and refuse the options of other inferences.
+
+    Raises
+    ------
+    ValueError
+        If an option is of other inferences.
+    """
+    settings = {name: value for name, value in given.items() if value is not None}
+    for name in settings:
+        kinds = list(inferences_with[name])
+        if inference not in kinds:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is for --model {' or '.join(kinds)}, not {inference}.")
+    return settings
+
+
+def takes_auto_bins(inference: str) -> bool:
+    """Whether the estimators of an inference choose the number of buckets where asked to."""
+    return any("auto" in get_args(kind) for kind in kinds_of(_field("bins", inference).type))
+
+
+def default_of(name: str, inference: str) -> Any:
+    """Default of a parameter of an inference."""
+    return _field(name, inference).default
+
+
+def _field(name: str, inference: str) -> dataclasses.Field:
+    cls = next(iter(all_inferences()[inference].values()))
+    return next(field for field, _ in estimator_parameters(cls) if field.name == name)

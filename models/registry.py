@@ -1,0 +1,32 @@
+"""Tree priors and leaf families by name, for whatever reads or writes names.
+
+A class enters itself where it is defined: a subclass of `bdtppl.models.priors.RegisteredPrior` or
+of `bdtppl.models.leaves.Leaf`.
+"""
+
+from dataclasses import MISSING, fields
+
+from bdtppl.models import leaf_count_priors  # whose priors enter themselves
+from bdtppl.models.leaves import LEAF_FAMILIES
+from bdtppl.models.priors import TREE_PRIORS
+
+__all__ = ["LEAF_FAMILIES", "TREE_PRIORS", "leaf_count_priors", "writable_priors"]
+
+
+def writable_priors() -> dict[str, type]:
+    """Priors that numbers and words alone can describe, by name.
+
+    Examples
+    --------
+    >>> "DepthDecay" in writable_priors(), "Program" in writable_priors()
+    (True, False)
+    """
+    return {
+        name: prior
+        for name, prior in sorted(TREE_PRIORS.items())
+        if hasattr(prior, "__dataclass_fields__")
+        and all(
+            field.default is not MISSING or field.default_factory is not MISSING
+            for field in fields(prior)
+        )
+    }

@@ -1,0 +1,78 @@
+"""Numbers and lists in sentences."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from bdtppl.models.pytrees import Number
+
+__all__ = ["counted", "describe_model", "listed", "number", "rows"]
+
+_SHOWN = 8
+_SHOWN_NUMBERS = 12  # of a prior or a leaf family
+
+
+def number(value: Number) -> str:
+    """Write a number with four digits.
+
+    Examples
+    --------
+    >>> number(2.0), number(1 / 3), number(123456.7)
+    ('2', '0.3333', '1.235e+05')
+    """
+    return f"{float(value):.4g}"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """Write a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "leaf", "leaves"), counted(1200, "leaf", "leaves")
+    ('1 leaf', '1,200 leaves')
+    """
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def listed(names: Sequence[Any], most: int = _SHOWN) -> str:
+    """Join names as a sentence does, and count those that are too many.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"]), listed("abcd", 2)
+    ('a, b and c', 'a, b and 2 more')
+    """
+    names = [str(name) for name in names]
+    shown = names[:most] + ([f"{len(names) - most} more"] if len(names) > most else [])
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def rows(count: Number) -> str:
+    """Write a number of rows, which need not be whole."""
+    return f"{number(count)} row{'' if count == 1 else 's'}"
+
+
+def describe_model(model: Any) -> str:
+    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
+    parts = []
+    for f in fields(model):
+        value = getattr(model, f.name)
+        if not f.repr:
+            continue
+        if not f.metadata.get("static"):
+            numbers = [f"{v:.5g}" for v in np.ravel(value)]
+            parts.append(f"{f.name}={numbers[0] if np.ndim(value) == 0 else _joined(numbers)}")
+        elif isinstance(value, str | int) and f.default not in (None, value):  # None: by the data
+            parts.append(f"{f.name}={value!r}")
+        elif isinstance(value, tuple):
+            parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
+        elif callable(value):
+            parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
+    return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def _joined(numbers: list[str]) -> str:
+    more = ["..."] if len(numbers) > _SHOWN_NUMBERS else []
+    return f"[{', '.join(numbers[:_SHOWN_NUMBERS] + more)}]"
