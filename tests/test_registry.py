@@ -198,6 +198,29 @@ def test_an_inference_of_ones_own_works_everywhere(stump, times, tmp_path):
     assert isinstance(loaded.to_arviz(prior_draws=0), az.InferenceData | object)
 
 
+def test_targets_of_absent_rows_are_not_judged():
+    @pytree_dataclass
+    class Positive(ExponentialGamma):
+        def require_targets(self, y):
+            if (bad := np.flatnonzero(y <= 0)).size:
+                raise ValueError(f"y, row {bad[0]}: {y[bad[0]]} is no time.")
+
+    del LEAF_FAMILIES["Positive"]
+    X, y, weights = [[0.0], [1.0], [2.0]], [-1.0, 2.0, 3.0], [0, 1, 1]
+    model = bdtppl.ExactTreeRegressor(leaf=Positive())
+    model.fit(X, y, sample_weight=weights)
+    with pytest.raises(ValueError, match=r"y, row 2: -3\.0 is no time"):
+        model.fit(X, [-1.0, 2.0, -3.0], sample_weight=weights)
+
+
+def test_a_leaf_family_of_a_file_is_held_to_the_task(times, tmp_path):
+    file = tmp_path / "prior.toml"
+    file.write_text('[leaf]\nkind = "DirichletCategorical"\n')
+    options = ["--target", "wait", "--task", "regression", "--prior-file", file]
+    said = run("fit", times, *options, status=2).stderr
+    assert "kind DirichletCategorical is no leaf family for regression" in " ".join(said.split())
+
+
 def test_a_family_without_a_method_is_refused_by_name():
     @pytree_dataclass
     class Half(ExponentialGamma):

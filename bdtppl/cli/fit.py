@@ -156,7 +156,8 @@ def _run(place: _Place, inference: str, given: dict[str, Any], seed: int) -> Non
             if name in options and goal.task not in options[name].tasks:
                 other = " and ".join(options[name].tasks)
                 kind = "numbers" if goal.task == "regression" else "classes"
-                raise ValueError(f"--{name} is for {other}; the target is {kind}.")
+                option = "--" + name.replace("_", "-")
+                raise ValueError(f"{option} is for {other}; the target is {kind}.")
         if weight == target:
             raise ValueError(f"--weight {weight} names the target.")
         names = feature_names(rows, target, [*drop, *([] if weight is None else [weight])])
@@ -168,6 +169,9 @@ def _run(place: _Place, inference: str, given: dict[str, Any], seed: int) -> Non
             if file is not None and file.leaf is not None:
                 if settings["leaf"] is not None:
                     raise ValueError(f"--leaf and the [leaf] of {prior_file} exclude each other.")
+                if file.leaf[0].task != goal.task:
+                    family = file.leaf[0].__name__
+                    raise ValueError(f"kind {family} is no leaf family for {goal.task}.")
                 settings["leaf"] = file.make_leaf(goal.y)
     settings["random_state"] = seed
     for position in rows.unnamed:

@@ -340,7 +340,7 @@ class RealLeaves(RealTargets):
         targets = super()._read_targets(y, kept)
         if self.leaf is not None:
             require_leaf(self.leaf, self.task)
-            self.leaf.require_targets(np.where(kept, np.asarray(y, np.float64), 0.0))
+            self.leaf.require_targets(np.where(kept, np.asarray(y, np.float64), targets[0]))
         return targets
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
