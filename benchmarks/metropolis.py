@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard.model import pose
 from bdtppl.inference.metropolis.kernel import Kernel, walk
 from bdtppl.inference.metropolis.moves import CHIPMAN, ROTATING, LocalMoves
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.state import initial
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.packed_model import pose
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from benchmarks.markov_chains import complete_rows, fit_chains

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from bdtppl.inference.padding import padded
-from bdtppl.inference.precision import as_float64, in_float64
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["draw_targets", "draw_uniforms"]

@@ -35,9 +35,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.nuts.sample import NUTS, Chains
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
 __all__ = ["MOVES", "RJHMC", "Walk"]

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard import model as hard_model
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.state import state_of
+from bdtppl.models.hard import packed_model
 from bdtppl.models.hard.tree import Tree
 
 
@@ -48,7 +48,7 @@ class Chains:
         self.case = case
         self.trees = [tree for tree, p in case.probabilities.items() if p > 0]
         self.probability = np.array([case.probabilities[tree] for tree in self.trees])
-        self.model = hard_model.pose(case.design, case.y, prior, case.leaf, case.constraints)
+        self.model = packed_model.pose(case.design, case.y, prior, case.leaf, case.constraints)
         batch = Tree.concatenate(
             [Tree.from_nested(nested(case.problem, tree)).reshape(1) for tree in self.trees]
         )

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bdtppl.inference.hard.model import pose
 from bdtppl.inference.hard.written_trees import as_shape, write_out
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD, Nested, NodeChoices, laid_out
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.packed_model import pose
 from bdtppl.models.hard.tree import Tree
 
 __all__ = ["EditedTrees", "edited_trees"]

@@ -11,10 +11,10 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
-from bdtppl.inference.bitsets import pack, unpack
 from bdtppl.inference.pcfg import compiler, grammar
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.hashing import HashTable
+from bdtppl.models.arrays.bitsets import pack, unpack
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 

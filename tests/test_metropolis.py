@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from chains import Chains
 
-from bdtppl.inference.hard import model as hard_model
-from bdtppl.inference.hard import node_scores, written_trees
+from bdtppl.inference.hard import written_trees
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.alternate import Alternate
@@ -23,6 +22,7 @@ from bdtppl.inference.metropolis.restructure import Restructure
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import DirichletCategorical
@@ -49,7 +49,7 @@ FEW_CASES = [
 
 
 def posed(case):
-    return hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
 
 
 def small_case(model, family, seed, **fixed):
@@ -119,7 +119,7 @@ def test_tables_and_trees_made_in_pieces_are_those_made_at_once(monkeypatch):
             return tabled, vars(written), statistics
 
     whole = made()
-    monkeypatch.setattr(hard_model, "_COMPARED", 1)
+    monkeypatch.setattr(packed_model, "_COMPARED", 1)
     monkeypatch.setattr(written_trees, "_ENTRIES", 1)
     jax.tree.map(np.testing.assert_array_equal, made(), whole)
 
@@ -443,7 +443,9 @@ def test_a_start_between_the_cuts_of_a_grid_parts_the_rows_as_it_says(threshold)
     design, y = Design.from_matrix(matrix, grid=3), np.arange(5) % 2
     tree = Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
     with jax.enable_x64(True):
-        tabled = hard_model.pose(design, y, DescriptionLength(), DirichletCategorical.symmetric(2))
+        tabled = packed_model.pose(
+            design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
+        )
         shape = as_shape(tabled, design, tree.reshape(1), 3)
         trees = write_out(tabled, design, shape).trees
     np.testing.assert_array_equal(route(trees, matrix)[0] == 1, matrix[:, 0] < threshold)

@@ -23,7 +23,6 @@ from bdtppl import (
     plot_structures,
     plot_trajectories,
 )
-from bdtppl.inference.hard.model import pose
 from bdtppl.inference.hard.written_trees import _settle
 from bdtppl.inference.metropolis import sample as metropolis
 from bdtppl.inference.metropolis.moves import LocalMoves
@@ -35,6 +34,7 @@ from bdtppl.inference.particle.filter import grow
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.packed_model import pose
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from bdtppl.inference.evidence.estimates import log_mean
-from bdtppl.inference.hard import model as hard_model
-from bdtppl.inference.hard import node_scores
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.particle import filter as particle_filter
@@ -20,6 +18,7 @@ from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed,
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.particle.sample import sample
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
@@ -39,7 +38,7 @@ ALL_PROPOSALS = [
 
 
 def posed(case):
-    return hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
 
 
 @functools.cache

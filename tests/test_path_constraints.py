@@ -21,7 +21,6 @@ from test_exact_posterior import (
     must_fail,
 )
 
-from bdtppl.inference.hard import model as hard_model
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.pcfg import compiler
@@ -29,6 +28,7 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard import packed_model
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree import Tree
@@ -54,7 +54,7 @@ def by_rows(case, trees):
 def by_tables(case, trees):
     model = case.prior, case.leaf, case.constraints
     with jax.enable_x64(True):
-        tabled = hard_model.pose(case.design, case.y, *model)
+        tabled = packed_model.pose(case.design, case.y, *model)
         state = state_of(tabled, as_shape(tabled, case.design, trees, 31))
         return np.asarray(state.log_prior + state.log_likelihood)
 
@@ -306,4 +306,4 @@ def test_a_prior_that_counts_partitions_is_refused():
     with pytest.raises(ValueError, match="LeafPenalty shares a weight"):
         ExactPosterior(grammar, LeafPenalty(), leaf, y)
     with pytest.raises(ValueError, match="LeafPenalty shares a weight"):
-        hard_model.pose(design, y, LeafPenalty(), leaf, limits)
+        packed_model.pose(design, y, LeafPenalty(), leaf, limits)

@@ -27,8 +27,6 @@ from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
-from bdtppl.inference.hard import model as hard_model
-from bdtppl.inference.hard import node_scores
 from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
@@ -38,6 +36,7 @@ from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.rule_laws import RuleLaw, facts_read
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
@@ -90,7 +89,7 @@ def test_every_law_equals_the_enumeration(law, rules, family, path):
 def test_weights_of_all_rules_are_those_of_each(law, rules):
     case = ep.case_of_law(law, rules, "classes", 3, path=("boxes",))
     with jax.enable_x64(True):
-        tabled = hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+        tabled = packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
         rows, depth = tabled.every_row[None], jnp.zeros(1, jnp.int32)
         weights = node_scores.node_weights(tabled, rows, depth)
         for place in range(len(tabled.feature)):

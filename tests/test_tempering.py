@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bdtppl.inference.hard import model as hard_model
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves, tempering
 from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
+from bdtppl.models.hard import packed_model
 
 POWERS = np.array([0.0, 0.3, 1.0])
 CAPACITY = 31
 
 
 def posed(case):
-    return hard_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
 
 
 def tempered(case, power):

@@ -20,7 +20,7 @@ from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import inside, log_partition
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty, TreePrior

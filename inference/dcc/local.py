@@ -39,9 +39,9 @@ from bdtppl.inference.evidence.importance import (
 )
 from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 
 __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["from_arrays", "to_arrays"]
 

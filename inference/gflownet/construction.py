@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard.model import Available, Model, available_rules, pose
-from bdtppl.inference.hard.node_scores import NodeTerms, log_rule, node_terms
 from bdtppl.inference.hard.shapes import Shape, roots, select
 from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import split
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.node_scores import NodeTerms, log_rule, node_terms
+from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules, pose
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
@@ -54,7 +54,7 @@ class Construction:
         Most splits above a node, D.
     """
 
-    model: Model
+    model: PackedModel
     rule: jax.Array
     feature: jax.Array
     cut: jax.Array

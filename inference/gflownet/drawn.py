@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from bdtppl.inference.evidence.estimates import log_mean
-from bdtppl.inference.hard.model import Model
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 
@@ -57,7 +57,7 @@ def effective_size(log_weights: np.ndarray) -> float:
 
 
 def weighed(
-    model: Model,
+    model: PackedModel,
     shape: Shape,
     log_weights: np.ndarray,
     shared_log_joint: np.ndarray,

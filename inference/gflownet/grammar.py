@@ -44,12 +44,12 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.hard.model import Model, pose
-from bdtppl.inference.hard.node_scores import leaf_scores, node_weights, split_scores
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.summaries.distinct import distinct, map_distinct
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
+from bdtppl.models.hard.packed_model import PackedModel, pose
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import Node, TreePrior
@@ -90,7 +90,7 @@ class Problem(eqx.Module):
         Levels of splits that a node's base counts exactly, 0 or 1.
     """
 
-    model: Model
+    model: PackedModel
     rows: jax.Array
     max_depth: int = eqx.field(static=True)
     lookahead: int = eqx.field(static=True)

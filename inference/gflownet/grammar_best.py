@@ -18,7 +18,7 @@ from bdtppl.inference.gflownet.grammar_draws import from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
 
 __all__ = ["best_tree"]

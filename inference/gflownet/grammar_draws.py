@@ -13,8 +13,8 @@ from jax import lax
 
 from bdtppl.inference.gflownet.grammar import Amortised, Choices, Problem, choices
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.hard.model import children
 from bdtppl.inference.hard.shapes import LEAF, Shape
+from bdtppl.models.hard.packed_model import children
 
 __all__ = [
     "FREE",

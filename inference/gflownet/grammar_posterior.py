@@ -15,7 +15,7 @@ from bdtppl.inference.gflownet.grammar import Problem
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.written_trees import as_shape
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree

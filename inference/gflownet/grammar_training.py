@@ -21,7 +21,7 @@ from jax.scipy.special import logsumexp
 from bdtppl.inference.gflownet.grammar import NUM_FACTS, Problem, row_sums
 from bdtppl.inference.gflownet.grammar_draws import Draws, Visits, draw
 from bdtppl.inference.gflownet.grammar_network import Flow, FlowNetwork
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 
 __all__ = [
     "Metrics",

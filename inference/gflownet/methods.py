@@ -23,7 +23,7 @@ from bdtppl.inference.gflownet.sample import sample as sample_policy
 from bdtppl.inference.gflownet.sample import upper_bound
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel

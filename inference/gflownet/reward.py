@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints
-from bdtppl.inference.hard.node_scores import leaf_scores
+from bdtppl.models.hard.node_scores import leaf_scores
 
 __all__ = ["rewards"]
 

@@ -14,8 +14,8 @@ from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.rollout import roll_out, undo_logits
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape
-from bdtppl.inference.padding import padded_size
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree

@@ -25,8 +25,8 @@ from bdtppl.inference.gflownet.replay import Buffer, empty, recall, remember
 from bdtppl.inference.gflownet.reward import rewards
 from bdtppl.inference.gflownet.rollout import judged, roll_out
 from bdtppl.inference.gflownet.trajectories import Trajectories
-from bdtppl.inference.padding import padded_size
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["Info", "Learner", "PolicySettings", "begin", "train"]
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 
 from bdtppl.inference.greedy_modal.weights import compile_weights
-from bdtppl.inference.padding import padded_size
-from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
+from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["compile_ahead"]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.threads import in_threads
+from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["Columns", "Level", "Rows", "descend", "leaf_statistics", "only", "root_level"]
 

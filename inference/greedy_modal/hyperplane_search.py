@@ -14,7 +14,7 @@ from jax import lax
 from bdtppl.inference.greedy_modal.columns import Level
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.inference.precision import as_float64
+from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["num_normals", "search"]

@@ -14,8 +14,8 @@ from bdtppl.inference.greedy_modal.columns import Level
 from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_feature
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_features
+from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaves import CountTable
-from bdtppl.models.threads import in_threads
 
 __all__ = [
     "Best",

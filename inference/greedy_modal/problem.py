@@ -7,9 +7,9 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns
 from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
-from bdtppl.inference.hard.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.sparse import SparseDesign
+from bdtppl.models.hard.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior, weighs_each_cut

@@ -17,7 +17,7 @@ from bdtppl.inference.greedy_modal.partitions import Best, best_positions, best_
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
 from bdtppl.inference.greedy_modal.weights import log_rules
-from bdtppl.models.threads import in_threads
+from bdtppl.models.arrays.threads import in_threads
 
 __all__ = ["best_sparse_rules"]
 

@@ -18,8 +18,8 @@ from scipy.special import gammaln, stdtr
 
 from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
-from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["LeafMixture", "leaf_cdf"]

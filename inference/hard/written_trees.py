@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.model import Model, children, code_above
-from bdtppl.inference.hard.node_scores import leaf_statistics
 from bdtppl.inference.hard.shapes import LEAF, Shape
-from bdtppl.inference.padding import padded_size
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.node_scores import leaf_statistics
+from bdtppl.models.hard.packed_model import PackedModel, children, code_above
 from bdtppl.models.hard.tree import Tree
 
 __all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
@@ -36,13 +36,13 @@ class WrittenOut(NamedTuple):
     statistics: np.ndarray
 
 
-def root_rows(model: Model, shape: Shape) -> jax.Array:
+def root_rows(model: PackedModel, shape: Shape) -> jax.Array:
     """Put all rows into the roots, uint64 [b, k, W]; nothing is handed down yet."""
     rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
     return rows.at[:, 0].set(model.every_row)
 
 
-def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
+def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Array):
     """Hand rows down from parents to children, and mark what lies below changed nodes."""
     chain = jnp.arange(len(shape.size))
 
@@ -61,7 +61,7 @@ def hand_down(model: Model, shape: Shape, rows: jax.Array, changed: jax.Array):
 
 
 @jax.jit
-def _settle(model: Model, shape: Shape) -> tuple[jax.Array, jax.Array]:
+def _settle(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
     """Code above each split's gap and statistics of each slot, [m, k] and [m, k, s].
 
     The codes are zero where cuts and not gaps are rules.
@@ -77,7 +77,7 @@ def _settle(model: Model, shape: Shape) -> tuple[jax.Array, jax.Array]:
 
 
 @in_float64
-def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
+def write_out(model: PackedModel, design: Design, shape: Shape) -> WrittenOut:
     """Make trees of the structures of m states.
 
     Parameters
@@ -117,7 +117,7 @@ def write_out(model: Model, design: Design, shape: Shape) -> WrittenOut:
     return WrittenOut(trees, statistics)
 
 
-def as_shape(model: Model, design: Design, trees: Tree, capacity: int) -> Shape:
+def as_shape(model: PackedModel, design: Design, trees: Tree, capacity: int) -> Shape:
     """Take trees [m] as states of chains; a threshold goes to the nearest cut that parts alike.
 
     A split that parts nothing gets a rule that is never available.

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.model import Model
 from bdtppl.inference.metropolis.kernel import Kernel, Proposal
 from bdtppl.inference.metropolis.state import State
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = ["Alternate"]
@@ -44,7 +44,7 @@ class Alternate:
         return (*self.often.names, *self.seldom.names)
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
     ) -> Proposal:
         """Propose by the kernel whose turn it is (see `Kernel`)."""
 

@@ -17,8 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.model import Model, pose
-from bdtppl.inference.hard.node_scores import node_weights, require_defined
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
 from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
@@ -26,10 +24,12 @@ from bdtppl.inference.metropolis.growth import draw
 from bdtppl.inference.metropolis.kernel import Proposal, walk
 from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.node_scores import node_weights, require_defined
+from bdtppl.models.hard.packed_model import PackedModel, pose
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.pytrees import describe_kind, pytree_dataclass
 
@@ -91,7 +91,7 @@ class RegrowEdits:
     names: ClassVar[tuple[str, ...]] = ("edit",)
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: EditState
+        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: EditState
     ) -> Proposal:
         """Propose one sequence in each chain (see `Kernel`)."""
         keys = jax.vmap(jax.random.split)(rng_keys)
@@ -110,7 +110,7 @@ class RegrowEdits:
         return Proposal(new, log_ratio, jnp.zeros_like(kept), overflows)
 
 
-def initial_edits(model: Model, shape: Shape, num_chains: int, max_edits: int) -> EditState:
+def initial_edits(model: PackedModel, shape: Shape, num_chains: int, max_edits: int) -> EditState:
     """Start chains at a tree, a batch of one, without edits."""
     no_edits = jnp.zeros((num_chains, max_edits), jnp.int32)
     tree = jax.tree.map(lambda a: jnp.repeat(a, num_chains, axis=0), state_of(model, shape))
@@ -140,7 +140,7 @@ def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
 
 
 def edited(
-    rng_keys: jax.Array, model: Model, state: EditState, edit_probability: jax.Array
+    rng_keys: jax.Array, model: PackedModel, state: EditState, edit_probability: jax.Array
 ) -> tuple[EditState, jax.Array]:
     """Go on editing by the prior.
 
@@ -196,7 +196,7 @@ def edited(
 
 
 def _with_drawn_rule(
-    rng_keys: jax.Array, model: Model, old: State, slot, is_merge, is_wanted
+    rng_keys: jax.Array, model: PackedModel, old: State, slot, is_merge, is_wanted
 ) -> tuple[jax.Array, State]:
     """Edit a node of each tree that is wanted, by a rule that leaves the tree possible.
 

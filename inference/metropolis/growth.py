@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard.model import Model, children
-from bdtppl.inference.hard.node_scores import leaf_scores, node_weights
 from bdtppl.inference.hard.shapes import LEAF, Shape, branched, places, roots
 from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import State, at_nodes, summed
+from bdtppl.models.hard.node_scores import leaf_scores, node_weights
+from bdtppl.models.hard.packed_model import PackedModel, children
 
 __all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "grown_trees", "log_normalisers"]
 
@@ -42,7 +42,7 @@ class Growth(NamedTuple):
     overflows: jax.Array
 
 
-def grow(model: Model, start: State, is_open, wanted, uniform) -> Growth:
+def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> Growth:
     """Grow trees from the prior below some of their leaves.
 
     Parameters
@@ -98,7 +98,7 @@ def grow(model: Model, start: State, is_open, wanted, uniform) -> Growth:
 
 
 @partial(jax.jit, static_argnames="capacity")
-def grown_trees(rng_keys: jax.Array, model: Model, *, capacity: int) -> Growth:
+def grown_trees(rng_keys: jax.Array, model: PackedModel, *, capacity: int) -> Growth:
     """Grow whole trees from the prior, one for each key [b].
 
     What a slot does depends on its key and number alone, so more room changes no tree that had it.
@@ -116,7 +116,7 @@ def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:
     return jax.vmap(lambda slot: jax.random.uniform(jax.random.fold_in(rng_key, slot)))(slots)
 
 
-def log_normalisers(model: Model, state: State, flags: jax.Array) -> jax.Array:
+def log_normalisers(model: PackedModel, state: State, flags: jax.Array) -> jax.Array:
     """Log of the sum of the prior's weights at some nodes, float64 [b, k]; 0 elsewhere."""
 
     def normalise(nodes, rows):

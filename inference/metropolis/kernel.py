@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.model import Model
 from bdtppl.inference.hard.shapes import Shape, select
 from bdtppl.inference.metropolis.state import State
+from bdtppl.models.hard.packed_model import PackedModel
 
 __all__ = [
     "Info",
@@ -63,7 +63,7 @@ class Kernel(Protocol):
         ...
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
     ) -> Proposal:
         """Propose a state to each of b chains, with keys [b], at the step with a number."""
         ...
@@ -94,7 +94,7 @@ def step(
     rng_keys: jax.Array,
     number: jax.Array,
     state: State,
-    model: Model,
+    model: PackedModel,
     kernel: Kernel,
     power: jax.Array,
 ) -> tuple[State, Info]:
@@ -172,7 +172,7 @@ def steps(
     stop: jax.Array,
     state: State,
     tally: Tally,
-    model: Model,
+    model: PackedModel,
     kernel: Kernel,
     power: jax.Array,
 ) -> tuple[State, Tally]:
@@ -211,7 +211,7 @@ def walk(
     rng_keys: jax.Array,
     first_step: jax.Array,
     state: State,
-    model: Model,
+    model: PackedModel,
     kernel: Kernel,
     power: jax.Array,
     *,

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.model import Available, Model, available_rules
-from bdtppl.inference.hard.node_scores import log_rule
 from bdtppl.inference.hard.shapes import Shape, places, rotated, running_count, with_rules
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, resized, scored
+from bdtppl.models.hard.node_scores import log_rule
+from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["CHIPMAN", "DENISON", "MOVES", "ROTATING", "LocalMoves", "propose"]
@@ -81,7 +81,7 @@ class LocalMoves:
             return cls(np.log(share / share.sum()))
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
     ) -> Proposal:
         """Propose one move in each chain (see `Kernel`).
 
@@ -106,20 +106,22 @@ def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(count > 0, place, 0).astype(jnp.int32), count
 
 
-def _log_law(model: Model, found: Available, rule: jax.Array) -> jax.Array:
+def _log_law(model: PackedModel, found: Available, rule: jax.Array) -> jax.Array:
     """Log probability of drawing a rule at a node, float64 [b]."""
     rules = found.num_feature_rules[jnp.arange(len(rule)), model.feature[rule]]
     return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(found.num_features, 1))
 
 
-def _draw_rule(model: Model, found: Available, uniform: jax.Array) -> jax.Array:
+def _draw_rule(model: PackedModel, found: Available, uniform: jax.Array) -> jax.Array:
     """Draw a rule at a node, first its feature; int32 [b]."""
     feature, num_features = _pick(found.num_feature_rules > 0, uniform)
     rest = uniform * num_features
     return _draw_cut(model, found, rest - jnp.floor(rest), feature)
 
 
-def _draw_cut(model: Model, found: Available, uniform: jax.Array, feature: jax.Array) -> jax.Array:
+def _draw_cut(
+    model: PackedModel, found: Available, uniform: jax.Array, feature: jax.Array
+) -> jax.Array:
     """Draw a rule of a feature at a node, int32 [b]."""
     is_same = model.feature[None] == feature[:, None]
     return _pick(found.is_rule & is_same, uniform)[0]
@@ -139,7 +141,7 @@ def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     return with_rules(shape, is_own | is_above, jnp.where(is_above, own, above)), parent
 
 
-def _resize(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+def _resize(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     shape, grows = state.shape, move == _GROW
     can_change = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
     slot, count = _pick(can_change, uniform[:, 0])
@@ -155,7 +157,7 @@ def _resize(model: Model, state: State, move, log_probability, uniform) -> Propo
     return _proposal(new, log_ratio, (count > 0) & ~overflows, move, overflows)
 
 
-def _change(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+def _change(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
     found = _rules_at(model, state, slot)
     rule, old = _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot)
@@ -163,7 +165,7 @@ def _change(model: Model, state: State, move, log_probability, uniform) -> Propo
     return _proposal(_with_rule(model, state, slot, rule), log_ratio, count > 0, move)
 
 
-def _shift(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+def _shift(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
     found, old = _rules_at(model, state, slot), _rule_of(state, slot)
     rule = _draw_cut(model, found, uniform[:, 1], model.feature[old])
@@ -171,7 +173,7 @@ def _shift(model: Model, state: State, move, log_probability, uniform) -> Propos
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
-def _swap(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+def _swap(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     shape, place = state.shape, places(state.shape)
     slot, count = _pick(shape.is_split & (place > 0), uniform[:, 0])
     swapped, parent = _swapped(shape, slot)
@@ -179,7 +181,7 @@ def _swap(model: Model, state: State, move, log_probability, uniform) -> Proposa
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
-def _rotate(model: Model, state: State, move, log_probability, uniform) -> Proposal:
+def _rotate(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split & (places(state.shape) > 0), uniform[:, 0])
     shape, source = rotated(state.shape, slot)
     scores = jnp.take_along_axis(state.scores, source[..., None], axis=1)
@@ -194,7 +196,7 @@ def _at(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
     return state.rows[chain, slot], state.shape.depth[chain, slot]
 
 
-def _rules_at(model: Model, state: State, slot: jax.Array) -> Available:
+def _rules_at(model: PackedModel, state: State, slot: jax.Array) -> Available:
     return available_rules(model, *_at(state, slot))
 
 
@@ -203,7 +205,7 @@ def _rule_of(state: State, slot: jax.Array) -> jax.Array:
     return jnp.maximum(state.shape.rule[jnp.arange(len(slot)), slot], 0)
 
 
-def _with_rule(model: Model, state: State, slot: jax.Array, rule: jax.Array) -> State:
+def _with_rule(model: PackedModel, state: State, slot: jax.Array, rule: jax.Array) -> State:
     changed = places(state.shape) == slot[:, None]
     shape = with_rules(state.shape, changed, rule[:, None])
     return scored(model, shape, state.rows, state.scores, changed)
@@ -222,7 +224,11 @@ _PROPOSERS = (_resize, _change, _shift, _swap, _rotate)
 
 
 def propose(
-    model: Model, state: State, move: jax.Array, log_probability: jax.Array, uniform: jax.Array
+    model: PackedModel,
+    state: State,
+    move: jax.Array,
+    log_probability: jax.Array,
+    uniform: jax.Array,
 ) -> Proposal:
     """Propose to resize every chain's tree, or else the same move in every chain.
 

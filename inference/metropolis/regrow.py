@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.model import Model
 from bdtppl.inference.hard.shapes import Shape, cut_back, places, subtree_sums
 from bdtppl.inference.metropolis.growth import ANY, grow, log_normalisers
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = ["Regrow"]
@@ -83,7 +83,7 @@ class Regrow:
             raise ValueError(f"last must be an integer of at least 0; got {self.last!r}.")
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
     ) -> Proposal:
         """Propose one regrown tree in each chain (see `Kernel`)."""
         shape, chain = state.shape, jnp.arange(len(rng_keys))

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.model import Model, available_rules, children
 from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, select
 from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, scored
+from bdtppl.models.hard.packed_model import PackedModel, available_rules, children
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["Restructure", "restructured"]
@@ -31,7 +31,7 @@ class Restructure:
     names: ClassVar[tuple[str, ...]] = ("restructure",)
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: Model, state: State
+        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
     ) -> Proposal:
         """Propose to all chains (see `Kernel`)."""
         shape = (state.shape.capacity,)
@@ -40,7 +40,7 @@ class Restructure:
         )
 
 
-def _cut_leaves(model: Model, state: State) -> jax.Array:
+def _cut_leaves(model: PackedModel, state: State) -> jax.Array:
     """Which rules cut the leaf in each slot, bool [b, k, R]; False where there is no leaf."""
     num_chains, num_slots, num_words = state.rows.shape
     rows = state.rows.reshape(-1, num_words)
@@ -49,7 +49,7 @@ def _cut_leaves(model: Model, state: State) -> jax.Array:
     return is_cut.reshape(num_chains, num_slots, -1) & state.shape.is_leaf[..., None]
 
 
-def restructured(model: Model, state: State, uniform: jax.Array) -> Proposal:
+def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Proposal:
     """Build another tree above the leaves of each chain's.
 
     Parameters

@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard.model import Model, pose
-from bdtppl.inference.hard.node_scores import require_defined
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.evidence import stepping_stones
@@ -24,10 +22,12 @@ from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.node_scores import require_defined
+from bdtppl.models.hard.packed_model import PackedModel, pose
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
@@ -259,7 +259,7 @@ def _start(rng_key, model, design, constraints, chains: int, capacity: int, star
     return states
 
 
-def _placed(model: Model, design: Design, chains: int, capacity: int, start: Tree) -> State:
+def _placed(model: PackedModel, design: Design, chains: int, capacity: int, start: Tree) -> State:
     """Put each chain at a tree that is given."""
     trees = start if start.batch_shape else Tree.concatenate([start.reshape(1)] * chains)
     if trees.batch_shape != (chains,):

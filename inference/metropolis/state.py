@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.model import Model, children, thresholds
-from bdtppl.inference.hard.node_scores import NodeTerms, leaf_statistics, node_terms
 from bdtppl.inference.hard.shapes import Shape, grown, pruned, roots, running_count, select
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
 from bdtppl.models.hard.monotone import expected_target, is_monotone
+from bdtppl.models.hard.node_scores import NodeTerms, leaf_statistics, node_terms
+from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
 
 __all__ = [
@@ -74,19 +74,19 @@ class State(NamedTuple):
         return self.shape.is_leaf & self.terms.has_rule
 
 
-def initial(model: Model, num_chains: int, capacity: int) -> State:
+def initial(model: PackedModel, num_chains: int, capacity: int) -> State:
     """Start chains at the tree of one leaf."""
     return state_of(model, roots(num_chains, capacity))
 
 
 @jax.jit
-def state_of(model: Model, shape: Shape) -> State:
+def state_of(model: PackedModel, shape: Shape) -> State:
     """Score trees from the rows on."""
     scores = jnp.zeros((*shape.rule.shape, 4))
     return scored(model, shape, root_rows(model, shape), scores, shape.is_used)
 
 
-def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
+def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
     """Settle rows and scores after a change.
 
     Parameters
@@ -110,7 +110,7 @@ def scored(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array, chang
     return summed(model, shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
 
 
-def summed(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
+def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
     """Join trees with the rows and scores of their nodes, and sum these up."""
     state = State(shape, rows, scores, shape.size, shape.size)
     log_prior = jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1)
@@ -127,7 +127,9 @@ def summed(model: Model, shape: Shape, rows: jax.Array, scores: jax.Array) -> St
     )
 
 
-def _keeps_order(model: Model, shape: Shape, rows: jax.Array, directions: jax.Array) -> jax.Array:
+def _keeps_order(
+    model: PackedModel, shape: Shape, rows: jax.Array, directions: jax.Array
+) -> jax.Array:
     """Whether trees are monotone in these directions, int [d]; bool [b]."""
     flat, rule = rows.reshape(-1, rows.shape[-1]), jnp.maximum(shape.rule, 0)
     threshold = thresholds(model, flat, rule.ravel()).reshape(rule.shape)
@@ -138,7 +140,7 @@ def _keeps_order(model: Model, shape: Shape, rows: jax.Array, directions: jax.Ar
 
 
 def resized(
-    model: Model,
+    model: PackedModel,
     state: State,
     grows: jax.Array,
     slot: jax.Array,
@@ -166,7 +168,7 @@ def resized(
 
 
 def split(
-    model: Model,
+    model: PackedModel,
     shape: Shape,
     rows: jax.Array,
     scores: jax.Array,
@@ -207,7 +209,7 @@ def _stacked(terms: NodeTerms) -> jax.Array:
 
 
 def at_nodes(
-    function: Callable[..., Any], model: Model, flags: jax.Array, inputs: tuple, outputs: Any
+    function: Callable[..., Any], model: PackedModel, flags: jax.Array, inputs: tuple, outputs: Any
 ) -> Any:
     """Compute something at some nodes of all chains, side by side in pieces of one size.
 

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.model import Model
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
 from bdtppl.inference.metropolis.state import State
+from bdtppl.models.hard.packed_model import PackedModel
 
 __all__ = ["Exchanges", "Ladders", "as_powers", "climb", "evened", "exchange"]
 
@@ -157,7 +157,7 @@ def climb(
     rng_keys: jax.Array,
     first_step: jax.Array,
     state: State,
-    model: Model,
+    model: PackedModel,
     kernel: Kernel,
     powers: jax.Array,
     num_draws: jax.Array,

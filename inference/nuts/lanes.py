@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from bdtppl.inference.nuts.kernel import Chains, Draws, Lane, Steps, advance, empty_lane
-from bdtppl.inference.precision import in_float32
+from bdtppl.models.arrays.precision import in_float32
 
 __all__ = ["walk"]
 

@@ -28,8 +28,8 @@ from blackjax.adaptation.window_adaptation import build_schedule
 from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.nuts.kernel import Chains, Draws, Kind, Steps, new_chains
 from bdtppl.inference.nuts.lanes import walk
-from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.precision import as_float32, in_float32
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.precision import as_float32, in_float32
 
 __all__ = ["NUTS", "Chains", "Density", "Draws"]
 

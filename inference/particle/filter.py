@@ -24,10 +24,10 @@ from blackjax.smc.resampling import multinomial, systematic
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard.model import Model, children
-from bdtppl.inference.hard.node_scores import leaf_scores
 from bdtppl.inference.hard.shapes import Shape, grown, roots, select
 from bdtppl.inference.particle.proposals import Proposal, choose
+from bdtppl.models.hard.node_scores import leaf_scores
+from bdtppl.models.hard.packed_model import PackedModel, children
 
 __all__ = [
     "RESAMPLING",
@@ -106,7 +106,7 @@ class Run(NamedTuple):
     stages: Stages
 
 
-def initial(model: Model, num_particles: int, capacity: int) -> Particles:
+def initial(model: PackedModel, num_particles: int, capacity: int) -> Particles:
     """Make trees of one unsettled leaf."""
     rows = jnp.zeros((num_particles, capacity, len(model.every_row)), model.every_row.dtype)
     score = jnp.broadcast_to(leaf_scores(model, model.every_row[None]), num_particles)
@@ -121,7 +121,7 @@ def initial(model: Model, num_particles: int, capacity: int) -> Particles:
 
 
 def settle(
-    model: Model, proposal: Proposal, particles: Particles, end: jax.Array, uniform: jax.Array
+    model: PackedModel, proposal: Proposal, particles: Particles, end: jax.Array, uniform: jax.Array
 ) -> tuple[Particles, jax.Array]:
     """Settle the next node of every particle.
 
@@ -177,7 +177,7 @@ def settle(
     return settled, is_open & is_full & choice.has_rule
 
 
-def _scores(model: Model, rows: jax.Array) -> jax.Array:
+def _scores(model: PackedModel, rows: jax.Array) -> jax.Array:
     """Leaf scores of rows [m, W]; sums over rows are written out in pieces."""
     piece = max(1, _LEAF_ENTRIES // (64 * rows.shape[1]))
     if model.classes is not None or len(rows) <= piece:
@@ -266,7 +266,7 @@ def renewed(rng_keys: jax.Array, uniform: jax.Array, is_wanted: jax.Array) -> ja
 @partial(jax.jit, static_argnames=("proposal", "resampling"))
 def grow(
     noise: Noise,
-    model: Model,
+    model: PackedModel,
     by_layer: jax.Array,
     ess_threshold: jax.Array,
     *,

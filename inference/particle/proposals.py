@@ -13,27 +13,27 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard.model import Model
-from bdtppl.inference.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.inference.hard.shapes import select
 from bdtppl.inference.summaries.distinct import distinct
+from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
+from bdtppl.models.hard.packed_model import PackedModel
 
 __all__ = ["PROPOSALS", "Choice", "Proposal", "choose"]
 
 _PIECE_ENTRIES = 1 << 15  # nodes times rules that are weighed at once
 _LEAST_PIECE = 4
 
-Proposal = Callable[[Model, jax.Array, jax.Array], jax.Array]
+Proposal = Callable[[PackedModel, jax.Array, jax.Array], jax.Array]
 """From rows [p, W] of nodes and the prior's log weights [p, R + 1] of their rules and, last, of
 stopping, to log weights [p, R + 1] of proposing them, which need not be normalised."""
 
 
-def _prior(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+def _prior(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
     """Propose what the prior would do."""
     return log_weight
 
 
-def _empirical(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+def _empirical(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
     """Stop or choose a feature as the prior would, then any of its available rules alike.
 
     The paper's law ignores how wide the gaps between a node's values are. It differs from the prior
@@ -48,7 +48,7 @@ def _empirical(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Arra
     return jnp.concatenate([jnp.where(is_rule, log_share, -jnp.inf), log_weight[:, -1:]], axis=1)
 
 
-def _optimal(model: Model, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+def _optimal(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
     """Weigh choices by the prior times what they change in the likelihood (one-step optimal)."""
     gain = split_scores(model, rows) - leaf_scores(model, rows)[:, None]
     return log_weight + jnp.pad(gain, ((0, 0), (0, 1)))
@@ -81,7 +81,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    model: Model, proposal: Proposal, rows: jax.Array, depth: jax.Array, uniform: jax.Array
+    model: PackedModel, proposal: Proposal, rows: jax.Array, depth: jax.Array, uniform: jax.Array
 ) -> Choice:
     """Draw what to do with one node of each particle.
 

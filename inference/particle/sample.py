@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.evidence.estimates import log_mean
-from bdtppl.inference.hard.model import pose
-from bdtppl.inference.hard.node_scores import require_defined
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.written_trees import write_out
-from bdtppl.inference.padding import padded_size
 from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.node_scores import require_defined
+from bdtppl.models.hard.packed_model import pose
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

@@ -4,7 +4,7 @@ Subproblems are in order of height, so those of one height depend on lower ones 
 cut into blocks of fixed size for a loop over blocks, and arrays are padded to a few sizes: compiled
 code depends on the sizes, not on the data.
 
-Functions here run inside a `jax.enable_x64` scope (see `bdtppl.inference.precision`).
+Functions here run inside a `jax.enable_x64` scope (see `bdtppl.models.arrays.precision`).
 """
 
 from itertools import pairwise
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.padding import padded, padded_size
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
-from bdtppl.models.threads import in_threads
 
 __all__ = [
     "BLOCK_NODES",

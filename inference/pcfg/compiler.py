@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.inference.bitsets import pack, unpack
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.hashing import HashTable
+from bdtppl.models.arrays.bitsets import pack, unpack
+from bdtppl.models.arrays.threads import ahead_in_threads, in_threads, one_blas_thread
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.priors import Rules
-from bdtppl.models.threads import ahead_in_threads, in_threads, one_blas_thread
 
 __all__ = ["TooManySubproblems", "compile_grammar"]
 

@@ -14,10 +14,10 @@ import numpy as np
 import optax
 from numpyro.distributions import biject_to
 
-from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import log_evidence_function
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 

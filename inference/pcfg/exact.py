@@ -18,10 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.draws import draw_targets
-from bdtppl.inference.hard.leaf_scores import leaf_scorer
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import (
@@ -42,13 +40,15 @@ from bdtppl.inference.pcfg.sampling import (
     sample_paths,
 )
 from bdtppl.inference.pcfg.sides import Sides
-from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
-from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
+from bdtppl.models.arrays.threads import in_threads
+from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior
-from bdtppl.models.threads import in_threads
+from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["ExactPosterior"]
 

@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from bdtppl.inference.bitsets import unpack
 from bdtppl.inference.pcfg.hashing import distinct
+from bdtppl.models.arrays.bitsets import unpack
+from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
-from bdtppl.models.threads import in_threads
 
 __all__ = ["Grammar"]
 

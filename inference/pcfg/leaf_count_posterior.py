@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from bdtppl.inference.hard.posterior import RankedTrees
-from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.grammar import Grammar
@@ -28,7 +27,8 @@ from bdtppl.inference.pcfg.leaf_count import (
 from bdtppl.inference.pcfg.passes import Semiring
 from bdtppl.inference.pcfg.paths import SampledPaths
 from bdtppl.inference.pcfg.sampling import Choices, Derivations
-from bdtppl.inference.precision import as_float64, cached_in_float64, in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior, log_leaf_counts
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

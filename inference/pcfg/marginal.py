@@ -20,12 +20,12 @@ from jax import lax
 from jax.core import Tracer
 from numpyro.distributions import constraints
 
-from bdtppl.inference.padding import padded
 from bdtppl.inference.pcfg.chart import Chart, block_of, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import inside, log_partition
 from bdtppl.inference.pcfg.sampling import Choices, choice_probabilities, sample_chunk
-from bdtppl.inference.precision import as_float64
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior

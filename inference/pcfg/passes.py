@@ -9,7 +9,7 @@ gives the derivative of log Q(root) by every stop and every production, which ar
 probabilities that a tree uses them. Priors that depend on depth add an axis of levels, on which a
 child's entry is read one level further down.
 
-Functions here run inside a `jax.enable_x64` scope (see `bdtppl.inference.precision`).
+Functions here run inside a `jax.enable_x64` scope (see `bdtppl.models.arrays.precision`).
 """
 
 from functools import partial

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.chart import Chart, node_at, rule_at
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import log_stops
 from bdtppl.inference.pcfg.sampling import Derivations
+from bdtppl.models.arrays.padding import padded_size
 
 __all__ = ["rank_derivations"]
 

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.chart import Block, Chart, block_of, take
 from bdtppl.inference.pcfg.passes import log_stops, log_terms, rule_weights
 from bdtppl.inference.pcfg.sides import Sides
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import in_float64
 
 __all__ = [
     "Choices",

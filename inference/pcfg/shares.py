@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.pcfg.grammar import Grammar
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.rule_laws import Node, Rule, RuleLaw
 
 __all__ = ["log_shares"]

@@ -17,11 +17,11 @@ import numpy as np
 
 from bdtppl.inference.hard.mixture import leaf_cdf
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.mixture import NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.tree import route
+from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["LeftOut", "leave_one_out"]
 

@@ -12,9 +12,9 @@ import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.precision import as_float64, in_float64
 from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.hard.tree import route
 from bdtppl.models.leaves import Leaf
 

@@ -13,12 +13,12 @@ import numpy as np
 from bdtppl.inference.predictive.replicates import draw_in_turn
 from bdtppl.inference.prior_predictive.trees import PriorTrees, exact_prior
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.inference.statistics import row_statistics
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
+from bdtppl.models.row_statistics import row_statistics
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.models.soft.tree_batch import SoftTrees

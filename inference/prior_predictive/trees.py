@@ -19,19 +19,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard.model import Model, children, pose
-from bdtppl.inference.hard.node_scores import node_weights, require_defined
 from bdtppl.inference.hard.shapes import LEAF, Shape, roots
 from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
 from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.state import state_of
-from bdtppl.inference.padding import padded_size
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.node_scores import node_weights, require_defined
+from bdtppl.models.hard.packed_model import PackedModel, children, pose
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import DirichletCategorical
@@ -123,7 +123,7 @@ class PriorTrees:
         self.constraints = constraints
 
     @cached_property
-    def _model(self) -> Model:
+    def _model(self) -> PackedModel:
         nothing = np.zeros(self.design.num_rows, int)
         return pose(self.design, nothing, self.prior, NO_LIKELIHOOD, self.constraints)
 
@@ -221,7 +221,7 @@ def exact_prior(
     return exact_posterior(grammar, prior, NO_LIKELIHOOD, np.zeros(design.num_rows, int))
 
 
-def _grow(rng_keys: jax.Array, model: Model) -> Shape:
+def _grow(rng_keys: jax.Array, model: PackedModel) -> Shape:
     """Grow a tree for each key; the capacity is doubled until all have room."""
     capacity = _CAPACITY
     while True:
@@ -274,7 +274,7 @@ class Choices(NamedTuple):
 class NodeChoices:
     """Choices of single nodes by their rows, uint64 [W], and depth; each node is weighed once."""
 
-    def __init__(self, model: Model):
+    def __init__(self, model: PackedModel):
         self.model = model
         self.root_rows = np.asarray(root_rows(model, roots(1, 1)))[0, 0]
         self._known: dict[tuple[bytes, int], Choices] = {}
@@ -296,7 +296,7 @@ class NodeChoices:
         return self._known[key]
 
 
-def _trees(model: Model) -> Iterator[tuple[float, Nested]]:
+def _trees(model: PackedModel) -> Iterator[tuple[float, Nested]]:
     """Grow trees in all ways, each with its log weight."""
     choices = NodeChoices(model)
 

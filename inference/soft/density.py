@@ -29,7 +29,7 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from bdtppl.inference.padding import padded_size
+from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
 __all__ = ["SoftDensity"]

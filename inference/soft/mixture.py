@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
 from bdtppl.inference.crps import crps
-from bdtppl.inference.precision import in_float64
+from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["ClassMixture", "NoiseMixture"]
 

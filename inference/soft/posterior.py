@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.models.soft.tree_batch import SoftTrees

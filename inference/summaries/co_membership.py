@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.bitsets import unpack
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.precision import in_float64
 from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.models.arrays.bitsets import unpack
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["exact_co_membership", "hard_co_membership", "nearest_tree", "soft_co_membership"]

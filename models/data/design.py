@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bdtppl.models.threads import in_threads
+from bdtppl.models.arrays.threads import in_threads
 
 __all__ = ["Binning", "CutPoints", "Design", "midpoint"]
 

@@ -3,7 +3,7 @@
 Sets of rows are words of bits, so the rows of a node are its parent's intersected with its rule's
 side, and counting them is counting bits. Where constraints look at the path, a node's words of rows
 are followed by one more, what it remembers of its path. What prior and leaf family make of a node
-is in `bdtppl.inference.hard.node_scores`.
+is in `bdtppl.models.hard.node_scores`.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.bitsets import pack
-from bdtppl.inference.padding import padded_size
-from bdtppl.inference.precision import as_float64
-from bdtppl.inference.statistics import row_statistics
+from bdtppl.models.arrays.bitsets import pack
+from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.leaves import CountTable, Leaf
 from bdtppl.models.priors import TreePrior, require_rules_apart
+from bdtppl.models.row_statistics import row_statistics
 
 __all__ = [
     "Available",
-    "Model",
+    "PackedModel",
     "available_rules",
     "children",
     "code_above",
@@ -41,7 +41,7 @@ _UNROLLED = 32  # words of a set that are counted in one fused operation
 _COMPARED = 1 << 24  # rows times rules that are compared at once when tables are made, at most
 
 
-class Model(NamedTuple):
+class PackedModel(NamedTuple):
     """Tables of rules, and what scores trees; n rows, W words, R rules, d features, s statistics.
 
     A node's set of rows is W words, or W + 1 where there is a `path`.
@@ -134,7 +134,7 @@ def pose(
     constraints: Constraints | None = None,
     *,
     is_padded: bool = True,
-) -> Model:
+) -> PackedModel:
     """Tabulate rules and rows; repeated rows are written out.
 
     Parameters
@@ -215,7 +215,7 @@ def pose(
     if path is not None:
         every_row = np.append(every_row, path.start)
     with jax.enable_x64(True):
-        return Model(
+        return PackedModel(
             left_rows=_by_word(left_words),
             left_words=jnp.asarray(left_words),
             rows_at=rows_at,
@@ -293,7 +293,7 @@ def count_rows(words: jax.Array, sets: jax.Array) -> jax.Array:
     return _over_words(len(sets), add, jnp.zeros((words.shape[0], sets.shape[1]), jnp.int32))
 
 
-def children(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
+def children(model: PackedModel, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Part the sets of nodes between their left and right children.
 
     Parameters
@@ -316,12 +316,12 @@ def children(model: Model, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array,
     )
 
 
-def thresholds(model: Model, rows: jax.Array, rule: jax.Array) -> jax.Array:
+def thresholds(model: PackedModel, rows: jax.Array, rule: jax.Array) -> jax.Array:
     """Look up the thresholds of nodes' rules [m], float64 [m]."""
     return every_threshold(model, _meet(rows, model.rows_at))[jnp.arange(len(rule)), rule]
 
 
-def every_threshold(model: Model, is_present: jax.Array) -> jax.Array:
+def every_threshold(model: PackedModel, is_present: jax.Array) -> jax.Array:
     """Threshold of every rule in nodes, float64 [m, R]; see `Available` for the argument."""
     if model.prior.rules == "cuts":
         return jnp.broadcast_to(model.threshold[None], is_present.shape)
@@ -356,7 +356,7 @@ class Available(NamedTuple):
     num_features: jax.Array
 
 
-def available_rules(model: Model, rows: jax.Array, depth: jax.Array) -> Available:
+def available_rules(model: PackedModel, rows: jax.Array, depth: jax.Array) -> Available:
     """Find the available rules of nodes.
 
     Parameters
@@ -387,13 +387,13 @@ def available_rules(model: Model, rows: jax.Array, depth: jax.Array) -> Availabl
     return Available(is_rule, num_left, is_present, total[:, 0], num_feature_rules, num_features)
 
 
-def _by_feature(model: Model, flags: jax.Array) -> jax.Array:
+def _by_feature(model: PackedModel, flags: jax.Array) -> jax.Array:
     """Count flags [m, R] of each feature's rules, float64 [m, d]."""
     # Counts are exact in float32, whose products are twice as fast.
     return (flags.astype(jnp.float32) @ model.by_feature.astype(jnp.float32)).astype(float)
 
 
-def next_present(model: Model, present: jax.Array) -> jax.Array:
+def next_present(model: PackedModel, present: jax.Array) -> jax.Array:
     """Rule next to the code above each cut that a node has, int32 [m, R]; at most the last one."""
     num_rules = present.shape[1]
     upcoming = jnp.where(present, jnp.arange(num_rules)[None], num_rules)
@@ -401,7 +401,7 @@ def next_present(model: Model, present: jax.Array) -> jax.Array:
     return jnp.minimum(lax.cummin(upcoming, 1, reverse=True), model.last[None])
 
 
-def code_above(model: Model, rows: jax.Array, rule: jax.Array) -> jax.Array:
+def code_above(model: PackedModel, rows: jax.Array, rule: jax.Array) -> jax.Array:
     """Flat code position above the cuts of nodes with rows [m, W], int32 [m]."""
     present = _meet(rows, model.rows_at)
     above = next_present(model, present)

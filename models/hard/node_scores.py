@@ -1,7 +1,7 @@
 """What nodes of hard trees score: the prior's weights of what they may do, and their log marginals.
 
 The facts of a node that a prior asks for follow from how many of its rows lie on the left of every
-rule (`bdtppl.inference.hard.model.Available`). What a prior does not read is not computed.
+rule (`bdtppl.models.hard.packed_model.Available`). What a prior does not read is not computed.
 """
 
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.model import (
+from bdtppl.models.hard.packed_model import (
     Available,
-    Model,
+    PackedModel,
     available_rules,
     count_rows,
     every_threshold,
@@ -55,7 +55,7 @@ class NodeTerms(NamedTuple):
 
 
 def node_terms(
-    model: Model, rows: jax.Array, depth: jax.Array, rule: jax.Array | None = None
+    model: PackedModel, rows: jax.Array, depth: jax.Array, rule: jax.Array | None = None
 ) -> NodeTerms:
     """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m].
 
@@ -74,14 +74,14 @@ def node_terms(
 
 
 def log_rule(
-    model: Model, rows: jax.Array, depth: jax.Array, found: Available, rule: jax.Array
+    model: PackedModel, rows: jax.Array, depth: jax.Array, found: Available, rule: jax.Array
 ) -> jax.Array:
     """Weigh one rule of each node (see `NodeTerms`) whose available rules are known."""
     return _log_rule(model, rows, found, _node_facts(model, found, depth), rule)
 
 
 def _log_rule(
-    model: Model, rows: jax.Array, found: Available, node: Node, rule: jax.Array
+    model: PackedModel, rows: jax.Array, found: Available, node: Node, rule: jax.Array
 ) -> jax.Array:
     place = jnp.maximum(rule, 0)
     every = jnp.arange(len(place))
@@ -106,7 +106,7 @@ def _log_rule(
     return jnp.where(found.is_rule[every, place], log_weight, -jnp.inf)
 
 
-def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
+def _node_facts(model: PackedModel, found: Available, depth: jax.Array) -> Node:
     """Facts of m nodes; their boxes only where they are read."""
     node = Node(
         depth.astype(float),
@@ -134,7 +134,7 @@ def _node_facts(model: Model, found: Available, depth: jax.Array) -> Node:
     )
 
 
-def _may_split(model: Model, found: Available, node: Node) -> jax.Array:
+def _may_split(model: PackedModel, found: Available, node: Node) -> jax.Array:
     """Whether m nodes have a rule on a feature by which the prior lets them split at all."""
     features = jnp.arange(model.by_feature.shape[1])[None]
     nothing = [jnp.zeros(features.shape)] * 5  # the logs that `Rule` begins with
@@ -143,7 +143,7 @@ def _may_split(model: Model, found: Available, node: Node) -> jax.Array:
     return ((found.num_feature_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
 
 
-def _log_shares(model: Model, law: RuleLaw, found: Available, node: Node) -> jax.Array:
+def _log_shares(model: PackedModel, law: RuleLaw, found: Available, node: Node) -> jax.Array:
     """Log probability of every rule given that its node splits, float64 [m, R]."""
     cuts_of_gap, width = _every_gap(model, found)
     rule = Rule(
@@ -183,7 +183,7 @@ class NodeWeights(NamedTuple):
     has_rule: jax.Array
 
 
-def node_weights(model: Model, rows: jax.Array, depth: jax.Array) -> NodeWeights:
+def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeWeights:
     """Weigh stopping and every rule at nodes with rows [m, W] and depths [m]."""
     prior = model.prior
     found = available_rules(model, rows, depth)
@@ -226,7 +226,7 @@ def require_defined(is_undefined: Any) -> None:
         )
 
 
-def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:
+def leaf_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
     """Sum leaf statistics over nodes' rows [m, W], float64 [m, s]."""
     if model.classes is not None:
         return count_rows(rows, model.classes).astype(float)
@@ -235,19 +235,19 @@ def leaf_statistics(model: Model, rows: jax.Array) -> jax.Array:
     return is_in.astype(float) @ model.statistics
 
 
-def leaf_scores(model: Model, rows: jax.Array) -> jax.Array:
+def leaf_scores(model: PackedModel, rows: jax.Array) -> jax.Array:
     """Log marginals of nodes' rows [m, W], float64 [m]."""
     return _log_marginals(model, leaf_statistics(model, rows))
 
 
-def split_scores(model: Model, rows: jax.Array) -> jax.Array:
+def split_scores(model: PackedModel, rows: jax.Array) -> jax.Array:
     """Log marginals of both sides of every rule in nodes with rows [m, W], summed; [m, R]."""
     left = _left_statistics(model, rows)
     right = leaf_statistics(model, rows)[:, None] - left
     return _log_marginals(model, left) + _log_marginals(model, right)
 
 
-def _log_marginals(model: Model, statistics: jax.Array) -> jax.Array:
+def _log_marginals(model: PackedModel, statistics: jax.Array) -> jax.Array:
     """Log marginals [...] of statistics [..., s]."""
     if model.table is None:
         return model.leaf.log_marginal(statistics)
@@ -258,7 +258,7 @@ def _log_marginals(model: Model, statistics: jax.Array) -> jax.Array:
     return scores
 
 
-def _left_statistics(model: Model, rows: jax.Array) -> jax.Array:
+def _left_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
     """Sum leaf statistics over the left side of every rule, float64 [m, R, s]."""
     if model.classes is not None:
         own_rows = rows[:, : len(model.left_rows)]
@@ -278,7 +278,7 @@ def _left_statistics(model: Model, rows: jax.Array) -> jax.Array:
     return lax.fori_loop(0, num_words, add, total)
 
 
-def _gap(model: Model, found: Available, place: jax.Array):
+def _gap(model: PackedModel, found: Available, place: jax.Array):
     """Cuts in the gap of one rule of each node, its width, and that of all its feature's rules.
 
     What the prior does not read is not computed.
@@ -305,7 +305,7 @@ def _gap(model: Model, found: Available, place: jax.Array):
     return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
 
 
-def _every_gap(model: Model, found: Available) -> tuple[jax.Array, jax.Array]:
+def _every_gap(model: PackedModel, found: Available) -> tuple[jax.Array, jax.Array]:
     """Cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
     present = found.is_present
     above = next_present(model, present)
@@ -317,7 +317,9 @@ def _every_gap(model: Model, found: Available) -> tuple[jax.Array, jax.Array]:
     return cuts_of_gap, model.low_edge[above] - model.high_edge[below]
 
 
-def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.Array) -> jax.Array:
+def _num_equivalent(
+    model: PackedModel, found: Available, rows: jax.Array, place: jax.Array
+) -> jax.Array:
     """Count rules that part a node's rows like one of its rules, float64 [m]."""
     left = rows & model.left_words[place]
 
@@ -331,7 +333,7 @@ def _num_equivalent(model: Model, found: Available, rows: jax.Array, place: jax.
     return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
 
 
-def _every_num_equivalent(model: Model, found: Available, rows: jax.Array) -> jax.Array:
+def _every_num_equivalent(model: PackedModel, found: Available, rows: jax.Array) -> jax.Array:
     """Count rules that part a node's rows like each of its rules, float64 [m, R]."""
 
     def count(place):

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from bdtppl.inference.padding import padded, padded_size
-from bdtppl.inference.precision import as_float64
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["row_statistics"]

@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from bdtppl.inference.padding import padded_size
+from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.leaves import CountTable, Leaf
 
 __all__ = ["leaf_scorer"]

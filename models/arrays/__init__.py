@@ -1,0 +1,1 @@
+"""How arrays are kept and computed: precision, padding, bits, threads."""
