@@ -30,6 +30,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 from benchmarks.markov_chains import complete_rows, fit_chains
@@ -77,7 +78,7 @@ def _cart(X: np.ndarray, y: np.ndarray) -> tuple[float, Tree]:
         min_samples_split=20, min_samples_leaf=7, ccp_alpha=0.005, random_state=0
     ).fit(X, y)
     tree = Tree.from_sklearn(cart)
-    scored = log_joint(tree, Design.from_matrix(X), y, _grow_tree(1.0), _LEAF)
+    scored = log_joint(tree, TreeModel(Design.from_matrix(X), y, _grow_tree(1.0), _LEAF))
     return float(scored.log_likelihood), tree
 
 
@@ -156,11 +157,13 @@ def _report_jumps(steps: int) -> None:
         rows.append([name, "GROWTREE", *_walked(model.trajectory_, accepted)])
     drawn = sample_edits(
         jax.random.key(0),
-        Design.from_matrix(X),
-        y,
-        EditTree(_cart(X, y)[1], 0.8, _grow_tree(1.0)),
-        _LEAF,
-        Constraints(min_leaf=_MIN_LEAF),
+        TreeModel(
+            Design.from_matrix(X),
+            y,
+            EditTree(_cart(X, y)[1], 0.8, _grow_tree(1.0)),
+            _LEAF,
+            Constraints(min_leaf=_MIN_LEAF),
+        ),
         chains=2,
         warmup=0,
         draws=steps // _THIN,

@@ -29,7 +29,8 @@ from bdtppl.inference.metropolis.state import initial
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard.packed_model import pose
+from bdtppl.models.hard.packed_model import PackedModel
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from benchmarks.markov_chains import complete_rows, fit_chains
@@ -60,8 +61,10 @@ def measure(
 ) -> Speed:
     """Time warm walks of ``draws`` times 100 steps in each of the chains."""
     leaf = DirichletCategorical.symmetric(int(y.max()) + 1)
-    model = pose(
-        Design.from_matrix(matrix), y, DepthDecay(0.95, 1.0), leaf, Constraints(min_leaf=5)
+    model = PackedModel.of(
+        TreeModel(
+            Design.from_matrix(matrix), y, DepthDecay(0.95, 1.0), leaf, Constraints(min_leaf=5)
+        )
     )
     own = chains // _THREADS
     keys = jax.random.split(jax.random.key(0), chains).reshape(_THREADS, own)

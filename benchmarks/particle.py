@@ -20,6 +20,7 @@ from sklearn.model_selection import train_test_split
 
 from bdtppl.inference.particle.sample import ProposalName, sample
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from benchmarks.text_table import print_table
@@ -58,10 +59,7 @@ def measure(
         start = time.perf_counter()
         found = sample(
             jax.random.key(seed),
-            design,
-            y,
-            prior,
-            leaf,
+            TreeModel(design, y, prior, leaf),
             particles=particles,
             runs=1,
             proposal=proposal,

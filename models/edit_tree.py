@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.priors import DepthDecay, TreePrior, require_tree_prior
 
@@ -77,3 +78,12 @@ class EditTree:
         probability = self.edit_probability
         if not isinstance(probability, int | float | np.number) or not 0 <= probability < 1:
             raise ValueError(f"edit_probability must lie in [0, 1); got {self.edit_probability!r}.")
+
+    @property
+    def counts_partitions(self) -> bool:
+        """Whether the base prior counts partitions; see `TreePrior`."""
+        return self.base.counts_partitions
+
+    def resolve(self, design: Design) -> "EditTree":
+        """Return the prior itself: its base has no defaults that depend on the data to show."""
+        return self

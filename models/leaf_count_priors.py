@@ -21,16 +21,15 @@ from jax.scipy.special import betaln, gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
-from bdtppl.models.data.design import Design
-from bdtppl.models.priors import Node, RegisteredPrior, Rule, Rules
+from bdtppl.models.priors import Node, Rule, Rules, TreeShape, Weighed, WholeTreePrior
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import number
 
-__all__ = ["LeafCount", "LeafCountPrior", "Pinball", "log_leaf_counts", "require_node_wise"]
+__all__ = ["LeafCount", "LeafCountPrior", "Pinball"]
 
 
-class LeafCountPrior(RegisteredPrior):
-    """What priors on the number of leaves share; see `bdtppl.models.priors.TreePrior`.
+class LeafCountPrior(WholeTreePrior):
+    """A prior on the number of leaves; see `bdtppl.models.priors.TreePrior`.
 
     A tree T with K leaves weighs ``log_leaves(K)``, plus ``log_division(k_left, k)`` for every
     split with k leaves below it, k_left of them on its left, plus ``log_rule`` of every split.
@@ -46,30 +45,9 @@ class LeafCountPrior(RegisteredPrior):
     max_leaves: int
     rules: Rules
 
-    depends_on_depth: ClassVar[bool] = False
-    counts_partitions: ClassVar[bool] = False
+    weighs: ClassVar[Weighed] = "leaf counts"
     sums_to_at_most_one: ClassVar[bool] = True
-    is_normalised: ClassVar[bool] = False
     parameter_support: ClassVar[dict[str, Constraint]] = {"rate": constraints.positive}
-    node_facts: ClassVar[tuple[str, ...]] = ()
-    rule_facts: ClassVar[tuple[str, ...]] = ()
-
-    def resolve(self, design: Design):
-        """Return the prior itself: nothing depends on the rows alone."""
-        return self
-
-    def log_stop(self, node: Node) -> Any:
-        """Return 0: where a tree stops is said by its numbers of leaves."""
-        return jnp.zeros_like(node.depth, dtype=float)
-
-    def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log weight of all the rules that an entry stands for together."""
-        raise NotImplementedError
-
-    def log_rule(self, node: Node, rule: Rule) -> Any:
-        """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
-        weight = self.log_split(node, rule)
-        return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
 
     def log_leaves(self, num_leaves: Any) -> Any:
         """Log weight of the tree's number of leaves; -inf beyond `max_leaves`."""
@@ -81,6 +59,19 @@ class LeafCountPrior(RegisteredPrior):
         Possible are 1 to ``num_leaves - 1``.
         """
         raise NotImplementedError
+
+    def log_tree(self, tree: TreeShape) -> Any:
+        """Log weight of the numbers of leaves of one tree, beside that of its rules."""
+        num_slots = len(tree.is_leaf)
+
+        def gather(i, counts):
+            slot = num_slots - 1 - i
+            below = counts[tree.left[slot]] + counts[tree.right[slot]]
+            return counts.at[slot].set(jnp.where(tree.is_split[slot], below, counts[slot]))
+
+        counts = lax.fori_loop(0, num_slots, gather, tree.is_leaf.astype(jnp.int32))
+        divisions = self.log_division(counts[tree.left], counts)
+        return self.log_leaves(counts[0]) + jnp.where(tree.is_split, divisions, 0.0).sum()
 
 
 def _require_sizes(prior: LeafCountPrior) -> None:
@@ -144,11 +135,6 @@ class LeafCount(LeafCountPrior):
             f"The number of leaves has a Poisson law of rate {number(self.rate)}, between 1 "
             f"and {self.max_leaves}; all trees of one number of leaves are equally probable."
         ]
-
-    def log_split(self, node: Node, rule: Rule) -> Any:
-        """Return 0 for every rule."""
-        one = jnp.zeros_like(rule.feature, dtype=float)
-        return one if rule.log_num_cuts is None else one + rule.log_num_cuts
 
     def log_leaves(self, num_leaves: Any) -> Any:
         """Log of the Poisson probability over the number of such trees.
@@ -256,44 +242,3 @@ class Pinball(LeafCountPrior):
 
 def _log_poisson(count: Any, rate: Any) -> Any:
     return count * jnp.log(rate) - rate - gammaln(count + 1.0)
-
-
-def log_leaf_counts(
-    prior: LeafCountPrior, is_leaf: Any, is_split: Any, left: Any, right: Any
-) -> Any:
-    """Log weight of the numbers of leaves of one tree, beside that of its rules.
-
-    Parameters
-    ----------
-    prior
-        The prior.
-    is_leaf, is_split
-        bool [k]; slots that hold a leaf or a split. Children lie after their parent.
-    left, right
-        int [k]; slots of the children; of no meaning where there are none.
-    """
-    num_slots = len(is_leaf)
-
-    def gather(i, counts):
-        slot = num_slots - 1 - i
-        below = counts[left[slot]] + counts[right[slot]]
-        return counts.at[slot].set(jnp.where(is_split[slot], below, counts[slot]))
-
-    counts = lax.fori_loop(0, num_slots, gather, is_leaf.astype(jnp.int32))
-    divisions = prior.log_division(counts[left], counts)
-    return prior.log_leaves(counts[0]) + jnp.where(is_split, divisions, 0.0).sum()
-
-
-def require_node_wise(prior: Any, inference: str) -> None:
-    """Refuse a prior on the number of leaves where only node-wise priors have a meaning.
-
-    Raises
-    ------
-    ValueError
-        If the prior is one.
-    """
-    if isinstance(prior, LeafCountPrior):
-        raise ValueError(
-            f"{inference} takes priors that weigh nodes one by one; {type(prior).__name__} weighs "
-            "the number of leaves. ExactTree and MetropolisTree estimators take it."
-        )

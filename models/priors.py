@@ -14,7 +14,7 @@ Angelopoulos and Cussens 2005, sections 2 and 3 (priors as stochastic programs).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,8 @@ class TreePrior(Protocol):
         Names of the `Node` and `Rule` fields that the weights read, beside ``depth``, ``has_rule``
         and ``feature``, which are always there. A prior that reads ``log_share`` has a member
         ``law``, the `bdtppl.models.hard.rule_laws.RuleLaw` that it follows from.
+
+    A prior that also weighs the tree as a whole has a method ``log_tree`` (see `WholeTreePrior`).
     """
 
     @property
@@ -231,6 +233,93 @@ class NodePrior(RegisteredPrior):
         """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
         weight = self.log_split(node, rule)
         return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
+
+
+class TreeShape(NamedTuple):
+    """The splits and leaves of one tree, k slots; children lie after their parent.
+
+    Attributes
+    ----------
+    is_leaf, is_split
+        bool [k]; slots that hold a leaf or a split.
+    left, right
+        int [k]; slots of a split's children, meaningless elsewhere.
+    feature
+        int [k]; feature of a split, meaningless elsewhere.
+    depth
+        int [k]; number of splits above the slot.
+    """
+
+    is_leaf: Any
+    is_split: Any
+    left: Any
+    right: Any
+    feature: Any
+    depth: Any
+
+
+class WholeTreePrior(NodePrior):
+    """A prior that weighs whole trees: a prior of your own adds `log_tree`.
+
+    Stopping and every rule weigh 1, unless `log_stop` and `log_split` say otherwise. Metropolis
+    chains take such a prior; other inferences need priors that are products over nodes.
+
+    Attributes
+    ----------
+    rules
+        See `TreePrior`.
+    """
+
+    rules: Rules = "gaps"
+
+    def log_stop(self, node: Node) -> Any:
+        """Return 0."""
+        return jnp.zeros_like(node.depth, dtype=float)
+
+    def log_split(self, node: Node, rule: Rule) -> Any:
+        """Return log weight 0 for each rule that the entry stands for."""
+        one = jnp.zeros_like(rule.feature, dtype=float)
+        return one if rule.log_num_cuts is None else one + rule.log_num_cuts
+
+    def log_tree(self, tree: TreeShape) -> Any:
+        """Log weight of one tree, beside that of its nodes."""
+        raise NotImplementedError
+
+
+Weighed = Literal["nodes", "leaf counts", "trees"]
+
+_WEIGHED: dict[Weighed, tuple[str, str]] = {  # in words, and who can use it
+    "nodes": ("nodes one by one", "All estimators take it."),
+    "leaf counts": ("the number of leaves", "ExactTree and MetropolisTree estimators take it."),
+    "trees": ("whole trees", "MetropolisTree estimators take it."),
+}
+
+
+def weighs(prior: Any) -> Weighed:
+    """Tell what a prior weighs: nodes one by one, the numbers of leaves too, or whole trees."""
+    return getattr(prior, "weighs", "trees" if hasattr(prior, "log_tree") else "nodes")
+
+
+def log_tree(prior: Any, tree: TreeShape) -> Any:
+    """Log weight of a tree as a whole, 0 under a prior that is a product over nodes."""
+    return 0.0 if weighs(prior) == "nodes" else prior.log_tree(tree)
+
+
+def require_weighs(prior: Any, inference: str, *kinds: Weighed) -> None:
+    """Refuse a prior that weighs what an inference cannot.
+
+    Raises
+    ------
+    ValueError
+        If the prior weighs none of these.
+    """
+    if (own := weighs(prior)) not in kinds:
+        wanted = " or ".join(_WEIGHED[kind][0] for kind in kinds)
+        words, taken_by = _WEIGHED[own]
+        raise ValueError(
+            f"{inference} takes priors that weigh {wanted}; {type(prior).__name__} weighs {words}. "
+            f"{taken_by}"
+        )
 
 
 class _NormalisedRules(NodePrior):

@@ -26,6 +26,7 @@ from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
 from bdtppl.prior_files import read_prior_file
@@ -229,11 +230,13 @@ this_year = Design.from_matrix(X.to_numpy(), names=tuple(names))
 leaf = NormalInverseGamma.from_targets(y.to_numpy())
 edited = sample_edits(
     jax.random.key(0),
-    this_year,
-    y.to_numpy(),
-    EditTree(last_year, edit_probability=0.8),
-    leaf,
-    Constraints(min_leaf=2),
+    TreeModel(
+        this_year,
+        y.to_numpy(),
+        EditTree(last_year, edit_probability=0.8),
+        leaf,
+        Constraints(min_leaf=2),
+    ),
 ).posterior
 X_test, y_test = diabetes.data.iloc[test], diabetes.target.iloc[test].to_numpy()
 prediction = {

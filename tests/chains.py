@@ -1,5 +1,7 @@
 """Chains that start at trees of the enumeration, for tests of Metropolis kernels."""
 
+from dataclasses import replace
+
 import enumeration as en
 import exact_problems as ep
 import jax
@@ -48,7 +50,7 @@ class Chains:
         self.case = case
         self.trees = [tree for tree, p in case.probabilities.items() if p > 0]
         self.probability = np.array([case.probabilities[tree] for tree in self.trees])
-        self.model = packed_model.pose(case.design, case.y, prior, case.leaf, case.constraints)
+        self.model = packed_model.PackedModel.of(replace(case.model, prior=prior))
         batch = Tree.concatenate(
             [Tree.from_nested(nested(case.problem, tree)).reshape(1) for tree in self.trees]
         )

@@ -21,6 +21,7 @@ from bdtppl.inference.gflownet.rollout import roll_out
 from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 
 State = frozenset
 
@@ -212,7 +213,7 @@ def of_case(case) -> Enumerated:
     model = case.design, case.y, case.prior, case.leaf, case.constraints
     most = max(1, int(batch.num_nodes.max()) // 2)
     log_joint = np.array([s.log_prior + s.log_likelihood for s in case.scored])
-    construction = Construction.of(*model, num_splits=most)
+    construction = Construction.of(TreeModel(*model), num_splits=most)
     found = Enumerated(construction, case.design, batch, log_joint)
     found.case = case
     return found

@@ -16,8 +16,9 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
-from bdtppl.models.hard.packed_model import pose
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["EditedTrees", "edited_trees"]
 
@@ -68,7 +69,7 @@ def edited_trees(
     no_targets = np.zeros(design.num_rows, int)
     constraints = Constraints() if constraints is None else constraints
     constraints.require_free_leaves("A law without targets")
-    model = pose(design, no_targets, prior.base, NO_LIKELIHOOD, constraints)
+    model = PackedModel.of(TreeModel(design, no_targets, prior.base, NO_LIKELIHOOD, constraints))
     choices = NodeChoices(model)
     shape = as_shape(model, design, prior.tree.reshape(1), prior.tree.capacity)
     start = _nested(shape.rule[0], shape.left[0], 0)

@@ -25,6 +25,7 @@ from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import (
     DepthDecay,
@@ -224,6 +225,11 @@ class Case:
     @functools.cached_property
     def probabilities(self) -> dict[Any, float]:
         return en.tree_probabilities(self.scored)
+
+    @property
+    def model(self) -> TreeModel:
+        """The model of the case."""
+        return TreeModel(self.design, self.y, self.prior, self.leaf, self.constraints)
 
     def posterior(self, kind: type[ExactPosterior] = ExactPosterior, **changes) -> ExactPosterior:
         """Return a fresh posterior, of another class, prior, leaf or targets where given."""

@@ -23,6 +23,7 @@ from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import Program
 from bdtppl.models.pytrees import pytree_dataclass
@@ -294,10 +295,7 @@ def test_chains_edit_a_given_tree():
     y, leaf = np.arange(20) // 10, DirichletCategorical.symmetric(2)
     drawn = sample_edits(
         ep.key(0),
-        design,
-        y,
-        EditTree(stump(3.5)),
-        leaf,
+        TreeModel(design, y, EditTree(stump(3.5)), leaf),
         chains=2,
         warmup=50,
         draws=300,
@@ -331,11 +329,17 @@ def test_priors_without_sense_are_refused(options, message):
 def test_a_tree_that_the_model_rules_out_is_refused():
     design, leaf = Design.from_matrix(np.arange(4.0)[:, None]), DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match="The tree to edit has a leaf or a rule"):
-        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(9.0)), leaf, capacity=3)
+        sample_edits(
+            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(9.0)), leaf), capacity=3
+        )
     with pytest.raises(ValueError, match="max_edits must be an integer of at least 1"):
-        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)), leaf, max_edits=0)
+        sample_edits(
+            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf), max_edits=0
+        )
     with pytest.raises(TypeError, match="prior must be an EditTree; got DepthDecay"):
-        sample_edits(ep.key(0), design, np.arange(4) % 2, EditTree(stump(0.5)).base, leaf)
+        sample_edits(
+            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)).base, leaf)
+        )
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})
     with pytest.raises(TypeError, match=r"base must be a tree prior of .*; got float"):
@@ -345,8 +349,10 @@ def test_a_tree_that_the_model_rules_out_is_refused():
 def test_a_tree_between_rows_of_one_bin_is_refused():
     design, y = Design.from_matrix(np.arange(12.0)[:, None], bins=4), np.zeros(12, int)
     with pytest.raises(ValueError, match=r"'x0' at 3\.5, .* next cuts are 2\.5 and 5\.5"):
-        sample_edits(ep.key(0), design, y, EditTree(stump(3.5)), NO_LIKELIHOOD)
-    sample_edits(ep.key(0), design, y, EditTree(stump(2.6)), NO_LIKELIHOOD, warmup=0, draws=1)
+        sample_edits(ep.key(0), TreeModel(design, y, EditTree(stump(3.5)), NO_LIKELIHOOD))
+    sample_edits(
+        ep.key(0), TreeModel(design, y, EditTree(stump(2.6)), NO_LIKELIHOOD), warmup=0, draws=1
+    )
 
 
 @pytest.mark.slow
@@ -356,7 +362,7 @@ def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     prior = EditTree(stump(1.5), 0.6, base)
     trees, probability, _ = edited_trees(design, prior, max_edits=30)
     drawn = sample_edits(
-        ep.key(0), design, np.zeros(4, int), prior, NO_LIKELIHOOD, chains=4, draws=2000
+        ep.key(0), TreeModel(design, np.zeros(4, int), prior, NO_LIKELIHOOD), chains=4, draws=2000
     )
     roots = np.where(trees.feature[:, 0] < 0, -1, trees.threshold[:, 0])
     found = np.where(

@@ -16,6 +16,7 @@ from bdtppl.inference.pcfg.marginal import TreeMarginal
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 
@@ -109,7 +110,9 @@ def test_quantiles_scale_with_the_targets(rows, factor):
 def test_a_tree_that_parts_a_bucket_is_ruled_out(threshold, is_rule):
     design = Design.from_matrix(np.arange(10.0)[:, None], bins=2)
     stump = Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
-    scored = log_joint(stump, design, np.arange(10.0), LeafPenalty(), NormalInverseGamma(4.5))
+    scored = log_joint(
+        stump, TreeModel(design, np.arange(10.0), LeafPenalty(), NormalInverseGamma(4.5))
+    )
     assert np.isfinite(scored.log_joint) == is_rule
 
 

@@ -34,6 +34,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 
@@ -156,9 +157,7 @@ def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
             cut_off = [order[:size] for order in found.orders]
             shape = co.laid_out(cut_off, capacity)
             written = write_out(found.construction.model, case.design, shape)
-            scores = log_joint(
-                written.trees, case.design, case.y, case.prior, case.leaf, case.constraints
-            )
+            scores = log_joint(written.trees, case.model)
             expected = scores.log_joint
             if case.prior.counts_partitions:  # rules share the weight of a partition here
                 state = co.states_of(shape)
@@ -381,7 +380,9 @@ def test_a_table_that_learns_with_miscounted_parents_is_noticed(monkeypatch):
 def draws_of(found, policy, draws):
     case = found.case
     model = case.design, case.y, case.prior, case.leaf
-    return sample(ep.key(2), found.construction, policy, *model, chains=2, draws=draws // 2)
+    return sample(
+        ep.key(2), found.construction, policy, TreeModel(*model), chains=2, draws=draws // 2
+    )
 
 
 def check_estimates(found, policy, drawn):
@@ -405,9 +406,7 @@ def test_weighted_draws_of_any_policy_estimate_log_z_between_its_bounds():
     drawn = draws_of(found, policy, 2048)
     check_estimates(found, policy, drawn)
     case, posterior = found.case, drawn.posterior
-    scores = log_joint(
-        posterior.trees, case.design, case.y, case.prior, case.leaf, case.constraints
-    )
+    scores = log_joint(posterior.trees, case.model)
     for name in ("log_joint", "log_likelihood"):
         np.testing.assert_allclose(posterior.sample_stats[name], getattr(scores, name), atol=1e-9)
     assert np.isnan(posterior.log_evidence)  # the weights of this prior do not sum to one
@@ -540,7 +539,11 @@ def of_iris(split_seed, max_depth, grid):
     leaf = DirichletCategorical(np.full(3, 0.1))
     grammar = compile_grammar(design, rules=prior.rules, constraints=constraints)
     model = design, y, prior, leaf
-    return model, Construction.of(*model, constraints), ExactPosterior(grammar, prior, leaf, y)
+    return (
+        model,
+        Construction.of(TreeModel(*model, constraints)),
+        ExactPosterior(grammar, prior, leaf, y),
+    )
 
 
 @pytest.mark.slow
@@ -552,7 +555,7 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
         policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts)
     learner = begin(ep.key(1), made_of, policy, settings)
     learner, _ = train(ep.key(2), made_of, learner, settings)
-    drawn = sample(ep.key(3), made_of, learner.policy, *model, chains=4, draws=1024)
+    drawn = sample(ep.key(3), made_of, learner.policy, TreeModel(*model), chains=4, draws=1024)
     # A policy that draws no tree less than half as often as it should misses more of the best 100
     # once in 10,000 times.
     best, names = exact.k_best(100), model[0].names
@@ -563,7 +566,10 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
         return len(wanted - {tree.rules(names) for tree in found.posterior.trees.reshape(-1)})
 
     assert missed(drawn) <= may_miss
-    assert missed(sample(ep.key(3), made_of, policy, *model, chains=4, draws=1024)) > may_miss
+    assert (
+        missed(sample(ep.key(3), made_of, policy, TreeModel(*model), chains=4, draws=1024))
+        > may_miss
+    )
     assert abs(drawn.log_partition - exact.log_partition) < 0.05
     assert abs(float(learner.log_z) - exact.log_partition) < 0.05
     with jax.enable_x64(True):
@@ -599,8 +605,8 @@ def test_a_construction_needs_room_and_free_leaves():
     design, y = Design.from_matrix(np.arange(4.0)[:, None]), np.arange(4) % 2
     model = design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match="room for a split"):
-        Construction.of(*model, Constraints(max_depth=0))
+        Construction.of(TreeModel(*model, Constraints(max_depth=0)))
     with pytest.raises(ValueError, match="monotone"):
-        Construction.of(*model, Constraints(monotone={"x0": 1}))
-    assert Construction.of(*model).num_splits == 3
-    assert Construction.of(*model, Constraints(min_leaf=2)).num_splits == 1
+        Construction.of(TreeModel(*model, Constraints(monotone={"x0": 1})))
+    assert Construction.of(TreeModel(*model)).num_splits == 3
+    assert Construction.of(TreeModel(*model, Constraints(min_leaf=2))).num_splits == 1

@@ -32,6 +32,7 @@ from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 
@@ -80,7 +81,7 @@ def case_of(model, family):
 def posed(model, family, lookahead=1):
     case = case_of(model, family)
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
-    return pose_problem(*arguments, lookahead=lookahead)
+    return pose_problem(TreeModel(*arguments), lookahead=lookahead)
 
 
 def network(problem, seed=0):
@@ -272,9 +273,7 @@ def test_weighted_draws_estimate_the_evidence(family):
     posterior = drawn.posterior
     assert posterior.trees.batch_shape == (4, 500)
     assert np.isnan(posterior.log_evidence)  # the prior is not normalised
-    expected = log_joint(
-        posterior.trees, case.design, case.y, case.prior, case.leaf, case.constraints
-    )
+    expected = log_joint(posterior.trees, case.model)
     np.testing.assert_allclose(posterior.sample_stats["log_joint"], expected.log_joint, atol=1e-9)
     np.testing.assert_allclose(
         posterior.log_weights,
@@ -287,7 +286,7 @@ def test_weighted_draws_estimate_the_evidence(family):
 
 def sampled(case, problem, flow, seed=0, **options):
     arguments = case.design, case.y, case.prior, case.leaf
-    return sample(ep.key(seed), problem, flow, *arguments, **options)
+    return sample(ep.key(seed), problem, flow, TreeModel(*arguments), **options)
 
 
 def test_draws_depend_on_their_key_alone():
@@ -387,7 +386,9 @@ def test_bad_problems_are_named(constraints, options, message):
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
-        pose_problem(design, np.arange(4) % 2, DescriptionLength(), leaf, constraints, **options)
+        pose_problem(
+            TreeModel(design, np.arange(4) % 2, DescriptionLength(), leaf, constraints), **options
+        )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, GreedyPartition, LeafPenalty
 
@@ -31,7 +32,7 @@ ONE_EACH = list(zip(ep.SOME_MODELS, cycle(ep.FAMILIES), strict=False))[::2]
 
 def posed(case: ep.Case, **options):
     model = case.design, case.y, case.prior, case.leaf, case.constraints
-    return pose(*model, **options)
+    return pose(TreeModel(*model), **options)
 
 
 def choices(case: ep.Case, rows: frozenset[int], depth: int):
@@ -100,7 +101,7 @@ def test_every_node_takes_its_most_probable_partition(model, family):
 def test_its_log_joint_is_that_of_the_model_and_at_most_the_best_tree_s(model, family):
     case = ep.random_case(model, family, 7050)
     grown = grow(posed(case))
-    scored = log_joint(grown.tree, case.design, case.y, case.prior, case.leaf, case.constraints)
+    scored = log_joint(grown.tree, case.model)
     assert abs(float(scored.log_joint) - grown.log_joint) < TIGHT
     assert abs(float(scored.log_likelihood) - grown.log_likelihood) < TIGHT
     assert grown.log_joint <= float(case.exact.k_best(1).log_joint[0]) + TIGHT
@@ -205,7 +206,9 @@ def test_looking_ahead_finds_a_hidden_xor():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 2, (200, 12)).astype(float)
     y = (x[:, 3] != x[:, 7]).astype(int)
-    problem = pose(Design.from_matrix(x), y, LeafPenalty(2.0), DirichletCategorical.symmetric(2))
+    problem = pose(
+        TreeModel(Design.from_matrix(x), y, LeafPenalty(2.0), DirichletCategorical.symmetric(2))
+    )
     found = tree_space(problem, lookahead=2)[0]
     assert set(found.tree.feature[found.tree.feature >= 0]) == {3, 7}
     assert found.tree.num_leaves == 4
@@ -247,7 +250,7 @@ def test_smoothing_adds_a_share_of_the_rows_to_the_prior_of_the_leaves():
     y = np.array([0] * 6 + [1] * 6)
     prior = GreedyPartition(0.99)
     leaf = DirichletCategorical.symmetric(2)
-    grown = grow(pose(Design.from_matrix(x), y, prior, leaf, smoothing=0.5))
+    grown = grow(pose(TreeModel(Design.from_matrix(x), y, prior, leaf), smoothing=0.5))
     child = int(grown.tree.left[0])
     np.testing.assert_allclose(grown.statistics[child], [6, 0])
     np.testing.assert_allclose(grown.pseudo[child], [3, 0])
@@ -269,7 +272,7 @@ def test_iris_has_the_published_scores(p, stop_pure, leaves, expected):
     X, y = load_iris(return_X_y=True)
     design = Design.from_matrix(X)
     leaf = DirichletCategorical.symmetric(3)
-    grown = grow(pose(design, y, GreedyPartition(p), leaf, stop_pure=stop_pure))
+    grown = grow(pose(TreeModel(design, y, GreedyPartition(p), leaf), stop_pure=stop_pure))
     assert grown.tree.num_leaves == leaves
     assert abs(grown.log_joint - expected) < (1e-6 if p == 0.9 else 1e-3)
     if p == 0.9:
@@ -286,9 +289,9 @@ def test_close_values_can_be_kept_together():
     x = np.repeat([0.0, 1.0, 1.001, 2.0], 10)[:, None]
     y = np.repeat([0.0, 0.0, 9.0, 9.0], 10)
     leaf = NormalInverseGamma(4.5, 1.0, 2.0, 0.1)
-    problem = pose(Design.from_matrix(x), y, LeafPenalty(0.1), leaf)
+    problem = pose(TreeModel(Design.from_matrix(x), y, LeafPenalty(0.1), leaf))
     assert abs(grow(problem).tree.threshold[0] - 1.0005) < 1e-9
-    apart = pose(Design.from_matrix(x), y, LeafPenalty(0.1), leaf, split_precision=0.01)
+    apart = pose(TreeModel(Design.from_matrix(x), y, LeafPenalty(0.1), leaf), split_precision=0.01)
     assert not np.isclose(grow(apart).tree.threshold, 1.0005).any()
 
 
@@ -296,7 +299,9 @@ def test_a_table_without_a_rule_is_one_leaf():
     design = Design.from_matrix(np.ones((5, 2)))
     for constraints in (Constraints(), Constraints(max_depth=0)):
         leaf = DirichletCategorical.symmetric(2)
-        grown = grow(pose(design, np.array([0, 1, 0, 1, 1]), DepthDecay(), leaf, constraints))
+        grown = grow(
+            pose(TreeModel(design, np.array([0, 1, 0, 1, 1]), DepthDecay(), leaf, constraints))
+        )
         assert grown.tree.num_leaves == 1
         assert grown.log_weight[0] == 0
         assert abs(grown.log_joint - grown.leaf_score[0]) < TIGHT
@@ -409,7 +414,7 @@ def test_partitions_of_one_dimension_have_likelihoods_by_hand():
     """As Nuti et al. 2021, Figure 1, does with Beta(1, 1); the text lost the figure's numbers."""
     design, y = Design.from_matrix(np.arange(6.0)[:, None]), np.array([0, 0, 0, 1, 1, 1])
     prior, leaf = GreedyPartition(0.5), DirichletCategorical.symmetric(2)
-    problem = pose(design, y, prior, leaf)
+    problem = pose(TreeModel(design, y, prior, leaf))
     found = partition_posterior(problem, grow(problem).tree, 0)
     # A set with a zeros and b ones has likelihood a! b! / (a + b + 1)!.
     likelihood = {0.5: 1 / 2 / 60, 1.5: 1 / 3 / 20, 2.5: 1 / 16, 3.5: 1 / 20 / 3, 4.5: 1 / 60 / 2}
@@ -429,8 +434,8 @@ def test_large_whole_targets_do_not_overflow():
     y = np.array([3e9, 3e9 + 1e6, 6e9, 6e9 + 1e6])
     design, prior = Design.from_matrix(x), LeafPenalty(2.0)
     leaf = NormalInverseGamma(0.0, 1.0, 2.0, 1e12)
-    grown = grow(pose(design, y, prior, leaf))
-    expected = float(log_joint(grown.tree, design, y, prior, leaf).log_joint)
+    grown = grow(pose(TreeModel(design, y, prior, leaf)))
+    expected = float(log_joint(grown.tree, TreeModel(design, y, prior, leaf)).log_joint)
     exact = ExactPosterior(compile_grammar(design), prior, leaf, y)
     assert abs(grown.log_joint - expected) < 1e-6
     assert abs(exact.k_best(1).log_joint[0] - expected) < 1e-6
@@ -439,7 +444,7 @@ def test_large_whole_targets_do_not_overflow():
 def test_a_grid_may_have_as_many_codes_as_there_are_rows():
     x, y = np.array([0.0, 1, 2, 2, 4])[:, None], np.array([0, 0, 1, 1, 1])
     design, prior = Design.from_matrix(x, grid=4), DepthDecay(0.5, 2.0)
-    grown = grow(pose(design, y, prior, DirichletCategorical.symmetric(2)))
+    grown = grow(pose(TreeModel(design, y, prior, DirichletCategorical.symmetric(2))))
     # Three gaps; one split into 2 and 3 rows of one class each.
     expected = np.log(0.5 / 3 / 3 / 4) + 2 * np.log(1 - 0.5 / 4)
     assert abs(grown.log_joint - expected) < TIGHT
@@ -450,7 +455,9 @@ def test_more_roots_never_lose_the_tree_that_looks_ahead(num_roots):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 2, (200, 12)).astype(float)
     y = (x[:, 3] != x[:, 7]).astype(int)
-    problem = pose(Design.from_matrix(x), y, LeafPenalty(2.0), DirichletCategorical.symmetric(2))
+    problem = pose(
+        TreeModel(Design.from_matrix(x), y, LeafPenalty(2.0), DirichletCategorical.symmetric(2))
+    )
     alone = tree_space(problem, 1, 2)[0].log_joint
     assert tree_space(problem, num_roots, 2)[0].log_joint >= alone - TIGHT
 
@@ -460,7 +467,9 @@ def test_copies_of_a_column_make_no_more_partitions():
     y = (x[:, 0] > 1).astype(int)
     leaf = DirichletCategorical.symmetric(2)
     once, twice = (
-        tree_space(pose(Design.from_matrix(np.tile(x, copies)), y, LeafPenalty(1.0), leaf), 3)
+        tree_space(
+            pose(TreeModel(Design.from_matrix(np.tile(x, copies)), y, LeafPenalty(1.0), leaf)), 3
+        )
         for copies in (1, 2)
     )
     np.testing.assert_allclose([t.log_joint for t in once], [t.log_joint for t in twice])
@@ -471,7 +480,9 @@ def test_cuts_of_gaps_that_part_alike_share_by_their_number():
         np.array([0, 3, 4, 5])
     )
     y, leaf = np.array([0, 1, 0, 0]), DirichletCategorical.symmetric(2)
-    problem = pose(design, y, LeafPenalty(1.0, rules="cuts"), leaf, Constraints(max_depth=1))
+    problem = pose(
+        TreeModel(design, y, LeafPenalty(1.0, rules="cuts"), leaf, Constraints(max_depth=1))
+    )
     found = partition_posterior(problem, grow(problem).tree, 0)
     grammar = compile_grammar(design, rules="cuts", constraints=Constraints(max_depth=1))
     exact = ExactPosterior(grammar, LeafPenalty(1.0, rules="cuts"), leaf, y)
@@ -486,7 +497,7 @@ def test_weights_are_repeated_rows_where_pure_nodes_stop():
         x = rng.integers(0, 4, (8, 1)).astype(float)
         y, weights = rng.random(4)[x[:, 0].astype(int)], rng.choice([3, 5, 7], 8)
         trees = [
-            grow(pose(design, targets, LeafPenalty(0.1), leaf, stop_pure=True))
+            grow(pose(TreeModel(design, targets, LeafPenalty(0.1), leaf), stop_pure=True))
             for design, targets in (
                 (Design.from_matrix(x, weights=weights), y),
                 (Design.from_matrix(np.repeat(x, weights, axis=0)), np.repeat(y, weights)),
@@ -498,5 +509,7 @@ def test_weights_are_repeated_rows_where_pure_nodes_stop():
 def test_a_pure_table_is_one_leaf_where_pure_nodes_stop():
     x = np.arange(6.0)[:, None]
     leaf = NormalInverseGamma(0.5, 1.0, 2.0, 0.1)
-    problem = pose(Design.from_matrix(x), np.zeros(6), LeafPenalty(0.1), leaf, stop_pure=True)
+    problem = pose(
+        TreeModel(Design.from_matrix(x), np.zeros(6), LeafPenalty(0.1), leaf), stop_pure=True
+    )
     assert [int(each.tree.num_leaves) for each in tree_space(problem, 3)] == [1]

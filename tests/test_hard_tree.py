@@ -10,6 +10,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -46,7 +47,7 @@ def _check(prior, scored_under, seed, real, constraints):
     posterior = ExactPosterior(grammar, prior, leaf, y).sample(
         jax.random.key(seed), chains=2, draws=40
     )
-    scored = log_joint(posterior.trees, design, y, scored_under, leaf, constraints)
+    scored = log_joint(posterior.trees, TreeModel(design, y, scored_under, leaf, constraints))
     for name in ("log_joint", "log_likelihood"):
         np.testing.assert_allclose(
             getattr(scored, name), posterior.sample_stats[name], rtol=1e-9, atol=1e-9
@@ -90,7 +91,9 @@ def test_trees_that_the_model_rules_out_score_minus_infinity():
 
     def score(nested, **limits):
         tree = Tree.from_nested(nested, capacity=5)
-        return log_joint(tree, design, y, LeafPenalty(1.0), leaf, Constraints(**limits)).log_joint
+        return log_joint(
+            tree, TreeModel(design, y, LeafPenalty(1.0), leaf, Constraints(**limits))
+        ).log_joint
 
     stump = {"feature": 0, "threshold": 0.5, "left": {}, "right": {}}
     assert np.isfinite(score(stump))

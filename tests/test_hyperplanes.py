@@ -26,6 +26,7 @@ from bdtppl.inference.greedy_modal.columns import root_level
 from bdtppl.inference.greedy_modal.partitions import best_rules
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -105,7 +106,7 @@ def deficits(num_starts: int) -> np.ndarray:
             leaf = NormalInverseGamma(0.0, 1.0, 2.0, 1.0)
             rows, log_marginal = np.stack([y**0, y, y**2], axis=1), log_marginal_of_numbers
         design = Design.from_matrix(X)
-        problem = pose(design, y, GreedyPartition(0.9), leaf, num_starts=num_starts)
+        problem = pose(TreeModel(design, y, GreedyPartition(0.9), leaf), num_starts=num_starts)
         score = choose(problem, root_level(problem.columns)).best.score[0]
         log_rule = np.log(0.9 / (len(X) - 1) / 2)
         found.append(log_rule + best_dichotomy(X, rows, log_marginal) - score)

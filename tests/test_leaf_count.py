@@ -7,6 +7,7 @@ false-alarm rate. Each has a mutation twin: on something broken on purpose it mu
 import functools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import chains
 import enumeration as en
@@ -27,6 +28,7 @@ from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior, exact
 from bdtppl.inference.pcfg.marginal import TreeMarginal
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
@@ -137,7 +139,8 @@ def check_log_joint(case, exact):
     expected = [weights[tree] for tree in ep.rule_trees(case, drawn.trees)]
     close(drawn.sample_stats["log_joint"].ravel(), expected)
     scored = log_joint(
-        drawn.trees.reshape(-1), case.design, case.y, drawn.prior, case.leaf, case.constraints
+        drawn.trees.reshape(-1),
+        replace(case.model, prior=drawn.prior),
     )
     close(scored.log_joint, expected)
 
@@ -285,8 +288,8 @@ def test_chains_of_another_prior_are_noticed():
 def test_chains_are_sampled_under_counts_of_the_chart():
     case = the_case("leaf count", "gaps", "classes", 7, {})
     model = case.design, case.y, case.exact.prior, case.leaf, case.constraints
-    drawn = sample(ep.key(0), *model, draws=20, warmup=100, capacity=CAPACITY).posterior
-    expected = log_joint(drawn.trees, *model)
+    drawn = sample(ep.key(0), TreeModel(*model), draws=20, warmup=100, capacity=CAPACITY).posterior
+    expected = log_joint(drawn.trees, TreeModel(*model))
     close(drawn.sample_stats["log_joint"], expected.log_joint)
 
 
@@ -343,7 +346,7 @@ def test_what_takes_other_priors_says_so():
         TreeMarginal(grammar, Pinball(), leaf)
     with pytest.raises(ValueError, match="weigh nodes one by one"):
         GreedyModalTreeClassifier(prior=Pinball()).fit([[1.0], [2.0]], ["a", "b"])
-    with pytest.raises(ValueError, match="takes priors on the number of leaves"):
+    with pytest.raises(ValueError, match="takes priors that weigh the number of leaves"):
         LeafCountPosterior(grammar, LeafPenalty(), leaf, y)
     assert type(exact_posterior(grammar, LeafPenalty(), leaf, y)) is ExactPosterior
     with pytest.raises(ValueError, match="Single paths"):
@@ -359,7 +362,7 @@ def test_a_table_that_is_too_large_is_refused_with_advice():
 def test_trees_that_were_not_counted_are_asked_for():
     design, leaf, y = small()
     with pytest.raises(ValueError, match="with_num_trees"):
-        sample(ep.key(0), design, y, LeafCount(), leaf)
+        sample(ep.key(0), TreeModel(design, y, LeafCount(), leaf))
 
 
 def test_states_are_the_trees_that_they_start_at():

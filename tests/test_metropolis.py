@@ -25,6 +25,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength, LeafPenalty
 from bdtppl.models.pytrees import pytree_dataclass
@@ -49,7 +50,7 @@ FEW_CASES = [
 
 
 def posed(case):
-    return packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return packed_model.PackedModel.of(case.model)
 
 
 def small_case(model, family, seed, **fixed):
@@ -76,13 +77,13 @@ def test_states_score_as_the_log_joint_does(model, family):
         shape = as_shape(tabled, case.design, trees, 63)
         state = state_of(tabled, shape)
         written = write_out(tabled, case.design, shape)
-    expected = log_joint(trees, case.design, case.y, case.prior, case.leaf, case.constraints)
+    expected = log_joint(trees, case.model)
     np.testing.assert_allclose(state.log_likelihood, expected.log_likelihood, rtol=1e-9, atol=1e-9)
     if not case.prior.counts_partitions:  # there rules share the weight of a partition
         total = state.log_prior + state.log_likelihood
         np.testing.assert_allclose(total, expected.log_joint, rtol=1e-9, atol=1e-9)
     assert ep.rule_trees(case, written.trees) == ep.rule_trees(case, trees)
-    again = log_joint(written.trees, case.design, case.y, case.prior, case.leaf, case.constraints)
+    again = log_joint(written.trees, case.model)
     np.testing.assert_allclose(again.log_joint, expected.log_joint, rtol=1e-12, atol=1e-12)
 
 
@@ -388,11 +389,7 @@ def test_a_long_run_finds_the_posterior(kernel, family):
     case = ep.random_case("description length, cuts", family, 2)
     drawn = sample(
         ep.key(3),
-        case.design,
-        case.y,
-        case.prior,
-        case.leaf,
-        case.constraints,
+        case.model,
         chains=8,
         warmup=500,
         draws=2_000,
@@ -408,9 +405,7 @@ def test_a_long_run_finds_the_posterior(kernel, family):
     q = np.array([names[tree] / total for tree in case.probabilities])
     bound = 2 * np.sqrt(p * (1 - p) / (2 * np.pi * effective)).sum()
     assert np.abs(p - q).sum() / 2 < bound
-    expected = log_joint(
-        drawn.posterior.trees, case.design, case.y, case.prior, case.leaf, case.constraints
-    )
+    expected = log_joint(drawn.posterior.trees, case.model)
     np.testing.assert_allclose(stats["log_joint"], expected.log_joint, atol=1e-9)
     assert drawn.num_overflows.shape == (8,)
     for share in drawn.acceptance.values():
@@ -429,8 +424,8 @@ def test_the_same_key_gives_the_same_draws_and_a_start_is_taken():
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
     options = {"chains": 3, "warmup": 7, "draws": 5, "thin": 2, "capacity": CAPACITY}
     start = case.exact.k_best(1).trees[0]
-    one, two = (sample(ep.key(0), *arguments, **options, start=start) for _ in range(2))
-    other = sample(ep.key(1), *arguments, **options, start=start)
+    one, two = (sample(ep.key(0), TreeModel(*arguments), **options, start=start) for _ in range(2))
+    other = sample(ep.key(1), TreeModel(*arguments), **options, start=start)
     np.testing.assert_array_equal(one.posterior.trees.threshold, two.posterior.trees.threshold)
     assert not np.array_equal(
         one.posterior.sample_stats["log_joint"], other.posterior.sample_stats["log_joint"]
@@ -443,8 +438,8 @@ def test_a_start_between_the_cuts_of_a_grid_parts_the_rows_as_it_says(threshold)
     design, y = Design.from_matrix(matrix, grid=3), np.arange(5) % 2
     tree = Tree.from_nested({"feature": 0, "threshold": threshold, "left": {}, "right": {}})
     with jax.enable_x64(True):
-        tabled = packed_model.pose(
-            design, y, DescriptionLength(), DirichletCategorical.symmetric(2)
+        tabled = packed_model.PackedModel.of(
+            TreeModel(design, y, DescriptionLength(), DirichletCategorical.symmetric(2))
         )
         shape = as_shape(tabled, design, tree.reshape(1), 3)
         trees = write_out(tabled, design, shape).trees
@@ -456,7 +451,9 @@ def test_what_does_not_fit_is_rejected_and_counted():
     design = Design.from_matrix(np.arange(20.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     y = np.arange(20) % 2
-    drawn = sample(ep.key(0), design, y, LeafPenalty(-1.0), leaf, capacity=5, draws=20, warmup=100)
+    drawn = sample(
+        ep.key(0), TreeModel(design, y, LeafPenalty(-1.0), leaf), capacity=5, draws=20, warmup=100
+    )
     assert drawn.posterior.trees.num_nodes.max() == 5
     assert (drawn.num_overflows > 0).all()
 
@@ -473,7 +470,7 @@ def test_bad_input_is_named(options, message):
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
-        sample(ep.key(0), design, np.arange(4) % 2, LeafPenalty(), leaf, **options)
+        sample(ep.key(0), TreeModel(design, np.arange(4) % 2, LeafPenalty(), leaf), **options)
 
 
 @pytest.mark.parametrize(
@@ -493,4 +490,4 @@ def test_targets_that_do_not_fit_the_rows_are_refused():
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match="one entry per row"):
-        sample(ep.key(0), design, np.zeros(5, int), LeafPenalty(), leaf)
+        sample(ep.key(0), TreeModel(design, np.zeros(5, int), LeafPenalty(), leaf))

@@ -34,8 +34,9 @@ from bdtppl.inference.particle.filter import grow
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard.packed_model import pose
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
@@ -88,9 +89,9 @@ def test_folds_share_compiled_code(model, compiled):
 def test_what_is_filled_up_changes_no_draw(module, monkeypatch):
     design = Design.from_matrix(np.where(np.arange(90) % 7, np.arange(90) % 13, np.nan)[:, None])
     model = design, np.sin(np.arange(90)), DepthDecay(cut_weights="gap"), NormalInverseGamma(0.0)
-    padded = module.sample(jax.random.key(0), *model)
-    monkeypatch.setattr(module, "pose", partial(pose, is_padded=False))
-    plain = module.sample(jax.random.key(0), *model)
+    padded = module.sample(jax.random.key(0), TreeModel(*model))
+    monkeypatch.setattr(PackedModel, "of", partial(PackedModel.of, is_padded=False))
+    plain = module.sample(jax.random.key(0), TreeModel(*model))
     np.testing.assert_array_equal(padded.posterior.trees.threshold, plain.posterior.trees.threshold)
     joint = padded.posterior.sample_stats["log_joint"], plain.posterior.sample_stats["log_joint"]
     np.testing.assert_allclose(*joint, rtol=1e-10)

@@ -20,6 +20,7 @@ from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay
 
@@ -86,7 +87,11 @@ def test_chains_stay_monotone():
     case = ep.case_of_law("all rules alike", "gaps", "values", 5)
     limits = replace(case.constraints, monotone=DIRECTIONS)
     drawn = sample(
-        ep.key(0), case.design, case.y, case.prior, case.leaf, limits, warmup=50, draws=50, thin=5
+        ep.key(0),
+        replace(case.model, constraints=limits),
+        warmup=50,
+        draws=50,
+        thin=5,
     )
     trees = ep.rule_trees(case, drawn.posterior.trees.reshape(-1))
     assert len(set(trees)) > 5
@@ -102,7 +107,7 @@ def test_edited_trees_stay_monotone():
     options = {"chains": 16, "warmup": 50, "draws": 50, "thin": 5}
 
     def keep_order(constraints):
-        drawn = sample_edits(ep.key(0), *arguments, constraints, **options)
+        drawn = sample_edits(ep.key(0), TreeModel(*arguments, constraints), **options)
         trees = set(ep.rule_trees(case, drawn.posterior.trees.reshape(-1)))
         assert len(trees) > 5
         return all(keeps_order(case, tree) for tree in trees)
@@ -131,9 +136,9 @@ def test_what_cannot_keep_to_them_says_so():
     with pytest.raises(ValueError, match="The exact posterior cannot keep to monotone features"):
         compile_grammar(case.design, constraints=limits)
     with pytest.raises(ValueError, match="Greedy modal trees cannot keep to monotone features"):
-        greedy.pose(case.design, case.y, case.prior, case.leaf, limits)
+        greedy.pose(replace(case.model, constraints=limits))
     with pytest.raises(ValueError, match="The particle filter cannot keep to monotone features"):
-        filtered(ep.key(0), case.design, case.y, case.prior, case.leaf, limits)
+        filtered(ep.key(0), replace(case.model, constraints=limits))
     with pytest.raises(ValueError, match="A law without targets cannot keep to monotone features"):
         PriorTrees(case.design, case.prior, limits)
     with pytest.raises(ValueError, match="A law without targets cannot keep to monotone features"):

@@ -20,6 +20,7 @@ from bdtppl.inference.particle.sample import sample
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 
@@ -38,7 +39,7 @@ ALL_PROPOSALS = [
 
 
 def posed(case):
-    return packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return packed_model.PackedModel.of(case.model)
 
 
 @functools.cache
@@ -142,11 +143,7 @@ def test_a_weight_without_the_proposal_is_noticed():
 def estimates(case, proposal, growth, resampling, threshold, *, runs=RUNS, size=SIZE, seed=1):
     return sample(
         ep.key(seed),
-        case.design,
-        case.y,
-        case.prior,
-        case.leaf,
-        case.constraints,
+        case.model,
         runs=runs,
         particles=size,
         proposal=proposal,
@@ -300,9 +297,7 @@ def test_without_resampling_nodes_and_layers_grow_the_same_trees():
     check_unbiased(case, one)
     check_unbiased(case, estimates(case, "optimal", "layer", "systematic", 0.6))
     stats = one.posterior.sample_stats
-    scores = log_joint(
-        one.posterior.trees, case.design, case.y, case.prior, case.leaf, case.constraints
-    )
+    scores = log_joint(one.posterior.trees, case.model)
     np.testing.assert_allclose(stats["log_joint"], scores.log_joint, atol=1e-9)
     np.testing.assert_allclose(stats["log_likelihood"], scores.log_likelihood, atol=1e-9)
     assert one.posterior.log_evidence == one.log_partition
@@ -332,11 +327,7 @@ def test_the_capacity_bounds_the_model():
     case = ep.random_case("depth decay, gaps", "classes", 3)
     found = sample(
         ep.key(0),
-        case.design,
-        case.y,
-        case.prior,
-        case.leaf,
-        case.constraints,
+        case.model,
         runs=RUNS,
         particles=SIZE,
         capacity=5,
@@ -378,4 +369,4 @@ def test_bad_input_is_named(options, message):
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
-        sample(ep.key(0), design, np.arange(4) % 2, DepthDecay(), leaf, **options)
+        sample(ep.key(0), TreeModel(design, np.arange(4) % 2, DepthDecay(), leaf), **options)

@@ -32,6 +32,7 @@ from bdtppl.models.hard import packed_model
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 
@@ -48,13 +49,13 @@ def check_scores(case, log_joint_of, trees=60):
 
 def by_rows(case, trees):
     model = case.prior, case.leaf, case.constraints
-    return log_joint(trees, case.design, case.y, *model).log_joint
+    return log_joint(trees, TreeModel(case.design, case.y, *model)).log_joint
 
 
 def by_tables(case, trees):
     model = case.prior, case.leaf, case.constraints
     with jax.enable_x64(True):
-        tabled = packed_model.pose(case.design, case.y, *model)
+        tabled = packed_model.PackedModel.of(TreeModel(case.design, case.y, *model))
         state = state_of(tabled, as_shape(tabled, case.design, trees, 31))
         return np.asarray(state.log_prior + state.log_likelihood)
 
@@ -252,7 +253,7 @@ def test_the_log_joint_rules_out_what_cuts_a_box():
     def score(cut, **inner):
         tree = {"feature": 0, "threshold": cut, "left": inner, "right": {}}
         tree = Tree.from_nested(tree, capacity=5)
-        return log_joint(tree, design, y, DepthDecay(), leaf, limits).log_joint
+        return log_joint(tree, TreeModel(design, y, DepthDecay(), leaf, limits)).log_joint
 
     assert score(0.5) == -np.inf
     assert np.isfinite(score(1.5))
@@ -306,4 +307,4 @@ def test_a_prior_that_counts_partitions_is_refused():
     with pytest.raises(ValueError, match="LeafPenalty shares a weight"):
         ExactPosterior(grammar, LeafPenalty(), leaf, y)
     with pytest.raises(ValueError, match="LeafPenalty shares a weight"):
-        packed_model.pose(design, y, LeafPenalty(), leaf, limits)
+        packed_model.PackedModel.of(TreeModel(design, y, LeafPenalty(), leaf, limits))

@@ -27,6 +27,7 @@ from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import pytree_dataclass
@@ -342,10 +343,9 @@ def test_what_does_not_fit_is_rejected_and_counted():
     design = Design.from_matrix(np.arange(20.0)[:, None])
     drawn = sample(
         ep.key(0),
-        design,
-        np.arange(20) % 2,
-        DepthDecay(0.95, 0.1),
-        DirichletCategorical.symmetric(2),
+        TreeModel(
+            design, np.arange(20) % 2, DepthDecay(0.95, 0.1), DirichletCategorical.symmetric(2)
+        ),
         kernel=Regrow(),
         capacity=5,
         draws=20,

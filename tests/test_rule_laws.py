@@ -39,6 +39,7 @@ from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.rule_laws import RuleLaw, facts_read
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, Program
 
@@ -89,7 +90,7 @@ def test_every_law_equals_the_enumeration(law, rules, family, path):
 def test_weights_of_all_rules_are_those_of_each(law, rules):
     case = ep.case_of_law(law, rules, "classes", 3, path=("boxes",))
     with jax.enable_x64(True):
-        tabled = packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+        tabled = packed_model.PackedModel.of(case.model)
         rows, depth = tabled.every_row[None], jnp.zeros(1, jnp.int32)
         weights = node_scores.node_weights(tabled, rows, depth)
         for place in range(len(tabled.feature)):
@@ -259,10 +260,9 @@ INFERENCES = {
     "particles": lambda prior, X, y: ParticleTreeClassifier(prior=prior).fit(X, y),
     "edits": lambda prior, X, y: sample_edits(
         ep.key(0),
-        Design.from_matrix(X),
-        y,
-        EditTree(STUMP, base=prior),
-        DirichletCategorical.symmetric(2),
+        TreeModel(
+            Design.from_matrix(X), y, EditTree(STUMP, base=prior), DirichletCategorical.symmetric(2)
+        ),
         draws=50,
     ),
     "enumeration": lambda prior, X, y: PriorTrees(Design.from_matrix(X), prior).enumerate(),
@@ -317,9 +317,9 @@ def test_other_inferences_refuse_what_they_cannot_do():
     design, y = Design.from_matrix(np.eye(3)), np.arange(3) % 2
     leaf, limits = DirichletCategorical.symmetric(2), Constraints(before=((0, 1),))
     with pytest.raises(ValueError, match="do not look at the path"):
-        greedy.pose(design, y, DepthDecay(), leaf, limits)
+        greedy.pose(TreeModel(design, y, DepthDecay(), leaf, limits))
     with pytest.raises(ValueError, match="cannot weigh rules by the DepthDecay's"):
-        greedy.pose(design, y, DepthDecay(over="rules"), leaf)
+        greedy.pose(TreeModel(design, y, DepthDecay(over="rules"), leaf))
     prior = DepthDecay(rules="cuts", over="rules")
     with pytest.raises(ValueError, match="each_cut=True"):
         ExactPosterior(compile_grammar(design, rules="cuts"), prior, leaf, y)

@@ -29,6 +29,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.sparse import SparseDesign
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -73,7 +74,12 @@ def random_problem(family: str, prior: str, seed: int, broken=lambda design: des
     dense = Design.from_matrix(table, weights=weights, names=NAMES)
     stored = SparseDesign.from_matrix(sparse.csc_array(table), weights=weights, names=NAMES)
     limits = LIMITS[seed % len(LIMITS)]
-    return pose(dense, *model, **limits), pose(broken(stored), *model, **limits)
+    options = {name: value for name, value in limits.items() if name != "constraints"}
+    models = (
+        TreeModel(design, *model, constraints=limits.get("constraints", Constraints()))
+        for design in (dense, broken(stored))
+    )
+    return tuple(pose(each, **options) for each in models)
 
 
 def check_trees_are_the_same(family: str, prior: str, seed: int, **broken) -> int:

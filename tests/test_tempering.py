@@ -15,13 +15,14 @@ from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.sample import sample
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.hard import packed_model
+from bdtppl.models.hard.tree_model import TreeModel
 
 POWERS = np.array([0.0, 0.3, 1.0])
 CAPACITY = 31
 
 
 def posed(case):
-    return packed_model.pose(case.design, case.y, case.prior, case.leaf, case.constraints)
+    return packed_model.PackedModel.of(case.model)
 
 
 def tempered(case, power):
@@ -188,11 +189,7 @@ def test_tempered_chains_find_evidence_and_posterior(model, family):
     case = ep.random_case(model, family, 2)
     drawn = sample(
         ep.key(3),
-        case.design,
-        case.y,
-        case.prior,
-        case.leaf,
-        case.constraints,
+        case.model,
         temperatures=6,
         draws=1_000,
         warmup=1_005,
@@ -242,7 +239,7 @@ def test_rounds_of_any_number_give_the_same_draws(monkeypatch):
     case = ep.random_case("depth decay, cuts", "classes", 5)
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
     options = {"chains": 3, "warmup": 325, "draws": 9, "thin": 20, "temperatures": 3}
-    one = sample(ep.key(0), *arguments, **options).posterior
+    one = sample(ep.key(0), TreeModel(*arguments), **options).posterior
     monkeypatch.setattr("bdtppl.inference.metropolis.sample._ROUNDS", 2)
-    other = sample(ep.key(0), *arguments, **options).posterior
+    other = sample(ep.key(0), TreeModel(*arguments), **options).posterior
     np.testing.assert_array_equal(one.trees.threshold, other.trees.threshold)

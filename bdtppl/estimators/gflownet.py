@@ -212,7 +212,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check()
         target = self._read_model(X, y, sample_weight)
-        target = target._replace(prior=target.prior.resolve(target.design))
+        target = replace(target, prior=target.prior.resolve(target.design))
         self._keep_model(target)
         design, constraints = target.design, target.constraints
         method = self._method(target)
@@ -383,18 +383,19 @@ def _key(seed: int, use: str) -> jax.Array:
 
 def _exact_draws(target: TreeModel, rng_key: jax.Array) -> Tree | None:
     """Draw from the posterior where its chart fits."""
-    design, y, prior, leaf, constraints = target
     try:
         grammar = compile_grammar(
-            design,
-            rules=prior.rules,
-            constraints=constraints,
-            each_cut=weighs_each_cut(prior),
+            target.design,
+            rules=target.prior.rules,
+            constraints=target.constraints,
+            each_cut=weighs_each_cut(target.prior),
             max_subproblems=_MOST_SUBPROBLEMS,
         )
     except TooManySubproblems:
         return None
-    return ExactPosterior(grammar, prior, leaf, y).sample_trees(rng_key, _EXACT_DRAWS)
+    return ExactPosterior(grammar, target.prior, target.leaf, target.y).sample_trees(
+        rng_key, _EXACT_DRAWS
+    )
 
 
 @estimator

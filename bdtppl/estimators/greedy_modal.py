@@ -31,7 +31,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.priors import GreedyPartition, TreePrior
 from bdtppl.summary import summarised
 
@@ -195,7 +195,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         self._warn_of_missing(design, constraints)
         seed = self._draw_seed()
         search = {"num_starts": int(self.hyperplanes), "seed": seed}
-        problem = self._pose(design, y, prior, leaf, constraints, **search)
+        problem = self._pose(TreeModel(design, y, prior, leaf, constraints), **search)
         space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
         grown = tree_space(problem, *space)
         if self.prune:
@@ -288,21 +288,9 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
                 stacklevel=4,
             )
 
-    def _pose(
-        self,
-        design: Any,
-        y: Any,
-        prior: TreePrior,
-        leaf: Leaf,
-        limits: Constraints,
-        **options: Any,
-    ):
+    def _pose(self, model: TreeModel, **options: Any):
         return pose(
-            design,
-            y,
-            prior,
-            leaf,
-            limits,
+            model,
             smoothing=float(self.smoothing),
             split_precision=float(self.split_precision),
             stop_pure=bool(self.stop_pure),
@@ -377,9 +365,9 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         if not isinstance(node, int | np.integer) or isinstance(node, bool):
             raise ValueError(f"node must be an integer; got {node!r}.")
         posterior = self.posterior_
-        model = self.prior_, self.leaf_, self.constraints_
+        model = TreeModel(self.design_, posterior.y, self.prior_, self.leaf_, self.constraints_)
         num_features = self._num_features
-        problem = self._pose(self.design_, posterior.y, *model, num_features=num_features)
+        problem = self._pose(model, num_features=num_features)
         found = partition_posterior(problem, self.map_tree_, int(node))
         return replace(found, log_feature=found.log_feature[:num_features])
 

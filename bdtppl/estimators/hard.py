@@ -120,7 +120,8 @@ class TreeEstimator(HardParameters, TableEstimator):
 
     def _keep_model(self, model: TreeModel) -> None:
         """Set the fitted attributes that say what was fitted."""
-        self.design_, _, self.prior_, self.leaf_, self.constraints_ = model
+        self.design_, self.prior_ = model.design, model.prior
+        self.leaf_, self.constraints_ = model.leaf, model.constraints
 
     @property
     def _may_miss(self) -> np.ndarray:

@@ -25,6 +25,7 @@ from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.priors import DepthDecay
 from bdtppl.progress import counting
@@ -145,12 +146,12 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         if isinstance(model.prior, LeafCount):  # counts trees before leaves are put in order
             unordered = replace(model.constraints, monotone=())
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
-            model = model._replace(prior=with_num_trees(model.prior, grammar))
+            model = replace(model, prior=with_num_trees(model.prior, grammar))
         seed = self._draw_seed()
         with counting("steps", shown=self.progress) as report:
             drawn = sample(
                 jax.random.key(seed),
-                *model,
+                model,
                 chains=self.chains,
                 warmup=self.warmup,
                 draws=self.draws,
@@ -158,11 +159,11 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 kernel=kernel,
                 temperatures=self.temperatures,
                 capacity=self.capacity,
-                start=self._first_trees(*model),
-                tell=report or (lambda steps: None),
+                start=self._first_trees(model),
+                on_progress=report or (lambda steps: None),
             )
         require_finite("The log joint of a tree", drawn.posterior.sample_stats["log_joint"])
-        self._keep_model(model._replace(prior=drawn.posterior.prior))
+        self._keep_model(replace(model, prior=drawn.posterior.prior))
         self._random_seed = seed
         self._keep(drawn)
         self._warn()
@@ -170,14 +171,14 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             self._warn_of_no_rule()
         return self
 
-    def _first_trees(self, design, y, prior, leaf, constraints) -> Tree | Literal["prior"] | None:
+    def _first_trees(self, model: TreeModel) -> Tree | Literal["prior"] | None:
         if isinstance(self.start, Tree) or self.start == "prior":
             return self.start
         if self.start == "root":
             return None
         if self.start == "greedy":
             try:
-                problem = pose(design, y, prior, leaf, constraints)
+                problem = pose(model)
             except ValueError as error:
                 raise ValueError(f"start='greedy': {error}") from None
             return tree_space(problem)[0].tree

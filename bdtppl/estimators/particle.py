@@ -1,6 +1,7 @@
 """Decision trees by particle filters, for classification and regression."""
 
 import warnings
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import jax
@@ -105,7 +106,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         with waiting("growing trees", shown=self.progress):
             found = sample(
                 jax.random.key(seed),
-                *model,
+                model,
                 particles=self.particles,
                 runs=self.runs,
                 proposal=self.proposal,
@@ -115,7 +116,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
                 capacity=self.capacity,
             )
         require_finite("The log evidence", found.log_partition)
-        self._keep_model(model._replace(prior=found.posterior.prior))
+        self._keep_model(replace(model, prior=found.posterior.prior))
         self.log_partition_ = found.log_partition
         self.log_partition_se_ = found.log_partition_se
         self.log_partition_of_run_ = found.log_partition_of_run

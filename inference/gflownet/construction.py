@@ -18,13 +18,10 @@ from bdtppl.inference.hard.shapes import Shape, roots, select
 from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import split
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.node_scores import NodeTerms, log_rule, node_terms
-from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules, pose
-from bdtppl.models.leaf_count_priors import require_node_wise
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.priors import require_weighs
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = ["MOST_SPLITS", "NOTHING", "Construction", "Partial", "begin", "offered", "split_leaf"]
@@ -65,11 +62,7 @@ class Construction:
     @in_float64
     def of(
         cls,
-        design: Design,
-        y: np.ndarray,
-        prior: TreePrior,
-        leaf: Leaf,
-        constraints: Constraints | None = None,
+        model: TreeModel,
         *,
         num_splits: int | None = None,
     ) -> "Construction":
@@ -77,8 +70,8 @@ class Construction:
 
         Parameters
         ----------
-        design, y, prior, leaf, constraints
-            The model; targets [n].
+        model
+            The model.
         num_splits
             Most splits of a tree, a bound of the model: larger trees have no weight. By default
             what ``max_depth`` and the rows allow, and 15 where nothing limits the depth.
@@ -91,31 +84,32 @@ class Construction:
         Examples
         --------
         >>> import numpy as np
+        >>> from bdtppl.models.constraints import Constraints
+        >>> from bdtppl.models.data.design import Design
         >>> from bdtppl.models.leaves import DirichletCategorical
         >>> from bdtppl.models.priors import DescriptionLength
         >>> design, y = Design.from_matrix(np.arange(6.0)[:, None]), np.arange(6) % 2
         >>> leaf, limits = DirichletCategorical.symmetric(2), Constraints(max_depth=2)
-        >>> Construction.of(design, y, DescriptionLength(), leaf, limits).num_splits
+        >>> Construction.of(TreeModel(design, y, DescriptionLength(), leaf, limits)).num_splits
         3
         """
-        require_node_wise(prior, "A GFlowNet")
-        constraints = Constraints() if constraints is None else constraints
-        constraints.require_free_leaves("A GFlowNet")
-        depth = constraints.max_depth
-        most = max(1, int(design.weights.sum()) // constraints.min_leaf - 1)
+        require_weighs(model.prior, "A GFlowNet", "nodes")
+        model.constraints.require_free_leaves("A GFlowNet")
+        depth = model.constraints.max_depth
+        most = max(1, int(model.design.weights.sum()) // model.constraints.min_leaf - 1)
         if num_splits is None:
             num_splits = min(most, MOST_SPLITS if depth is None else (1 << depth) - 1)
         if not isinstance(num_splits, int | np.integer) or num_splits < 1:
             given = f"max_depth={depth!r}" if depth == 0 else f"num_splits={num_splits!r}"
             raise ValueError(f"A tree must have room for a split; got {given}.")
-        model = pose(design, y, prior, leaf, constraints, is_padded=False)
-        first = np.asarray(model.first)
+        packed = PackedModel.of(model, is_padded=False)
+        first = np.asarray(packed.first)
         start, feature = np.unique(first, return_inverse=True)
         cut = np.arange(len(first)) - first
         rule = np.full((len(start), cut.max() + 1), -1)
         rule[feature, cut] = np.arange(len(first))
         return cls(
-            model,
+            packed,
             *(jnp.asarray(table, jnp.int32) for table in (rule, feature, cut)),
             num_splits=int(num_splits),
             num_levels=int(num_splits if depth is None else min(num_splits, depth)),

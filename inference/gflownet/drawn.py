@@ -15,12 +15,9 @@ from bdtppl.inference.evidence.estimates import log_mean
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.packed_model import PackedModel
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["Drawn", "effective_size", "weighed"]
 
@@ -57,15 +54,11 @@ def effective_size(log_weights: np.ndarray) -> float:
 
 
 def weighed(
-    model: PackedModel,
+    model: TreeModel,
+    packed: PackedModel,
     shape: Shape,
     log_weights: np.ndarray,
     shared_log_joint: np.ndarray,
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints,
     *,
     chains: int,
     draws: int,
@@ -74,40 +67,32 @@ def weighed(
 
     Parameters
     ----------
-    model
-        The model as it was posed.
+    model, packed
+        The model, and the same packed.
     shape, log_weights, shared_log_joint
         Trees, the logs of their importance weights [m], and their log joints [m], shared as said;
         those beyond the draws that are wanted are left out.
-    design, y, prior, leaf, constraints
-        The model that was posed.
     chains, draws
         How the draws, which are independent, are laid out.
     """
     size = chains, draws
     log_weights = np.asarray(log_weights)[: chains * draws]
-    written = write_out(model, design, jax.tree.map(lambda a: a[: chains * draws], shape))
+    written = write_out(packed, model.design, jax.tree.map(lambda a: a[: chains * draws], shape))
     trees = written.trees.reshape(*size)
-    scores = log_joint(trees, design, y, prior, leaf, constraints)
+    scores = log_joint(trees, model)
     log_partition, error = log_mean(log_weights)
-    shared = np.asarray(shared_log_joint)[: chains * draws].reshape(size)
-    posterior = Posterior(
-        trees=trees,
-        statistics=written.statistics.reshape(*size, *written.statistics.shape[1:]),
-        sample_stats={
-            "log_joint": scores.log_joint,
-            "log_likelihood": scores.log_likelihood,
-            "num_leaves": trees.num_leaves,
-            "max_leaf_depth": trees.depth,
-            **({"shared_log_joint": shared} if prior.counts_partitions else {}),
-        },
-        leaf=leaf,
-        prior=prior.resolve(design),
-        design=design,
-        y=y,
-        log_evidence=log_partition if prior.is_normalised else float("nan"),
-        log_evidence_se=error if prior.is_normalised else float("nan"),
+    stats = scores._asdict()
+    if model.prior.counts_partitions:
+        stats["shared_log_joint"] = np.asarray(shared_log_joint)[: chains * draws]
+    is_normalised = model.prior.is_normalised
+    posterior = Posterior.of(
+        model,
+        trees,
+        written.statistics,
+        log_evidence=log_partition if is_normalised else np.nan,
+        log_evidence_se=error if is_normalised else np.nan,
         log_weights=log_weights.reshape(size),
+        **stats,
     )
     return Drawn(
         posterior, log_partition, error, float(log_weights.mean()), effective_size(log_weights)

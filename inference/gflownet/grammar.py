@@ -34,7 +34,7 @@ Generative Models, for flows and their balance.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -47,12 +47,10 @@ from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.summaries.distinct import distinct, map_distinct
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
-from bdtppl.models.hard.packed_model import PackedModel, pose
-from bdtppl.models.leaf_count_priors import require_node_wise
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import Node, TreePrior
+from bdtppl.models.hard.packed_model import PackedModel
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.priors import Node, require_weighs
 
 __all__ = [
     "NUM_FACTS",
@@ -102,21 +100,13 @@ class Problem(eqx.Module):
 
 
 @in_float64
-def pose_problem(
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints,
-    *,
-    lookahead: int = 1,
-) -> Problem:
+def pose_problem(model: TreeModel, *, lookahead: int = 1) -> Problem:
     """Tabulate rules and rows.
 
     Parameters
     ----------
-    design, y, prior, leaf, constraints
-        The model; targets [n]. The constraints must bound the depth.
+    model
+        The model; its constraints must bound the depth.
     lookahead
         1: a node's base is the sum over its stumps, which costs as many sums as a node has rules;
         0: it is its leaf, for tables with thousands of rules.
@@ -124,10 +114,11 @@ def pose_problem(
     Raises
     ------
     ValueError
-        If the depth is not bounded or out of range, a constraint looks at the path or at leaves'
-        means, or the targets do not fit the rows.
+        If the depth is not bounded or out of range, or a constraint looks at the path or at leaves'
+        means.
     """
-    require_node_wise(prior, "The grammar flow network")
+    constraints: Constraints = model.constraints
+    require_weighs(model.prior, "The grammar flow network", "nodes")
     constraints.require_free_leaves("The grammar flow network")
     depth = constraints.max_depth
     if depth is None or not 1 <= depth <= _MOST_DEPTH:
@@ -142,15 +133,16 @@ def pose_problem(
         )
     if lookahead not in (0, 1):
         raise ValueError(f"lookahead must be 0 or 1; got {lookahead!r}.")
-    model = pose(design, y, prior, leaf, constraints, is_padded=False)
-    statistics = np.asarray(model.statistics)
+    design: Any = model.design
+    packed = PackedModel.of(model, is_padded=False)
+    statistics = np.asarray(packed.statistics)
     spread = statistics.std(axis=0)
     statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     codes = np.repeat(design.codes, design.weights, axis=0)
     place = (codes + 0.5) / design.num_codes - 0.5
     seen = np.where(codes < 0, 0.0, 2 * place), codes[:, design.has_missing] < 0, statistics
     rows = jnp.asarray(np.concatenate(seen, axis=1), jnp.float32)
-    return Problem(model, rows, int(depth), int(lookahead))
+    return Problem(packed, rows, int(depth), int(lookahead))
 
 
 class Amortised(NamedTuple):

@@ -16,11 +16,9 @@ from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["Scores", "log_flow", "sample", "score"]
 
@@ -53,11 +51,7 @@ def sample(
     rng_key: jax.Array,
     problem: Problem,
     flow: Flow,
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
+    model: TreeModel,
     *,
     chains: int = 4,
     draws: int = 250,
@@ -70,7 +64,7 @@ def sample(
         Key.
     problem, flow
         The problem as posed, and a flow trained on it.
-    design, y, prior, leaf, constraints
+    model
         The model that the problem was made of.
     chains, draws
         How the draws, which are independent, are laid out.
@@ -89,9 +83,8 @@ def sample(
         drawn, _ = draw(key, problem, flow, num_trees=_PIECE)
         parts.append([np.asarray(a) for a in (drawn.rule, drawn.log_weight, drawn.log_joint)])
     rule, log_weights, joint = (np.concatenate(part) for part in zip(*parts, strict=True))
-    limits = Constraints() if constraints is None else constraints
-    model = problem.model, from_heap(rule), log_weights, joint, design, y, prior, leaf, limits
-    return weighed(*model, chains=chains, draws=draws)
+    drawn = from_heap(rule), log_weights, joint
+    return weighed(model, problem.model, *drawn, chains=chains, draws=draws)
 
 
 @in_float64

@@ -76,7 +76,7 @@ def by_grammar(
     target: TreeModel, settings: grammar_training.GrammarSettings, num_steps: int
 ) -> Method:
     """Learn flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
-    problem = pose_problem(*target)
+    problem = pose_problem(target)
 
     def advance(rng_key, state, tell):
         number = min(_ROUND, num_steps - int(state.num_steps))
@@ -88,7 +88,7 @@ def by_grammar(
         return grammar_training.train(rng_key, problem, state, settings, number, tell=told)
 
     def draw(rng_key, state, chains, draws):
-        return sample_flow(rng_key, problem, state.flow, *target, chains=chains, draws=draws)
+        return sample_flow(rng_key, problem, state.flow, target, chains=chains, draws=draws)
 
     def bound(rng_key, state, trees):
         return float(score(problem, state.flow, target.design, trees).log_weight.mean())
@@ -107,7 +107,7 @@ def by_grammar(
 
 def by_construction(target: TreeModel, settings: training.PolicySettings) -> Method:
     """Learn a policy that builds trees (see `bdtppl.inference.gflownet.training`)."""
-    construction = Construction.of(*target)
+    construction = Construction.of(target)
 
     def start(rng_key):
         key_policy, key_begin = jax.random.split(rng_key)
@@ -134,7 +134,7 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
 
     def draw(rng_key, state, chains, draws):
         policy = state.policy
-        return sample_policy(rng_key, construction, policy, *target, chains=chains, draws=draws)
+        return sample_policy(rng_key, construction, policy, target, chains=chains, draws=draws)
 
     return Method(
         settings.num_steps,
@@ -152,7 +152,7 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
 
 def _alone(target: TreeModel, found: WrittenOut) -> RankedTrees:
     """Score one tree."""
-    score = log_joint(found.trees, *target).log_joint
+    score = log_joint(found.trees, target).log_joint
     return RankedTrees(found.trees, found.statistics, score, np.full(1, np.nan))
 
 

@@ -16,11 +16,9 @@ from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["sample", "upper_bound"]
 
@@ -32,11 +30,7 @@ def sample(
     rng_key: jax.Array,
     construction: Construction,
     policy: Policy,
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
+    model: TreeModel,
     *,
     chains: int = 4,
     draws: int = 250,
@@ -51,7 +45,7 @@ def sample(
         What trees are made of.
     policy
         The policy.
-    design, y, prior, leaf, constraints
+    model
         The model that the construction was made of.
     chains, draws
         How the draws are laid out.
@@ -59,9 +53,8 @@ def sample(
     keys = jax.random.split(rng_key, -(-chains * draws // _PIECE))
     parts = [jax.tree.map(np.asarray, _draw(key, construction, policy)) for key in keys]
     shape, log_weights, joint = jax.tree.map(lambda *a: np.concatenate(a), *parts)
-    limits = Constraints() if constraints is None else constraints
-    model = construction.model, shape, log_weights, joint, design, y, prior, leaf, limits
-    return weighed(*model, chains=chains, draws=draws)
+    packed = construction.model
+    return weighed(model, packed, shape, log_weights, joint, chains=chains, draws=draws)
 
 
 @in_float64

@@ -10,9 +10,9 @@ from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.leaf_scores import LeafScore, leaf_scorer
-from bdtppl.models.leaf_count_priors import require_node_wise
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, weighs_each_cut
+from bdtppl.models.priors import TreePrior, require_weighs, weighs_each_cut
 
 __all__ = ["Problem", "pose"]
 
@@ -64,11 +64,7 @@ class Problem:
 
 
 def pose(
-    design: Any,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
+    model: TreeModel,
     *,
     smoothing: float = 0.0,
     split_precision: float = 0.0,
@@ -81,16 +77,8 @@ def pose(
 
     Parameters
     ----------
-    design
-        Training rows, a `Design` or a `SparseDesign`.
-    y
-        Targets [n].
-    prior
-        Node-wise tree prior.
-    leaf
-        Leaf family.
-    constraints
-        Limits on the tree.
+    model
+        The model; its design is dense or sparse.
     smoothing
         Share of a node's rows that the leaf prior of its children absorbs (section 5.2).
     split_precision
@@ -108,13 +96,13 @@ def pose(
     ValueError
         If constraints look at the path, or the prior weighs each rule apart.
     """
-    require_node_wise(prior, "The greedy modal tree")
-    constraints = Constraints() if constraints is None else constraints
-    prior = prior.resolve(design)
+    require_weighs(model.prior, "The greedy modal tree", "nodes")
+    design, leaf, constraints = model.design, model.leaf, model.constraints
+    prior = model.prior.resolve(design)
     _require_greedy(prior, constraints)
     allowed = np.zeros(design.num_features, bool)
     allowed[:num_features] = constraints.allows(design.names[:num_features])
-    columns = _columns(design, leaf, y, allowed)
+    columns = _columns(design, leaf, model.y, allowed)
     return Problem(
         design,
         prior,
@@ -129,7 +117,7 @@ def pose(
         ),
         smoothing,
         split_precision,
-        np.unique(y, return_inverse=True)[1].ravel() if stop_pure else None,
+        np.unique(model.y, return_inverse=True)[1].ravel() if stop_pure else None,
         num_starts,
         seed,
     )

@@ -19,6 +19,7 @@ from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["as_posterior", "distinct_trees", "keep_used_features", "numbered", "tree_space"]
 
@@ -166,20 +167,11 @@ def as_posterior(problem: Problem, trees: list[GreedyTree], y: np.ndarray) -> Po
     for place, each in enumerate(trees):
         statistics[0, place, : len(each.statistics)] = each.statistics + each.pseudo
     log_joint = np.array([[each.log_joint for each in trees]])
-    return Posterior(
-        trees=batch.reshape(1, len(trees)),
-        statistics=statistics,
-        sample_stats={
-            "log_joint": log_joint,
-            "log_likelihood": np.array([[each.log_likelihood for each in trees]]),
-            "num_leaves": batch.num_leaves[None],
-            "max_leaf_depth": batch.depth[None],
-        },
-        leaf=problem.leaf,
-        prior=problem.prior,
-        design=problem.design,
-        y=y,
-        log_evidence=float("nan"),
-        log_evidence_se=float("nan"),
+    return Posterior.of(
+        TreeModel(problem.design, y, problem.prior, problem.leaf, problem.constraints),
+        batch.reshape(1, len(trees)),
+        statistics,
         log_weights=log_joint,
+        log_joint=log_joint,
+        log_likelihood=np.array([each.log_likelihood for each in trees]),
     )

@@ -19,6 +19,7 @@ from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.partitions import group, group_by_rows
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["Posterior", "RankedTrees"]
@@ -125,6 +126,48 @@ class Posterior:
     log_weights: np.ndarray | None = None
 
     has_pointwise_likelihood: ClassVar[bool] = True  # other than in some soft trees
+
+    @classmethod
+    def of(
+        cls,
+        model: TreeModel,
+        trees: Tree,
+        statistics: np.ndarray,
+        *,
+        log_evidence: float = np.nan,
+        log_evidence_se: float = np.nan,
+        log_weights: np.ndarray | None = None,
+        **sample_stats: np.ndarray,
+    ) -> "Posterior":
+        """Collect draws of a model.
+
+        Parameters
+        ----------
+        model
+            The model.
+        trees
+            `Tree` batch [chain, draw].
+        statistics
+            float64 [..., k, s]; statistics of the training rows in each slot, draws in order.
+        log_evidence, log_evidence_se, log_weights
+            See `Posterior`.
+        **sample_stats
+            Numbers of the draws, chain after chain; those that follow from the trees are added.
+        """
+        size = trees.batch_shape
+        stats = {name: np.asarray(values).reshape(size) for name, values in sample_stats.items()}
+        return cls(
+            trees=trees,
+            statistics=statistics.reshape(*size, *statistics.shape[-2:]),
+            sample_stats=stats | {"num_leaves": trees.num_leaves, "max_leaf_depth": trees.depth},
+            leaf=model.leaf,
+            prior=model.prior.resolve(model.design),
+            design=model.design,
+            y=model.y,
+            log_evidence=float(log_evidence),
+            log_evidence_se=float(log_evidence_se),
+            log_weights=log_weights,
+        )
 
     @property
     def matrix(self) -> np.ndarray:

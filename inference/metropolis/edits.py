@@ -10,6 +10,7 @@ Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classi
 Regression Trees, sections 3 and 4.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -25,12 +26,10 @@ from bdtppl.inference.metropolis.kernel import Proposal, walk
 from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.node_scores import node_weights, require_defined
-from bdtppl.models.hard.packed_model import PackedModel, pose
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.hard.packed_model import PackedModel
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.pytrees import describe_kind, pytree_dataclass
 
 __all__ = ["EditState", "RegrowEdits", "initial_edits", "sample_edits"]
@@ -234,11 +233,7 @@ def _with_drawn_rule(
 @in_float64
 def sample_edits(
     rng_key: jax.Array,
-    design: Design,
-    y: np.ndarray,
-    prior: EditTree,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
+    model: TreeModel,
     *,
     chains: int = 4,
     warmup: int = 2_000,
@@ -253,8 +248,8 @@ def sample_edits(
     ----------
     rng_key
         Key.
-    design, y, prior, leaf, constraints
-        The model; targets [n].
+    model
+        The model; its prior is an `EditTree`.
     chains, warmup, draws, thin
         See `bdtppl.inference.metropolis.sample.sample`.
     max_edits
@@ -284,11 +279,12 @@ def sample_edits(
     ):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+    prior, design = model.prior, model.design
     if not isinstance(prior, EditTree):
         raise TypeError(f"prior must be an EditTree; got {describe_kind(prior)}.")
-    model = pose(design, y, prior.base, leaf, constraints)
-    start = as_shape(model, design, prior.tree.reshape(1), capacity)
-    state: Any = initial_edits(model, start, chains, max_edits)
+    packed = PackedModel.of(replace(model, prior=prior.base))
+    start = as_shape(packed, design, prior.tree.reshape(1), capacity)
+    state: Any = initial_edits(packed, start, chains, max_edits)
     require_defined(np.isnan(state.tree.log_prior))
     if not np.isfinite(np.asarray(state.tree.log_prior)).all():
         raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
@@ -298,34 +294,21 @@ def sample_edits(
     if warmup:
         piece = min(thin, warmup)
         state, early, tally = walk(
-            keys, jnp.int32(0), state, model, kernel, power, num_draws=warmup // piece, thin=piece
+            keys, jnp.int32(0), state, packed, kernel, power, num_draws=warmup // piece, thin=piece
         )
         require_defined(tally.undefined)
         first.append(np.asarray(early.log_likelihood))
     _, walked, tally = walk(
-        keys, jnp.int32(warmup), state, model, kernel, power, num_draws=draws, thin=thin
+        keys, jnp.int32(warmup), state, packed, kernel, power, num_draws=draws, thin=thin
     )
     require_defined(tally.undefined)
     trajectory = np.concatenate([*first, np.asarray(walked.log_likelihood)]).T
     shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
     shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)
-    written = write_out(model, design, shape)
+    written = write_out(packed, design, shape)
     trees = written.trees.reshape(chains, draws)
-    posterior = Posterior(
-        trees=trees,
-        statistics=written.statistics.reshape(chains, draws, *written.statistics.shape[1:]),
-        sample_stats={
-            "log_likelihood": np.asarray(walked.log_likelihood).T,
-            "num_leaves": trees.num_leaves,
-            "max_leaf_depth": trees.depth,
-        },
-        leaf=leaf,
-        prior=prior,
-        design=design,
-        y=y,
-        log_evidence=float("nan"),
-        log_evidence_se=float("nan"),
-    )
+    log_likelihood = np.asarray(walked.log_likelihood).T
+    posterior = Posterior.of(model, trees, written.statistics, log_likelihood=log_likelihood)
     acceptance = {"edit": np.asarray(tally.accepted / tally.proposed)[:, 0]}
     early = np.arange(len(trajectory[0]) - draws) * min(thin, warmup)
     steps = np.concatenate([early, warmup + thin * np.arange(1, draws + 1)])

@@ -8,7 +8,8 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +24,12 @@ from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.node_scores import require_defined
-from bdtppl.models.hard.packed_model import PackedModel, pose
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaf_count_priors import require_node_wise
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.priors import require_weighs
 
 __all__ = ["Sampled", "sample"]
 
@@ -77,11 +75,7 @@ class Sampled(NamedTuple):
 @in_float64
 def sample(
     rng_key: jax.Array,
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
+    model: TreeModel,
     *,
     chains: int = 4,
     warmup: int = 2_000,
@@ -91,7 +85,7 @@ def sample(
     temperatures: int | Sequence[float] = 1,
     capacity: int = 63,
     start: Tree | Literal["prior"] | None = None,
-    tell: Callable[[int], None] = lambda num_steps: None,
+    on_progress: Callable[[int], None] = lambda num_steps: None,
 ) -> Sampled:
     """Draw trees by Metropolis-Hastings.
 
@@ -99,8 +93,8 @@ def sample(
     ----------
     rng_key
         Key.
-    design, y, prior, leaf, constraints
-        The model; targets [n].
+    model
+        The model.
     chains, warmup, draws, thin
         Chains, the steps of each that are thrown away, and the draws that are kept of each, one
         every ``thin`` steps.
@@ -115,7 +109,7 @@ def sample(
         Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
         by the weights of what it may do, over their sum; nodes that find no room are leaves);
         default the tree of one leaf.
-    tell
+    on_progress
         Called with the number of steps that every chain has made.
 
     Raises
@@ -133,133 +127,145 @@ def sample(
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     powers = as_powers(temperatures)
-    model = pose(design, y, prior, leaf, constraints)
+    packed = PackedModel.of(model)
     proposing = LocalMoves.of(ROTATING) if kernel is None else kernel
     key_start, key_walk = jax.random.split(rng_key)
     keys = jax.random.split(key_walk, chains)
-    states = _start(key_start, model, design, constraints, chains, capacity, start)
-    begin = np.asarray(states.log_likelihood)
-
-    size = _group_size(chains, len(powers))
-    groups = [slice(first, first + size) for first in range(0, chains, size)]
-    ladders = jax.tree.map(lambda a: jnp.repeat(a, len(powers), axis=0), states)
-    parts = []
-    for group in groups:
-        own = slice(group.start * len(powers), group.stop * len(powers))
-        parts.append((keys[group], jax.tree.map(lambda a, own=own: a[own], ladders)))
-
+    states = _start(key_start, packed, model, chains, capacity, start)
     stages = _stages(warmup, draws, thin)
     room = max(num_draws for stage in stages for num_draws, _ in stage)
+    run = _Run(packed, proposing, keys, states, powers, room, on_progress)
+    *warming, keeping = stages
+    for stage in warming:
+        _, _, exchanges = run.walk(stage)
+        if np.ndim(temperatures) == 0:
+            run.powers = _tuned(run.powers, exchanges)
+    return _collected(model, run, *run.walk(keeping))
+
+
+class _Run:
+    """Chains on their way; arrays of groups of chains walk side by side in threads."""
+
+    def __init__(self, packed, kernel, keys, states, powers, room: int, on_progress):
+        self.packed, self.kernel, self.powers = packed, kernel, powers
+        self.room, self.on_progress = room, on_progress
+        self.steps, self.trajectory = [0], [np.asarray(states.log_likelihood)[None]]
+        size = _group_size(len(keys), len(powers))
+        ladders = jax.tree.map(lambda a: jnp.repeat(a, len(powers), axis=0), states)
+        self.parts = []
+        for first in range(0, len(keys), size):
+            own = slice(first * len(powers), (first + size) * len(powers))
+            state = jax.tree.map(lambda a, own=own: a[own], ladders)
+            self.parts.append((keys[first : first + size], state))
 
     @in_float64
-    def advance(part, first: int, num_draws: int, thinned: int):
-        own_keys, state = part
+    def _advance(self, part, num_draws: int, thin: int):
+        keys, state = part
         state, kept, *counts = climb(
-            own_keys,
-            jnp.int32(first),
+            keys,
+            jnp.int32(self.steps[-1]),
             state,
-            model,
-            proposing,
-            jnp.asarray(powers),
+            self.packed,
+            self.kernel,
+            jnp.asarray(self.powers),
             jnp.int32(num_draws),
-            jnp.int32(thinned),
-            room=room,
+            jnp.int32(thin),
+            room=self.room,
         )
         kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
-        return (own_keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
+        return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
 
-    steps, trajectory = [0], [begin[None]]
+    def walk(self, stage: _Stage) -> tuple[Any, list, list[Exchanges]]:
+        """Walk the rounds of a stage.
 
-    def walk(stage: _Stage, workers: ThreadPoolExecutor) -> list:
-        nonlocal parts
-        results = []
-        for num_draws, thinned in stage:
-            advanced = workers.map(
-                lambda part: advance(part, steps[-1], num_draws, thinned),  # noqa: B023
-                parts,
-            )
-            parts, made = zip(*advanced, strict=True)
-            steps.extend(steps[-1] + thinned * np.arange(1, num_draws + 1))
-            # Arrays [draw, chain, ...] and [chain, ...].
-            kept = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *(kept for kept, _ in made))
-            counts = jax.tree.map(lambda *a: np.concatenate(a), *(counts for _, counts in made))
-            require_defined(counts[0].undefined)
-            trajectory.append(kept.log_likelihood[..., -1])
-            results.append((kept, counts))
-            tell(int(steps[-1]))
-        return results
+        Returns
+        -------
+        kept
+            Their states, arrays [draw, chain, ...].
+        tallies, exchanges
+            Their counts, arrays [chain, ...], one for each round.
+        """
+        rounds, counts = [], []
+        with ThreadPoolExecutor(min(len(self.parts), os.cpu_count() or 1)) as workers:
+            for num_draws, thin in stage:
+                advance = partial(self._advance, num_draws=num_draws, thin=thin)
+                self.parts, made = zip(*workers.map(advance, self.parts), strict=True)
+                self.steps.extend(self.steps[-1] + thin * np.arange(1, num_draws + 1))
+                kept, counted = zip(*made, strict=True)
+                rounds.append(jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept))
+                counts.append(jax.tree.map(lambda *a: np.concatenate(a), *counted))
+                require_defined(counts[-1][0].undefined)
+                self.trajectory.append(rounds[-1].log_likelihood[..., -1])
+                self.on_progress(int(self.steps[-1]))
+        tallies, exchanges = zip(*counts, strict=True) if counts else ((), ())
+        kept = jax.tree.map(lambda *a: np.concatenate(a), *rounds) if rounds else None
+        return kept, list(tallies), list(exchanges)
 
-    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as workers:
-        *warming, keeping = stages
-        for stage in warming:
-            results = walk(stage, workers)
-            if np.ndim(temperatures) == 0:
-                powers = _tuned(powers, [exchanges for _, (_, exchanges) in results])
-        results = walk(keeping, workers)
 
-    walked = jax.tree.map(lambda *a: np.concatenate(a), *(kept for kept, _ in results))
-    tally, exchanges = jax.tree.map(lambda *a: sum(a), *(counts for _, counts in results))
+def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampled:
+    """Write the kept states out as a posterior, with what the counts tell of the chains."""
+    powers = run.powers
+    tally = jax.tree.map(lambda *a: np.sum(a, axis=0), *tallies)
     tally = jax.tree.map(lambda a: a[len(powers) - 1 :: len(powers)], tally)  # under power 1
+    tried, accepted = (np.sum(counts, axis=(0, 1)) for counts in zip(*exchanges, strict=True))
+    size = walked.log_likelihood.shape[1::-1]  # chains, draws
     shape = jax.tree.map(lambda a: np.swapaxes(a, 0, 1).reshape(-1, *a.shape[2:]), walked.shape)
-    written = write_out(model, design, shape)
-    trees = written.trees.reshape(chains, draws)
+    written = write_out(run.packed, model.design, shape)
+    trees = written.trees.reshape(*size)
     log_likelihood = np.swapaxes(walked.log_likelihood, 0, 1)
     scores = walked.log_prior.T + log_likelihood[..., -1]
-    if prior.counts_partitions:  # chains share a partition's weight among its rules
-        scores = log_joint(trees, design, y, prior, leaf, constraints).log_joint
-    nothing = float("nan"), float("nan")
+    if model.prior.counts_partitions:  # chains share a partition's weight among its rules
+        scores = log_joint(trees, model).log_joint
     # Which trees are monotone depends on the targets, and so would the prior that power 0 leaves.
-    is_known = powers[0] == 0 and model.directions is None
-    evidence = stepping_stones(log_likelihood, powers) if is_known else nothing
-    posterior = Posterior(
-        trees=trees,
-        statistics=written.statistics.reshape(chains, draws, *written.statistics.shape[1:]),
-        sample_stats={
-            "log_joint": scores,
-            "log_likelihood": log_likelihood[..., -1],
-            "num_leaves": trees.num_leaves,
-            "max_leaf_depth": trees.depth,
-        },
-        leaf=leaf,
-        prior=prior.resolve(design),
-        design=design,
-        y=y,
-        log_evidence=evidence[0],
-        log_evidence_se=evidence[1],
+    is_known = powers[0] == 0 and run.packed.directions is None
+    log_evidence, error = stepping_stones(log_likelihood, powers) if is_known else (np.nan, np.nan)
+    posterior = Posterior.of(
+        model,
+        trees,
+        written.statistics,
+        log_joint=scores,
+        log_likelihood=log_likelihood[..., -1],
+        log_evidence=log_evidence,
+        log_evidence_se=error,
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = tally.accepted / tally.proposed
-        swap_rate = exchanges.accepted.sum(axis=0) / exchanges.tried.sum(axis=0)
+        rates, swap_rate = tally.accepted / tally.proposed, accepted / tried
     return Sampled(
         posterior,
-        {name: rates[:, place] for place, name in enumerate(proposing.names)},
+        {name: rates[:, place] for place, name in enumerate(run.kernel.names)},
         tally.overflows,
         powers,
         swap_rate,
-        np.array(steps),
-        np.concatenate(trajectory).T,
+        np.array(run.steps),
+        np.concatenate(run.trajectory).T,
     )
 
 
-def _start(rng_key, model, design, constraints, chains: int, capacity: int, start) -> State:
+def _start(
+    rng_key: jax.Array,
+    packed: PackedModel,
+    model: TreeModel,
+    chains: int,
+    capacity: int,
+    start: Tree | Literal["prior"] | None,
+) -> State:
     """Put each chain at its tree."""
     if isinstance(start, Tree):
-        return _placed(model, design, chains, capacity, start)
+        return _placed(packed, model.design, chains, capacity, start)
     if start is None:
-        states = initial(model, chains, capacity)
+        states = initial(packed, chains, capacity)
     elif start == "prior":
-        require_node_wise(model.prior, "start='prior'")
-        if constraints is not None:
-            constraints.require_free_leaves("start='prior'")
+        require_weighs(model.prior, "start='prior'", "nodes")
+        model.constraints.require_free_leaves("start='prior'")
         keys = jax.random.split(rng_key, chains)
-        states = grown_trees(keys, model, capacity=capacity).state
+        states = grown_trees(keys, packed, capacity=capacity).state
     else:
         raise ValueError(f"start must be 'prior', trees or None; got {start!r}.")
     require_defined(np.isnan(states.log_prior))
     return states
 
 
-def _placed(model: PackedModel, design: Design, chains: int, capacity: int, start: Tree) -> State:
+def _placed(packed: PackedModel, design: Any, chains: int, capacity: int, start: Tree) -> State:
     """Put each chain at a tree that is given."""
     trees = start if start.batch_shape else Tree.concatenate([start.reshape(1)] * chains)
     if trees.batch_shape != (chains,):
@@ -267,10 +273,10 @@ def _placed(model: PackedModel, design: Design, chains: int, capacity: int, star
             f"start must be one tree or one a chain, {chains}; got {trees.batch_shape}."
         )
     try:
-        shape = as_shape(model, design, trees, capacity)
+        shape = as_shape(packed, design, trees, capacity)
     except ValueError as error:
         raise ValueError(f"start: {error}") from None
-    states = state_of(model, shape)
+    states = state_of(packed, shape)
     if not np.isfinite(np.asarray(states.log_prior)).all():
         raise ValueError("start: a tree has a leaf or a rule that the model rules out.")
     return states
@@ -300,7 +306,5 @@ def _tuned(powers: np.ndarray, exchanges: Sequence[Exchanges]) -> np.ndarray:
     """Even powers out by the exchanges of a stage [chain, t - 1], if all were tried."""
     if len(powers) < 3 or not exchanges:
         return powers
-    tried, accepted = (
-        np.sum([each.sum(axis=0) for each in made], axis=0) for made in zip(*exchanges, strict=True)
-    )
+    tried, accepted = (np.sum(counts, axis=(0, 1)) for counts in zip(*exchanges, strict=True))
     return evened(powers, tried, accepted) if tried.min() > 0 else powers

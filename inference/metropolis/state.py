@@ -17,7 +17,7 @@ from bdtppl.inference.hard.written_trees import hand_down, root_rows
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import NodeTerms, leaf_statistics, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
-from bdtppl.models.leaf_count_priors import LeafCountPrior, log_leaf_counts
+from bdtppl.models.priors import TreeShape, log_tree, weighs
 
 __all__ = [
     "State",
@@ -114,10 +114,11 @@ def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array)
     """Join trees with the rows and scores of their nodes, and sum these up."""
     state = State(shape, rows, scores, shape.size, shape.size)
     log_prior = jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1)
-    if isinstance(model.prior, LeafCountPrior):
-        log_prior += jax.vmap(partial(log_leaf_counts, model.prior))(
-            shape.is_leaf, shape.is_split, shape.left, shape.left + 1
-        )
+    if weighs(model.prior) != "nodes":
+        feature = model.feature[jnp.maximum(shape.rule, 0)]
+        sides = shape.left, shape.left + 1
+        trees = TreeShape(shape.is_leaf, shape.is_split, *sides, feature, shape.depth)
+        log_prior += jax.vmap(partial(log_tree, model.prior))(trees)
     if model.directions is not None:
         keeps_order = _keeps_order(model, shape, rows, model.directions)
         log_prior = jnp.where(keeps_order, log_prior, -jnp.inf)

@@ -13,14 +13,11 @@ from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.node_scores import require_defined
-from bdtppl.models.hard.packed_model import pose
-from bdtppl.models.leaf_count_priors import require_node_wise
-from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.hard.packed_model import PackedModel
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.priors import require_weighs
 
 __all__ = ["Filtered", "Growth", "ProposalName", "ResamplingName", "sample"]
 
@@ -64,11 +61,7 @@ class Filtered(NamedTuple):
 @in_float64
 def sample(
     rng_key: jax.Array,
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
+    model: TreeModel,
     *,
     particles: int = 100,
     runs: int = 10,
@@ -84,8 +77,8 @@ def sample(
     ----------
     rng_key
         Key.
-    design, y, prior, leaf, constraints
-        The model; targets [n].
+    model
+        The model.
     particles, runs
         Particles of each run, and the runs.
     proposal
@@ -112,27 +105,25 @@ def sample(
     Examples
     --------
     >>> import numpy as np
-    >>> from bdtppl.models.leaves import DirichletCategorical
+    >>>     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import DepthDecay
     >>> design = Design.from_matrix(np.arange(6.0)[:, None])
     >>> y = np.array([0, 0, 0, 1, 1, 1])
-    >>> found = sample(
-    ...     jax.random.key(0), design, y, DepthDecay(), DirichletCategorical.symmetric(2)
-    ... )
+    >>> model = TreeModel(design, y, DepthDecay(), DirichletCategorical.symmetric(2))
+    >>> found = sample(jax.random.key(0), model)
     >>> found.posterior.trees.batch_shape
     (10, 100)
     >>> abs(found.posterior.log_evidence + 3.9) < 0.1
     True
     """
-    require_node_wise(prior, "The particle filter")
-    constraints = Constraints() if constraints is None else constraints
-    constraints.require_free_leaves("The particle filter")
+    require_weighs(model.prior, "The particle filter", "nodes")
+    model.constraints.require_free_leaves("The particle filter")
     _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
-    model = pose(design, y, prior, leaf, constraints)
+    packed = PackedModel.of(model)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
     grown, stages = grow(
         noise,
-        model,
+        packed,
         jnp.bool_(growth == "layer"),
         jnp.float64(0.0 if resampling == "never" else ess_threshold),
         proposal=PROPOSALS[proposal],
@@ -141,32 +132,26 @@ def sample(
     require_defined(np.isnan(grown.log_prior))
     shape = jax.tree.map(np.asarray, grown.shape)
     shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
-    written = write_out(model, design, shape)
+    written = write_out(packed, model.design, shape)
     trees = written.trees.reshape(runs, particles)
     log_prior, log_likelihood, log_weight = (
         np.asarray(a).reshape(runs, particles)
         for a in (grown.log_prior, grown.log_likelihood, grown.log_weight)
     )
     scores = log_prior + log_likelihood
-    if prior.counts_partitions:  # particles share a partition's weight among its rules
-        scores = log_joint(trees, design, y, prior, leaf, constraints).log_joint
+    if model.prior.counts_partitions:  # particles share a partition's weight among its rules
+        scores = log_joint(trees, model).log_joint
     of_run = np.logaddexp.reduce(log_weight, axis=1) - np.log(particles)
     log_partition, error = log_mean(of_run)
-    posterior = Posterior(
-        trees=trees,
-        statistics=written.statistics.reshape(runs, particles, *written.statistics.shape[1:]),
-        sample_stats={
-            "log_joint": scores,
-            "log_likelihood": log_likelihood,
-            "num_leaves": trees.num_leaves,
-            "max_leaf_depth": trees.depth,
-        },
-        leaf=leaf,
-        prior=prior.resolve(design),
-        design=design,
-        y=y,
-        log_evidence=log_partition if prior.is_normalised else float("nan"),
-        log_evidence_se=error if prior.is_normalised else float("nan"),
+    is_normalised = model.prior.is_normalised
+    posterior = Posterior.of(
+        model,
+        trees,
+        written.statistics,
+        log_joint=scores,
+        log_likelihood=log_likelihood,
+        log_evidence=log_partition if is_normalised else np.nan,
+        log_evidence_se=error if is_normalised else np.nan,
         log_weights=log_weight,
     )
     num_stages = int(stages.num_stages)

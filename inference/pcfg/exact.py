@@ -45,9 +45,9 @@ from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_flo
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaf_count_priors import require_node_wise
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import CountTable, Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.priors import TreePrior, require_weighs
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["ExactPosterior"]
@@ -116,7 +116,7 @@ class ExactPosterior:
         self.observed = np.ones(len(y), bool) if observed is None else np.asarray(observed, bool)
 
     def _check_prior(self, prior: TreePrior) -> None:
-        require_node_wise(prior, "ExactPosterior")
+        require_weighs(prior, "ExactPosterior", "nodes")
 
     # The scored chart.
 
@@ -326,20 +326,15 @@ class ExactPosterior:
         statistics = np.concatenate(
             [np.pad(s, ((0, 0), (0, trees.capacity - s.shape[1]), (0, 0))) for s in statistics]
         )
-        return Posterior(
-            trees=trees,
-            statistics=statistics.reshape(chains, draws, *statistics.shape[1:]),
-            sample_stats={
-                "log_joint": np.concatenate(log_joint).reshape(chains, draws),
-                "log_likelihood": np.concatenate(log_likelihood).reshape(chains, draws),
-                "num_leaves": trees.num_leaves,
-                "max_leaf_depth": trees.depth,
-            },
-            leaf=self.leaf,
-            prior=self.prior,
-            design=self.grammar.design,
-            y=self.y,
+        design, constraints = self.grammar.design, self.grammar.constraints
+        return Posterior.of(
+            TreeModel(design, self.y, self.prior, self.leaf, constraints),
+            trees,
+            statistics,
             log_evidence=self.log_evidence,
+            log_evidence_se=0.0,
+            log_joint=np.concatenate(log_joint),
+            log_likelihood=np.concatenate(log_likelihood),
         )
 
     @in_float64

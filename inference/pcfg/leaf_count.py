@@ -10,8 +10,8 @@ the recursion of `bdtppl.inference.pcfg.passes` with one more index (Denison, Ma
 1998; Wu, Tjelmeland and West 2007). All is in log space: a convolution of plain numbers would lose
 the small counts, whose likelihoods can be hundreds of orders of magnitude below.
 
-Functions here run inside a `jax.enable_x64` scope (see `bdtppl.models.arrays.precision`). In shapes K
-is the most leaves; the entry of k leaves has the index k - 1.
+Functions here run inside a `jax.enable_x64` scope (see `bdtppl.models.arrays.precision`).
+In shapes K is the most leaves; the entry of k leaves has the index k - 1.
 """
 
 from functools import partial

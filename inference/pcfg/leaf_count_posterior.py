@@ -29,9 +29,9 @@ from bdtppl.inference.pcfg.paths import SampledPaths
 from bdtppl.inference.pcfg.sampling import Choices, Derivations
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
-from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior, log_leaf_counts
+from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.priors import TreePrior, TreeShape, require_weighs, weighs
 
 __all__ = ["LeafCountPosterior", "exact_posterior", "with_num_trees"]
 
@@ -47,8 +47,9 @@ def exact_posterior(
     observed: np.ndarray | None = None,
 ) -> ExactPosterior:
     """Make the exact posterior of the kind that a prior needs; see `ExactPosterior`."""
-    kind: Any = LeafCountPosterior if isinstance(prior, LeafCountPrior) else ExactPosterior
-    return kind(grammar, prior, leaf, y, observed)
+    kinds: dict[Any, Any] = {"nodes": ExactPosterior, "leaf counts": LeafCountPosterior}
+    require_weighs(prior, "The exact posterior", *kinds)
+    return kinds[weighs(prior)](grammar, prior, leaf, y, observed)
 
 
 @in_float64
@@ -104,7 +105,7 @@ def _count_terms(prior: LeafCountPrior, production: jax.Array, left: jax.Array) 
     is_split = production >= 0
 
     def one(is_split, left):
-        return log_leaf_counts(prior, ~is_split, is_split, left, left + 1)
+        return prior.log_tree(TreeShape(~is_split, is_split, left, left + 1, None, None))
 
     return jax.vmap(one)(is_split, left)
 
@@ -152,11 +153,7 @@ class LeafCountPosterior(ExactPosterior):
             self.prior = with_num_trees(prior, grammar)
 
     def _check_prior(self, prior: TreePrior) -> None:
-        if not isinstance(prior, LeafCountPrior):
-            raise ValueError(
-                f"LeafCountPosterior takes priors on the number of leaves; got "
-                f"{type(prior).__name__}, which ExactPosterior takes."
-            )
+        require_weighs(prior, "LeafCountPosterior", "leaf counts")
 
     # The scored chart.
 

@@ -26,9 +26,8 @@ from bdtppl.inference.pcfg.passes import inside, log_partition
 from bdtppl.inference.pcfg.sampling import Choices, choice_probabilities, sample_chunk
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64
-from bdtppl.models.leaf_count_priors import require_node_wise
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.priors import TreePrior, require_weighs
 
 __all__ = ["TreeMarginal", "log_evidence_function"]
 
@@ -69,7 +68,7 @@ class TreeMarginal(dist.Distribution):
     pytree_aux_fields = ("grammar",)
 
     def __init__(self, grammar: Grammar, prior: TreePrior, leaf: Leaf, *, validate_args=None):
-        require_node_wise(prior, "TreeMarginal")
+        require_weighs(prior, "TreeMarginal", "nodes")
         grammar.require(prior)
         self.grammar = grammar
         self.prior = prior.resolve(grammar.design)
@@ -191,7 +190,7 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
     callable
         (prior, leaf) -> scalar; differentiable once.
     """
-    require_node_wise(prior, "The differentiable log evidence")
+    require_weighs(prior, "The differentiable log evidence", "nodes")
     chart = chart_for(grammar, prior)
     no_weight = np.zeros(grammar.design.num_features)
 

@@ -31,15 +31,16 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.node_scores import node_weights, require_defined
-from bdtppl.models.hard.packed_model import PackedModel, children, pose
+from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaf_count_priors import require_node_wise
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import (
     DepthDecay,
     Rules,
     TreePrior,
     require_tree_prior,
+    require_weighs,
     weighs_each_cut,
 )
 from bdtppl.models.pytrees import describe_kind
@@ -116,7 +117,7 @@ class PriorTrees:
             if not isinstance(value, kind):
                 raise TypeError(f"{name} must be a {kind.__name__}; got {describe_kind(value)}.")
         require_tree_prior("prior", prior)
-        require_node_wise(prior, "PriorTrees")
+        require_weighs(prior, "PriorTrees", "nodes")
         constraints.require_free_leaves("A law without targets")
         self.design = design
         self.prior = prior
@@ -124,8 +125,7 @@ class PriorTrees:
 
     @cached_property
     def _model(self) -> PackedModel:
-        nothing = np.zeros(self.design.num_rows, int)
-        return pose(self.design, nothing, self.prior, NO_LIKELIHOOD, self.constraints)
+        return _without_targets(self.design, self.prior, self.constraints)
 
     @cached_property
     def _exact(self) -> ExactPosterior:
@@ -221,6 +221,11 @@ def exact_prior(
     return exact_posterior(grammar, prior, NO_LIKELIHOOD, np.zeros(design.num_rows, int))
 
 
+def _without_targets(design: Design, prior: TreePrior, constraints: Constraints) -> PackedModel:
+    nothing = np.zeros(design.num_rows, int)
+    return PackedModel.of(TreeModel(design, nothing, prior, NO_LIKELIHOOD, constraints))
+
+
 def _grow(rng_keys: jax.Array, model: PackedModel) -> Shape:
     """Grow a tree for each key; the capacity is doubled until all have room."""
     capacity = _CAPACITY
@@ -246,8 +251,8 @@ def has_root_rule(design: Design, rules: Rules, constraints: Constraints | None 
         Limits on the trees.
     """
     prior: Any = DepthDecay(rules=rules)
-    nothing = np.zeros(design.num_rows, int)
-    choices = NodeChoices(pose(design, nothing, prior, NO_LIKELIHOOD, constraints))
+    limits = Constraints() if constraints is None else constraints
+    choices = NodeChoices(_without_targets(design, prior, limits))
     return bool(choices(choices.root_rows, 0).rules)
 
 

@@ -55,11 +55,17 @@ class NodeTerms(NamedTuple):
 
 
 def node_terms(
-    model: PackedModel, rows: jax.Array, depth: jax.Array, rule: jax.Array | None = None
+    model: PackedModel,
+    rows: jax.Array,
+    depth: jax.Array,
+    rule: jax.Array | None = None,
+    *,
+    shares_partitions: bool = True,
 ) -> NodeTerms:
     """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m].
 
-    For leaves, which have no rule, its weight is -inf.
+    For leaves, which have no rule, its weight is -inf. Each rule has a partition's whole weight
+    where rules do not share it.
     """
     found = available_rules(model, rows, depth)
     node = _node_facts(model, found, depth)
@@ -67,7 +73,7 @@ def node_terms(
         jnp.broadcast_to(model.prior.log_stop(node), depth.shape),
         jnp.full(depth.shape, -jnp.inf)
         if rule is None
-        else _log_rule(model, rows, found, node, rule),
+        else _log_rule(model, rows, found, node, rule, shares_partitions),
         leaf_scores(model, rows),
         _may_split(model, found, node),
     )
@@ -81,7 +87,12 @@ def log_rule(
 
 
 def _log_rule(
-    model: PackedModel, rows: jax.Array, found: Available, node: Node, rule: jax.Array
+    model: PackedModel,
+    rows: jax.Array,
+    found: Available,
+    node: Node,
+    rule: jax.Array,
+    shares_partitions: bool = True,
 ) -> jax.Array:
     place = jnp.maximum(rule, 0)
     every = jnp.arange(len(place))
@@ -93,7 +104,7 @@ def _log_rule(
         facts = Rule(feature, log_share=shares[every, place])
     else:
         cuts_of_gap, width, total_width = _gap(model, found, place)
-        if model.prior.counts_partitions:
+        if model.prior.counts_partitions and shares_partitions:
             shared_by = _num_equivalent(model, found, rows, place)
         facts = Rule(
             feature,

@@ -1,9 +1,8 @@
-"""What chains and particles walk on: rules as sets of rows, a prior, a leaf family and limits.
+"""A model of hard trees whose sets of rows are packed into words of bits.
 
-Sets of rows are words of bits, so the rows of a node are its parent's intersected with its rule's
-side, and counting them is counting bits. Where constraints look at the path, a node's words of rows
-are followed by one more, what it remembers of its path. What prior and leaf family make of a node
-is in `bdtppl.models.hard.node_scores`.
+The rows of a node are its parent's intersected with its rule's side, and counting them is counting
+bits. Where constraints look at the path, one more word follows a node's words of rows: its memory
+of the path. `bdtppl.models.hard.node_scores` weighs nodes by the prior and the leaf family.
 """
 
 from collections.abc import Callable
@@ -16,12 +15,11 @@ from jax import lax
 
 from bdtppl.models.arrays.bitsets import pack
 from bdtppl.models.arrays.padding import padded_size
-from bdtppl.models.arrays.precision import as_float64
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.hard.path_memory import PathMemory
-from bdtppl.models.leaves import CountTable, Leaf
-from bdtppl.models.priors import TreePrior, require_rules_apart
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import CountTable
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = [
@@ -33,7 +31,6 @@ __all__ = [
     "count_rows",
     "every_threshold",
     "next_present",
-    "pose",
     "thresholds",
 ]
 
@@ -125,129 +122,141 @@ class PackedModel(NamedTuple):
     prior: Any
     leaf: Any
 
+    @classmethod
+    @in_float64
+    def of(cls, model: TreeModel, *, is_padded: bool = True) -> "PackedModel":
+        """Tabulate rules and rows; repeated rows are written out.
 
-def pose(
-    design: Design,
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints | None = None,
-    *,
-    is_padded: bool = True,
-) -> PackedModel:
-    """Tabulate rules and rows; repeated rows are written out.
-
-    Parameters
-    ----------
-    design
-        Training rows.
-    y
-        Targets [n].
-    prior
-        Node-wise tree prior.
-    leaf
-        Leaf family.
-    constraints
-        Limits on the tree.
-    is_padded
-        Whether to fill tables up with rows that lie nowhere and rules that part nothing, so that
-        tables of about one size, such as the folds of cross-validation, share compiled code.
-
-    Raises
-    ------
-    ValueError
-        If the targets do not fit the rows, or the prior not the constraints.
-    """
-    y = np.asarray(y)
-    if y.shape != (design.num_rows,):
-        raise ValueError(
-            f"y must have one entry per row, shape ({design.num_rows},); got {y.shape}."
+        Parameters
+        ----------
+        model
+            The model; its design is dense.
+        is_padded
+            Add rows that lie nowhere and rules that part nothing, so that tables of about one
+            size, such as the folds of cross-validation, share compiled code.
+        """
+        design: Any = model.design
+        row = np.repeat(np.arange(design.num_rows), design.weights)
+        num_rows, num_words = len(row), -(-len(row) // 64)
+        if is_padded:
+            num_rows, num_words = padded_size(num_rows), padded_size(num_words)
+        rules = _RuleTable.of(design, is_padded)
+        feature, code, ends = rules.feature, rules.code, np.cumsum(rules.size)
+        low = design.offset[feature] + np.maximum(code, 0)
+        last = len(design.low_edge) - 1
+        at_low, num_sides = np.minimum(low, last), 1 + design.has_missing
+        path = model.constraints.path_memory(design.names)
+        every_row = _words(np.ones((len(row), 1), bool), num_words)[0]
+        if path is not None:
+            every_row = np.append(every_row, path.start)
+        is_cut = (code >= 0) & (code < design.num_codes[feature] - 1)
+        depth, directions = model.constraints.max_depth, model.constraints.directions(design.names)
+        return cls(
+            **_row_sets(design, row, rules, num_words),
+            **_leaf_tables(model, row, num_rows, num_words),
+            every_row=jnp.asarray(every_row),
+            feature=jnp.asarray(feature, jnp.int32),
+            low=jnp.asarray(low, jnp.int32),
+            missing_left=jnp.asarray(rules.missing_left),
+            first=jnp.asarray(np.repeat(ends - rules.size, rules.size), jnp.int32),
+            last=jnp.asarray(np.repeat(ends - 1, rules.size), jnp.int32),
+            can_cut=jnp.asarray(is_cut & model.constraints.allows(design.names)[feature]),
+            low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[at_low]),
+            high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[at_low]),
+            threshold=jnp.asarray(design.cut_threshold[np.minimum(low + (code >= 0), last)]),
+            place=jnp.asarray(np.maximum(code, 0) * num_sides[feature] + rules.missing_left),
+            num_items=jnp.asarray((design.num_codes - 1) * num_sides),
+            by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
+            min_leaf=jnp.float64(model.constraints.min_leaf),
+            max_depth=jnp.float64(np.inf if depth is None else depth),
+            path=jax.tree.map(jnp.asarray, path),
+            directions=None if directions is None else jnp.asarray(directions),
+            prior=as_float64(model.prior.resolve(design)),
+            leaf=as_float64(model.leaf),
         )
-    constraints = Constraints() if constraints is None else constraints
-    require_rules_apart(prior, constraints)
-    allowed = constraints.allows(design.names)
-    path, directions = constraints.path_memory(design.names), constraints.directions(design.names)
-    row = np.repeat(np.arange(design.num_rows), design.weights)
-    codes = design.codes[row]
-    runs = []
-    for j in range(design.num_features):
-        for missing_left in (False, True) if design.has_missing[j] else (False,):
-            runs.append((j, missing_left, np.arange(-int(missing_left), design.num_codes[j])))
-    num_words = -(-len(row) // 64)
-    num_rows = len(row)
-    if is_padded:
-        num_words, num_rows = padded_size(num_words), padded_size(num_rows)
-        num_rules = sum(len(code) for *_, code in runs)
-        beyond = np.full(padded_size(num_rules) - num_rules, design.num_codes[-1])
-        runs.append((design.num_features - 1, False, beyond))
-    feature = np.concatenate([np.full(len(code), j) for j, _, code in runs])
-    missing_left = np.concatenate([np.full(len(code), side) for _, side, code in runs])
-    code = np.concatenate([code for _, _, code in runs])
-    sizes = np.array([len(code) for _, _, code in runs])
-    ends = np.cumsum(sizes)
-    low = design.offset[feature] + np.maximum(code, 0)
-    at_low = np.minimum(low, len(design.low_edge) - 1)
-    num_sides = 1 + design.has_missing
 
-    def words(is_in: Callable[..., np.ndarray]) -> np.ndarray:
+    def rule_numbers(self) -> np.ndarray:
+        """Look up the rule that cuts above each flat code, int [2, V]; -1 where there is none.
+
+        The rules of the second row send missing values to the left.
+        """
+        low = np.asarray(self.low)
+        numbers = np.full((2, low.max() + 1), -1)
+        # Of two rules with one code the later one, which is kept, has rows below its cut.
+        numbers[np.asarray(self.missing_left).astype(int), low] = np.arange(len(low))
+        return numbers
+
+
+class _RuleTable(NamedTuple):
+    """Rules of a table in their order: feature, side of missing values and code below the cut."""
+
+    feature: np.ndarray
+    missing_left: np.ndarray
+    code: np.ndarray
+    size: np.ndarray  # rules of each run
+
+    @classmethod
+    def of(cls, design: Design, is_padded: bool) -> "_RuleTable":
+        runs = [
+            (j, side, np.arange(-side, design.num_codes[j]))
+            for j in range(design.num_features)
+            for side in range(1 + design.has_missing[j])
+        ]
+        if is_padded:
+            num_rules = sum(len(code) for *_, code in runs)
+            beyond = np.full(padded_size(num_rules) - num_rules, design.num_codes[-1])
+            runs.append((design.num_features - 1, 0, beyond))
+        size = np.array([len(code) for *_, code in runs])
+        feature, side = (np.repeat([run[i] for run in runs], size) for i in (0, 1))
+        return cls(feature, side == 1, np.concatenate([code for *_, code in runs]), size)
+
+    def words(self, codes: np.ndarray, num_words: int, is_in: Callable[..., Any]) -> np.ndarray:
         """Pack what holds of codes [n, r] for rules [r], uint64 [R, W], some rules at a time."""
-        step = max(1, _COMPARED // len(row))
-        some = [slice(start, start + step) for start in range(0, len(code), step)]
-        return np.concatenate(
-            [_words(is_in(codes[:, feature[r]], code[r], missing_left[r]), num_words) for r in some]
-        )
+        step = max(1, _COMPARED // len(codes))
+        parts = []
+        for start in range(0, len(self.code), step):
+            some = slice(start, start + step)
+            own = codes[:, self.feature[some]]
+            parts.append(_words(is_in(own, self.code[some], self.missing_left[some]), num_words))
+        return np.concatenate(parts)
 
-    left_words = words(
-        lambda values, code, missing_left: (values <= code) & ((values >= 0) | missing_left)
+
+def _row_sets(design: Design, row: np.ndarray, rules: _RuleTable, num_words: int) -> dict:
+    """Pack the rows on the sides of each rule; members of `PackedModel`."""
+    codes = design.codes[row]
+    left_words = rules.words(
+        codes, num_words, lambda values, code, side: (values <= code) & ((values >= 0) | side)
     )
-    rows_at = _by_word(words(lambda values, code, _: (values == code) & (values >= 0)))
-    rows_below = rows_above = None
+
+    def by_word(is_in: Callable[..., Any]) -> jax.Array:
+        return _by_word(rules.words(codes, num_words, lambda values, code, _: is_in(values, code)))
+
+    sets = {
+        "left_rows": _by_word(left_words),
+        "left_words": jnp.asarray(left_words),
+        "rows_at": by_word(lambda values, code: (values == code) & (values >= 0)),
+        "rows_below": None,
+        "rows_above": None,
+    }
     if design.has_missing.any():
-        rows_below = _by_word(words(lambda values, code, _: (values <= code) & (values >= 0)))
-        rows_above = _by_word(words(lambda values, code, _: values > code))
-    statistics = row_statistics(leaf, y[row], np.ones(len(row)))
+        sets["rows_below"] = by_word(lambda values, code: (values <= code) & (values >= 0))
+        sets["rows_above"] = by_word(lambda values, code: values > code)
+    return sets
+
+
+def _leaf_tables(model: TreeModel, row: np.ndarray, num_rows: int, num_words: int) -> dict:
+    """Tabulate what leaves need of the rows; members of `PackedModel`."""
+    leaf = model.leaf
+    statistics = row_statistics(leaf, model.y[row], np.ones(len(row)))
     statistics = np.pad(statistics, ((0, num_rows - len(row)), (0, 0)))
     table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(num_rows)
     if not isinstance(table, CountTable):
         table = None
-    max_depth = np.inf if constraints.max_depth is None else constraints.max_depth
-    every_row = _words(np.ones((len(row), 1), bool), num_words)[0]
-    if path is not None:
-        every_row = np.append(every_row, path.start)
-    with jax.enable_x64(True):
-        return PackedModel(
-            left_rows=_by_word(left_words),
-            left_words=jnp.asarray(left_words),
-            rows_at=rows_at,
-            rows_below=rows_below,
-            rows_above=rows_above,
-            every_row=jnp.asarray(every_row),
-            feature=jnp.asarray(feature, jnp.int32),
-            low=jnp.asarray(low, jnp.int32),
-            missing_left=jnp.asarray(missing_left),
-            first=jnp.asarray(np.repeat(ends - sizes, sizes), jnp.int32),
-            last=jnp.asarray(np.repeat(ends - 1, sizes), jnp.int32),
-            can_cut=jnp.asarray(
-                (code >= 0) & (code < design.num_codes[feature] - 1) & allowed[feature]
-            ),
-            low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[at_low]),
-            high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[at_low]),
-            threshold=jnp.asarray(
-                design.cut_threshold[np.minimum(low + (code >= 0), len(design.low_edge) - 1)]
-            ),
-            place=jnp.asarray(np.maximum(code, 0) * num_sides[feature] + missing_left),
-            num_items=jnp.asarray((design.num_codes - 1) * num_sides),
-            by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
-            statistics=jnp.asarray(statistics),
-            classes=None if table is None else _by_word(_words(statistics > 0, num_words)),
-            table=jax.tree.map(jnp.asarray, table),
-            min_leaf=jnp.float64(constraints.min_leaf),
-            max_depth=jnp.float64(max_depth),
-            path=jax.tree.map(jnp.asarray, path),
-            directions=None if directions is None else jnp.asarray(directions),
-            prior=as_float64(prior.resolve(design)),
-            leaf=as_float64(leaf),
-        )
+    return {
+        "statistics": jnp.asarray(statistics),
+        "classes": None if table is None else _by_word(_words(statistics > 0, num_words)),
+        "table": jax.tree.map(jnp.asarray, table),
+    }
 
 
 def _words(is_in: np.ndarray, num_words: int) -> np.ndarray:
@@ -258,8 +267,7 @@ def _words(is_in: np.ndarray, num_words: int) -> np.ndarray:
 
 def _by_word(words: np.ndarray) -> jax.Array:
     """Turn sets around, from uint64 [R, W] to [W, R]."""
-    with jax.enable_x64(True):
-        return jnp.asarray(np.ascontiguousarray(words.T))
+    return jnp.asarray(np.ascontiguousarray(words.T))
 
 
 def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:

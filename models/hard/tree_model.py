@@ -1,25 +1,25 @@
-"""What every inference over hard trees takes: a table, targets, a prior, a leaf family, limits."""
+"""The model of hard trees that every inference over them takes."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior, require_rules_apart
 
 __all__ = ["TreeModel"]
 
 
-class TreeModel(NamedTuple):
-    """The model of hard trees of one table, made once by an estimator.
-
-    Its members stand in the order in which inferences take them: ``sample(rng_key, *model)``.
+@dataclass(frozen=True, eq=False)
+class TreeModel:
+    """A table, its targets, a tree prior, a leaf family and the limits of the trees.
 
     Attributes
     ----------
     design
-        Training rows [n].
+        Training rows [n]: a `Design`, or a `SparseDesign` for greedy trees.
     y
         Targets [n].
     prior
@@ -28,10 +28,24 @@ class TreeModel(NamedTuple):
         Leaf family.
     constraints
         Limits of the trees.
+
+    Raises
+    ------
+    ValueError
+        If the targets do not fit the rows, or the prior does not fit the constraints.
     """
 
-    design: Design
+    design: Any
     y: np.ndarray
-    prior: Any
+    prior: TreePrior
     leaf: Leaf
-    constraints: Constraints
+    constraints: Constraints = field(default_factory=Constraints)
+
+    def __post_init__(self):
+        object.__setattr__(self, "y", np.asarray(self.y))
+        num_rows = self.design.num_rows
+        if self.y.shape != (num_rows,):
+            raise ValueError(
+                f"y must have one entry per row, shape ({num_rows},); got {self.y.shape}."
+            )
+        require_rules_apart(self.prior, self.constraints)
