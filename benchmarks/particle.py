@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.model_selection import train_test_split
 
-from bdtppl.inference.particle.sample import ProposalName, sample
+from bdtppl.inference.particle.sample import ProposalName, sample_particles
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
@@ -57,7 +57,7 @@ def measure(
     runs = []
     for seed in range(repeats + 1):
         start = time.perf_counter()
-        found = sample(
+        found = sample_particles(
             jax.random.key(seed),
             TreeModel(design, y, prior, leaf),
             particles=particles,

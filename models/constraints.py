@@ -126,17 +126,17 @@ class Constraints:
         if isinstance(self.features, str):
             raise TypeError(f"features must be a list of names; got the text {self.features!r}.")
         if self.features is not None:
-            object.__setattr__(self, "features", _features(self.features, "features"))
+            object.__setattr__(self, "features", _read_features(self.features, "features"))
         boxes = self.keep_together
         boxes = (boxes,) if isinstance(boxes, KeepTogether) else tuple(boxes)
         if not all(isinstance(box, KeepTogether) for box in boxes):
             raise ValueError(f"keep_together must hold KeepTogether boxes; got {boxes!r}.")
         object.__setattr__(self, "keep_together", boxes)
         object.__setattr__(self, "features_at_depth", _levels(self.features_at_depth))
-        pairs = _features(self.before, "before")
+        pairs = _read_features(self.before, "before")
         if any(isinstance(pair, str) for pair in pairs):
             raise ValueError(f"before must list pairs of features; got {self.before!r}.")
-        pairs = tuple(_features(pair, "before") for pair in pairs)
+        pairs = tuple(_read_features(pair, "before") for pair in pairs)
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
         _require_order(pairs)
@@ -171,7 +171,7 @@ class Constraints:
         if self.features is None:
             return np.ones(len(names), bool)
         allowed = np.zeros(len(names), bool)
-        allowed[_places(self.features, names, "features")] = True
+        allowed[_feature_places(self.features, names, "features")] = True
         return allowed
 
     def directions(self, names: Sequence[str]) -> np.ndarray | None:
@@ -186,7 +186,7 @@ class Constraints:
             return None
         found = np.zeros(len(names), int)
         features, directions = zip(*self.monotone, strict=True)
-        found[_places(features, names, "monotone")] = directions
+        found[_feature_places(features, names, "monotone")] = directions
         return found
 
     def require_free_leaves(self, inference: str) -> None:
@@ -217,10 +217,12 @@ class Constraints:
         low = np.full((len(self.keep_together), num_features), -np.inf)
         high = np.full((len(self.keep_together), num_features), np.inf)
         for place, box in enumerate(self.keep_together):
-            where = _places([feature for feature, _, _ in box.intervals], names, "keep_together")
+            where = _feature_places(
+                [feature for feature, _, _ in box.intervals], names, "keep_together"
+            )
             low[place, where] = [end for _, end, _ in box.intervals]
             high[place, where] = [end for _, _, end in box.intervals]
-        pairs = [_places(pair, names, "before") for pair in self.before]
+        pairs = [_feature_places(pair, names, "before") for pair in self.before]
         firsts = sorted({first for first, _ in pairs})
         num_levels = 1 + max((depth for depth, _ in self.features_at_depth), default=-1)
         first_level = len(low) + len(firsts)
@@ -237,7 +239,7 @@ class Constraints:
             forbids[[then for each, then in pairs if each == first]] |= bit[place]
         for depth, allowed in self.features_at_depth:
             is_allowed = np.zeros(num_features, bool)
-            is_allowed[_places(allowed, names, "features_at_depth")] = True
+            is_allowed[_feature_places(allowed, names, "features_at_depth")] = True
             forbids[~is_allowed] |= bit[first_level + depth]
         levels = sum(1 << place for place in range(first_level, first_level + num_levels))
         start = (1 << first_level) - 1 + ((1 << first_level) if num_levels else 0)
@@ -249,7 +251,7 @@ def _is_count(value, least: int) -> bool:
     return bool(is_integer and value >= least)
 
 
-def _features(given: Any, what: str) -> tuple[Feature, ...]:
+def _read_features(given: Any, what: str) -> tuple[Feature, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray | set | frozenset):
         raise ValueError(f"{what} must list features; got {given!r}.")
     return tuple(given)
@@ -271,7 +273,9 @@ def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:
     pairs = given.items() if isinstance(given, Mapping) else given
     if not isinstance(given, Mapping | tuple | list):
         raise ValueError(f"features_at_depth must map depths to features; got {given!r}.")
-    levels = tuple(sorted((depth, _features(some, "features_at_depth")) for depth, some in pairs))
+    levels = tuple(
+        sorted((depth, _read_features(some, "features_at_depth")) for depth, some in pairs)
+    )
     for depth, _ in levels:
         if not _is_count(depth, 0):
             raise ValueError(
@@ -280,7 +284,7 @@ def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:
     return levels
 
 
-def _places(features: Sequence[Feature], names: Sequence[str], what: str) -> list[int]:
+def _feature_places(features: Sequence[Feature], names: Sequence[str], what: str) -> list[int]:
     """Places of features, by index or name, among the names."""
     places = []
     for feature in features:

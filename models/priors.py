@@ -356,7 +356,7 @@ class _NormalisedRules(NodePrior):
         weights = self.feature_weights
         if callable(weights):
             chosen = "with a probability that a program gives"
-        elif weights is None or len({_weight(each) for each in weights}) <= 1:
+        elif weights is None or len({_second(each) for each in weights}) <= 1:
             chosen = "with the same probability"
         else:
             chosen = "in proportion to given weights"
@@ -376,7 +376,7 @@ class _NormalisedRules(NodePrior):
         return (), ("log_share",)
 
 
-def _weight(pair: Any) -> float:
+def _second(pair: Any) -> float:
     return float(pair[1] if isinstance(pair, tuple) else pair)
 
 

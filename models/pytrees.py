@@ -19,7 +19,7 @@ __all__ = [
     "setting",
 ]
 
-T = TypeVar("T")
+Cls = TypeVar("Cls")
 
 # A parameter: a plain number, an array, or a tracer that stands for one.
 Number = float | np.ndarray | jax.Array
@@ -32,7 +32,7 @@ def setting(**options) -> Any:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting,))
-def pytree_dataclass(cls: type[T]) -> type[T]:
+def pytree_dataclass(cls: type[Cls]) -> type[Cls]:
     """Make a frozen dataclass a pytree; fields made by `setting` are static.
 
     `jax.tree_util.register_dataclass` would not do: the structures of two classes of its kind are
@@ -45,16 +45,16 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     numbers = [f.name for f in fields if f.name not in static]
     keys = [jax.tree_util.GetAttrKey(name) for name in numbers]
 
-    def flatten(value: T) -> tuple[list, tuple]:
+    def flatten(value: Cls) -> tuple[list, tuple]:
         return [getattr(value, name) for name in numbers], tuple(
             getattr(value, name) for name in static
         )
 
-    def flatten_with_keys(value: T) -> tuple[list, tuple]:
+    def flatten_with_keys(value: Cls) -> tuple[list, tuple]:
         children, settings = flatten(value)
         return list(zip(keys, children, strict=True)), settings
 
-    def unflatten(settings: tuple, children: Any) -> T:
+    def unflatten(settings: tuple, children: Any) -> Cls:
         named = zip([*numbers, *static], [*children, *settings], strict=True)
         return cls(**dict(named))
 

@@ -10,7 +10,7 @@ from bdtppl.models.pytrees import Number
 
 __all__ = ["counted", "describe_model", "listed", "number", "rows"]
 
-_SHOWN = 8
+_NAMES_SHOWN = 8
 _SHOWN_NUMBERS = 12  # of a prior or a leaf family
 
 
@@ -36,7 +36,7 @@ def counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
-def listed(names: Sequence[Any], most: int = _SHOWN) -> str:
+def listed(names: Sequence[Any], most: int = _NAMES_SHOWN) -> str:
     """Join names as a sentence does, and count those that are too many.
 
     Examples

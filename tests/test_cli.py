@@ -23,7 +23,7 @@ from bdtppl.cli.console import notes_after, to_json
 from bdtppl.cli.fit_options import fit_options
 from bdtppl.cli.specification import make_leaf, parse_prior
 from bdtppl.estimators import all_inferences
-from bdtppl.inference.metropolis.proposals import PROPOSALS
+from bdtppl.inference.metropolis.proposals import KERNELS
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -671,7 +671,7 @@ def test_the_console_script_answers_at_once(tmp_path):
 
 def test_every_proposal_of_a_chain_is_offered():
     said = fit_options()["proposal"].kind
-    assert set(PROPOSALS) < set(get_args(said))
+    assert set(KERNELS) < set(get_args(said))
 
 
 def test_every_parameter_has_an_option_with_its_default_and_choices():

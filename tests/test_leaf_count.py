@@ -21,7 +21,7 @@ from exact_problems import FALSE_ALARM, TIGHT
 import bdtppl
 from bdtppl import ExactTreeClassifier, GreedyModalTreeClassifier
 from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
-from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior, exact_posterior
@@ -288,7 +288,9 @@ def test_chains_of_another_prior_are_noticed():
 def test_chains_are_sampled_under_counts_of_the_chart():
     case = the_case("leaf count", "gaps", "classes", 7, {})
     model = case.design, case.y, case.exact.prior, case.leaf, case.constraints
-    drawn = sample(ep.key(0), TreeModel(*model), draws=20, warmup=100, capacity=CAPACITY).posterior
+    drawn = sample_chains(
+        ep.key(0), TreeModel(*model), draws=20, warmup=100, capacity=CAPACITY
+    ).posterior
     expected = log_joint(drawn.trees, TreeModel(*model))
     close(drawn.sample_stats["log_joint"], expected.log_joint)
 
@@ -362,7 +364,7 @@ def test_a_table_that_is_too_large_is_refused_with_advice():
 def test_trees_that_were_not_counted_are_asked_for():
     design, leaf, y = small()
     with pytest.raises(ValueError, match="with_num_trees"):
-        sample(ep.key(0), TreeModel(design, y, LeafCount(), leaf))
+        sample_chains(ep.key(0), TreeModel(design, y, LeafCount(), leaf))
 
 
 def test_states_are_the_trees_that_they_start_at():

@@ -19,7 +19,7 @@ from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.restructure import Restructure
-from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard import node_scores, packed_model
@@ -121,7 +121,7 @@ def test_tables_and_trees_made_in_pieces_are_those_made_at_once(monkeypatch):
 
     whole = made()
     monkeypatch.setattr(packed_model, "_COMPARED", 1)
-    monkeypatch.setattr(written_trees, "_ENTRIES", 1)
+    monkeypatch.setattr(written_trees, "_ENTRIES_SETTLED", 1)
     jax.tree.map(np.testing.assert_array_equal, made(), whole)
 
 
@@ -387,7 +387,7 @@ def test_a_kernel_that_forgets_the_prior_is_noticed():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_long_run_finds_the_posterior(kernel, family):
     case = ep.random_case("description length, cuts", family, 2)
-    drawn = sample(
+    drawn = sample_chains(
         ep.key(3),
         case.model,
         chains=8,
@@ -424,8 +424,10 @@ def test_the_same_key_gives_the_same_draws_and_a_start_is_taken():
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
     options = {"chains": 3, "warmup": 7, "draws": 5, "thin": 2, "capacity": CAPACITY}
     start = case.exact.k_best(1).trees[0]
-    one, two = (sample(ep.key(0), TreeModel(*arguments), **options, start=start) for _ in range(2))
-    other = sample(ep.key(1), TreeModel(*arguments), **options, start=start)
+    one, two = (
+        sample_chains(ep.key(0), TreeModel(*arguments), **options, start=start) for _ in range(2)
+    )
+    other = sample_chains(ep.key(1), TreeModel(*arguments), **options, start=start)
     np.testing.assert_array_equal(one.posterior.trees.threshold, two.posterior.trees.threshold)
     assert not np.array_equal(
         one.posterior.sample_stats["log_joint"], other.posterior.sample_stats["log_joint"]
@@ -451,7 +453,7 @@ def test_what_does_not_fit_is_rejected_and_counted():
     design = Design.from_matrix(np.arange(20.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     y = np.arange(20) % 2
-    drawn = sample(
+    drawn = sample_chains(
         ep.key(0), TreeModel(design, y, LeafPenalty(-1.0), leaf), capacity=5, draws=20, warmup=100
     )
     assert drawn.posterior.trees.num_nodes.max() == 5
@@ -470,7 +472,9 @@ def test_bad_input_is_named(options, message):
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
-        sample(ep.key(0), TreeModel(design, np.arange(4) % 2, LeafPenalty(), leaf), **options)
+        sample_chains(
+            ep.key(0), TreeModel(design, np.arange(4) % 2, LeafPenalty(), leaf), **options
+        )
 
 
 @pytest.mark.parametrize(
@@ -490,4 +494,4 @@ def test_targets_that_do_not_fit_the_rows_are_refused():
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match="one entry per row"):
-        sample(ep.key(0), TreeModel(design, np.zeros(5, int), LeafPenalty(), leaf))
+        sample_chains(ep.key(0), TreeModel(design, np.zeros(5, int), LeafPenalty(), leaf))

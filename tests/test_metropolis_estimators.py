@@ -23,14 +23,14 @@ from bdtppl import (
     plot_structures,
     plot_trajectories,
 )
-from bdtppl.inference.hard.written_trees import _settle
+from bdtppl.inference.hard.written_trees import _settle_rows
 from bdtppl.inference.metropolis import sample as metropolis
 from bdtppl.inference.metropolis.moves import LocalMoves
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.metropolis.tempering import climb
 from bdtppl.inference.particle import sample as particle
-from bdtppl.inference.particle.filter import grow
+from bdtppl.inference.particle.filter import grow_particles
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
@@ -63,11 +63,11 @@ def test_scikit_learn_contract(estimator, check):
     [
         (
             MetropolisTreeRegressor(chains=2, warmup=10, draws=3, thin=5, random_state=0),
-            (climb, state_of, _settle),
+            (climb, state_of, _settle_rows),
         ),
         pytest.param(
             ParticleTreeRegressor(particles=20, runs=3, random_state=0),
-            (grow,),
+            (grow_particles,),
             marks=pytest.mark.slow,
         ),
     ],

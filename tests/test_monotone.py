@@ -13,8 +13,8 @@ from test_path_constraints import by_rows, by_tables
 from bdtppl import MetropolisTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
 from bdtppl.inference.metropolis.edits import sample_edits
-from bdtppl.inference.metropolis.sample import sample
-from bdtppl.inference.particle.sample import sample as filtered
+from bdtppl.inference.metropolis.sample import sample_chains
+from bdtppl.inference.particle.sample import sample_particles as filtered
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints
@@ -86,7 +86,7 @@ def test_only_monotone_trees_have_weight(family, rules, score):
 def test_chains_stay_monotone():
     case = ep.case_of_law("all rules alike", "gaps", "values", 5)
     limits = replace(case.constraints, monotone=DIRECTIONS)
-    drawn = sample(
+    drawn = sample_chains(
         ep.key(0),
         replace(case.model, constraints=limits),
         warmup=50,

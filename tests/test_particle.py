@@ -14,9 +14,15 @@ from bdtppl.inference.evidence.estimates import log_mean
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.particle import filter as particle_filter
-from bdtppl.inference.particle.filter import draw_noise, grow, initial, renewed, settle
+from bdtppl.inference.particle.filter import (
+    draw_noise,
+    grow_particles,
+    initial_particles,
+    renewed,
+    settle,
+)
 from bdtppl.inference.particle.proposals import PROPOSALS
-from bdtppl.inference.particle.sample import sample
+from bdtppl.inference.particle.sample import sample_particles
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard import node_scores, packed_model
 from bdtppl.models.hard.log_joint import log_joint
@@ -65,7 +71,7 @@ def probabilities(model, proposal, particles):
 def all_particles(case, proposal, capacity=CAPACITY):
     """Every tree that one particle may grow, [(particles, probability of growing them)]."""
     model, finished = posed(case), []
-    particles, share = initial(model, 1, capacity), np.ones(1)
+    particles, share = initial_particles(model, 1, capacity), np.ones(1)
     while len(share):
         many = jax.tree.map(lambda a: np.resize(a, (BATCH, *a.shape[1:])), particles)
         assert len(share) <= BATCH
@@ -141,7 +147,7 @@ def test_a_weight_without_the_proposal_is_noticed():
 
 
 def estimates(case, proposal, growth, resampling, threshold, *, runs=RUNS, size=SIZE, seed=1):
-    return sample(
+    return sample_particles(
         ep.key(seed),
         case.model,
         runs=runs,
@@ -202,20 +208,20 @@ def test_multinomial_resampling_is_unbiased_too(family):
 
 @pytest.mark.slow
 def test_resampled_particles_that_keep_their_weights_are_noticed(monkeypatch):
-    resample = particle_filter.resample
+    resample = particle_filter.resample_particles
 
     def broken(rng_keys, particles, is_wanted, resampling):
         kept = resample(rng_keys, particles, is_wanted, resampling)
         return kept._replace(log_weight=particles.log_weight)
 
-    monkeypatch.setattr(particle_filter, "resample", broken)
+    monkeypatch.setattr(particle_filter, "resample_particles", broken)
     case = case_of(PROBLEM, "classes")
-    grow.clear_cache()
+    grow_particles.clear_cache()
     try:
         with pytest.raises(AssertionError):
             check_unbiased(case, estimates(case, "prior", "node", "systematic", 1.0))
     finally:
-        grow.clear_cache()
+        grow_particles.clear_cache()
 
 
 @pytest.mark.slow
@@ -228,12 +234,12 @@ def test_proposals_that_are_taken_for_the_prior_are_noticed(monkeypatch):
 
     monkeypatch.setattr(particle_filter, "choose", broken)
     case = case_of(PROBLEM, "classes")
-    grow.clear_cache()
+    grow_particles.clear_cache()
     try:
         with pytest.raises(AssertionError):
             check_unbiased(case, estimates(case, "optimal", "node", "systematic", 0.6))
     finally:
-        grow.clear_cache()
+        grow_particles.clear_cache()
 
 
 @pytest.mark.slow
@@ -325,7 +331,7 @@ def test_resampled_runs_draw_numbers_that_no_particle_has_used():
 def test_the_capacity_bounds_the_model():
     """Trees that do not fit have no weight, and those that do keep theirs."""
     case = ep.random_case("depth decay, gaps", "classes", 3)
-    found = sample(
+    found = sample_particles(
         ep.key(0),
         case.model,
         runs=RUNS,
@@ -369,4 +375,6 @@ def test_bad_input_is_named(options, message):
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
-        sample(ep.key(0), TreeModel(design, np.arange(4) % 2, DepthDecay(), leaf), **options)
+        sample_particles(
+            ep.key(0), TreeModel(design, np.arange(4) % 2, DepthDecay(), leaf), **options
+        )

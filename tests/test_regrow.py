@@ -23,7 +23,7 @@ from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.kernel import step, walk
 from bdtppl.inference.metropolis.regrow import Regrow
-from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
@@ -341,7 +341,7 @@ def test_independent_proposals_converge_as_equation_3_says(model):
 @pytest.mark.slow
 def test_what_does_not_fit_is_rejected_and_counted():
     design = Design.from_matrix(np.arange(20.0)[:, None])
-    drawn = sample(
+    drawn = sample_chains(
         ep.key(0),
         TreeModel(
             design, np.arange(20) % 2, DepthDecay(0.95, 0.1), DirichletCategorical.symmetric(2)

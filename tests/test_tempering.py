@@ -12,7 +12,7 @@ import pytest
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves, tempering
 from bdtppl.inference.metropolis.evidence import stepping_stones
-from bdtppl.inference.metropolis.sample import sample
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.metropolis.state import initial, state_of
 from bdtppl.models.hard import packed_model
 from bdtppl.models.hard.tree_model import TreeModel
@@ -187,7 +187,7 @@ def test_stones_of_the_next_higher_power_are_noticed():
 @pytest.mark.parametrize("model", ep.SOME_MODELS)
 def test_tempered_chains_find_evidence_and_posterior(model, family):
     case = ep.random_case(model, family, 2)
-    drawn = sample(
+    drawn = sample_chains(
         ep.key(3),
         case.model,
         temperatures=6,
@@ -239,7 +239,7 @@ def test_rounds_of_any_number_give_the_same_draws(monkeypatch):
     case = ep.random_case("depth decay, cuts", "classes", 5)
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
     options = {"chains": 3, "warmup": 325, "draws": 9, "thin": 20, "temperatures": 3}
-    one = sample(ep.key(0), TreeModel(*arguments), **options).posterior
+    one = sample_chains(ep.key(0), TreeModel(*arguments), **options).posterior
     monkeypatch.setattr("bdtppl.inference.metropolis.sample._ROUNDS", 2)
-    other = sample(ep.key(0), TreeModel(*arguments), **options).posterior
+    other = sample_chains(ep.key(0), TreeModel(*arguments), **options).posterior
     np.testing.assert_array_equal(one.trees.threshold, other.trees.threshold)

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import jax
 import numpy as np
@@ -18,8 +18,8 @@ from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.metropolis.kernel import Kernel
-from bdtppl.inference.metropolis.proposals import as_kernel
-from bdtppl.inference.metropolis.sample import Sampled, sample
+from bdtppl.inference.metropolis.proposals import KERNELS, as_kernel
+from bdtppl.inference.metropolis.sample import Sampled, sample_chains
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
@@ -42,13 +42,11 @@ class MetropolisParameters(ShowsProgress):
 
     proposal: str | Mapping[str, float] | Kernel = parameter(
         "rotating",
-        'How trees are proposed. "chipman" or "denison" for the moves of these papers; "rotating" '
-        "for Chipman's and rotations (`bdtppl.inference.metropolis.moves`); "
-        '"regrow", "cyclic" or "independence" to prune a tree at a uniform, at each of the first '
-        "eight or at the first point, and regrow it from the prior (Angelopoulos and Cussens); a "
-        "mapping from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to probabilities; "
-        "or a kernel (`bdtppl.inference.metropolis.kernel.Kernel`).",
-        option=Literal["rotating", "chipman", "denison", "regrow", "cyclic", "independence"],
+        "How trees are proposed. "
+        + "; ".join(f'"{name}" {kernel.in_words}' for name, kernel in KERNELS.items())
+        + "; a mapping from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to "
+        "probabilities; or a kernel (`bdtppl.inference.metropolis.kernel.Kernel`).",
+        option=cast(Any, Literal)[tuple(KERNELS)],
     )
     chains: int = parameter(4, "Independent chains.", least=1)
     warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)
@@ -149,7 +147,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             model = replace(model, prior=with_num_trees(model.prior, grammar))
         seed = self._draw_seed()
         with counting("steps", shown=self.progress) as report:
-            drawn = sample(
+            drawn = sample_chains(
                 jax.random.key(seed),
                 model,
                 chains=self.chains,

@@ -11,7 +11,12 @@ from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.weighted import WeightedTrees
-from bdtppl.inference.particle.sample import Growth, ProposalName, ResamplingName, sample
+from bdtppl.inference.particle.sample import (
+    GrowthName,
+    ProposalName,
+    ResamplingName,
+    sample_particles,
+)
 from bdtppl.models.priors import DepthDecay
 from bdtppl.progress import waiting
 
@@ -35,7 +40,7 @@ class ParticleParameters(ShowsProgress):
         ' among the available ones of the feature; "optimal" by the prior times the change in '
         "likelihood (the paper's one-step optimal proposal).",
     )
-    growth: Growth = parameter(
+    growth: GrowthName = parameter(
         "node", 'Whether particles are weighed after each "node", breadth first, or each "layer".'
     )
     resampling: ResamplingName = parameter("systematic", "How particles are resampled.")
@@ -104,7 +109,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         model = self._read_model(X, y, sample_weight)
         seed = self._draw_seed()
         with waiting("growing trees", shown=self.progress):
-            found = sample(
+            found = sample_particles(
                 jax.random.key(seed),
                 model,
                 particles=self.particles,

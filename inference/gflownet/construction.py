@@ -16,7 +16,7 @@ import numpy as np
 
 from bdtppl.inference.hard.shapes import Shape, roots, select
 from bdtppl.inference.hard.written_trees import root_rows
-from bdtppl.inference.metropolis.state import split
+from bdtppl.inference.metropolis.state import split_leaves
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.node_scores import NodeTerms, log_rule, node_terms
 from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
@@ -205,7 +205,7 @@ def split_leaf(
     tree = jnp.arange(len(slot))
     own, depth = rows[tree, slot], shape.depth[tree, slot]
     log_weight = log_rule(model, own, depth, found, rule)
-    grown = split(model, shape, rows, scores, slot, rule, log_weight)
+    grown = split_leaves(model, shape, rows, scores, slot, rule, log_weight)
     level = jnp.arange(paths.shape[2])[None] == depth[:, None]
     place = construction.feature[rule] * construction.num_cuts + construction.cut[rule]
     longer = paths

@@ -23,7 +23,7 @@ from bdtppl.inference.gflownet.construction import (
 from bdtppl.inference.gflownet.policy import Policy, log_choices, log_stop_and_go
 from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints, open_slots
 from bdtppl.inference.hard.shapes import Shape
-from bdtppl.inference.metropolis.growth import draw
+from bdtppl.inference.metropolis.growth import draw_choice
 
 __all__ = ["judged", "roll_out", "undo_logits"]
 
@@ -281,7 +281,7 @@ def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperat
     def pick(choice, log_probabilities, is_available):
         flat = jnp.where(is_available, 0.0, -jnp.inf).astype(log_probabilities.dtype)
         law = jnp.where(explores[:, None], flat, log_probabilities / temperature)
-        drawn = draw(law, uniform[:, choice])
+        drawn = draw_choice(law, uniform[:, choice])
         item = jnp.where(wanted[:, choice] == _ANY, drawn, wanted[:, choice])
         return item, _at(item, log_probabilities)
 

@@ -10,7 +10,7 @@ from bdtppl.models.hard.tree import Tree
 
 __all__ = ["group", "group_by_rows"]
 
-_ENTRIES = 1 << 22  # pairs of a tree and a row that are looked at together
+_PAIRS = 1 << 22  # pairs of a tree and a row that are looked at together
 
 
 def group(trees: Tree, threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +68,7 @@ def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarr
     greatest = trees.threshold.copy()  # of a tree that no other resembles it will do
     _, kind = group(trees, np.zeros_like(greatest))
     (shared,) = np.nonzero(np.bincount(kind)[kind] > 1)
-    chunk = max(1, _ENTRIES // max(1, len(matrix)))
+    chunk = max(1, _PAIRS // max(1, len(matrix)))
     for start in range(0, len(shared), chunk):
         part = shared[start : start + chunk]
         greatest[part] = _greatest_on_the_left(trees[part], matrix)

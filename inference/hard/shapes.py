@@ -29,7 +29,7 @@ __all__ = [
 
 LEAF = -1
 
-_BLOCK = 32  # flags that are counted by one product
+_FLAGS_A_PRODUCT = 32  # flags that are counted by one product
 
 _RULE, _LEFT, _PARENT, _DEPTH = range(4)
 _UNUSED = (LEAF, 0, 0, 0)
@@ -113,10 +113,10 @@ def running_count(flags: jax.Array) -> jax.Array:
     Two products of matrices: `jnp.cumsum` becomes dozens of small operations on a CPU.
     """
     size = flags.shape[1]
-    blocks = -(-size // _BLOCK)
-    flags = jnp.pad(flags, ((0, 0), (0, blocks * _BLOCK - size))).astype(jnp.float32)
-    ones = jnp.ones((_BLOCK, _BLOCK), jnp.float32)
-    within = flags.reshape(-1, blocks, _BLOCK) @ jnp.triu(ones)
+    blocks = -(-size // _FLAGS_A_PRODUCT)
+    flags = jnp.pad(flags, ((0, 0), (0, blocks * _FLAGS_A_PRODUCT - size))).astype(jnp.float32)
+    ones = jnp.ones((_FLAGS_A_PRODUCT, _FLAGS_A_PRODUCT), jnp.float32)
+    within = flags.reshape(-1, blocks, _FLAGS_A_PRODUCT) @ jnp.triu(ones)
     before = within[..., -1] @ jnp.triu(jnp.ones((blocks, blocks), jnp.float32), 1)
     running = (within + before[..., None]).reshape(len(flags), -1)
     return running[:, :size].astype(jnp.int32)

@@ -18,7 +18,7 @@ from bdtppl.models.hard.tree import Tree
 __all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
 
 _NODES = 1 << 13  # nodes that are settled at once, at most
-_ENTRIES = 1 << 25  # nodes times rows or rules
+_ENTRIES_SETTLED = 1 << 25  # nodes times rows or rules
 
 
 class WrittenOut(NamedTuple):
@@ -61,7 +61,7 @@ def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Ar
 
 
 @jax.jit
-def _settle(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
+def _settle_rows(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
     """Code above each split's gap and statistics of each slot, [m, k] and [m, k, s].
 
     The codes are zero where cuts and not gaps are rules.
@@ -91,13 +91,13 @@ def write_out(model: PackedModel, design: Design, shape: Shape) -> WrittenOut:
     """
     num_trees = len(shape.size)
     width = max(len(model.statistics), model.left_rows.shape[1])
-    piece = max(1, min(_NODES, _ENTRIES // width) // shape.capacity)
+    piece = max(1, min(_NODES, _ENTRIES_SETTLED // width) // shape.capacity)
     parts = []
     for start in range(0, num_trees, piece):
         some = jax.tree.map(lambda a, start=start: np.asarray(a[start : start + piece]), shape)
         length = min(padded_size(len(some.size)), piece)
         padded = jax.tree.map(lambda a, n=length: np.resize(a, (n, *a.shape[1:])), some)
-        parts.append([np.asarray(a)[: len(some.size)] for a in _settle(model, padded)])
+        parts.append([np.asarray(a)[: len(some.size)] for a in _settle_rows(model, padded)])
     high, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
     rule = np.asarray(shape.rule)
     is_split, at = rule != LEAF, np.maximum(rule, 0)

@@ -21,7 +21,7 @@ from jax import lax
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
 from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
-from bdtppl.inference.metropolis.growth import draw
+from bdtppl.inference.metropolis.growth import draw_choice
 from bdtppl.inference.metropolis.kernel import Proposal, walk
 from bdtppl.inference.metropolis.sample import Sampled
 from bdtppl.inference.metropolis.state import State, scored, state_of
@@ -172,8 +172,8 @@ def edited(
         has_place = options.any(axis=2)
         is_on &= (uniform[:, 0] < edit_probability) & has_place.any(axis=1)
         is_on &= ~jnp.isnan(state.tree.log_prior)
-        kind = draw(jnp.where(has_place, 0.0, -jnp.inf), uniform[:, 1])
-        slot = draw(jnp.where(options[chain, kind], 0.0, -jnp.inf), uniform[:, 2])
+        kind = draw_choice(jnp.where(has_place, 0.0, -jnp.inf), uniform[:, 1])
+        slot = draw_choice(jnp.where(options[chain, kind], 0.0, -jnp.inf), uniform[:, 2])
         has_room = state.num_edits < max_edits
         has_room &= (kind != _SPLIT) | (shape.size + 2 <= shape.capacity)
         overflows |= is_on & ~has_room
@@ -210,7 +210,7 @@ def _with_drawn_rule(
     def attempt(carry):
         number, is_left, rule, tree = carry
         keys = jax.vmap(jax.random.fold_in, (0, None))(rng_keys, number)
-        drawn = draw(log_rules, jax.vmap(jax.random.uniform)(keys))
+        drawn = draw_choice(log_rules, jax.vmap(jax.random.uniform)(keys))
         drawn = jnp.where(is_undefined.any(axis=1), first_undefined, drawn)
         drawn = jnp.where(is_merge, LEAF, drawn)
         shape, source = _edit(old.shape, slot, drawn)
@@ -251,7 +251,7 @@ def sample_edits(
     model
         The model; its prior is an `EditTree`.
     chains, warmup, draws, thin
-        See `bdtppl.inference.metropolis.sample.sample`.
+        See `bdtppl.inference.metropolis.sample.sample_chains`.
     max_edits
         Most edits of a sequence. A longer one is rejected, and counted.
     capacity

@@ -19,12 +19,12 @@ from bdtppl.inference.metropolis.state import State, at_nodes, summed
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights
 from bdtppl.models.hard.packed_model import PackedModel, children
 
-__all__ = ["ANY", "SPLIT", "Growth", "draw", "grow", "grown_trees", "log_normalisers"]
+__all__ = ["ANY", "SPLIT", "GrownTrees", "draw_choice", "grow", "grown_trees", "log_normalisers"]
 
 ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
 
 
-class Growth(NamedTuple):
+class GrownTrees(NamedTuple):
     """What has grown in b chains.
 
     Attributes
@@ -42,7 +42,7 @@ class Growth(NamedTuple):
     overflows: jax.Array
 
 
-def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> Growth:
+def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> GrownTrees:
     """Grow trees from the prior below some of their leaves.
 
     Parameters
@@ -64,7 +64,7 @@ def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> Growth:
         log_stop = jnp.where(wanted == ANY, weights.log_stop, -jnp.inf)
         is_wanted = (wanted[:, None] < 0) | (model.feature[None] == wanted[:, None])
         log_rules = jnp.where(is_wanted, weights.log_rules, -jnp.inf)
-        rule = draw(jnp.concatenate([log_stop[:, None], log_rules], axis=1), uniform) + LEAF
+        rule = draw_choice(jnp.concatenate([log_stop[:, None], log_rules], axis=1), uniform) + LEAF
         place = jnp.maximum(rule, 0)
         log_rule = weights.log_rules[jnp.arange(len(rule)), place]
         terms = weights.log_stop, log_rule, leaf_scores(model, rows), weights.has_rule
@@ -94,11 +94,11 @@ def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> Growth:
     carry = start.shape, start.rows, start.scores, nothing, wanted, is_open, no_overflow
     carry = lax.while_loop(lambda carry: carry[5].any(), layer, carry)
     shape, rows, scores, log_normaliser, _, _, overflows = carry
-    return Growth(summed(model, shape, rows, scores), log_normaliser, overflows)
+    return GrownTrees(summed(model, shape, rows, scores), log_normaliser, overflows)
 
 
 @partial(jax.jit, static_argnames="capacity")
-def grown_trees(rng_keys: jax.Array, model: PackedModel, *, capacity: int) -> Growth:
+def grown_trees(rng_keys: jax.Array, model: PackedModel, *, capacity: int) -> GrownTrees:
     """Grow whole trees from the prior, one for each key [b].
 
     What a slot does depends on its key and number alone, so more room changes no tree that had it.
@@ -131,7 +131,7 @@ def _log_sum(log_stop: jax.Array, log_rules: jax.Array) -> jax.Array:
     return jnp.logaddexp(log_stop, logsumexp(log_rules, axis=1))
 
 
-def draw(log_weights: jax.Array, uniform: jax.Array) -> jax.Array:
+def draw_choice(log_weights: jax.Array, uniform: jax.Array) -> jax.Array:
     """Draw an item by its weight [m, items], int32 [m]; the first where all weights are zero."""
     top = log_weights.max(axis=1, keepdims=True)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))

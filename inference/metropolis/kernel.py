@@ -3,6 +3,7 @@
 The target is prior weight times likelihood to a power: 1 for the posterior, less when tempered.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -15,8 +16,10 @@ from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
 
 __all__ = [
+    "KERNELS",
     "Info",
     "Kernel",
+    "NamedKernel",
     "Proposal",
     "Tally",
     "Walk",
@@ -46,6 +49,25 @@ class Proposal(NamedTuple):
     log_ratio: jax.Array
     move: jax.Array
     overflows: jax.Array
+
+
+class NamedKernel(NamedTuple):
+    """A kernel that users choose by name.
+
+    Attributes
+    ----------
+    make
+        Makes it.
+    in_words
+        How it proposes trees, to be read after its name.
+    """
+
+    make: Callable[[], Any]
+    in_words: str
+
+
+KERNELS: dict[str, NamedKernel] = {}
+"""Kernels by name; a module enters its own where it defines them."""
 
 
 class Kernel(Protocol):

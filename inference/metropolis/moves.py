@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard.shapes import Shape, places, rotated, running_count, with_rules
-from bdtppl.inference.metropolis.kernel import Proposal
+from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State, resized, scored
 from bdtppl.models.hard.node_scores import log_rule
 from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
@@ -147,7 +147,7 @@ def _resize(model: PackedModel, state: State, move, log_probability, uniform) ->
     slot, count = _pick(can_change, uniform[:, 0])
     found = _rules_at(model, state, slot)
     rule = jnp.where(grows, _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot))
-    log_weight = log_rule(model, *_at(state, slot), found, rule)
+    log_weight = log_rule(model, *_rows_and_depth(state, slot), found, rule)
     new = resized(model, state, grows, slot, rule, log_weight)
     ways_back = jnp.where(grows[:, None], new.shape.has_leaves, new.is_growable).sum(axis=1)
     # Of growing; that of pruning, which takes it back, is its inverse.
@@ -190,14 +190,14 @@ def _rotate(model: PackedModel, state: State, move, log_probability, uniform) ->
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 
 
-def _at(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _rows_and_depth(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rows and depth of a node of each tree."""
     chain = jnp.arange(len(slot))
     return state.rows[chain, slot], state.shape.depth[chain, slot]
 
 
 def _rules_at(model: PackedModel, state: State, slot: jax.Array) -> Available:
-    return available_rules(model, *_at(state, slot))
+    return available_rules(model, *_rows_and_depth(state, slot))
 
 
 def _rule_of(state: State, slot: jax.Array) -> jax.Array:
@@ -247,3 +247,15 @@ def propose(
     """
     which = jnp.maximum(move[0] - _PRUNE, 0)
     return lax.switch(which, _PROPOSERS, model, state, move, log_probability, uniform)
+
+
+KERNELS["rotating"] = NamedKernel(
+    lambda: LocalMoves.of(ROTATING),
+    "makes the moves of Chipman, George and McCulloch, and rotations (Gramacy and Lee 2008)",
+)
+KERNELS["chipman"] = NamedKernel(
+    lambda: LocalMoves.of(CHIPMAN), "makes the moves of Chipman, George and McCulloch 1998"
+)
+KERNELS["denison"] = NamedKernel(
+    lambda: LocalMoves.of(DENISON), "makes the moves of Denison, Mallick and Smith 1998"
+)

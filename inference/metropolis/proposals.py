@@ -1,22 +1,13 @@
 """Kernels by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from bdtppl.inference.metropolis.kernel import Kernel
-from bdtppl.inference.metropolis.moves import CHIPMAN, DENISON, ROTATING, LocalMoves
-from bdtppl.inference.metropolis.regrow import Regrow
+from bdtppl.inference.metropolis import regrow, restructure  # whose kernels enter themselves
+from bdtppl.inference.metropolis.kernel import KERNELS, Kernel
+from bdtppl.inference.metropolis.moves import LocalMoves
 
-__all__ = ["PROPOSALS", "as_kernel"]
-
-PROPOSALS: Mapping[str, Callable[[], Any]] = {
-    "rotating": lambda: LocalMoves.of(ROTATING),
-    "chipman": lambda: LocalMoves.of(CHIPMAN),
-    "denison": lambda: LocalMoves.of(DENISON),
-    "regrow": Regrow,
-    "cyclic": lambda: Regrow("cycle"),
-    "independence": lambda: Regrow("root"),
-}
+__all__ = ["KERNELS", "as_kernel", "regrow", "restructure"]
 
 
 def as_kernel(proposal: Any) -> Kernel:
@@ -25,7 +16,7 @@ def as_kernel(proposal: Any) -> Kernel:
     Parameters
     ----------
     proposal
-        A name of `PROPOSALS`, probabilities of local moves by name, or a kernel itself.
+        A name of `KERNELS`, probabilities of local moves by name, or a kernel itself.
 
     Raises
     ------
@@ -40,9 +31,9 @@ def as_kernel(proposal: Any) -> Kernel:
     ('grow', 'prune', 'change', 'shift', 'swap', 'rotate')
     """
     if isinstance(proposal, str):
-        if proposal not in PROPOSALS:
-            raise ValueError(f"proposal must be one of {', '.join(PROPOSALS)}; got {proposal!r}.")
-        return PROPOSALS[proposal]()
+        if proposal not in KERNELS:
+            raise ValueError(f"proposal must be one of {', '.join(KERNELS)}; got {proposal!r}.")
+        return KERNELS[proposal].make()
     if isinstance(proposal, Mapping):
         return as_kernel(LocalMoves.of(proposal))
     if isinstance(proposal, type) or not hasattr(proposal, "propose"):

@@ -21,7 +21,7 @@ from jax import lax
 
 from bdtppl.inference.hard.shapes import Shape, cut_back, places, subtree_sums
 from bdtppl.inference.metropolis.growth import ANY, grow, log_normalisers
-from bdtppl.inference.metropolis.kernel import Proposal
+from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
@@ -182,3 +182,14 @@ def _proof(shape: Shape, points: Points) -> _Proof:
 
 def _sum(values: jax.Array, flags: jax.Array) -> jax.Array:
     return jnp.where(flags, values, 0).sum(axis=1)
+
+
+KERNELS["regrow"] = NamedKernel(
+    Regrow,
+    "prunes a tree at a uniform point and regrows it from the prior (Angelopoulos and Cussens "
+    "2005)",
+)
+KERNELS["cyclic"] = NamedKernel(
+    lambda: Regrow("cycle"), "regrows trees at each of their first eight points in turn"
+)
+KERNELS["independence"] = NamedKernel(lambda: Regrow("root"), "draws whole trees from the prior")

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, select
-from bdtppl.inference.metropolis.kernel import Proposal
+from bdtppl.inference.metropolis.alternate import Alternate
+from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
+from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
 from bdtppl.inference.metropolis.state import State, scored
 from bdtppl.models.hard.packed_model import PackedModel, available_rules, children
 from bdtppl.models.pytrees import pytree_dataclass
@@ -110,3 +112,10 @@ def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Propos
     proposed = scored(model, shape, rows, state.scores, is_built[:, None] & shape.is_used)
     none = jnp.zeros(num_chains, jnp.int32)
     return Proposal(proposed, log_ratio, none, none > 0)
+
+
+KERNELS["wu"] = NamedKernel(
+    lambda: Alternate(LocalMoves.of(CHIPMAN), Restructure()),
+    "makes Chipman's moves and, at every tenth step, the restructure move of Wu, Tjelmeland and "
+    "West 2007",
+)

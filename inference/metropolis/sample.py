@@ -31,11 +31,11 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.priors import require_weighs
 
-__all__ = ["Sampled", "sample"]
+__all__ = ["Sampled", "sample_chains"]
 
 _GROUPS = 4  # at most
 _LEAST_WALKS = 32  # of a group: fewer are hardly faster
-_ROUNDS = 20  # parts of a run, after each of which progress is told
+_REPORTS = 20  # parts of a run, after each of which progress is told
 
 _Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
 
@@ -73,7 +73,7 @@ class Sampled(NamedTuple):
 
 
 @in_float64
-def sample(
+def sample_chains(
     rng_key: jax.Array,
     model: TreeModel,
     *,
@@ -291,7 +291,7 @@ def _group_size(chains: int, num_powers: int) -> int:
 def _stages(warmup: int, draws: int, thin: int) -> list[_Stage]:
     """Cut a run into stages, those of warm-up ever longer; only draws of the last one are kept."""
     thinned = warmup // thin
-    piece = -(-(thinned + draws) // _ROUNDS)
+    piece = -(-(thinned + draws) // _REPORTS)
     ends = [0, thinned // 8, thinned // 4, thinned // 2, thinned, thinned + draws]
     stages = [
         [(min(piece, end - first), thin) for first in range(start, end, piece)]

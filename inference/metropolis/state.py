@@ -25,12 +25,12 @@ __all__ = [
     "initial",
     "resized",
     "scored",
-    "split",
+    "split_leaves",
     "state_of",
     "summed",
 ]
 
-_PIECE_ENTRIES = 1 << 15  # nodes times rules that are scored at once, at most
+_ENTRIES_SCORED = 1 << 15  # nodes times rules that are scored at once, at most
 _FEWEST_NODES = 4  # that are; more would cost a few chains most of their time
 
 
@@ -163,12 +163,12 @@ def resized(
     rule, log_rule
         int32 and float64 [b]; a rule for the leaf, and its weight.
     """
-    larger = split(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
+    larger = split_leaves(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
     smaller = _merged(state, slot)
     return summed(model, *select(grows, larger, smaller))
 
 
-def split(
+def split_leaves(
     model: PackedModel,
     shape: Shape,
     rows: jax.Array,
@@ -228,7 +228,7 @@ def at_nodes(
         Pytree of arrays [b, k, ...], returned with the new values written into it.
     """
     # A step changes about two nodes a chain.
-    most = max(_FEWEST_NODES, _PIECE_ENTRIES // model.left_rows.shape[1])
+    most = max(_FEWEST_NODES, _ENTRIES_SCORED // model.left_rows.shape[1])
     piece = min(flags.size, max(_FEWEST_NODES, 2 * len(flags)), most)
     # Flagged nodes are numbered chain after chain, and found again by their number.
     running = running_count(flags)

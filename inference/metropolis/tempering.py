@@ -29,7 +29,7 @@ from bdtppl.models.hard.packed_model import PackedModel
 
 __all__ = ["Exchanges", "Ladders", "as_powers", "climb", "evened", "exchange"]
 
-_STEPS = 10  # steps of the walks between two exchanges
+_POWER_STEPS = 10  # steps of the walks between two exchanges
 _CROWDING = 4  # powers lie the closer to 0 the higher this is
 _LEAST_REJECTED = 0.01  # keeps powers apart between which all was accepted
 
@@ -188,7 +188,7 @@ def climb(
     keys = jax.vmap(lambda key: jax.random.split(key, num_powers + 1))(rng_keys)
     walk_keys, exchange_keys = keys[:, 1:].ravel(), keys[:, 0]
     power = jnp.tile(powers, num_ladders)
-    num_rounds = jnp.maximum(thin // _STEPS, 1) if num_powers > 1 else jnp.int32(1)
+    num_rounds = jnp.maximum(thin // _POWER_STEPS, 1) if num_powers > 1 else jnp.int32(1)
 
     def play(start, walked, number):
         state, tally, exchanges = walked

@@ -25,7 +25,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from bdtppl.inference.hard.shapes import Shape, grown, roots, select
-from bdtppl.inference.particle.proposals import Proposal, choose
+from bdtppl.inference.particle.proposals import ProposalWeights, choose
 from bdtppl.models.hard.node_scores import leaf_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
 
@@ -37,10 +37,10 @@ __all__ = [
     "Run",
     "Stages",
     "draw_noise",
-    "grow",
-    "initial",
+    "grow_particles",
+    "initial_particles",
     "renewed",
-    "resample",
+    "resample_particles",
     "settle",
 ]
 
@@ -106,7 +106,7 @@ class Run(NamedTuple):
     stages: Stages
 
 
-def initial(model: PackedModel, num_particles: int, capacity: int) -> Particles:
+def initial_particles(model: PackedModel, num_particles: int, capacity: int) -> Particles:
     """Make trees of one unsettled leaf."""
     rows = jnp.zeros((num_particles, capacity, len(model.every_row)), model.every_row.dtype)
     score = jnp.broadcast_to(leaf_scores(model, model.every_row[None]), num_particles)
@@ -121,7 +121,11 @@ def initial(model: PackedModel, num_particles: int, capacity: int) -> Particles:
 
 
 def settle(
-    model: PackedModel, proposal: Proposal, particles: Particles, end: jax.Array, uniform: jax.Array
+    model: PackedModel,
+    proposal: ProposalWeights,
+    particles: Particles,
+    end: jax.Array,
+    uniform: jax.Array,
 ) -> tuple[Particles, jax.Array]:
     """Settle the next node of every particle.
 
@@ -161,7 +165,7 @@ def settle(
     log_probability = jnp.where(is_open & ~is_full, log_probability, 0.0)
     rule = jnp.minimum(choice.rule, num_rules - 1)
     left, right = children(model, rows, rule)
-    gain = _scores(model, left) + _scores(model, right) - _scores(model, rows)
+    gain = _score_leaves(model, left) + _score_leaves(model, right) - _score_leaves(model, rows)
     gain = jnp.where(is_split, gain, 0.0)
     # Slots beyond the capacity are dropped.
     new_slots = jnp.where(is_split, shape.size, capacity)[:, None] + jnp.arange(2)[None]
@@ -177,7 +181,7 @@ def settle(
     return settled, is_open & is_full & choice.has_rule
 
 
-def _scores(model: PackedModel, rows: jax.Array) -> jax.Array:
+def _score_leaves(model: PackedModel, rows: jax.Array) -> jax.Array:
     """Leaf scores of rows [m, W]; sums over rows are written out in pieces."""
     piece = max(1, _LEAF_ENTRIES // (64 * rows.shape[1]))
     if model.classes is not None or len(rows) <= piece:
@@ -185,7 +189,7 @@ def _scores(model: PackedModel, rows: jax.Array) -> jax.Array:
     return lax.map(lambda own: leaf_scores(model, own[None])[0], rows, batch_size=piece)
 
 
-def resample(
+def resample_particles(
     rng_keys: jax.Array, particles: Particles, is_wanted: jax.Array, resampling: Resampling
 ) -> Particles:
     """Draw the particles of some runs anew in proportion to their weights.
@@ -233,7 +237,7 @@ class Noise(NamedTuple):
 def draw_noise(rng_key: jax.Array, *, runs: int, size: int, capacity: int) -> Noise:
     """Draw for runs of N particles (``size``); a run's numbers do not depend on how many there are.
 
-    This is apart from `grow` because it is compiled once for all tables.
+    This is apart from `grow_particles` because it is compiled once for all tables.
     """
     key_settle, key_resample = jax.random.split(rng_key)
     # Entries of an array of random numbers depend on their place alone, so the runs come first.
@@ -264,13 +268,13 @@ def renewed(rng_keys: jax.Array, uniform: jax.Array, is_wanted: jax.Array) -> ja
 
 
 @partial(jax.jit, static_argnames=("proposal", "resampling"))
-def grow(
+def grow_particles(
     noise: Noise,
     model: PackedModel,
     by_layer: jax.Array,
     ess_threshold: jax.Array,
     *,
-    proposal: Proposal,
+    proposal: ProposalWeights,
     resampling: Resampling,
 ) -> Run:
     """Run filters until all trees are grown.
@@ -313,7 +317,7 @@ def grow(
         keys = jax.vmap(jax.random.split)(noise.rng_keys[number])
         particles = lax.cond(
             is_wanted.any(),
-            lambda some: resample(keys[:, 0], some, is_wanted, resampling),
+            lambda some: resample_particles(keys[:, 0], some, is_wanted, resampling),
             lambda some: some,
             particles,
         )
@@ -353,6 +357,6 @@ def grow(
         jnp.zeros(num_runs, int),
         jnp.int32(0),
     )
-    start = initial(model, num_runs * size, capacity), noise.uniform, nothing
+    start = initial_particles(model, num_runs * size, capacity), noise.uniform, nothing
     carry = lax.while_loop(lambda carry: is_unsettled(carry[0]).any(), stage, start)
     return Run(carry[0], carry[2])

@@ -18,12 +18,12 @@ from bdtppl.inference.summaries.distinct import distinct
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.models.hard.packed_model import PackedModel
 
-__all__ = ["PROPOSALS", "Choice", "Proposal", "choose"]
+__all__ = ["PROPOSALS", "ParticleChoice", "ProposalWeights", "choose"]
 
-_PIECE_ENTRIES = 1 << 15  # nodes times rules that are weighed at once
+_ENTRIES_WEIGHED = 1 << 15  # nodes times rules that are weighed at once
 _LEAST_PIECE = 4
 
-Proposal = Callable[[PackedModel, jax.Array, jax.Array], jax.Array]
+ProposalWeights = Callable[[PackedModel, jax.Array, jax.Array], jax.Array]
 """From rows [p, W] of nodes and the prior's log weights [p, R + 1] of their rules and, last, of
 stopping, to log weights [p, R + 1] of proposing them, which need not be normalised."""
 
@@ -54,14 +54,14 @@ def _optimal(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.
     return log_weight + jnp.pad(gain, ((0, 0), (0, 1)))
 
 
-PROPOSALS: dict[str, Proposal] = {
+PROPOSALS: dict[str, ProposalWeights] = {
     "prior": _prior,
     "empirical": _empirical,
     "optimal": _optimal,
 }
 
 
-class Choice(NamedTuple):
+class ParticleChoice(NamedTuple):
     """What m particles choose.
 
     Attributes
@@ -81,8 +81,12 @@ class Choice(NamedTuple):
 
 
 def choose(
-    model: PackedModel, proposal: Proposal, rows: jax.Array, depth: jax.Array, uniform: jax.Array
-) -> Choice:
+    model: PackedModel,
+    proposal: ProposalWeights,
+    rows: jax.Array,
+    depth: jax.Array,
+    uniform: jax.Array,
+) -> ParticleChoice:
     """Draw what to do with one node of each particle.
 
     Parameters
@@ -97,7 +101,7 @@ def choose(
         float64 [m]; uniform numbers in [0, 1).
     """
     num_particles, num_rules = len(depth), model.left_rows.shape[1]
-    piece = min(num_particles, max(_LEAST_PIECE, _PIECE_ENTRIES // num_rules))
+    piece = min(num_particles, max(_LEAST_PIECE, _ENTRIES_WEIGHED // num_rules))
     words = jnp.concatenate([rows, depth[:, None].astype(rows.dtype)], axis=1)
     member, group, num_groups = distinct(words)
     member = jnp.pad(member, (0, piece))
@@ -115,12 +119,12 @@ def choose(
         has_rule = jnp.isfinite(prior.log_rules).any(axis=1)
 
         own = jnp.clip(group - start, 0, piece - 1)
-        rule = _draw(jnp.cumsum(jnp.exp(log_probability), axis=1), own, uniform)
-        found = Choice(rule, terms[own, rule], has_rule[own])
+        rule = _draw_choices(jnp.cumsum(jnp.exp(log_probability), axis=1), own, uniform)
+        found = ParticleChoice(rule, terms[own, rule], has_rule[own])
         is_here = (group >= start) & (group < start + piece)
         return start + piece, select(is_here, found, chosen)
 
-    none = Choice(
+    none = ParticleChoice(
         jnp.zeros(num_particles, jnp.int32),
         jnp.zeros((num_particles, 3)),
         jnp.zeros(num_particles, bool),
@@ -128,7 +132,7 @@ def choose(
     return lax.while_loop(lambda carry: carry[0] < num_groups, weigh, (jnp.int32(0), none))[1]
 
 
-def _draw(cumulative: jax.Array, row: jax.Array, uniform: jax.Array) -> jax.Array:
+def _draw_choices(cumulative: jax.Array, row: jax.Array, uniform: jax.Array) -> jax.Array:
     """Find the first place of each particle's row whose running sum lies above its number, [m]."""
     last = cumulative.shape[1] - 1
     target = uniform * cumulative[row, last]

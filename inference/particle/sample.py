@@ -9,7 +9,7 @@ import numpy as np
 from bdtppl.inference.evidence.estimates import log_mean
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.written_trees import write_out
-from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow
+from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
@@ -19,10 +19,10 @@ from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.priors import require_weighs
 
-__all__ = ["Filtered", "Growth", "ProposalName", "ResamplingName", "sample"]
+__all__ = ["Filtered", "GrowthName", "ProposalName", "ResamplingName", "sample_particles"]
 
 ProposalName = Literal["prior", "empirical", "optimal"]
-Growth = Literal["node", "layer"]
+GrowthName = Literal["node", "layer"]
 ResamplingName = Literal["systematic", "multinomial", "never"]
 
 
@@ -59,14 +59,14 @@ class Filtered(NamedTuple):
 
 
 @in_float64
-def sample(
+def sample_particles(
     rng_key: jax.Array,
     model: TreeModel,
     *,
     particles: int = 100,
     runs: int = 10,
     proposal: ProposalName = "optimal",
-    growth: Growth = "node",
+    growth: GrowthName = "node",
     resampling: ResamplingName = "systematic",
     ess_threshold: float = 0.1,
     capacity: int = 127,
@@ -110,7 +110,7 @@ def sample(
     >>> design = Design.from_matrix(np.arange(6.0)[:, None])
     >>> y = np.array([0, 0, 0, 1, 1, 1])
     >>> model = TreeModel(design, y, DepthDecay(), DirichletCategorical.symmetric(2))
-    >>> found = sample(jax.random.key(0), model)
+    >>> found = sample_particles(jax.random.key(0), model)
     >>> found.posterior.trees.batch_shape
     (10, 100)
     >>> abs(found.posterior.log_evidence + 3.9) < 0.1
@@ -121,7 +121,7 @@ def sample(
     _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
     packed = PackedModel.of(model)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
-    grown, stages = grow(
+    grown, stages = grow_particles(
         noise,
         packed,
         jnp.bool_(growth == "layer"),

@@ -140,7 +140,7 @@ class Schema:
         if issparse(table):
             names = _positional_names(table.shape[1])
             return cls(tuple(map(Column, names))), _sparse_numbers(names, table)
-        names, series = _columns(table)
+        names, series = _named_columns(table)
         if not names:
             raise ValueError("X has no columns; at least one feature is needed.")
         require_distinct(names)
@@ -193,7 +193,7 @@ class Schema:
 
     def _series(self, table: Any) -> list[np.ndarray]:
         """Find the columns in a table of new rows."""
-        names, series = _columns(table)
+        names, series = _named_columns(table)
         wanted = [column.name for column in self.columns]
         if _has_names(table) and set(wanted) <= set(names):
             series = [series[names.index(name)] for name in wanted]
@@ -212,7 +212,7 @@ class Schema:
         parts = []
         for column, values in zip(self.columns, series, strict=True):
             if column.levels is None:
-                parts.append(_numbers(column.name, values)[None])
+                parts.append(_as_numbers(column.name, values)[None])
             else:
                 parts.append(_indicators(column, values).T)
         return np.concatenate(parts).T  # columns lie together, as what reads them does
@@ -279,7 +279,7 @@ def _has_names(table: Any) -> bool:
     return hasattr(table, "columns") and hasattr(table, "__getitem__")
 
 
-def _columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
+def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     """Names and values of a table's columns; categories come as object arrays with None missing."""
     if isinstance(table, Mapping):
         return _from_mapping(table)
@@ -437,7 +437,7 @@ def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
     return None
 
 
-def _numbers(name: str, values: np.ndarray) -> np.ndarray:
+def _as_numbers(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "Mm":
         raise _of_times(name, str(values.dtype))
     if values.dtype.kind not in "iufbO":

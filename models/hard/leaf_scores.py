@@ -19,7 +19,7 @@ __all__ = ["leaf_scorer"]
 
 LeafScore = Callable[[Sequence[np.ndarray]], np.ndarray]
 
-_PIECE = 1 << 20
+_SETS_SCORED = 1 << 20
 
 
 @jax.jit
@@ -27,15 +27,15 @@ def _log_marginal(leaf: Leaf, statistics: jax.Array) -> jax.Array:
     return leaf.log_marginal(statistics)
 
 
-def _compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
+def _score_compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
     stacked = np.stack(statistics, axis=-1).astype(np.float64)
     result = np.empty(len(stacked))
     with jax.enable_x64(True):
-        for start in range(0, len(stacked), _PIECE):
-            piece = stacked[start : start + _PIECE]
+        for start in range(0, len(stacked), _SETS_SCORED):
+            piece = stacked[start : start + _SETS_SCORED]
             padding = padded_size(len(piece)) - len(piece)
             scores = _log_marginal(leaf, np.pad(piece, ((0, padding), (0, 0))))
-            result[start : start + _PIECE] = np.asarray(scores)[: len(piece)]
+            result[start : start + _SETS_SCORED] = np.asarray(scores)[: len(piece)]
     return result
 
 
@@ -59,4 +59,4 @@ def leaf_scorer(
         table = leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
         if is_whole or not isinstance(table, CountTable):
             return table
-    return partial(_compiled, jax.tree.map(np.float64, leaf))
+    return partial(_score_compiled, jax.tree.map(np.float64, leaf))

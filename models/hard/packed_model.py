@@ -140,13 +140,13 @@ class PackedModel(NamedTuple):
         num_rows, num_words = len(row), -(-len(row) // 64)
         if is_padded:
             num_rows, num_words = padded_size(num_rows), padded_size(num_words)
-        rules = _RuleTable.of(design, is_padded)
+        rules = _RuleOrder.of(design, is_padded)
         feature, code, ends = rules.feature, rules.code, np.cumsum(rules.size)
         low = design.offset[feature] + np.maximum(code, 0)
         last = len(design.low_edge) - 1
         at_low, num_sides = np.minimum(low, last), 1 + design.has_missing
         path = model.constraints.path_memory(design.names)
-        every_row = _words(np.ones((len(row), 1), bool), num_words)[0]
+        every_row = _packed_words(np.ones((len(row), 1), bool), num_words)[0]
         if path is not None:
             every_row = np.append(every_row, path.start)
         is_cut = (code >= 0) & (code < design.num_codes[feature] - 1)
@@ -187,7 +187,7 @@ class PackedModel(NamedTuple):
         return numbers
 
 
-class _RuleTable(NamedTuple):
+class _RuleOrder(NamedTuple):
     """Rules of a table in their order: feature, side of missing values and code below the cut."""
 
     feature: np.ndarray
@@ -196,7 +196,7 @@ class _RuleTable(NamedTuple):
     size: np.ndarray  # rules of each run
 
     @classmethod
-    def of(cls, design: Design, is_padded: bool) -> "_RuleTable":
+    def of(cls, design: Design, is_padded: bool) -> "_RuleOrder":
         runs = [
             (j, side, np.arange(-side, design.num_codes[j]))
             for j in range(design.num_features)
@@ -217,11 +217,13 @@ class _RuleTable(NamedTuple):
         for start in range(0, len(self.code), step):
             some = slice(start, start + step)
             own = codes[:, self.feature[some]]
-            parts.append(_words(is_in(own, self.code[some], self.missing_left[some]), num_words))
+            parts.append(
+                _packed_words(is_in(own, self.code[some], self.missing_left[some]), num_words)
+            )
         return np.concatenate(parts)
 
 
-def _row_sets(design: Design, row: np.ndarray, rules: _RuleTable, num_words: int) -> dict:
+def _row_sets(design: Design, row: np.ndarray, rules: _RuleOrder, num_words: int) -> dict:
     """Pack the rows on the sides of each rule; members of `PackedModel`."""
     codes = design.codes[row]
     left_words = rules.words(
@@ -254,12 +256,12 @@ def _leaf_tables(model: TreeModel, row: np.ndarray, num_rows: int, num_words: in
         table = None
     return {
         "statistics": jnp.asarray(statistics),
-        "classes": None if table is None else _by_word(_words(statistics > 0, num_words)),
+        "classes": None if table is None else _by_word(_packed_words(statistics > 0, num_words)),
         "table": jax.tree.map(jnp.asarray, table),
     }
 
 
-def _words(is_in: np.ndarray, num_words: int) -> np.ndarray:
+def _packed_words(is_in: np.ndarray, num_words: int) -> np.ndarray:
     """Pack sets of rows [n, R], uint64 [R, W]."""
     packed = pack(is_in.T)
     return np.pad(packed, ((0, 0), (0, num_words - packed.shape[1])))

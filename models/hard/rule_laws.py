@@ -343,7 +343,7 @@ class RuleLaw:
             spread, num_features = rules.spread, has_rule.shape[-1]
             place = xp.arange(num_features)[None]
             num_valid = has_rule.sum(axis=-1, keepdims=True)
-            of_feature = _log_walk(xp, _running, has_rule, place, num_features, num_valid)
+            of_feature = _log_walk(xp, _running_sum, has_rule, place, num_features, num_valid)
             num_items = xp.broadcast_to(rules.num_items[None], has_rule.shape)
             of_cut = _log_walk(
                 xp, rules.before, available, rules.item, spread(num_items), spread(num_rules)
@@ -367,7 +367,7 @@ def _or_nan(xp: Any, weight: Any) -> Any:
     return xp.where((weight > 0) & (weight < xp.inf), weight, xp.nan)
 
 
-def _running(values: Any) -> Any:
+def _running_sum(values: Any) -> Any:
     return values.cumsum(axis=-1) - values
 
 
