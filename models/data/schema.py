@@ -1,6 +1,6 @@
 """Tables become matrices of numbers.
 
-A table (NumPy array, pandas or polars frame, mapping of names to columns) is read once into a
+A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once into a
 float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric column
 stays as it is; a categorical one becomes one 0/1 column per level (a single column where there are
 two levels). The schema remembers how, so that new rows are read the same way, and everything that
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
+from narwhals.exceptions import DuplicateError
 from scipy.sparse import csc_array, issparse
 
 __all__ = ["Column", "Schema", "are_dates", "is_missing", "require_distinct"]
@@ -195,9 +197,9 @@ class Schema:
         """Find the columns in a table of new rows."""
         names, series = _named_columns(table)
         wanted = [column.name for column in self.columns]
-        if _has_names(table) and set(wanted) <= set(names):
+        if has_names(table) and set(wanted) <= set(names):
             series = [series[names.index(name)] for name in wanted]
-        elif _has_names(table) and set(wanted) & set(names):
+        elif has_names(table) and set(wanted) & set(names):
             absent = next(name for name in wanted if name not in names)
             raise ValueError(f"Column {absent!r} is missing; the model was fitted with it.")
         elif len(series) != len(wanted):
@@ -273,21 +275,31 @@ def _warn_of_numbers_as_text(columns: list[Column], series: list[np.ndarray]) ->
         )
 
 
-def _has_names(table: Any) -> bool:
-    if isinstance(table, Mapping):
-        return True
-    return hasattr(table, "columns") and hasattr(table, "__getitem__")
+def _as_frame(table: Any) -> nw.DataFrame | None:
+    """Wrap a frame of pandas, polars, pyarrow and others; None for what is no frame."""
+    frame = nw.from_native(table, pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        return frame.collect()
+    return frame if isinstance(frame, nw.DataFrame) else None
+
+
+def has_names(table: Any) -> bool:
+    """Whether columns of a table are found by name: those of a frame or a mapping."""
+    frame = nw.from_native(table, pass_through=True)
+    return isinstance(table, Mapping) or isinstance(frame, nw.DataFrame | nw.LazyFrame)
 
 
 def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     """Names and values of a table's columns; categories come as object arrays with None missing."""
     if isinstance(table, Mapping):
         return _from_mapping(table)
-    if _has_names(table):
-        names = [str(name) for name in table.columns]
-        if type(table).__module__.split(".")[0] == "polars":
-            return names, [_from_polars(table[name]) for name in table.columns]
-        return names, [_from_pandas(table.iloc[:, j]) for j in range(len(names))]
+    if (frame := _as_frame(table)) is not None:
+        try:
+            columns = frame.columns
+        except DuplicateError:
+            require_distinct(table.columns)
+            raise
+        return [str(name) for name in columns], [_from_series(frame[name]) for name in columns]
     if isinstance(table, str):
         raise ValueError(f"X must be a table, not {table!r}.")
     array = np.asarray(table)
@@ -384,45 +396,28 @@ def _are_booleans(values: np.ndarray) -> bool:
     return bool(known) and all(isinstance(value, bool | np.bool_) for value in known)
 
 
-def _from_pandas(series: Any) -> np.ndarray:
-    kind = series.dtype.kind if isinstance(series.dtype, np.dtype) else None
-    levels = None
-    if hasattr(series, "cat"):
-        levels = tuple(str(v) for v in series.cat.categories)
-    elif kind in ("i", "u", "f"):
-        return series.to_numpy(dtype=float)
-    elif kind == "b" or str(series.dtype) in {"boolean", "bool"}:
+def _from_series(series: nw.Series) -> np.ndarray:
+    """Read a column of a frame; categories come as object arrays with None missing."""
+    name, kind = str(series.name), series.dtype
+    if kind.is_numeric():
+        return series.cast(nw.Float64).to_numpy()
+    if kind.is_temporal():
+        raise _of_times(name, str(kind))
+    values, levels = series.to_list(), None
+    if kind == nw.Boolean:
         levels = _BOOLEANS
-    elif getattr(series.dtype, "_is_numeric", False):
-        return series.to_numpy(dtype=float, na_value=np.nan)
-    elif kind in ("M", "m", "c"):
-        return series.to_numpy()
-    elif kind == "O":
-        values = series.to_numpy()
-        if _are_booleans(values):
+    elif kind == nw.Enum or (kind == nw.Categorical and series.implementation.is_pandas_like()):
+        levels = tuple(map(str, series.cat.get_categories().to_list()))
+    elif kind == nw.Categorical:  # others number levels in the order in which they come
+        levels = tuple(sorted(series.drop_nulls().unique().to_list()))
+    elif kind in (nw.Object, nw.Unknown):  # the cells tell
+        cells = np.fromiter(values, object, len(values))
+        if _are_booleans(cells):
             levels = _BOOLEANS
         elif not any(isinstance(value, str) for value in values):
-            _require_scalars(str(series.name), values)
-            return values
-    return _categories(series.name, series.to_list(), levels)
-
-
-def _from_polars(series: Any) -> np.ndarray:
-    kind = type(series.dtype).__name__
-    if kind == "DataTypeClass":
-        kind = series.dtype.__name__
-    if series.dtype.is_numeric() or kind == "Null":
-        return series.cast(float).to_numpy()
-    if series.dtype.is_temporal():
-        raise _of_times(str(series.name), kind)
-    levels = None
-    if kind == "Boolean":
-        levels = _BOOLEANS
-    elif kind == "Enum":
-        levels = tuple(series.dtype.categories.to_list())
-    elif kind == "Categorical":
-        levels = tuple(sorted(series.drop_nulls().unique().to_list()))
-    return _categories(series.name, series.to_list(), levels)
+            _require_scalars(name, values)
+            return cells
+    return _categories(name, values, levels)
 
 
 def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
