@@ -1,7 +1,7 @@
 """Tables become matrices of numbers.
 
-A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once into a
-float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric column
+A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once
+into a float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric column
 stays as it is; a categorical one becomes one 0/1 column per level (a single column where there are
 two levels). The schema remembers how, so that new rows are read the same way, and everything that
 cannot be read is refused with the column and row at fault.
