@@ -63,8 +63,8 @@ class OneKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        found = self._as_one(args, kwargs)
-        return self.plain(*args, **kwargs) if found is None else found[0]
+        result = self._as_one(args, kwargs)
+        return self.plain(*args, **kwargs) if result is None else result[0]
 
     def is_one(self, *args: Any, **kwargs: Any) -> bool:
         """Whether it is one kernel for such arguments; to know, it is called as one."""

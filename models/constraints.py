@@ -1,7 +1,7 @@
-"""What a prior may rule out.
+"""Constraints on trees.
 
-Constraints remove rules from a node before the prior weighs the ones that are left, so a prior that
-normalises over available rules is renormalised by itself.
+Constraints remove rules from a node before the prior weighs the rest, so a prior that normalises
+over available rules stays normalised.
 
 References
 ----------
@@ -159,7 +159,7 @@ class Constraints:
         return bool(self.keep_together or self.features_at_depth or self.before)
 
     def allows(self, names: Sequence[str]) -> np.ndarray:
-        """Which of the named features rules may use anywhere, bool [d].
+        """Say which of the named features rules may use anywhere, bool [d].
 
         Raises
         ------
@@ -184,10 +184,10 @@ class Constraints:
         """
         if not self.monotone:
             return None
-        found = np.zeros(len(names), int)
+        direction = np.zeros(len(names), int)
         features, directions = zip(*self.monotone, strict=True)
-        found[_feature_places(features, names, "monotone")] = directions
-        return found
+        direction[_feature_places(features, names, "monotone")] = directions
+        return direction
 
     def require_free_leaves(self, inference: str) -> None:
         """Refuse monotone features for an inference that scores leaves one by one.

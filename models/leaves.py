@@ -75,7 +75,7 @@ _NEEDED = ("statistics", "log_marginal", "posterior_mean", "predictive")
 
 
 class Leaf:
-    """What a leaf family is: an immutable pytree of hyperparameters with these methods.
+    """A leaf family: an immutable pytree of hyperparameters with these methods.
 
     Statistics have shape [..., s]; they are sums over rows, so the statistics of two disjoint sets
     of rows add to those of their union. A subclass, decorated with
@@ -270,7 +270,7 @@ class NormalInverseGamma(Leaf):
     scale
         Its scale, in squared units of y, positive.
     centre
-        What is subtracted from y in the statistics; changes no result but for rounding. Default
+        Number that the statistics subtract from y; it changes results by rounding alone. Default
         the mean, or 0 where the mean is traced.
 
     Notes

@@ -51,7 +51,7 @@ __all__ = [
 
 @runtime_checkable
 class TreePrior(Protocol):
-    """What a node-wise tree prior is: an immutable pytree with these members.
+    """A tree prior: an immutable pytree with these members.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class TreePrior(Protocol):
 
     @property
     def rules(self) -> Rules:
-        """Which rules a node has."""
+        """Rules of a node: "gaps" or "cuts"."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class TreePrior(Protocol):
 
     @property
     def is_normalised(self) -> bool:
-        """Whether the weights of what any node may do sum to 1."""
+        """Whether the weights of stopping and of all rules sum to 1 in every node."""
         ...
 
     @property
@@ -184,7 +184,7 @@ TREE_PRIORS: dict[str, type] = {}
 
 
 class RegisteredPrior:
-    """What saved models, prior files, the command line and reports know by its name."""
+    """A prior that saved models, prior files, the command line and reports know by its name."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -97,7 +97,7 @@ def describe_kind(value: Any) -> str:
 def enter(registry: dict[str, Any], cls: type) -> None:
     """Enter a class under its name, unless another one has that name.
 
-    What is defined anew, as in a notebook's cell that runs twice, replaces what it was.
+    A class that is defined again, as by a notebook's cell that runs twice, replaces the former.
     """
     known = registry.get(cls.__name__, cls)
     if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):

@@ -105,8 +105,8 @@ class LeafMixture:
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
         means = _means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)
-        found = [_solve(weights, leaves, grid, cdf, p) for p in probabilities]
-        values = np.stack(found, axis=1)[self.kind]
+        solved = [_solve(weights, leaves, grid, cdf, p) for p in probabilities]
+        values = np.stack(solved, axis=1)[self.kind]
         # The cdf of whole numbers rises at them: the solution is next to the number or above it.
         return np.floor(values + 1e-6) if self._is_discrete else values
 
@@ -268,7 +268,7 @@ def _bracket(
             return grid, cdf
         width *= 4
     raise ValueError(
-        f"No bracket of the quantiles {list(probabilities)} was found: the cdf of the leaf "
+        f"No bracket holds the quantiles {list(probabilities)}: the cdf of the leaf "
         f"family's predictive must rise from 0 to 1."
     )
 

@@ -1,4 +1,4 @@
-"""Which trees part the training rows alike: all but the cuts inside gaps between rows.
+"""Groups of trees that part the training rows alike: they differ by cuts inside gaps alone.
 
 A cut moves within the gap between two values of a node's rows without changing what the training
 rows say of it. On a grid such trees may be many, each with a small part of what they have together.

@@ -1,4 +1,4 @@
-"""What every inference returns: weighted trees with what is needed to predict and diagnose.
+"""The result of every inference over hard trees: weighted draws that predict and diagnose.
 
 A posterior holds draws of trees on chain and draw axes, the sufficient statistics of the training
 rows in every node, and the log evidence where the inference knows it. Leaf parameters are

@@ -1,8 +1,8 @@
 """Trees grown top-down from a prior: open nodes stop or split until none is left.
 
-At an open node the prior's weights of stopping and of every rule, over their sum, are the law of
-what it does. Where these sums are not one, a tree's prior weight is its probability of being grown
-times the sums of all its nodes.
+An open node stops or takes a rule with the prior's weight of it, over the sum of all its weights.
+Where these sums are not one, a tree's prior weight is its probability of being grown times the sums
+of all its nodes.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must s
 
 
 class GrownTrees(NamedTuple):
-    """What has grown in b chains.
+    """Trees grown in b chains.
 
     Attributes
     ----------
@@ -76,8 +76,8 @@ def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> GrownTre
         shape, rows, scores, log_normaliser, wanted, is_open, overflows = carry
         inputs = shape.nodes, rows, wanted, uniform
         outputs = shape.rule, scores, log_normaliser, rows, rows
-        found = at_nodes(settle, model, is_open, inputs, outputs)
-        rule, scores, log_normaliser, left_rows, right_rows = found
+        settled = at_nodes(settle, model, is_open, inputs, outputs)
+        rule, scores, log_normaliser, left_rows, right_rows = settled
         is_split = is_open & (rule != LEAF)
         is_full = shape.size + 2 * is_split.sum(axis=1) > shape.capacity
         shape, parent = branched(shape, is_split & ~is_full[:, None], rule)
@@ -101,7 +101,8 @@ def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> GrownTre
 def grown_trees(rng_keys: jax.Array, model: PackedModel, *, capacity: int) -> GrownTrees:
     """Grow whole trees from the prior, one for each key [b].
 
-    What a slot does depends on its key and number alone, so more room changes no tree that had it.
+    A slot's random number depends on its key and number alone, so more room changes no tree that
+    had enough.
     """
     num_trees = len(rng_keys)
     shape = roots(num_trees, capacity)

@@ -71,7 +71,7 @@ KERNELS: dict[str, NamedKernel] = {}
 
 
 class Kernel(Protocol):
-    """How trees are proposed: a pytree with these members.
+    """A way to propose trees: a pytree with these members.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Kernel(Protocol):
 
 
 class Info(NamedTuple):
-    """What became of b proposals.
+    """Outcomes of b proposals.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def step(
     model
         The model.
     kernel
-        How trees are proposed.
+        The kernel.
     power
         float64 [b]; power of the likelihood.
     """

@@ -106,25 +106,25 @@ def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(count > 0, place, 0).astype(jnp.int32), count
 
 
-def _log_law(model: PackedModel, found: Available, rule: jax.Array) -> jax.Array:
+def _log_law(model: PackedModel, available: Available, rule: jax.Array) -> jax.Array:
     """Log probability of drawing a rule at a node, float64 [b]."""
-    rules = found.num_feature_rules[jnp.arange(len(rule)), model.feature[rule]]
-    return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(found.num_features, 1))
+    rules = available.num_feature_rules[jnp.arange(len(rule)), model.feature[rule]]
+    return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(available.num_features, 1))
 
 
-def _draw_rule(model: PackedModel, found: Available, uniform: jax.Array) -> jax.Array:
+def _draw_rule(model: PackedModel, available: Available, uniform: jax.Array) -> jax.Array:
     """Draw a rule at a node, first its feature; int32 [b]."""
-    feature, num_features = _pick(found.num_feature_rules > 0, uniform)
+    feature, num_features = _pick(available.num_feature_rules > 0, uniform)
     rest = uniform * num_features
-    return _draw_cut(model, found, rest - jnp.floor(rest), feature)
+    return _draw_cut(model, available, rest - jnp.floor(rest), feature)
 
 
 def _draw_cut(
-    model: PackedModel, found: Available, uniform: jax.Array, feature: jax.Array
+    model: PackedModel, available: Available, uniform: jax.Array, feature: jax.Array
 ) -> jax.Array:
     """Draw a rule of a feature at a node, int32 [b]."""
     is_same = model.feature[None] == feature[:, None]
-    return _pick(found.is_rule & is_same, uniform)[0]
+    return _pick(available.is_rule & is_same, uniform)[0]
 
 
 def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
@@ -145,13 +145,13 @@ def _resize(model: PackedModel, state: State, move, log_probability, uniform) ->
     shape, grows = state.shape, move == _GROW
     can_change = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
     slot, count = _pick(can_change, uniform[:, 0])
-    found = _rules_at(model, state, slot)
-    rule = jnp.where(grows, _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot))
-    log_weight = log_rule(model, *_rows_and_depth(state, slot), found, rule)
+    available = _rules_at(model, state, slot)
+    rule = jnp.where(grows, _draw_rule(model, available, uniform[:, 1]), _rule_of(state, slot))
+    log_weight = log_rule(model, *_rows_and_depth(state, slot), available, rule)
     new = resized(model, state, grows, slot, rule, log_weight)
     ways_back = jnp.where(grows[:, None], new.shape.has_leaves, new.is_growable).sum(axis=1)
     # Of growing; that of pruning, which takes it back, is its inverse.
-    log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, found, rule)
+    log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, available, rule)
     log_ratio = jnp.where(grows, log_ratio, -log_ratio) + jnp.log(count / jnp.maximum(ways_back, 1))
     overflows = grows & (count > 0) & (shape.size + 2 > shape.capacity)
     return _proposal(new, log_ratio, (count > 0) & ~overflows, move, overflows)
@@ -159,16 +159,16 @@ def _resize(model: PackedModel, state: State, move, log_probability, uniform) ->
 
 def _change(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
-    found = _rules_at(model, state, slot)
-    rule, old = _draw_rule(model, found, uniform[:, 1]), _rule_of(state, slot)
-    log_ratio = _log_law(model, found, old) - _log_law(model, found, rule)
+    available = _rules_at(model, state, slot)
+    rule, old = _draw_rule(model, available, uniform[:, 1]), _rule_of(state, slot)
+    log_ratio = _log_law(model, available, old) - _log_law(model, available, rule)
     return _proposal(_with_rule(model, state, slot, rule), log_ratio, count > 0, move)
 
 
 def _shift(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
-    found, old = _rules_at(model, state, slot), _rule_of(state, slot)
-    rule = _draw_cut(model, found, uniform[:, 1], model.feature[old])
+    available, old = _rules_at(model, state, slot), _rule_of(state, slot)
+    rule = _draw_cut(model, available, uniform[:, 1], model.feature[old])
     new = _with_rule(model, state, slot, rule)
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 

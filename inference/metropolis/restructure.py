@@ -46,8 +46,8 @@ def _cut_leaves(model: PackedModel, state: State) -> jax.Array:
     """Which rules cut the leaf in each slot, bool [b, k, R]; False where there is no leaf."""
     num_chains, num_slots, num_words = state.rows.shape
     rows = state.rows.reshape(-1, num_words)
-    found = available_rules(model, rows, jnp.zeros(len(rows), jnp.int32))
-    is_cut = (found.num_left > 0) & (found.num_left < found.num_rows[:, None])
+    available = available_rules(model, rows, jnp.zeros(len(rows), jnp.int32))
+    is_cut = (available.num_left > 0) & (available.num_left < available.num_rows[:, None])
     return is_cut.reshape(num_chains, num_slots, -1) & state.shape.is_leaf[..., None]
 
 

@@ -41,7 +41,7 @@ _Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
 
 
 class Sampled(NamedTuple):
-    """What chains have drawn; t powers of the likelihood.
+    """Draws of chains; t powers of the likelihood.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ def sample_chains(
         Chains, the steps of each that are thrown away, and the draws that are kept of each, one
         every ``thin`` steps.
     kernel
-        How trees are proposed; default the moves of Chipman et al. and rotations.
+        Proposes trees; default the moves of Chipman et al. and rotations.
     temperatures
         Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
         number, they are tuned in warm-up, so that all neighbours exchange equally often.
@@ -216,7 +216,7 @@ def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampl
     scores = walked.log_prior.T + log_likelihood[..., -1]
     if model.prior.counts_partitions:  # chains share a partition's weight among its rules
         scores = log_joint(trees, model).log_joint
-    # Which trees are monotone depends on the targets, and so would the prior that power 0 leaves.
+    # The targets decide which trees are monotone, so power 0 would not leave the prior alone.
     is_known = powers[0] == 0 and run.packed.directions is None
     log_evidence, error = stepping_stones(log_likelihood, powers) if is_known else (np.nan, np.nan)
     posterior = Posterior.of(

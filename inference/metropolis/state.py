@@ -185,13 +185,13 @@ def split_leaves(
     own, depth = rows[chain, slot], shape.depth[chain, slot]
     left, right = children(model, own, rule)
     leaves = node_terms(model, jnp.concatenate([left, right]), jnp.tile(depth + 1, 2))
-    found = jnp.split(_stacked(leaves), 2)
+    new_scores = jnp.split(_stacked(leaves), 2)
     scores = scores.at[chain, slot, NodeTerms._fields.index("log_rule")].set(log_rule)
-    for place, new_rows, new_scores in zip(
-        (shape.size, shape.size + 1), (left, right), found, strict=True
+    for place, rows_there, scores_there in zip(
+        (shape.size, shape.size + 1), (left, right), new_scores, strict=True
     ):
-        rows = rows.at[chain, place].set(new_rows, mode="drop")
-        scores = scores.at[chain, place].set(new_scores, mode="drop")
+        rows = rows.at[chain, place].set(rows_there, mode="drop")
+        scores = scores.at[chain, place].set(scores_there, mode="drop")
     return grown(shape, slot, rule), rows, scores
 
 
@@ -230,7 +230,7 @@ def at_nodes(
     # A step changes about two nodes a chain.
     most = max(_FEWEST_NODES, _ENTRIES_SCORED // model.left_rows.shape[1])
     piece = min(flags.size, max(_FEWEST_NODES, 2 * len(flags)), most)
-    # Flagged nodes are numbered chain after chain, and found again by their number.
+    # Flagged nodes are numbered chain after chain, and looked up by their number.
     running = running_count(flags)
     ends = jnp.cumsum(running[:, -1])
 
@@ -241,9 +241,9 @@ def at_nodes(
         own = running.at[chain].get(mode="clip")
         rank = number - (ends.at[chain].get(mode="clip") - own[:, -1])
         slot = (own <= rank[:, None]).sum(axis=1)
-        found = function(*jax.tree.map(lambda a: a.at[chain, slot].get(mode="clip"), inputs))
+        computed = function(*jax.tree.map(lambda a: a.at[chain, slot].get(mode="clip"), inputs))
         written = jax.tree.map(
-            lambda a, new: a.at[chain, slot].set(new, mode="drop"), values, found
+            lambda a, new: a.at[chain, slot].set(new, mode="drop"), values, computed
         )
         return start + piece, written
 

@@ -78,7 +78,7 @@ class Particles(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """What happened in the runs; k stages at most.
+    """Records of the runs; k stages at most.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ def settle(
     model
         The model.
     proposal
-        How choices are weighed.
+        Weighs choices.
     particles
         Particles.
     end
@@ -291,9 +291,9 @@ def grow_particles(
         Particles are resampled before a stage where the effective sample size is below this share
         of their number.
     proposal
-        How choices are weighed.
+        Weighs choices.
     resampling
-        How particles are drawn anew.
+        Draws particles anew.
 
     Returns
     -------

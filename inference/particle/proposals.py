@@ -1,8 +1,8 @@
-"""How a particle's next node is settled: the three proposals of Lakshminarayanan et al. 2013.
+"""The three proposals of Lakshminarayanan et al. 2013 for a particle's next node.
 
-A node stops or is split by one of its rules. A proposal gives these choices weights, of which many
-particles stand at the same node; so each distinct node is weighed once, in pieces of one size, and
-every particle draws from the weights of its own.
+A node stops or is split by one of its rules; a proposal weighs these choices. Many particles stand
+at the same node, so each distinct node is weighed once, in pieces of one size, and every particle
+draws from the weights of its node.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ stopping, to log weights [p, R + 1] of proposing them, which need not be normali
 
 
 def _prior(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Propose what the prior would do."""
+    """Propose as the prior does."""
     return log_weight
 
 
@@ -49,7 +49,7 @@ def _empirical(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> ja
 
 
 def _optimal(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Weigh choices by the prior times what they change in the likelihood (one-step optimal)."""
+    """Weigh choices by the prior times the change in likelihood (one-step optimal)."""
     gain = split_scores(model, rows) - leaf_scores(model, rows)[:, None]
     return log_weight + jnp.pad(gain, ((0, 0), (0, 1)))
 
@@ -62,7 +62,7 @@ PROPOSALS: dict[str, ProposalWeights] = {
 
 
 class ParticleChoice(NamedTuple):
-    """What m particles choose.
+    """Choices of m particles.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ def choose(
     model
         The model.
     proposal
-        How choices are weighed.
+        Weighs choices.
     rows, depth
         uint64 [m, W] and int32 [m]; the nodes' rows, and the splits above them.
     uniform
@@ -120,9 +120,9 @@ def choose(
 
         own = jnp.clip(group - start, 0, piece - 1)
         rule = _draw_choices(jnp.cumsum(jnp.exp(log_probability), axis=1), own, uniform)
-        found = ParticleChoice(rule, terms[own, rule], has_rule[own])
+        choice = ParticleChoice(rule, terms[own, rule], has_rule[own])
         is_here = (group >= start) & (group < start + piece)
-        return start + piece, select(is_here, found, chosen)
+        return start + piece, select(is_here, choice, chosen)
 
     none = ParticleChoice(
         jnp.zeros(num_particles, jnp.int32),

@@ -27,7 +27,7 @@ ResamplingName = Literal["systematic", "multinomial", "never"]
 
 
 class Filtered(NamedTuple):
-    """What particle filters have found.
+    """The draws of particle filters.
 
     Attributes
     ----------
@@ -82,16 +82,16 @@ def sample_particles(
     particles, runs
         Particles of each run, and the runs.
     proposal
-        How the next node is settled: "prior"; "empirical", the prior with cuts uniform among the
+        Law of the next node: "prior"; "empirical", the prior with cuts uniform among the
         available ones of the feature; or "optimal", in proportion to the prior times the change in
         likelihood.
     growth
-        Whether particles are weighed after each "node", breadth first, or each "layer".
+        Particles are weighed after each "node", breadth first, or each "layer".
     resampling
-        How particles are drawn anew, or "never".
+        Law by which particles are drawn anew, or "never".
     ess_threshold
-        They are where the effective sample size is below this share of their number; the paper's
-        program has a tenth.
+        Particles are drawn anew where their effective sample size is below this share of their
+        number; the authors' code uses a tenth.
     capacity
         Most nodes of a tree, a bound of the model: trees that need more have no weight, so the
         estimates are of the sum over those that fit. Where no node has overflowed, no particle has
@@ -110,10 +110,10 @@ def sample_particles(
     >>> design = Design.from_matrix(np.arange(6.0)[:, None])
     >>> y = np.array([0, 0, 0, 1, 1, 1])
     >>> model = TreeModel(design, y, DepthDecay(), DirichletCategorical.symmetric(2))
-    >>> found = sample_particles(jax.random.key(0), model)
-    >>> found.posterior.trees.batch_shape
+    >>> filtered = sample_particles(jax.random.key(0), model)
+    >>> filtered.posterior.trees.batch_shape
     (10, 100)
-    >>> abs(found.posterior.log_evidence + 3.9) < 0.1
+    >>> abs(filtered.posterior.log_evidence + 3.9) < 0.1
     True
     """
     require_weighs(model.prior, "The particle filter", "nodes")

@@ -1,1 +1,1 @@
-"""How arrays are kept and computed: precision, padding, bits, threads."""
+"""Tools for arrays: precision, padding, bits, threads."""

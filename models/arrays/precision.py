@@ -1,7 +1,7 @@
-"""float64 in a local scope: what is called exact is computed in double precision.
+"""float64 in a local scope: exact inference computes in double precision.
 
-The package never changes the process's global precision. Compiled passes run inside
-`jax.enable_x64`, and what they return to a caller is NumPy or has the caller's own precision.
+The package never changes the global precision of the process. Compiled passes run inside
+`jax.enable_x64`; they return NumPy arrays, or arrays of the caller's precision.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_float32(tree):
-    """Make NumPy arrays of a pytree's leaves, of single precision where they are no integers."""
+    """Make NumPy arrays of a pytree's leaves: floats in single precision, integers as they are."""
 
     def single(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)

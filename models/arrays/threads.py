@@ -1,4 +1,4 @@
-"""Work on arrays in threads: NumPy lets other threads run while it is at work."""
+"""Work on arrays in threads: NumPy releases the interpreter lock while it computes."""
 
 import os
 from collections import deque
@@ -27,11 +27,11 @@ def in_threads(
     Parameters
     ----------
     function
-        Works on arrays, and on nothing that it shares with other calls.
+        Works on arrays; shares nothing with other calls.
     items
-        What to call it on.
+        Arguments, one for each call.
     size
-        Entries of the arrays of one call; for few there are no threads.
+        Array entries of one call; few entries are computed without threads.
     """
     if size < _WORTH_A_THREAD:
         return [function(item) for item in items]
@@ -42,7 +42,7 @@ def in_threads(
 def ahead_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """Call a function on each item, and yield the results in order.
 
-    Threads are a few items ahead of who reads the results, so that both are at work.
+    Workers prefetch a few items.
     """
     items = list(items)
     if len(items) < 2:
@@ -62,9 +62,9 @@ def _libraries() -> ThreadpoolController:
 
 
 def one_blas_thread():
-    """Context in which a matrix product is the work of one thread: for work in threads.
+    """Limit matrix products to one thread each, for work that is in threads already.
 
-    BLAS keeps threads of its own that wait for their next product by spinning, and so take the
-    processor from others.
+    The threads of BLAS spin while they wait for the next product, which takes processor time from
+    other threads.
     """
     return _libraries().limit(limits=1, user_api="blas")

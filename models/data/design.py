@@ -22,7 +22,7 @@ Binning = Literal["quantile", "uniform"]
 
 
 class CutPoints:
-    """What the cut points alone decide; arrays as in `Design`."""
+    """Properties that follow from the cut points alone; arrays as in `Design`."""
 
     num_codes: np.ndarray
     low_edge: np.ndarray

@@ -1,10 +1,10 @@
 """Tables become matrices of numbers.
 
 A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once
-into a float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric column
-stays as it is; a categorical one becomes one 0/1 column per level (a single column where there are
-two levels). The schema remembers how, so that new rows are read the same way, and everything that
-cannot be read is refused with the column and row at fault.
+into a float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric
+column stays as it is; a categorical one becomes one 0/1 column per level (a single column where
+there are two levels). The schema remembers this, so that new rows are read the same way. An error
+names the column and row that cannot be read.
 """
 
 import re
@@ -64,7 +64,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """How a table is read into a matrix of numbers.
+    """Rules for reading a table into a matrix of numbers.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class Schema:
 
     @property
     def is_indicator(self) -> np.ndarray:
-        """Which of the matrix's columns are 0/1 columns of a category, bool [d]."""
+        """Say which of the matrix's columns are 0/1 columns of a category, bool [d]."""
         return np.array(
             [column.levels is not None for column in self.columns for _ in column.features],
             dtype=bool,
@@ -102,8 +102,8 @@ class Schema:
         """
         columns: dict[Any, Any] = {column.name: column.features for column in self.columns}
         # A feature's own name comes first, should a column be called as it is.
-        found = (columns.get(n, (n,)) if n not in self.features else (n,) for n in names)
-        return tuple(name for each in found for name in each)
+        parts = (columns.get(n, (n,)) if n not in self.features else (n,) for n in names)
+        return tuple(name for each in parts for name in each)
 
     @classmethod
     def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", Any]:
@@ -172,13 +172,13 @@ class Schema:
         """
         if issparse(table):
             return table
-        found = {}
+        series = {}
         for column, values in zip(self.columns, self._series(table), strict=True):
             if column.levels is not None:
                 text = [None if is_missing(v) else _as_level(v, column.levels) for v in values]
                 values = _categories(column.name, text, column.levels)
-            found[column.name] = values
-        return found
+            series[column.name] = values
+        return series
 
     def transform(self, table: Any) -> np.ndarray:
         """Read new rows, float64 [n, d].

@@ -1,4 +1,4 @@
-"""What nodes of hard trees score: the prior's weights of what they may do, and their log marginals.
+"""Scores of the nodes of hard trees: prior weights of stopping and of rules, and log marginals.
 
 The facts of a node that a prior asks for follow from how many of its rows lie on the left of every
 rule (`bdtppl.models.hard.packed_model.Available`). What a prior does not read is not computed.
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class NodeTerms(NamedTuple):
-    """What m nodes add to a tree's score.
+    """Terms that m nodes add to a tree's score.
 
     Attributes
     ----------
@@ -67,29 +67,29 @@ def node_terms(
     For leaves, which have no rule, its weight is -inf. Each rule has a partition's whole weight
     where rules do not share it.
     """
-    found = available_rules(model, rows, depth)
-    node = _node_facts(model, found, depth)
+    available = available_rules(model, rows, depth)
+    node = _node_facts(model, available, depth)
     return NodeTerms(
         jnp.broadcast_to(model.prior.log_stop(node), depth.shape),
         jnp.full(depth.shape, -jnp.inf)
         if rule is None
-        else _log_rule(model, rows, found, node, rule, shares_partitions),
+        else _log_rule(model, rows, available, node, rule, shares_partitions),
         leaf_scores(model, rows),
-        _may_split(model, found, node),
+        _may_split(model, available, node),
     )
 
 
 def log_rule(
-    model: PackedModel, rows: jax.Array, depth: jax.Array, found: Available, rule: jax.Array
+    model: PackedModel, rows: jax.Array, depth: jax.Array, available: Available, rule: jax.Array
 ) -> jax.Array:
     """Weigh one rule of each node (see `NodeTerms`) whose available rules are known."""
-    return _log_rule(model, rows, found, _node_facts(model, found, depth), rule)
+    return _log_rule(model, rows, available, _node_facts(model, available, depth), rule)
 
 
 def _log_rule(
     model: PackedModel,
     rows: jax.Array,
-    found: Available,
+    available: Available,
     node: Node,
     rule: jax.Array,
     shares_partitions: bool = True,
@@ -100,30 +100,30 @@ def _log_rule(
     shared_by = 1.0
     law = rule_law(model.prior)
     if law is not None:
-        shares = _log_shares(model, law, found, node)
+        shares = _log_shares(model, law, available, node)
         facts = Rule(feature, log_share=shares[every, place])
     else:
-        cuts_of_gap, width, total_width = _gap(model, found, place)
+        cuts_of_gap, width, total_width = _gap(model, available, place)
         if model.prior.counts_partitions and shares_partitions:
-            shared_by = _num_equivalent(model, found, rows, place)
+            shared_by = _num_equivalent(model, available, rows, place)
         facts = Rule(
             feature,
             jnp.log(cuts_of_gap),
-            jnp.log(jnp.maximum(found.num_feature_rules[every, feature], 1)),
+            jnp.log(jnp.maximum(available.num_feature_rules[every, feature], 1)),
             jnp.log(width / total_width),
             jnp.log(shared_by),
         )
     log_weight = model.prior.log_rule(node, facts) - jnp.log(shared_by)
-    return jnp.where(found.is_rule[every, place], log_weight, -jnp.inf)
+    return jnp.where(available.is_rule[every, place], log_weight, -jnp.inf)
 
 
-def _node_facts(model: PackedModel, found: Available, depth: jax.Array) -> Node:
+def _node_facts(model: PackedModel, available: Available, depth: jax.Array) -> Node:
     """Facts of m nodes; their boxes only where they are read."""
     node = Node(
         depth.astype(float),
-        found.num_features > 0,
-        found.num_rows.astype(float),
-        jnp.log(jnp.maximum(found.num_features, 1)),
+        available.num_features > 0,
+        available.num_rows.astype(float),
+        jnp.log(jnp.maximum(available.num_features, 1)),
     )
     num_features = model.by_feature.shape[1]
     reads = set(model.prior.node_facts)
@@ -132,12 +132,12 @@ def _node_facts(model: PackedModel, found: Available, depth: jax.Array) -> Node:
         reads |= law.reads(num_features)[0]
     if reads.isdisjoint(("least", "greatest")):
         return node
-    is_present = found.is_present
+    is_present = available.is_present
 
     def extreme(reduce, edge, none):
         values = jnp.where(is_present, edge[None], none).T
-        found = reduce(values, model.feature, num_features, indices_are_sorted=True).T
-        return jnp.where(jnp.isinf(found), jnp.nan, found)
+        edges = reduce(values, model.feature, num_features, indices_are_sorted=True).T
+        return jnp.where(jnp.isinf(edges), jnp.nan, edges)
 
     return node._replace(
         least=extreme(jax.ops.segment_min, model.low_edge, jnp.inf),
@@ -145,31 +145,31 @@ def _node_facts(model: PackedModel, found: Available, depth: jax.Array) -> Node:
     )
 
 
-def _may_split(model: PackedModel, found: Available, node: Node) -> jax.Array:
+def _may_split(model: PackedModel, available: Available, node: Node) -> jax.Array:
     """Whether m nodes have a rule on a feature by which the prior lets them split at all."""
     features = jnp.arange(model.by_feature.shape[1])[None]
     nothing = [jnp.zeros(features.shape)] * 5  # the logs that `Rule` begins with
     each = jax.tree.map(lambda fact: fact[:, None], node)
     log_weight = model.prior.log_rule(each, Rule(features, *nothing))
-    return ((found.num_feature_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
+    return ((available.num_feature_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
 
 
-def _log_shares(model: PackedModel, law: RuleLaw, found: Available, node: Node) -> jax.Array:
+def _log_shares(model: PackedModel, law: RuleLaw, available: Available, node: Node) -> jax.Array:
     """Log probability of every rule given that its node splits, float64 [m, R]."""
-    cuts_of_gap, width = _every_gap(model, found)
+    cuts_of_gap, width = _every_gap(model, available)
     rule = Rule(
         model.feature[None],
-        threshold=every_threshold(model, found.is_present),
+        threshold=every_threshold(model, available.is_present),
         width=width / cuts_of_gap,
-        num_left=found.num_left.astype(float),
-        num_right=(found.num_rows[:, None] - found.num_left).astype(float),
+        num_left=available.num_left.astype(float),
+        num_right=(available.num_rows[:, None] - available.num_left).astype(float),
     )
     each = jax.tree.map(lambda fact: fact[:, None], node)
     features = jnp.arange(model.by_feature.shape[1])[None]
     table = DenseRules(model.feature, model.place, model.num_items, model.by_feature)
     return law.log_shares(
         table,
-        found.is_rule,
+        available.is_rule,
         law.weigh_features(each, features),
         law.weigh_cuts(each, rule),
     )
@@ -197,19 +197,19 @@ class NodeWeights(NamedTuple):
 def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeWeights:
     """Weigh stopping and every rule at nodes with rows [m, W] and depths [m]."""
     prior = model.prior
-    found = available_rules(model, rows, depth)
-    node = _node_facts(model, found, depth)
-    shared_by = _every_num_equivalent(model, found, rows) if prior.counts_partitions else 1.0
+    available = available_rules(model, rows, depth)
+    node = _node_facts(model, available, depth)
+    shared_by = _every_num_equivalent(model, available, rows) if prior.counts_partitions else 1.0
     law = rule_law(prior)
     if law is not None:
-        facts = Rule(model.feature[None], log_share=_log_shares(model, law, found, node))
+        facts = Rule(model.feature[None], log_share=_log_shares(model, law, available, node))
     else:
-        cuts_of_gap, width = _every_gap(model, found)
-        total_width = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        cuts_of_gap, width = _every_gap(model, available)
+        total_width = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
         facts = Rule(
             model.feature[None],
             jnp.log(cuts_of_gap),
-            jnp.log(jnp.maximum(found.num_feature_rules @ model.by_feature.T, 1)),
+            jnp.log(jnp.maximum(available.num_feature_rules @ model.by_feature.T, 1)),
             jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_feature.T)),
             jnp.log(shared_by),
         )
@@ -217,8 +217,8 @@ def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeW
     log_rules = prior.log_rule(each, facts) - jnp.log(shared_by)
     return NodeWeights(
         jnp.broadcast_to(prior.log_stop(node), depth.shape),
-        jnp.where(found.is_rule, log_rules, -jnp.inf),
-        _may_split(model, found, node),
+        jnp.where(available.is_rule, log_rules, -jnp.inf),
+        _may_split(model, available, node),
     )
 
 
@@ -289,36 +289,36 @@ def _left_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
     return lax.fori_loop(0, num_words, add, total)
 
 
-def _gap(model: PackedModel, found: Available, place: jax.Array):
+def _gap(model: PackedModel, available: Available, place: jax.Array):
     """Cuts in the gap of one rule of each node, its width, and that of all its feature's rules.
 
-    What the prior does not read is not computed.
+    Facts that the prior does not read are not computed.
     """
-    num_left = found.num_left
+    num_left = available.num_left
     every = jnp.arange(len(place))
     if model.path is not None:  # which may rule out some cuts of a gap
-        cuts_of_gap, width = _every_gap(model, found)
-        total = jnp.where(found.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        cuts_of_gap, width = _every_gap(model, available)
+        total = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
         own_total = jnp.maximum(total[every, model.feature[place]], 1e-300)
         return cuts_of_gap[every, place], width[every, place], own_total
-    present = found.is_present
+    present = available.is_present
     above = next_present(model, present)
     in_gap = model.first[None] == model.first[place][:, None]
     in_gap &= num_left == num_left[every, place][:, None]
     below = jnp.argmax(in_gap & present, axis=1)
     cuts_of_gap = jnp.ones(len(place))
     if model.prior.rules == "cuts":
-        cuts_of_gap = (in_gap & found.is_rule).sum(axis=1).astype(float)
+        cuts_of_gap = (in_gap & available.is_rule).sum(axis=1).astype(float)
     widths = model.low_edge[above] - model.high_edge[None]
     width = widths[every, below]
-    total = jnp.where(found.is_rule & present, widths, 0.0) @ model.by_feature
+    total = jnp.where(available.is_rule & present, widths, 0.0) @ model.by_feature
     feature = model.feature[place]
     return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
 
 
-def _every_gap(model: PackedModel, found: Available) -> tuple[jax.Array, jax.Array]:
+def _every_gap(model: PackedModel, available: Available) -> tuple[jax.Array, jax.Array]:
     """Cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
-    present = found.is_present
+    present = available.is_present
     above = next_present(model, present)
     place = jnp.arange(present.shape[1])[None]
     below = jnp.maximum(lax.cummax(jnp.where(present, place, 0), 1), model.first[None])
@@ -329,7 +329,7 @@ def _every_gap(model: PackedModel, found: Available) -> tuple[jax.Array, jax.Arr
 
 
 def _num_equivalent(
-    model: PackedModel, found: Available, rows: jax.Array, place: jax.Array
+    model: PackedModel, available: Available, rows: jax.Array, place: jax.Array
 ) -> jax.Array:
     """Count rules that part a node's rows like one of its rules, float64 [m]."""
     left = rows & model.left_words[place]
@@ -339,15 +339,15 @@ def _num_equivalent(
         side = word & model.left_rows[w][None]
         return same[0] & (side == own), same[1] & (side == (word ^ own))
 
-    start = jnp.ones(found.is_rule.shape, bool)
+    start = jnp.ones(available.is_rule.shape, bool)
     same_side, other_side = lax.fori_loop(0, len(model.left_rows), compare, (start, start))
-    return jnp.maximum(((same_side | other_side) & found.is_rule).sum(axis=1), 1).astype(float)
+    return jnp.maximum(((same_side | other_side) & available.is_rule).sum(axis=1), 1).astype(float)
 
 
-def _every_num_equivalent(model: PackedModel, found: Available, rows: jax.Array) -> jax.Array:
+def _every_num_equivalent(model: PackedModel, available: Available, rows: jax.Array) -> jax.Array:
     """Count rules that part a node's rows like each of its rules, float64 [m, R]."""
 
     def count(place):
-        return _num_equivalent(model, found, rows, jnp.full(len(rows), place))
+        return _num_equivalent(model, available, rows, jnp.full(len(rows), place))
 
-    return lax.map(count, jnp.arange(found.is_rule.shape[1])).T
+    return lax.map(count, jnp.arange(available.is_rule.shape[1])).T

@@ -1,4 +1,4 @@
-"""What a node remembers of the splits above it.
+"""A node's memory of the splits above it.
 
 Whether a box is still whole, whether a feature was used, how deep the node lies: each is a bit of
 one word. A bit that is set stands for something that forbids rules, and splits clear bits, so the
@@ -15,7 +15,7 @@ MOST_BITS = 64
 
 
 class PathMemory(NamedTuple):
-    """Which rules a memory forbids, and how a split changes it; B boxes, d features.
+    """Tables that say which rules a memory forbids and how a split changes it; B boxes, d features.
 
     A memory is a uint64. Its first B bits say which boxes lie in the node whole, later ones which
     features were not split on yet, and the last ones, of which at most one is set, the depth.

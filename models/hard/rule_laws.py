@@ -1,4 +1,4 @@
-"""How a node that splits chooses its rule.
+"""Laws of the rule of a node that splits.
 
 A law gives the log probability of every available rule of a node, given that the node splits. It is
 computed for tables of rules of any layout: rules of one node in a row, or all productions of a
@@ -27,7 +27,7 @@ Rules = Literal["gaps", "cuts"]
 
 
 class Node(NamedTuple):
-    """What a prior may know of a node; arrays that broadcast against each other.
+    """Facts of a node that a prior may read; arrays that broadcast against each other.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Node(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What a prior may know of a rule, or of all rules of a node inside one gap.
+    """Facts of a rule, or of all rules of a node inside one gap, that a prior may read.
 
     With ``rules="cuts"`` the cuts between two neighbouring values of a node part its rows alike and
     may be one entry that stands for several rules; with ``rules="gaps"`` it stands for one. Counts

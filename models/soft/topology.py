@@ -83,7 +83,7 @@ class Topology:
 
     @cached_property
     def _spans(self) -> tuple[tuple[int, int], ...]:
-        """Where the subtree of each node ends, and its depth, in preorder."""
+        """End of each node's subtree, and its depth, in preorder."""
         ends, depths = [0] * len(self.code), [0] * len(self.code)
         for start in reversed(range(len(self.code))):
             is_split = self.code[start] == "1"
@@ -120,7 +120,7 @@ class Topology:
 
     @cached_property
     def paths(self) -> np.ndarray:
-        """Where each leaf lies of each split, int8 [n + 1, n]: 1 left, -1 right, 0 elsewhere."""
+        """Side of each split that each leaf is on, int8 [n + 1, n]: 1 left, -1 right, else 0."""
         paths = np.zeros((self.num_leaves, self.num_splits), np.int8)
         before = np.cumsum([0, *(node == "0" for node in self.code)])  # leaves before each node
         splits = [place for place, node in enumerate(self.code) if node == "1"]
@@ -191,8 +191,8 @@ def neighbours(
 
     Examples
     --------
-    >>> found = neighbours(Topology("100"), moves={"grow": 1, "prune": 1})
-    >>> for shape, probability in found.items():
+    >>> shapes = neighbours(Topology("100"), moves={"grow": 1, "prune": 1})
+    >>> for shape, probability in shapes.items():
     ...     print(shape.code, probability)
     11000 0.25
     10100 0.25
@@ -209,15 +209,15 @@ def neighbours(
         "prune": list(topology.pruned()),
         "stay": [topology],
     }
-    total = sum(moves.get(name, 0) for name, found in ways.items() if found)
+    total = sum(moves.get(name, 0) for name, own in ways.items() if own)
     if not total > 0:
         raise ValueError(f"No move of {dict(moves)!r} can be made from {topology.code!r}.")
-    found = {  # no shape comes about in two ways
+    shares = {  # no shape comes about in two ways
         shape: moves.get(name, 0) / total / len(shapes)
         for name, shapes in ways.items()
         for shape in shapes
     }
-    return {shape: share for shape, share in found.items() if share > 0}
+    return {shape: share for shape, share in shares.items() if share > 0}
 
 
 def require_max_splits(value: Any) -> None:

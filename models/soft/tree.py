@@ -173,7 +173,7 @@ def _observe(law: Any, y: Any, no_target: Any, power: Any) -> None:
 
 @pytree_dataclass
 class _Splits:
-    """What regression and classification share: priors of the splits.
+    """Priors of the splits, which regression and classification share.
 
     The prior of a direction is Dirichlet(``input_concentration``) over the inputs, that of a
     threshold Beta(``threshold_shapes``).
