@@ -65,7 +65,7 @@ def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarr
     array([0, 0, 1])
     """
     matrix = np.asarray(matrix, np.float64)
-    greatest = trees.threshold.copy()  # of a tree that no other resembles it will do
+    greatest = trees.threshold.copy()  # of a tree that resembles no other
     _, kind = group(trees, np.zeros_like(greatest))
     (shared,) = np.nonzero(np.bincount(kind)[kind] > 1)
     chunk = max(1, _PAIRS // max(1, len(matrix)))

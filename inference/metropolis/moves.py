@@ -6,9 +6,9 @@ uniformly among those with an available rule, then uniformly among the feature's
 
 A rotation lifts a split over its parent, as in a binary search tree (Gramacy and Lee 2008, Bayesian
 treed Gaussian process models with an application to computer modeling; here of any two features).
-Where both split on one feature the leaves keep their rows: so a chain comes from "x < 1.5" above
-"x < 2.5" to the reverse, from where it may prune. The split is any below the root with equal
-probability; lifting its former parent takes the move back, and the number of splits stays, so the
+Where both split on one feature the leaves keep their rows: a chain gets from "x < 1.5" above
+"x < 2.5" to the reverse order, and may prune then. The split is uniform among those below the root;
+lifting its former parent takes the move back, and the number of splits does not change, so the
 ratio of the proposals is one.
 """
 
@@ -35,7 +35,7 @@ _GROW, _PRUNE, *_ = range(len(MOVES))
 # Probabilities as in Chipman, George and McCulloch 2010 (BART); the papers of 1998 print none.
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
 DENISON: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.25, "shift": 0.25}
-# Chipman's, some of the swaps and changes given to rotations.
+# Chipman's, with rotations in place of some swaps and changes.
 ROTATING: Mapping[str, float] = {
     "grow": 0.25,
     "prune": 0.25,
@@ -86,8 +86,8 @@ class LocalMoves:
         """Propose one move in each chain (see `Kernel`).
 
         All chains resize their trees, or all make the same other move: only this work is done.
-        Whether to grow or to prune each chain decides for itself: each of these alone does not
-        leave the posterior as it is, and chains that all grow at a time would not be independent.
+        Each chain chooses by itself to grow or to prune: each of the two alone does not leave the
+        posterior invariant, and chains that all grow at a time would not be independent.
         """
         uniform = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(rng_keys)
         ends = jnp.cumsum(jnp.exp(self.log_probability))

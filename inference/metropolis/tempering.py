@@ -3,8 +3,8 @@
 A ladder has one walk for each power from the smallest, where the prior rules and trees change
 freely, to 1, the posterior. Neighbours exchange trees with the probability that leaves the product
 of all tempered posteriors invariant (Geyer 1991). Even and odd pairs take turns, which carries
-trees up and down faster than pairs at random, and all the faster the more alike the neighbours'
-rates of exchange are, which is how powers are tuned (Syed et al. 2022).
+trees up and down faster than pairs at random. It does so best where all neighbours exchange equally
+often, so powers are tuned to that (Syed et al. 2022).
 
 References
 ----------
@@ -30,8 +30,8 @@ from bdtppl.models.hard.packed_model import PackedModel
 __all__ = ["Exchanges", "Ladders", "as_powers", "climb", "evened", "exchange"]
 
 _POWER_STEPS = 10  # steps of the walks between two exchanges
-_CROWDING = 4  # powers lie the closer to 0 the higher this is
-_LEAST_REJECTED = 0.01  # keeps powers apart between which all was accepted
+_CROWDING = 4  # a higher number puts more powers near 0
+_LEAST_REJECTED = 0.01  # keeps powers apart that accepted every exchange
 
 
 def as_powers(temperatures: int | Sequence[float]) -> np.ndarray:
