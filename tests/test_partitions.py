@@ -57,7 +57,7 @@ def check(group) -> None:
 
 def test_trees_that_part_rows_alike_are_one(monkeypatch):
     check(group_by_rows)
-    monkeypatch.setattr(partitions, "_ENTRIES", 50)  # a few trees at a time
+    monkeypatch.setattr(partitions, "_PAIRS", 50)  # a few trees at a time
     check(group_by_rows)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bdtppl.inference.metropolis import regrow, restructure  # whose kernels enter themselves
+from bdtppl.inference.metropolis import moves, regrow, restructure  # whose kernels enter themselves
 from bdtppl.inference.metropolis.kernel import KERNELS, Kernel
 from bdtppl.inference.metropolis.moves import LocalMoves
 
-__all__ = ["KERNELS", "as_kernel", "regrow", "restructure"]
+__all__ = ["KERNELS", "as_kernel", "moves", "regrow", "restructure"]
 
 
 def as_kernel(proposal: Any) -> Kernel:

@@ -299,7 +299,9 @@ def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
         except DuplicateError:
             require_distinct(table.columns)
             raise
-        return [str(name) for name in columns], [_from_series(frame[name]) for name in columns]
+        return [str(name) for name in columns], [
+            _from_series(frame.get_column(name)) for name in columns
+        ]
     if isinstance(table, str):
         raise ValueError(f"X must be a table, not {table!r}.")
     array = np.asarray(table)
