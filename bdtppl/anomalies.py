@@ -19,6 +19,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.models.data.schema import has_names
+
 __all__ = ["Anomalies", "FindsAnomalies", "PermutedColumns", "find_anomalies", "num_permutations"]
 
 
@@ -203,7 +205,7 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
 def _names(X: Any) -> list:
     if isinstance(X, Mapping):
         return list(X)
-    return list(X.columns) if hasattr(X, "columns") else list(range(np.shape(X)[1]))
+    return list(X.columns) if has_names(X) else list(range(np.shape(X)[1]))
 
 
 def _taken(X: Any, order: np.ndarray) -> Any:
@@ -211,6 +213,4 @@ def _taken(X: Any, order: np.ndarray) -> Any:
     names = _names(X)
     if isinstance(X, Mapping):
         return {names[place]: X[names[place]] for place in order}
-    return (
-        X[[names[place] for place in order]] if hasattr(X, "columns") else np.asarray(X)[:, order]
-    )
+    return X[[names[place] for place in order]] if has_names(X) else np.asarray(X)[:, order]

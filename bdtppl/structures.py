@@ -42,7 +42,7 @@ _SHOWN = 5
 _PROBABILITY = "probability that a tree splits on the feature"
 _WEIGHT_FOUND = "weight of the trees found that split on the feature"
 _WEIGHT = "mean weight of the feature in the directions of splits"
-_MATTERS = 0.01  # probability of a topology whose weights' tail counts
+_TAIL_COUNTS = 0.01  # probability of a topology whose weights' tail counts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -272,7 +272,7 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
     weights = posterior.weights
     uses = (posterior.trees.feature[..., None] == np.arange(num_features)).any(axis=2)
     kind = model.draws_are
-    is_importance = kind == "independent" and getattr(model, "ensemble", "") == "importance"
+    is_importance = model.has_importance_weights
     entropy, entropy_is = _entropy(model, posterior)
     return {
         "entropy": entropy,
@@ -330,7 +330,7 @@ def _entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
     """Minus the mean log posterior probability, where the sum over all trees is known."""
     if model.draws_are == "found":
         return np.nan, "unknown"
-    if hasattr(model, "log_partition_"):
+    if model.log_partition_ is not None:
         mean = (posterior.weights * posterior.sample_stats["log_joint"]).sum()
         return float(model.log_partition_ - mean), "estimated"
     return _plug_in(posterior.ranked.probability), "of the draws"
@@ -351,11 +351,11 @@ def _of_soft_trees(model: Any, posterior: SoftPosterior) -> dict[str, Any]:
     else:
         error = _evidence_errors(posterior.probability, posterior.log_evidence_ses)
         kind = "independent"
-    diagnosed = getattr(model, "diagnostics_", {})
+    diagnosed = model.diagnostics_
     tails = [
         diagnosed.get(shape.code, {}).get("pareto_k")
         for shape, share in zip(posterior.topologies, posterior.probability, strict=True)
-        if share >= _MATTERS
+        if share >= _TAIL_COUNTS
     ]
     known = [tail for tail in tails if tail is not None]
     return {

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from bdtppl import storage
+from bdtppl.estimators.results import Results
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
@@ -100,7 +101,7 @@ def _made(task: str, **options) -> Posterior:
 _same = functools.cache(_made)
 
 
-class HandmadeTree(BaseEstimator):
+class HandmadeTree(Results, BaseEstimator):
     """An estimator whose posterior is given: the least that `storage` asks of an estimator."""
 
     def __init__(self, *, prior=None, constraints=None, classes=None, bins=5, random_state=None):
@@ -121,8 +122,18 @@ class HandmadeTree(BaseEstimator):
             setattr(self, name, value)
         return self
 
+    @property
+    def task(self) -> str:
+        return "classification" if "classes_" in vars(self) else "regression"
+
     def _keep(self, posterior: Posterior) -> None:
         self.posterior_ = posterior
+
+    def _saved_state(self) -> dict:
+        return {}
+
+    def _restore(self, posterior: Posterior, state: dict) -> None:
+        self._keep(posterior)
 
     def predict(self, matrix) -> np.ndarray:
         return self.posterior_.mean(matrix)

@@ -26,6 +26,7 @@ from bdtppl import (
     plot_structures,
     plot_tree,
 )
+from bdtppl.estimators.results import Results
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
@@ -34,7 +35,7 @@ from bdtppl.plotting.colours import class_style
 from bdtppl.plotting.layout import Layout, text_width, wrap
 
 
-class GivenTrees:
+class GivenTrees(Results):
     """A fitted estimator whose most probable trees are given."""
 
     probability_name = "posterior probability"
@@ -53,6 +54,10 @@ class GivenTrees:
         own = np.asarray(self.leaf_.statistics(y, np.ones(len(y))))
         self.statistics = node_statistics(self.trees, X, own)
         self.probability = np.full(len(nested), 0.25) if probability is None else probability
+
+    @property
+    def task(self):
+        return "classification" if "classes_" in vars(self) else "regression"
 
     def k_best(self, k):
         kept = slice(0, k)

@@ -78,7 +78,7 @@ def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
 
 def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
     monkeypatch.setattr(_Run, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
-    monkeypatch.setattr("bdtppl.estimators.rjhmc._LARGEST_R_HAT", np.inf)  # they are short
+    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # they are short
     given = RJHMC | {"burn_in": 40}
     with pytest.warns(ConvergenceWarning, match="all chains went where chain 1 was"):
         model = RJHMCTreeRegressor(**given).fit(X, Y)

@@ -69,7 +69,7 @@ def compare(
         X = y = weights = None
         if table is not None:
             rows = read_table(table)
-            is_classifier = hasattr(next(iter(fitted.values())), "classes_")
+            is_classifier = next(iter(fitted.values())).is_classifier
             task = "classification" if is_classifier else "regression"
             y = read_target(rows, str(target), task).y
             weights = None if weight is None else rows.repeats(weight)

@@ -65,7 +65,7 @@ def predict(
         if out is not None and out.exists() and out.samefile(table):
             raise ValueError(f"--out {out} is the table itself; name another file.")
         fitted = load(model)
-        if interval is not None and hasattr(fitted, "classes_"):
+        if interval is not None and fitted.is_classifier:
             raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
         features = features_of(rows, fitted)
         predictions: dict[str, list] = {}
@@ -106,7 +106,7 @@ def features_of(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
 
 def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict[str, list]:
     """Columns of the answer by name."""
-    if hasattr(fitted, "classes_"):
+    if fitted.is_classifier:
         probability = fitted.predict_proba(features)
         predictions = {"prediction": fitted.classes_[probability.argmax(axis=1)].tolist()}
         for label, column in zip(fitted.classes_, probability.T, strict=True):

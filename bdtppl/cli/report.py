@@ -85,6 +85,5 @@ def _judged_by(rows: "Table", fitted: Any, target: str | None) -> tuple[Any, Any
 
     if target is None:
         raise UserError("The model does not know the name of its target: give --target COLUMN.")
-    task = "classification" if hasattr(fitted, "classes_") else "regression"
-    y = read_target(rows, target, task).y
+    y = read_target(rows, target, fitted.task).y
     return features_of(rows.without(target), fitted), y

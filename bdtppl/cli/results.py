@@ -187,13 +187,13 @@ def _draw(model: Any, problem: Problem, folder: Path) -> None:
             "tree.png": plot_tree(model),
             "structures.png": plot_structures(model, k=num_structures)[0],
         }
-    if not hasattr(model, "classes_"):
+    if not model.is_classifier:
         axes["predictive.png"] = plot_predictive(model)
         axes["predictive.png"].set_ylabel(problem.target.name, parse_math=False)
     if problem.unseen is not None:
         axes["density.png"] = plot_density(model, *problem.unseen, cart=True)
         axes["density.png"].set_xlabel(problem.target.name, parse_math=False)
-    if hasattr(model, "trajectory_"):
+    if model.trajectory_ is not None:
         axes["trajectories.png"] = plot_trajectories(model)
     for name, ax in axes.items():
         resolution = min(_RESOLUTION, _WIDEST / max(ax.figure.get_size_inches()))

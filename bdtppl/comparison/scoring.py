@@ -104,7 +104,7 @@ class Scored:
     @property
     def is_classifier(self) -> bool:
         """Whether targets are classes."""
-        return hasattr(self.estimator, "classes_")
+        return self.estimator.is_classifier
 
     @property
     def log_slope(self) -> float:
@@ -138,7 +138,7 @@ class Scored:
     @property
     def reads_as_it_did(self) -> bool:
         """Whether a fit to some rows reads the columns that it reads: all of them, as given."""
-        return not self.steps and getattr(self.estimator, "columns_", None) is None
+        return not self.steps and self.estimator.columns_ is None
 
     def declared(self, X: Any) -> Any:
         """Let categories keep the levels that it knows, though some rows lack one."""

@@ -23,7 +23,8 @@ from bdtppl.estimators.parameters import (
     parameters_section,
     require_integer,
 )
-from bdtppl.models.data.schema import Schema, require_distinct
+from bdtppl.estimators.results import Results
+from bdtppl.models.data.schema import Schema, has_names, require_distinct
 
 __all__ = ["INFERENCES", "ShowsProgress", "TableEstimator", "estimator", "read_weights"]
 
@@ -87,7 +88,7 @@ class TableParameters:
     )
 
 
-class TableEstimator(TableParameters, BaseEstimator):
+class TableEstimator(TableParameters, Results, BaseEstimator):
     """Reads tables as every estimator does, and hands its posterior on.
 
     Attributes
@@ -96,26 +97,15 @@ class TableEstimator(TableParameters, BaseEstimator):
         Name of the inference, on the command line.
     in_words
         How the posterior is got, a sentence or two for reports.
-    task
-        "classification" or "regression".
     reads_sparse
         Whether scipy sparse tables are read.
     columns_
         Columns of X that ``schema_`` holds; None for all.
-    unknown
-        Quantities of `bdtppl.compare` that the inference cannot know, and why.
-    draws_are
-        How the draws of ``posterior_`` came about: "exact" for independent ones of the exact
-        posterior, whose shares are known without them; "chains"; independent "runs" of weighted
-        draws; "independent" ones, weighted or not; or trees that were "found" by a search.
     """
 
     reads_sparse: ClassVar[bool] = False
-    unknown: ClassVar[Mapping[str, str]] = {}
-    draws_are: ClassVar[str] = "independent"
     inference: ClassVar[str]
     in_words: ClassVar[str] = ""
-    task: ClassVar[str]
     columns_: np.ndarray | None = None
     schema_: Schema
     n_features_in_: int
@@ -178,7 +168,7 @@ class TableEstimator(TableParameters, BaseEstimator):
         if isinstance(X, Mapping):
             self.feature_names_in_ = np.array([str(name) for name in X], object)
             self.n_features_in_ = len(X)
-        elif _is_frame(X):
+        elif has_names(X):
             require_distinct(X.columns)
             _check_feature_names(self, X, reset=True)
             self.n_features_in_ = X.shape[1]
@@ -220,7 +210,7 @@ class TableEstimator(TableParameters, BaseEstimator):
             X = X.tocsc()
         if isinstance(X, Mapping):
             pass  # the schema finds and checks columns by name
-        elif _is_frame(X):
+        elif has_names(X):
             require_distinct(X.columns)
             _check_feature_names(self, X, reset=False)
         else:
@@ -251,7 +241,7 @@ class TableEstimator(TableParameters, BaseEstimator):
         columns = self.columns_
         if columns is None:
             return X.toarray() if issparse(X) else X
-        if isinstance(X, Mapping) or _is_frame(X):
+        if has_names(X):
             names = list(X if isinstance(X, Mapping) else X.columns)
             if {column.name for column in self.schema_.columns} <= set(map(str, names)):
                 return X  # the schema finds them by name
@@ -339,7 +329,7 @@ class TableEstimator(TableParameters, BaseEstimator):
         data = to_arviz(
             self.posterior_,
             random_state=self._seed,
-            classes=getattr(self, "classes_", None),
+            classes=self.class_labels,
             inference=type(self).__name__,
             prior=prior,
         )
@@ -398,10 +388,6 @@ class TableEstimator(TableParameters, BaseEstimator):
         require_integer("draws", draws)
         mixture = self._mixture(X)
         return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
-
-
-def _is_frame(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "__getitem__")
 
 
 def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:

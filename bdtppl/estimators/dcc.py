@@ -1,6 +1,7 @@
 """Soft decision trees by DCC-Tree: divide, conquer, combine."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
@@ -11,22 +12,25 @@ import numpy as np
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import State, explore, start
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.evidence.estimates import EvidenceMethod
+from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K, EvidenceMethod
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.posterior import TopologyDraws, resample
 from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
+from bdtppl.models.wording import counted
 from bdtppl.progress import counting
+from bdtppl.summary import why_no_r_hat
 
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
 
 _KEPT_EVERY = 60.0  # seconds between checkpoints
-_MATTERS = 0.01  # of the weight, from which on a topology's evidence is warned of
+_MATTERS = 0.01  # probability from which on a topology's diagnostics are warned of
 
 
 @declared
@@ -227,6 +231,30 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         """Standard error of ``log_evidence_``."""
         return self._fitted_posterior().log_evidence_se
 
+    @property
+    def evidence_error(self) -> tuple[str, float]:
+        """Standard error of the log evidence."""
+        return "log evidence", self.log_evidence_se_
+
+    def cautions(self) -> Iterator[str]:
+        """Say of which topologies the evidence or the draws are rough."""
+        posterior, is_unjudged = self.posterior_, False
+        errors = posterior.log_evidence_ses
+        for shape, share, error in zip(
+            posterior.topologies, posterior.probability, errors, strict=True
+        ):
+            own = self.diagnostics_.get(shape.code)
+            if own is None or share < _MATTERS:
+                continue
+            yield from _of_topology(
+                own, f"In the topology {shape.code}, of probability {share:.2f},", error
+            )
+            # Nothing is missing for a topology that was summed over or weighed without chains.
+            is_unjudged |= own["r_hat"] is None and own["divergences"] is not None
+        if is_unjudged:
+            yield unjudged(why_no_r_hat(self.chains, self.draws) or "R-hat has no finite value")
+        yield from of_evidence(self)
+
     def summary(self) -> dict[str, Any]:
         """Summarise the fit in plain numbers and words, ready for JSON.
 
@@ -240,6 +268,30 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             "topologies_proposed": self.num_proposed_,
             "prior_mass": self.prior_mass_,
         }
+
+
+def _of_topology(own: dict[str, Any], name: str, error: float) -> Iterator[str]:
+    """Say where the evidence or the draws of one topology are rough."""
+    if own["pareto_k"] is not None and own["pareto_k"] > LARGEST_PARETO_K:
+        yield (
+            f"{name} few samples carry most of the weight (Pareto k {own['pareto_k']:.2f}, more "
+            f"than {LARGEST_PARETO_K}): its evidence is not to be relied on."
+        )
+    if error > GREATEST_ERROR:
+        yield (
+            f"{name} log evidence is known to {error:.2f} nats only (standard error): so uncertain "
+            f"is its probability."
+        )
+    if own["r_hat"] is not None and own["r_hat"] > LARGEST_R_HAT:
+        yield (
+            f"{name} chains disagree (R-hat {own['r_hat']:.2f}): they may not have found all of "
+            f"its posterior."
+        )
+    if own["divergences"]:
+        yield (
+            f"{name} {counted(own['divergences'], 'draw', 'draws')} diverged: the sampler may have "
+            f"missed narrow parts of the posterior."
+        )
 
 
 def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:

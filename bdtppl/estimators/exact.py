@@ -1,5 +1,6 @@
 """Decision trees with their exact posterior, for classification and regression."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -75,6 +76,9 @@ class _Fit:
     def __getstate__(self) -> dict:
         # The chart is rebuilt where it is needed: copies stay small.
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+_FEWEST_BINS = 5
 
 
 @declared
@@ -223,6 +227,14 @@ class ExactTree(ExactParameters, TreeEstimator):
     def exact_(self) -> ExactPosterior:
         """The exact posterior; its chart is compiled anew after loading or copying."""
         return self._result.exact
+
+    def cautions(self) -> Iterator[str]:
+        """Say where columns were cut coarsely."""
+        if self.bins == "auto" and self.bins_ is not None and self.bins_ < _FEWEST_BINS:
+            yield (
+                f"Columns were cut into at most {self.bins_} bins so that all trees could be "
+                f"summed over: finer cuts were not considered."
+            )
 
     @property
     def posterior_(self) -> Posterior:

@@ -1,7 +1,7 @@
 """Decision trees drawn by a policy that was trained to: generative flow networks."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -15,6 +15,7 @@ from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.results import of_evidence, of_weights
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
@@ -365,6 +366,29 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
                 keep=keep,
             )
         return kept
+
+    @property
+    def has_importance_weights(self) -> bool:
+        """Whether the draws keep their importance weights."""
+        return self.ensemble == "importance"
+
+    def cautions(self) -> Iterator[str]:
+        """Say where the policy is not the posterior yet, and where weights are rough."""
+        yield from of_weights(self.summary()["effective_size"])
+        if self.pareto_k_ > LARGEST_PARETO_K:
+            yield (
+                f"Few trees carry most of the weight (Pareto k {self.pareto_k_:.2f}, more than "
+                f"{LARGEST_PARETO_K}): how far the estimates are off cannot be told."
+            )
+        learned = self.learned_log_partition_
+        if abs(learned - self.log_partition_) > LARGEST_GAP:
+            yield (
+                f"The log of the sum over trees is {learned:.2f} as learned and "
+                f"{self.log_partition_:.2f} by the weights of the trees drawn. The policy is not "
+                f"the posterior yet, and what it never draws does not show in the weights: train "
+                f"longer."
+            )
+        yield from of_evidence(self)
 
     def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter, require_integer
+from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
@@ -32,8 +33,6 @@ from bdtppl.progress import counting
 from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
-
-_LARGEST_R_HAT = 1.05
 
 
 @declared
@@ -205,10 +204,10 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         r_hats = {name: each["r_hat"] for name, each in self.diagnostics_.items()}
         known = {name: r_hat for name, r_hat in r_hats.items() if not math.isnan(r_hat)}
         worst = max(known, key=lambda name: known[name], default="")
-        if worst and (r_hat := known[worst]) > _LARGEST_R_HAT:
-            others = dissenting_chains(followed(self.posterior_)[worst], _LARGEST_R_HAT)
+        if worst and (r_hat := known[worst]) > LARGEST_R_HAT:
+            others = dissenting_chains(followed(self.posterior_)[worst], LARGEST_R_HAT)
             warnings.warn(
-                f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {_LARGEST_R_HAT}"
+                f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {LARGEST_R_HAT}"
                 f"{_whom(others, self.chains)}. Raise warmup, draws or thin, or temper the chains "
                 f"(temperatures=10).",
                 ConvergenceWarning,
@@ -260,16 +259,37 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     def _require_stones(self) -> None:
         check_is_fitted(self)
+        if why := self._why_no_evidence():
+            raise AttributeError(why)
+
+    def _why_no_evidence(self) -> str | None:
         if self.constraints_.monotone:
-            raise AttributeError(
+            return (
                 "There is no log_evidence_ under monotone constraints: which trees keep to them "
                 "depends on the targets, and so would the prior."
             )
         if self.powers_[0] != 0:
-            raise AttributeError(
+            return (
                 "log_evidence_ is estimated between powers of the likelihood from 0 to 1, and the "
                 "chains had no power 0: fit with temperatures=10, say."
             )
+        return None
+
+    @property
+    def evidence_error(self) -> tuple[str, float]:
+        """Standard error of the log evidence; 0 where there is no estimate."""
+        return "log evidence", 0.0 if self._why_no_evidence() else self.log_evidence_se_
+
+    @property
+    def thrown_away(self) -> tuple[str, int]:
+        """Steps of warm-up."""
+        return "warm-up", self.warmup
+
+    def cautions(self) -> Iterator[str]:
+        """Say where chains disagree, trees found no room, or the evidence is rough."""
+        yield from of_chains(self)
+        yield from of_room(self.num_overflows_, self.capacity)
+        yield from of_evidence(self)
 
     def k_best(self, k: int) -> RankedTrees:
         """List the k distinct trees of highest log joint among the draws.
@@ -312,7 +332,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             "map_rules": self.rules(),
             "split_inclusion": dict(zip(names, inclusion, strict=True)),
         }
-        if hasattr(self, "log_evidence_"):
+        if self._why_no_evidence() is None:
             summary["log_evidence"] = self.log_evidence_
             summary["log_evidence_se"] = self.log_evidence_se_
         return summary

@@ -1,6 +1,7 @@
 """Decision trees by particle filters, for classification and regression."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -10,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.results import of_evidence, of_room, of_weights
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.particle.sample import (
     GrowthName,
@@ -140,6 +142,12 @@ class ParticleTree(ParticleParameters, WeightedTrees):
                 stacklevel=3,  # the caller of `fit`
             )
         return self
+
+    def cautions(self) -> Iterator[str]:
+        """Say where trees found no room, and where weights or the evidence are rough."""
+        yield from of_room(self.num_overflows_, self.capacity)
+        yield from of_weights(self._effective_size)
+        yield from of_evidence(self)
 
     def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""

@@ -1,6 +1,7 @@
 """Soft decision trees by reversible jumps between topologies: RJHMC-Tree."""
 
 import warnings
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -9,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
@@ -19,8 +21,6 @@ from bdtppl.inference.summaries.followed import followed
 from bdtppl.progress import counting
 
 __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
-
-_LARGEST_R_HAT = 1.05
 
 
 @declared
@@ -159,9 +159,9 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
         self._restore(posterior, {"seed": seed})
         worst = max(found["r_hat"] for found in self.diagnostics_.values())
-        if worst > _LARGEST_R_HAT:
+        if worst > LARGEST_R_HAT:
             warnings.warn(
-                f"The chains disagree: R-hat is {worst:.2f} (at most {_LARGEST_R_HAT} is wanted). "
+                f"The chains disagree: R-hat is {worst:.2f} (at most {LARGEST_R_HAT} is wanted). "
                 f"Raise burn_in and draws, or use a DCC-Tree.",
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of `fit`
@@ -175,6 +175,20 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
                 stacklevel=3,
             )
         return self
+
+    @property
+    def thrown_away(self) -> tuple[str, int]:
+        """Iterations of burn-in; the warm-up of NUTS comes before the first one."""
+        return "burn-in", self.burn_in
+
+    def cautions(self) -> Iterator[str]:
+        """Say where chains disagree, or all descend from one."""
+        if self.chains > 1 and not np.ptp(self.ancestors_):
+            yield (
+                "In burn-in all chains went where one of them was, whose posterior mass was by far "
+                "the largest: that they agree does not show that there are no other modes."
+            )
+        yield from of_chains(self)
 
     def summary(self) -> dict[str, Any]:
         """Summarise the fit, and how well chains agree, in plain numbers and words for JSON."""

@@ -137,6 +137,12 @@ class _Problem(NamedTuple):
 class SoftTreeEstimator(SoftParameters, TableEstimator):
     """Scales inputs to [0, 1], and predicts by soft trees."""
 
+    is_soft = True
+    # Of inferences without such a parameter.
+    with_leaf: ClassVar[Any] = True
+    inputs: ClassVar[Any] = "soft"
+    votes: ClassVar[Any] = "probability"
+
     model_: SoftRegression | SoftClassification
     topology_prior_: TopologyPrior
     posterior_: SoftPosterior
@@ -189,8 +195,8 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             self.topology_prior_,
             num_draws,
             max_splits=self.max_splits,
-            with_leaf=getattr(self, "with_leaf", True),
-            hard_inputs=getattr(self, "inputs", "soft") == "hard",
+            with_leaf=self.with_leaf,
+            hard_inputs=self.inputs == "hard",
         )
         targets = prior.sample_predictive(jax.random.key(self._seed), prior.matrix)
         # Topologies are numbered otherwise than those of the posterior.
@@ -228,7 +234,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         return self.posterior_.predictive(
             matrix,
             sharpness=self._sharpness(self.routing),
-            votes=self._votes,
+            votes=self.votes,
         )
 
     def predict_draws(self, X: Any) -> np.ndarray:
@@ -246,12 +252,8 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         """
         check_is_fitted(self)
         return self.posterior_.means(
-            self._matrix(X), sharpness=self._sharpness(self.routing), votes=self._votes
+            self._matrix(X), sharpness=self._sharpness(self.routing), votes=self.votes
         )
-
-    @property
-    def _votes(self) -> Votes:
-        return getattr(self, "votes", "probability")
 
     @summarised
     def summary(self) -> dict[str, Any]:

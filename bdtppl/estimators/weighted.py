@@ -28,6 +28,7 @@ class WeightedTrees(TreeEstimator):
 
     posterior_: Posterior
     log_partition_: float
+    log_partition_se_: float
 
     @property
     def log_evidence_(self) -> float:
@@ -53,6 +54,17 @@ class WeightedTrees(TreeEstimator):
                 f"with a {type(self.prior_).__name__} there is log_partition_ alone."
             )
         return getattr(self.posterior_, name)
+
+    @property
+    def evidence_error(self) -> tuple[str, float]:
+        """Standard error of the log evidence, or of the log of the sum over trees."""
+        if self.prior_.is_normalised:
+            return "log evidence", self.log_evidence_se_
+        return "log of the sum over trees", self.log_partition_se_
+
+    @property
+    def _effective_size(self) -> float:
+        return float(1 / (self.posterior_.weights**2).sum())
 
     @property
     def _found(self) -> RankedTrees:
@@ -93,14 +105,15 @@ class WeightedTrees(TreeEstimator):
         found, names = self._found, self.design_.names
         weights, trees = found.probability, found.trees
         uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
-        error = getattr(self, "log_evidence_se_", np.nan)
+        is_known = self.prior_.is_normalised
+        error = self.log_evidence_se_ if is_known else np.nan
         return {
             **self._describe(),
             "features": len(names),
             "bins": self.bins,
-            "effective_size": float(1 / (self.posterior_.weights**2).sum()),
+            "effective_size": self._effective_size,
             "trees": len(weights),
-            "log_evidence": getattr(self, "log_evidence_", None),
+            "log_evidence": self.log_evidence_ if is_known else None,
             "log_evidence_se": None if np.isnan(error) else error,
             "log_partition": self.log_partition_,
             "expected_leaves": float(weights @ trees.num_leaves),

@@ -160,5 +160,5 @@ def plain(label: Any) -> Any:
 
 
 def _classes(model: Any) -> list | None:
-    classes = getattr(model, "classes_", None)
+    classes = model.class_labels
     return None if classes is None else [plain(label) for label in classes]

@@ -90,7 +90,7 @@ def plot_boundaries(
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=(5.6, 4.4), layout="constrained")
-    classes = getattr(model, "classes_", None)
+    classes = model.class_labels
     y = training_targets(model)
     points = [rows.columns[place] for place in places]
     if classes is not None:

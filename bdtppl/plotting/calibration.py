@@ -89,7 +89,7 @@ def plot_calibration(
         raise ValueError(f"bins must be an integer of at least 1; got {bins!r}.")
     if kind not in ("pit", "coverage"):
         raise ValueError(f"kind must be 'pit' or 'coverage'; got {kind!r}.")
-    is_classifier = hasattr(model, "classes_")
+    is_classifier = model.is_classifier
     if target is not None and not is_classifier:
         raise ValueError(f"target names a class, and a {type(model).__name__} has none.")
     forecasts = Forecasts.of(model, X, y)

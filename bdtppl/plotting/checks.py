@@ -91,7 +91,7 @@ def plot_predictive_check(
         raise ValueError("X and y belong together: give both, or neither for training rows.")
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
         raise ValueError(f"draws must be an integer of at least 2; got {draws!r}.")
-    posterior, is_classifier = model.posterior_, hasattr(model, "classes_")
+    posterior, is_classifier = model.posterior_, model.is_classifier
     summarise = None if statistic is None else _read_statistic(statistic, is_classifier)
     if X is None:
         matrix = model._training_rows()[0][posterior.row]

@@ -71,7 +71,7 @@ def plot_density(
     ['density', 'truth', 'CART']
     """
     check_is_fitted(model)
-    if hasattr(model, "classes_"):
+    if model.is_classifier:
         raise TypeError("plot_density draws real targets and needs a regressor.")
     matrix = model._matrix(X)
     labels = [f"row {i}" for i in range(len(matrix))] if labels is None else list(labels)

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.hard.tree import route
 from bdtppl.plotting.axes import name_entries, prepared
 from bdtppl.plotting.bands import (
@@ -113,9 +112,9 @@ def plot_partial_dependence(
     if places.kind == "line":
         _draw_rug(ax, rows.columns[position])
     ax.set_xlabel(rows.names[position], parse_math=False)
-    is_one_class = hasattr(model, "classes_") and len(shown) == 1
+    is_one_class = model.is_classifier and len(shown) == 1
     name = f"probability of {model.classes_[shown[0]]}" if is_one_class else "probability"
-    ax.set_ylabel(name if hasattr(model, "classes_") else "target", parse_math=False)
+    ax.set_ylabel(name if model.is_classifier else "target", parse_math=False)
     return ax
 
 
@@ -149,7 +148,7 @@ class _Curves(NamedTuple):
 
 def _shown_classes(model: Any, target: Any) -> list[int]:
     """Places of the classes to draw; [0] for regression."""
-    if not hasattr(model, "classes_"):
+    if not model.is_classifier:
         if target is not None:
             raise ValueError(f"target names a class, and a {type(model).__name__} has none.")
         return [0]
@@ -174,7 +173,7 @@ def _curves(model: Any, rows: Rows, position: int, places: Places, shown: Sequen
 def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     """Make a function from a matrix to the means of each draw, [s, m, ...]; and weights [s]."""
     posterior = model.posterior_
-    if isinstance(posterior, SoftPosterior):
+    if model.is_soft:
         sharpness, shape = model._sharpness(model.routing), posterior.topology.shape
         chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _MOST_DRAWS).astype(int))
         place = tuple(axis[None] for axis in np.unravel_index(chosen, shape))

@@ -60,7 +60,7 @@ def plot_evidence(
     ['log evidence', 'as fitted, 2', 'best of these, 1']
     """
     check_is_fitted(model)
-    if not hasattr(model, "exact_"):
+    if model.exact_ is None:
         raise TypeError(
             f"plot_evidence needs the exact posterior; a {type(model).__name__} would have to be "
             f"fitted again for each value."

@@ -22,7 +22,7 @@ def observed_targets(model: Any, y: Any, num_rows: int) -> np.ndarray:
     y = np.asarray(y).ravel()
     if len(y) != num_rows:
         raise ValueError(f"y has {len(y)} values for {num_rows} rows of X.")
-    if not hasattr(model, "classes_"):
+    if not model.is_classifier:
         return y.astype(float)
     unknown = np.setdiff1d(y, model.classes_)
     if len(unknown):
@@ -75,7 +75,7 @@ class Forecasts:
         matrix = model._matrix(X)
         targets = observed_targets(model, y, len(matrix))
         mixture = model._mixture_at(matrix)
-        cdf = None if hasattr(model, "classes_") else mixture.cdf(targets)
+        cdf = None if model.is_classifier else mixture.cdf(targets)
         return cls(targets, mixture.mean(), mixture.log_density(targets), cdf)
 
     def of_class(self, model: Any, target: Any) -> tuple[np.ndarray, np.ndarray, str]:

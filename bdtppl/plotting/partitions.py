@@ -60,7 +60,7 @@ def plot_partitions(
     >>> len(axes), axes[0].get_title()
     (4, 'x3: probability 0.66')
     """
-    if not hasattr(model, "partition_log_probabilities"):
+    if model.partition_log_probabilities is None:
         raise TypeError(
             "plot_partitions draws the partitions that a greedy modal tree chose from; "
             f"got {type(model).__name__}."

@@ -86,7 +86,7 @@ def plot_predictive(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['50 % band', '90 % band', 'mean', 'observed (all rows)']
     """
-    if hasattr(model, "classes_"):
+    if model.is_classifier:
         raise TypeError(
             "plot_predictive draws real targets and needs a regressor; for a classifier use "
             "plot_tree, or predict_proba."

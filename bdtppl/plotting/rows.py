@@ -21,7 +21,7 @@ _NAMED_COLUMNS = 4  # that are held; more are only counted
 def training_targets(model: Any) -> np.ndarray:
     """Get the targets that a model was fitted with, class indices for classification, [n]."""
     # An exact posterior knows the targets without drawing trees.
-    return np.asarray((model.exact_ if hasattr(model, "exact_") else model.posterior_).y)
+    return np.asarray((model.exact_ or model.posterior_).y)
 
 
 def class_index(model: Any, label: Any) -> int:

@@ -47,7 +47,7 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     ('step', 5)
     """
     check_is_fitted(model)
-    if not hasattr(model, "trajectory_"):
+    if model.trajectory_ is None:
         raise TypeError(
             f"plot_trajectories draws Markov chains; a {type(model).__name__} has none."
         )
@@ -62,12 +62,11 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
             label=f"chain {chain}",
             gid=f"chain-{chain}",
         )
-    is_soft = hasattr(model, "burn_in")  # and its warm-up is that of NUTS, before the first step
-    thrown_away, name = (model.burn_in, "burn-in") if is_soft else (model.warmup, "warm-up")
-    if thrown_away:
-        ax.axvline(thrown_away, color=LINE, linestyle="--", linewidth=0.8, label=f"end of {name}")
+    name, number = model.thrown_away
+    if number:
+        ax.axvline(number, color=LINE, linestyle="--", linewidth=0.8, label=f"end of {name}")
     ax.margins(x=0.01)
     ax.set_xlabel("step")
-    ax.set_ylabel("log joint density" if is_soft else "log likelihood")
+    ax.set_ylabel("log joint density" if model.is_soft else "log likelihood")
     ax.legend(loc="lower right", fontsize="small", labelcolor=INK, frameon=False)
     return ax

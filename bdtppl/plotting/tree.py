@@ -192,7 +192,7 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
     """Prepare trees for drawing; those of a regression share one scale."""
     design = model.design_
     leaf_of_row = route(ranked.trees, design.matrix)
-    make_leaves = _class_leaves if hasattr(model, "classes_") else _real_leaves
+    make_leaves = _class_leaves if model.is_classifier else _real_leaves
     drawings = []
     for rank, leaves in enumerate(make_leaves(model, ranked)):
         tree = ranked.trees[rank]
@@ -303,7 +303,7 @@ def _require_estimator(model: Any) -> None:
 
 
 def _require_hard(model: Any) -> None:
-    if not hasattr(model, "k_best"):
+    if model.is_soft:
         raise TypeError(
             f"Hard trees are drawn; a {type(model).__name__} has soft ones: use plot_topologies."
         )

@@ -126,7 +126,7 @@ def evidence(subject: Subject) -> Iterator[Block]:
         )
     if "expected_leaves" in summary:
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
-    if "log evidence" in facts and not getattr(model.posterior_, "has_pointwise_likelihood", True):
+    if "log evidence" in facts and not model.posterior_.has_pointwise_likelihood:
         yield Text(
             "The log evidence compares topologies of this model; the compound likelihood is no law "
             "of the labels, so it compares no other models."
@@ -164,7 +164,7 @@ def _about(count: float) -> str:
 
 def _swept(model: Any) -> str | None:
     """Name the number of the prior whose evidence is drawn, where that is cheap."""
-    if not hasattr(model, "exact_") or model.exact_.grammar.num_productions > _LARGEST_CHART:
+    if model.exact_ is None or model.exact_.grammar.num_productions > _LARGEST_CHART:
         return None
     support = model.prior_.parameter_support
     return next((name for name in _SWEPT if name in support), None)

@@ -25,7 +25,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
     facts = dict(_facts_of_inference(summary))
     if facts:
         yield Facts(facts)
-    found = getattr(model, "diagnostics_", {})
+    found = model.diagnostics_
     rows = [
         [quantity_in_words(name), _or_dash(each["r_hat"], ".3f"), _or_dash(each["ess"], ",.0f")]
         for name, each in found.items()
@@ -55,7 +55,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
         )
         head = ["topology", "method", "Pareto k", "R-hat", "divergent draws"]
         yield Table(caption, head, rows)
-    if hasattr(model, "trajectory_"):
+    if model.trajectory_ is not None:
         yield picture(
             partial(plot_trajectories, model),
             "How probable each chain's tree is, step by step.",

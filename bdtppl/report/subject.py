@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.plotting.forecasts import Forecasts
 
 __all__ = ["Subject"]
@@ -32,12 +31,13 @@ class Subject:
     @property
     def classes(self) -> list[Any] | None:
         """Class labels; None for regression."""
-        return self.model.classes_.tolist() if hasattr(self.model, "classes_") else None
+        labels = self.model.class_labels
+        return None if labels is None else labels.tolist()
 
     @property
     def is_soft(self) -> bool:
         """Whether trees are soft."""
-        return isinstance(self.model.posterior_, SoftPosterior)
+        return self.model.is_soft
 
     @cached_property
     def summary(self) -> dict[str, Any]:

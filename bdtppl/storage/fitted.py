@@ -182,9 +182,9 @@ def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
             attributes[attribute] = {"name": "Tree", "group": attribute}
         else:
             attributes[attribute] = encode(value, attribute)
-    stored, of_posterior = describe_posterior(posterior, getattr(estimator, "classes_", None))
+    stored, of_posterior = describe_posterior(posterior, estimator.class_labels)
     groups |= of_posterior
-    state = estimator._saved_state() if hasattr(estimator, "_saved_state") else {}
+    state = estimator._saved_state()
     model = {
         "estimator": name,
         "parameters": {name: encode(value, name) for name, value in parameters.items()},
@@ -223,10 +223,7 @@ def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
         if not _is_fitted_attribute(attribute):
             raise ValueError(f"{attribute!r} is not the name of a fitted attribute")
         setattr(estimator, attribute, value_of(encoded))
-    if hasattr(estimator, "_restore"):
-        estimator._restore(posterior, {k: decode(value) for k, value in model["state"].items()})
-    else:
-        estimator.posterior_ = posterior
+    estimator._restore(posterior, {k: decode(value) for k, value in model["state"].items()})
     return estimator
 
 

@@ -275,18 +275,19 @@ def _warn_of_numbers_as_text(columns: list[Column], series: list[np.ndarray]) ->
         )
 
 
-def _as_frame(table: Any) -> nw.DataFrame | None:
+def _as_frame(table: Any) -> nw.DataFrame | nw.LazyFrame | None:
     """Wrap a frame of pandas, polars, pyarrow and others; None for what is no frame."""
-    frame = nw.from_native(table, pass_through=True)
-    if isinstance(frame, nw.LazyFrame):
-        return frame.collect()
-    return frame if isinstance(frame, nw.DataFrame) else None
+    try:
+        frame = nw.from_native(table, pass_through=True)
+    except DuplicateError:
+        require_distinct(table.columns)
+        raise
+    return frame if isinstance(frame, nw.DataFrame | nw.LazyFrame) else None
 
 
 def has_names(table: Any) -> bool:
     """Whether columns of a table are found by name: those of a frame or a mapping."""
-    frame = nw.from_native(table, pass_through=True)
-    return isinstance(table, Mapping) or isinstance(frame, nw.DataFrame | nw.LazyFrame)
+    return isinstance(table, Mapping) or _as_frame(table) is not None
 
 
 def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
@@ -294,14 +295,10 @@ def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     if isinstance(table, Mapping):
         return _from_mapping(table)
     if (frame := _as_frame(table)) is not None:
-        try:
-            columns = frame.columns
-        except DuplicateError:
-            require_distinct(table.columns)
-            raise
-        return [str(name) for name in columns], [
-            _from_series(frame.get_column(name)) for name in columns
-        ]
+        if isinstance(frame, nw.LazyFrame):
+            frame = frame.collect()
+        series = [_from_series(frame.get_column(name)) for name in frame.columns]
+        return list(map(str, frame.columns)), series
     if isinstance(table, str):
         raise ValueError(f"X must be a table, not {table!r}.")
     array = np.asarray(table)
