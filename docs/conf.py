@@ -4,11 +4,15 @@ Pictures of figures are drawn by the examples in their docstrings, at each build
 backquotes in a docstring is a link wherever one documented object alone has that name.
 """
 
+import dataclasses
 import doctest
+import inspect
+import re
 import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,11 @@ from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
 import bdtppl
+from bdtppl.estimators import all_inferences
+from bdtppl.inference.metropolis import proposals as metropolis_proposals
+from bdtppl.inference.particle import proposals as particle_proposals
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.registry import LEAF_FAMILIES, TREE_PRIORS
 
 HERE = Path(__file__).parent
 LOGGER = logging.getLogger(__name__)
@@ -37,7 +46,7 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "myst_nb",
 ]
-exclude_patterns = ["_templates"]
+exclude_patterns = ["_templates", "api/generated/*.md"]  # pages include the latter
 templates_path = ["_templates"]
 default_role = "py:obj"
 suppress_warnings = ["autosummary.import_cycle"]  # full names are meant
@@ -78,6 +87,83 @@ def copy_notebooks(app: Sphinx) -> None:
         copy = HERE / "notebooks" / path.name
         if not copy.exists() or copy.read_bytes() != path.read_bytes():
             shutil.copy(path, copy)
+
+
+def first_line(documented: Any) -> str:
+    """Take the first paragraph of a docstring, as Markdown for a cell of a table."""
+    text = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
+    text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"{py:obj}`\1`", text).replace("``", "`")
+    return text.replace("|", r"\|")
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Write a table in Markdown."""
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def class_table(classes: Iterable[type]) -> str:
+    """Write a table of classes with their fields and defaults."""
+    rows = []
+    for cls in classes:
+        if not dataclasses.is_dataclass(cls):  # a base class, which nobody gives to an estimator
+            continue
+        shown = [
+            f"`{field.name}`"
+            if field.default is dataclasses.MISSING
+            else f"`{field.name} = {field.default!r}`"
+            for field in dataclasses.fields(cls)
+        ]
+        link = f"{{py:obj}}`{cls.__name__} <{cls.__module__}.{cls.__name__}>`"
+        rows.append([link, first_line(cls), ", ".join(shown)])
+    return table(["name", "meaning", "parameters"], rows)
+
+
+def list_estimators(app: Sphinx, config: Any) -> None:
+    """Write a page for each registered estimator, and the table of all of them."""
+    folder = HERE / "api" / "generated"
+    folder.mkdir(exist_ok=True)
+    template = (HERE / "_templates" / "estimator.rst").read_text()
+    rows, pages = [], []
+    for inference, of_tasks in all_inferences().items():
+        for _, cls in sorted(of_tasks.items()):
+            name = cls.__name__
+            page = template.replace("{name}", name).replace("{line}", "=" * len(name))
+            (folder / f"bdtppl.{name}.rst").write_text(page)
+            pages.append(f"generated/bdtppl.{name}")
+            rows.append([f"{{py:obj}}`{name} <bdtppl.{name}>`", f"`{inference}`", first_line(cls)])
+    listed = table(["class", "inference", "meaning"], rows)
+    tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    (folder / "estimators.md").write_text(f"{listed}\n{tree}\n")
+
+
+def list_names(app: Sphinx, config: Any) -> None:
+    """Write tables of all that registers itself, or has a name in a registry."""
+    folder = HERE / "api" / "generated"
+    proposals = {"Metropolis": metropolis_proposals, "particle filter": particle_proposals}
+    exports = [getattr(bdtppl.export, name) for name in bdtppl.export.__all__]
+    sections = {
+        "Leaf families": class_table(LEAF_FAMILIES.values()),
+        "Priors": class_table(TREE_PRIORS.values()),
+        "Constraints": class_table([Constraints]),
+        "Proposals": table(
+            ["inference", "names"],
+            [
+                [inference, ", ".join(f"`{name}`" for name in module.PROPOSALS)]
+                for inference, module in proposals.items()
+            ],
+        ),
+        "Exports": table(
+            ["function", "what it writes"],
+            [
+                [f"{{py:obj}}`{made.__name__} <bdtppl.export.{made.__name__}>`", first_line(made)]
+                for made in exports
+            ],
+        ),
+    }
+    text = "\n".join(f"## {title}\n\n{body}" for title, body in sections.items())
+    (folder / "names.md").write_text(text)
 
 
 def describe_command_line(app: Sphinx) -> None:
@@ -131,6 +217,8 @@ def resolve_short_name(
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
+    app.connect("config-inited", list_estimators)
+    app.connect("config-inited", list_names)
     app.connect("builder-inited", copy_notebooks, priority=0)
     app.connect("builder-inited", describe_command_line, priority=0)
     app.connect("autodoc-skip-member", skip_inherited)
