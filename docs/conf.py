@@ -141,7 +141,10 @@ def list_estimators(app: Sphinx, config: Any) -> None:
 def list_names(app: Sphinx, config: Any) -> None:
     """Write tables of all that registers itself, or has a name in a registry."""
     folder = HERE / "api" / "generated"
-    proposals = {"Metropolis": metropolis_proposals, "particle filter": particle_proposals}
+    proposals = {
+        "Metropolis": metropolis_proposals.KERNELS,
+        "particle filter": particle_proposals.PROPOSALS,
+    }
     exports = [getattr(bdtppl.export, name) for name in bdtppl.export.__all__]
     sections = {
         "Leaf families": class_table(LEAF_FAMILIES.values()),
@@ -150,8 +153,8 @@ def list_names(app: Sphinx, config: Any) -> None:
         "Proposals": table(
             ["inference", "names"],
             [
-                [inference, ", ".join(f"`{name}`" for name in module.PROPOSALS)]
-                for inference, module in proposals.items()
+                [inference, ", ".join(f"`{name}`" for name in names)]
+                for inference, names in proposals.items()
             ],
         ),
         "Exports": table(

@@ -282,3 +282,13 @@ def test_draws_follow_the_mixtures():
 def _scaled(model):
     matrix, scaling, y = problem(isinstance(model, SoftRegression))
     return (matrix - scaling[0]) / scaling[1], y
+
+
+def test_a_law_that_is_not_a_number_ends_in_an_error():
+    """The search for quantiles ends, whatever the law is."""
+    mixture = NoiseMixture(np.full((2, 3), np.nan), np.ones((2, 3)))
+    with pytest.raises(ValueError, match="cdf of the noise of soft trees is not a number"):
+        mixture.quantiles([0.5])
+    mixture = NoiseMixture(np.zeros((2, 3)), np.ones((2, 3)), 1e-3)  # the cdf hardly rises
+    with pytest.raises(ValueError, match="No bracket holds the quantiles"):
+        mixture.quantiles([1e-12])

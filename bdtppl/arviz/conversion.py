@@ -23,6 +23,7 @@ from bdtppl.arviz.groups import class_labels, label_draws
 from bdtppl.arviz.soft_groups import label_soft_draws
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.inference.statistics import effective_sample_size
 
 __all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
@@ -150,21 +151,28 @@ def to_arviz(
     [-1.0986, -1.0986]
     """
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
-    weighted = {}
-    if isinstance(posterior, Posterior) and posterior.log_weights is not None:
-        weighted["effective_size"] = float(1 / (posterior.weights**2).sum())
-    elif isinstance(posterior, SoftPosterior) and np.isfinite(posterior.effective_size):
-        weighted["effective_size"] = posterior.effective_size
-    posterior = _equally_weighted(posterior, seed)
+    attributes = {
+        "inference_library": "bdtppl",
+        "inference_library_version": bdtppl.__version__,
+        "inference": inference or "",
+        **_describe(posterior),
+        "log_evidence": float(posterior.log_evidence),
+        "log_evidence_se": float(posterior.log_evidence_se),
+        **_effective_size(posterior),
+    }
+    groups = _groups(_equally_weighted(posterior, seed), seed, classes, prior)
+    groups["/"] = xr.Dataset(attrs=attributes)
+    groups["posterior"].attrs = attributes
+    return xr.DataTree.from_dict(groups)
+
+
+def _groups(posterior: Any, seed: int, classes: Any, prior: PriorDraws | None) -> dict[str, Any]:
+    """Label the arrays of each group of the data tree."""
     row = posterior.row
     matrix, y = posterior.matrix[row], posterior.y[row]
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
-
-    groups: dict[str, Any]
-    if isinstance(posterior, SoftPosterior):
-        groups = label_soft_draws(posterior, classes=classes)
-    else:
-        groups = label_draws(posterior, classes=classes)
+    label: Any = label_soft_draws if isinstance(posterior, SoftPosterior) else label_draws
+    groups: dict[str, Any] = label(posterior, classes=classes)
     draws = {name: groups["trees"].coords[name] for name in ("chain", "draw")}
     obs = {"obs": np.arange(len(row))}
     labels = {} if classes is None else {"class": class_labels(classes)}
@@ -184,7 +192,7 @@ def to_arviz(
         own = {name: prior.described.coords[name] for name in ("chain", "draw")}
         groups["prior"] = prior.described
         groups["prior_predictive"] = pointwise(prior.targets, own)
-    groups |= {
+    return groups | {
         "posterior_predictive": pointwise(predictive),
         "observed_data": xr.Dataset({"y": ("obs", y, about_y)}, obs | labels),
         "constant_data": xr.Dataset(
@@ -193,18 +201,16 @@ def to_arviz(
         ),
         "trees": groups.pop("trees"),
     }
-    attributes = {
-        "inference_library": "bdtppl",
-        "inference_library_version": bdtppl.__version__,
-        "inference": inference or "",
-        **_describe(posterior),
-        "log_evidence": float(posterior.log_evidence),
-        "log_evidence_se": float(posterior.log_evidence_se),
-        **weighted,
-    }
-    groups["/"] = xr.Dataset(attrs=attributes)
-    groups["posterior"].attrs = attributes
-    return xr.DataTree.from_dict(groups)
+
+
+def _effective_size(posterior: Posterior | SoftPosterior) -> dict[str, float]:
+    """Give the effective sample size of weighted draws; nothing for equally weighted ones."""
+    if isinstance(posterior, SoftPosterior):
+        size = posterior.effective_size
+        return {"effective_size": size} if np.isfinite(size) else {}
+    if posterior.log_weights is None:
+        return {}
+    return {"effective_size": effective_sample_size(posterior.weights)}
 
 
 def _describe(posterior: Posterior | SoftPosterior) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.estimators.parameters import require_integer
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.hard.tree import Tree
 from bdtppl.summary import summarised
 
@@ -64,7 +65,7 @@ class WeightedTrees(TreeEstimator):
 
     @property
     def _effective_size(self) -> float:
-        return float(1 / (self.posterior_.weights**2).sum())
+        return effective_sample_size(self.posterior_.weights)
 
     @property
     def _found(self) -> RankedTrees:

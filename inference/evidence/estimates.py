@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from bdtppl.inference.statistics import effective_sample_size
+
 __all__ = [
     "LARGEST_PARETO_K",
     "Evidence",
@@ -125,7 +127,7 @@ def summarise(log_weight: np.ndarray) -> Evidence:
         log_evidence=float(np.log(mean) + highest),
         standard_error=float(np.sqrt(variance) / mean),
         method="lais",
-        effective_size=float(weight.sum() ** 2 / (weight**2).sum()),
+        effective_size=effective_sample_size(weight),
         pareto_k=pareto_k(log_weight),
     )
 

@@ -36,6 +36,7 @@ from jax.tree_util import Partial
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.evidence.estimates import Evidence, log_mean
+from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.pytrees import as_partial
 
 __all__ = ["Path", "Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]
@@ -228,8 +229,7 @@ def tempered_evidence(
     found = jax.tree.map(lambda *a: np.stack(a), *each)
     log_evidence, error = log_mean(found.log_evidence.astype(np.float64))
     weight = np.exp(found.log_weight - found.log_weight.max())
-    effective_size = float(weight.sum() ** 2 / (weight**2).sum())
-    return Evidence(log_evidence, error, "smc", effective_size), found
+    return Evidence(log_evidence, error, "smc", effective_sample_size(weight)), found
 
 
 def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:
@@ -237,7 +237,7 @@ def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float
 
     def is_even(higher: float) -> bool:
         weight = _weight((higher - power) * log_ratio)
-        return weight.sum() ** 2 >= target_ess * len(weight) * (weight**2).sum()
+        return effective_sample_size(weight) >= target_ess * len(weight)
 
     if is_even(1.0):
         return 1.0

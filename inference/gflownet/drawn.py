@@ -15,11 +15,12 @@ from bdtppl.inference.evidence.estimates import log_mean
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
+from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Drawn", "effective_size", "weighed"]
+__all__ = ["Drawn", "weighed"]
 
 
 class Drawn(NamedTuple):
@@ -45,12 +46,6 @@ class Drawn(NamedTuple):
     log_partition_se: float
     lower_bound: float
     effective_size: float
-
-
-def effective_size(log_weights: np.ndarray) -> float:
-    """Effective sample size of weights."""
-    weights = np.exp(log_weights - log_weights.max())
-    return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 def weighed(
@@ -94,6 +89,5 @@ def weighed(
         log_weights=log_weights.reshape(size),
         **stats,
     )
-    return Drawn(
-        posterior, log_partition, error, float(log_weights.mean()), effective_size(log_weights)
-    )
+    size = effective_sample_size(np.exp(log_weights - log_weights.max()))
+    return Drawn(posterior, log_partition, error, float(log_weights.mean()), size)

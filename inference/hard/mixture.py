@@ -18,6 +18,7 @@ from scipy.special import gammaln, stdtr
 
 from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
+from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
@@ -25,8 +26,6 @@ from bdtppl.models.leaves import Leaf
 __all__ = ["LeafMixture", "leaf_cdf"]
 
 _GRID = 24
-_MOST_STEPS = 100
-_MOST_WIDENINGS = 60  # of a bracket, each fourfold
 _TAIL = 1e-9  # probability of counts that scores leave out
 
 
@@ -183,6 +182,8 @@ def _means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
 class _StudentCdfs:
     """Student-t distributions of l leaves; JAX's incomplete beta function is many times slower."""
 
+    name = "Student-t leaf"
+
     def __init__(self, student: Any, num_leaves: int):
         self.df, self.loc, self.scale = (
             np.broadcast_to(p, student.batch_shape)[:num_leaves]
@@ -213,6 +214,7 @@ class _Cdfs:
 
     def __init__(self, leaf: Leaf, statistics: np.ndarray):
         self._leaf, self._statistics = leaf, statistics
+        self.name = type(leaf).__name__
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
         """CDF of some leaves at y, which broadcast against each other.
@@ -222,19 +224,16 @@ class _Cdfs:
         ValueError
             If the law has no cdf, or one that is not a number.
         """
-        name = type(self._leaf).__name__
         try:
             cdf = np.asarray(self._leaf.predictive(self._statistics[leaf]).cdf(y))
         except NotImplementedError:
             raise ValueError(
-                f"The predictive of a {name} has no method cdf, which quantiles need."
+                f"The predictive of a {self.name} has no method cdf, which quantiles need."
             ) from None
-        if np.isnan(cdf).any():
-            raise ValueError(f"The cdf of the predictive of a {name} is not a number (NaN).")
-        return cdf
+        return require_cdf(cdf, f"the predictive of a {self.name}")
 
     def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """Nothing is known, so brackets are halved."""
+        """Return zeros, so that brackets are halved: not every law has a density."""
         return np.zeros(np.broadcast_shapes(np.shape(leaf), np.shape(y)))
 
 
@@ -261,16 +260,13 @@ def _bracket(
     low, high = means.min(), means.max()
     width = max((high - low) / 2, leaves.width, 1e-15 * abs(low))
     every = np.arange(len(means))
-    for _ in range(_MOST_WIDENINGS):
+    for _ in range(MOST_WIDENINGS):
         grid = np.linspace(low - width, high + width, _GRID)
         cdf = np.stack([weights @ leaves.cdf(every, np.full(len(every), y)) for y in grid], axis=1)
         if (cdf[:, 0] < min(probabilities)).all() and (cdf[:, -1] > max(probabilities)).all():
             return grid, cdf
         width *= 4
-    raise ValueError(
-        f"No bracket holds the quantiles {list(probabilities)}: the cdf of the leaf "
-        f"family's predictive must rise from 0 to 1."
-    )
+    raise no_bracket(probabilities, f"the predictive of a {leaves.name}")
 
 
 def _solve(
@@ -281,24 +277,15 @@ def _solve(
     place = np.clip((cdf < probability).sum(axis=1), 1, len(grid) - 1)
     low, high = grid[place - 1], grid[place]
     below, above = cdf[kinds, place - 1], cdf[kinds, place]
-    value = low + (high - low) * (probability - below) / (above - below)
-    for _ in range(_MOST_STEPS):
-        if not len(kinds):
-            break
+    start = low + (high - low) * (probability - below) / (above - below)
+
+    def mixed(kinds: np.ndarray, values: np.ndarray):
         some = weights[kinds]
-        at = np.repeat(value[kinds], np.diff(some.indptr))
-        sums = [
+        at = np.repeat(values, np.diff(some.indptr))
+        cdf, density = (
             np.add.reduceat(some.data * each, some.indptr[:-1])
             for each in (leaves.cdf(some.indices, at), leaves.density(some.indices, at))
-        ]
-        error, slope = sums[0] - probability, sums[1]
-        low[kinds] = np.where(error < 0, value[kinds], low[kinds])
-        high[kinds] = np.where(error < 0, high[kinds], value[kinds])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            newton = value[kinds] - error / slope
-        inside = (low[kinds] < newton) & (newton < high[kinds])
-        is_open = (np.abs(error) > 1e-13) & (high - low > 4e-16 * np.abs(value))[kinds]
-        moved = np.where(inside, newton, (low + high)[kinds] / 2)
-        value[kinds] = np.where(is_open, moved, value[kinds])
-        kinds = kinds[is_open]
-    return value
+        )
+        return cdf, density
+
+    return solve(mixed, probability, low, high, start)

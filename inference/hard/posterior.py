@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.partitions import group, group_by_rows
+from bdtppl.inference.statistics import systematic_resampling
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
@@ -268,11 +269,8 @@ class Posterior:
         chains, draws
             How the draws are laid out; their order is random.
         """
-        rng = np.random.default_rng(seed)
-        size = chains * draws
-        places = (np.arange(size) + rng.random()) / size
-        chosen = np.searchsorted(np.cumsum(self.weights.ravel())[:-1], places, side="right")
-        chosen = rng.permutation(chosen).reshape(chains, draws)
+        chosen = systematic_resampling(seed, self.weights.ravel(), chains * draws)
+        chosen = chosen.reshape(chains, draws)
 
         def take(values: np.ndarray) -> np.ndarray:
             return values.reshape(-1, *values.shape[2:])[chosen]

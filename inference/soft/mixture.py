@@ -11,12 +11,12 @@ import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
 from bdtppl.inference.crps import crps
+from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve
 from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["ClassMixture", "NoiseMixture"]
 
-_MOST_STEPS = 100
-_PRECISION = 1e-12  # of the probability at a quantile
+_LAW = "the noise of soft trees"
 _REACH = 40.0  # scales beyond the outermost centres, where brackets of quantiles begin
 
 
@@ -113,20 +113,21 @@ class NoiseMixture:
     def _quantile(self, probability: float) -> np.ndarray:
         low = (self.loc - _REACH * self.scale).min(axis=0)
         high = (self.loc + _REACH * self.scale).max(axis=0)
-        while (outside := self.cdf(low) > probability).any():  # Student-t laws have long tails
-            low = np.where(outside, low - 2 * (high - low), low)
-        while (outside := self.cdf(high) < probability).any():
-            high = np.where(outside, high + 2 * (high - low), high)
-        value = self.mean()
-        for _ in range(_MOST_STEPS):
-            error = self.cdf(value) - probability
-            if (np.abs(error) < _PRECISION).all():
+        for _ in range(MOST_WIDENINGS):  # Student-t laws have long tails
+            is_above = require_cdf(self.cdf(low), _LAW) > probability
+            is_below = require_cdf(self.cdf(high), _LAW) < probability
+            if not (is_above | is_below).any():
                 break
-            low, high = np.where(error < 0, value, low), np.where(error < 0, high, value)
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                newton = value - error / np.exp(self.each_log_density(value)).mean(axis=0)
-            value = np.where((low < newton) & (newton < high), newton, (low + high) / 2)
-        return value
+            width = 2 * (high - low)
+            low, high = np.where(is_above, low - width, low), np.where(is_below, high + width, high)
+        else:
+            raise no_bracket([probability], _LAW)
+
+        def mixed(rows: np.ndarray, values: np.ndarray):
+            some = NoiseMixture(self.loc[:, rows], self.scale[:, rows], self.degrees_of_freedom)
+            return some.cdf(values), np.exp(some.each_log_density(values)).mean(axis=0)
+
+        return solve(mixed, probability, low, high, self.mean())
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability of a target of at most y, one for each row, float64 [m]."""

@@ -17,6 +17,7 @@ from jax import lax
 
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
+from bdtppl.inference.statistics import effective_sample_size, systematic_resampling
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
@@ -300,17 +301,13 @@ def resample(
         see `SoftPosterior`.
     """
     found = sorted(found, key=lambda each: -each.probability)
-    rng, size = np.random.default_rng(seed), chains * draws
     weight = np.concatenate([each.probability * each.weight for each in found])
-    running = np.cumsum(weight)
-    places = (np.arange(size) + rng.random()) / size * running[-1]
-    chosen = np.searchsorted(running[:-1], places, side="right")
-    chosen = rng.permutation(chosen).reshape(chains, draws)
+    chosen = systematic_resampling(seed, weight, chains * draws).reshape(chains, draws)
     sizes = np.array([len(each.weight) for each in found])
     topology = np.searchsorted(np.cumsum(sizes), chosen, side="right")
     draw = chosen - (np.cumsum(sizes) - sizes)[topology]
-    effective_size = float(weight.sum() ** 2 / (weight**2).sum())
-    return _assembled(found, density, topology, draw, effective_size=effective_size, **about)
+    size = effective_sample_size(weight)
+    return _assembled(found, density, topology, draw, effective_size=size, **about)
 
 
 def along_chains(
