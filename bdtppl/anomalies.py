@@ -180,7 +180,7 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
         y
             Class labels [n].
         """
-        names = _names(X)
+        names = _column_names(X)
         number = num_permutations(len(y), len(names))
         number = number if self.permutations is None else self.permutations
         generator = check_random_state(self.random_state)
@@ -202,7 +202,7 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
-def _names(X: Any) -> list:
+def _column_names(X: Any) -> list:
     if isinstance(X, Mapping):
         return list(X)
     return list(X.columns) if has_names(X) else list(range(np.shape(X)[1]))
@@ -210,7 +210,7 @@ def _names(X: Any) -> list:
 
 def _taken(X: Any, order: np.ndarray) -> Any:
     """Take the columns of a table in another order."""
-    names = _names(X)
+    names = _column_names(X)
     if isinstance(X, Mapping):
         return {names[place]: X[names[place]] for place in order}
     return X[[names[place] for place in order]] if has_names(X) else np.asarray(X)[:, order]

@@ -41,7 +41,9 @@ from bdtppl.models.registry import LEAF_FAMILIES, writable_priors
 __all__ = ["PriorFile", "read_prior_file", "written_settings"]
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_ENTRY = re.compile(
+    r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
 
 Place = tuple[str | int, ...]
 
@@ -118,7 +120,7 @@ def _lines(text: str) -> dict[Place, int]:
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])
             found.setdefault(table, number)
-        elif key := _KEY.match(line):
+        elif key := _ENTRY.match(line):
             place = (*table, *_parts(key[1]))
             for length in range(len(table) + 1, len(place) + 1):
                 found.setdefault(place[:length], number)

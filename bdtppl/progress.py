@@ -33,7 +33,7 @@ def counting(what: str, *, shown: bool) -> Iterator[Callable[..., None] | None]:
     if not (shown and _is_watched()):
         yield None
         return
-    bar = _bar("{task.completed:,} " + _escaped(what) + "{task.fields[more]}")
+    bar = _progress_bar("{task.completed:,} " + _escape_braces(what) + "{task.fields[more]}")
     task = bar.add_task(what, total=None, more="")
     start = time.monotonic()
 
@@ -62,7 +62,7 @@ def waiting(what: str, *, shown: bool) -> Iterator[None]:
     if not (shown and _is_watched()):
         yield
         return
-    bar = _bar(_escaped(what))
+    bar = _progress_bar(_escape_braces(what))
     bar.add_task(what, total=None)
     timer = Timer(_PATIENCE, bar.start)
     timer.daemon = True
@@ -82,7 +82,7 @@ def _is_watched() -> bool:
     return console.is_terminal or console.is_jupyter
 
 
-def _bar(text: str):
+def _progress_bar(text: str):
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -90,6 +90,6 @@ def _bar(text: str):
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _escaped(text: str) -> str:
+def _escape_braces(text: str) -> str:
     """Keep braces out of a format."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -175,27 +175,27 @@ class Structures:
             "most_probable": [
                 {
                     "probability": float(self.probability[rank]),
-                    "error": _finite(self.error[rank]),
+                    "error": _or_none(self.error[rank]),
                     **self._described(rank),
                 }
                 for rank in shown
             ],
             "credible_set_90": self.credible_set(0.9),
-            "entropy": _finite(self.entropy),
+            "entropy": _or_none(self.entropy),
             "entropy_is": self.entropy_is,
             "inclusion_is": inclusion_is if self.ranked is not None else _WEIGHT,
             "inclusion": {
-                name: {"probability": float(share), "error": _finite(error)}
+                name: {"probability": float(share), "error": _or_none(error)}
                 for name, share, error in zip(
                     self.names, self.inclusion, self.inclusion_error, strict=True
                 )
             },
             "diagnostics": {
-                name: {"r_hat": _finite(found.r_hat), "ess": _finite(found.ess)}
+                name: {"r_hat": _or_none(found.r_hat), "ess": _or_none(found.ess)}
                 for name, found in self.diagnostics.items()
             },
             "why_no_r_hat": why_no_r_hat(*size) if kind == "chains" else "",
-            "pareto_k": None if self.pareto_k is None else _finite(self.pareto_k),
+            "pareto_k": None if self.pareto_k is None else _or_none(self.pareto_k),
         }
 
     def _described(self, rank: int) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
     uses = (posterior.trees.feature[..., None] == np.arange(num_features)).any(axis=2)
     kind = model.draws_are
     is_importance = model.has_importance_weights
-    entropy, entropy_is = _entropy(model, posterior)
+    entropy, entropy_is = _tree_entropy(model, posterior)
     return {
         "entropy": entropy,
         "entropy_is": entropy_is,
@@ -326,7 +326,7 @@ def _errors(member: np.ndarray, weights: np.ndarray, kind: str) -> np.ndarray:
     return share_errors(member, weights, kind)  # type: ignore[arg-type]
 
 
-def _entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
+def _tree_entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
     """Minus the mean log posterior probability, where the sum over all trees is known."""
     if model.draws_are == "found":
         return np.nan, "unknown"
@@ -378,5 +378,5 @@ def _evidence_errors(probability: np.ndarray, log_errors: np.ndarray) -> np.ndar
     return probability * np.sqrt(own + others.sum() - others)
 
 
-def _finite(value: float) -> float | None:
+def _or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

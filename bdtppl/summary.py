@@ -24,12 +24,12 @@ __all__ = [
     "why_no_r_hat",
 ]
 
-_WIDTH = 80  # characters
+_PAGE_WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12
 _MOST_RULES = 40  # lines
 _FEWEST_CHAINS = 2  # that can be compared
-_FEWEST_DRAWS = 4  # of a chain, for R-hat and effective sample sizes
+_FEWEST_A_CHAIN = 4  # of a chain, for R-hat and effective sample sizes
 
 
 class Summary(dict):
@@ -48,10 +48,10 @@ class Summary(dict):
         return Summary({**self, **other})
 
     def __str__(self) -> str:
-        return as_text(summary_view(self), _WIDTH)
+        return as_text(summary_view(self), _PAGE_WIDTH)
 
     def _repr_html_(self) -> str:
-        return as_html(summary_view(self), _WIDTH)
+        return as_html(summary_view(self), _PAGE_WIDTH)
 
 
 def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summary]:
@@ -166,10 +166,10 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         shares = "Feature importance", "share in what the tree's splits gain"
     return Group(
         facts_view(facts),
-        _heading("Most probable tree", f"{best}, {_leaves(summary['map_leaves'])}"),
-        _indented(_rules(summary["map_rules"])),
+        _heading("Most probable tree", f"{best}, {_leaves_in_words(summary['map_leaves'])}"),
+        _indented(_indented_rules(summary["map_rules"])),
         _heading(*shares),
-        _indented(_shares(summary.get("split_inclusion") or summary["feature_importance"])),
+        _indented(_shares_view(summary.get("split_inclusion") or summary["feature_importance"])),
     )
 
 
@@ -210,13 +210,13 @@ def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         facts_view(facts),
         _heading("Topologies", f"{summary['topologies_found']:,} found; 1 a split, 0 a leaf"),
-        _indented(_topologies(summary["topologies"])),
+        _indented(_topologies_view(summary["topologies"])),
         _heading("Input weights", "mean direction of the splits"),
-        _indented(_shares(summary["input_weights"])),
+        _indented(_shares_view(summary["input_weights"])),
     )
 
 
-def _topologies(found: Sequence[Mapping[str, Any]]) -> Table:
+def _topologies_view(found: Sequence[Mapping[str, Any]]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
@@ -270,8 +270,8 @@ def why_no_r_hat(chains: int, draws: int) -> str:
     """
     few = _counted(draws, "draw")
     if chains < _FEWEST_CHAINS:
-        return "there is one chain" + (f" of {few}" if draws < _FEWEST_DRAWS else "")
-    if draws < _FEWEST_DRAWS:
+        return "there is one chain" + (f" of {few}" if draws < _FEWEST_A_CHAIN else "")
+    if draws < _FEWEST_A_CHAIN:
         return f"there {'is' if draws == 1 else 'are'} {few} a chain"
     return ""
 
@@ -315,7 +315,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         used = each["splits_on"]
         trees.add_row(
             _with_error(each),
-            _leaves(each["leaves"]),
+            _leaves_in_words(each["leaves"]),
             Text(used if isinstance(used, str) else f"on {', '.join(used)}" if used else ""),
         )
     shares = Table.grid(padding=(0, 2))
@@ -334,7 +334,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
     ]
     if consensus:
         parts.append(_heading("Consensus", alike))
-        parts.append(_indented(_rules(consensus)))
+        parts.append(_indented(_indented_rules(consensus)))
     return Group(*parts)
 
 
@@ -382,7 +382,7 @@ def prior_view(drawn: Mapping[str, Any]) -> RenderableType:
         sizes.add_row("more", f"{1 - sum(shown.values()):.3f}")
     parts = [facts_view(facts), _heading("Leaves", "share of the trees"), _indented(sizes)]
     for number, rules in enumerate(drawn["trees"], 1):
-        parts += [_heading(f"Tree {number}", "as drawn"), _indented(_rules(rules))]
+        parts += [_heading(f"Tree {number}", "as drawn"), _indented(_indented_rules(rules))]
     return Group(*parts)
 
 
@@ -399,7 +399,7 @@ def _size(entropy: float) -> str:
     return f"{math.exp(entropy):.3g} equally likely trees"
 
 
-def _rules(rules: str) -> Text:
+def _indented_rules(rules: str) -> Text:
     lines = rules.splitlines()
     text = Text("\n".join(lines[:_MOST_RULES]))
     if len(lines) > _MOST_RULES:
@@ -407,7 +407,7 @@ def _rules(rules: str) -> Text:
     return text
 
 
-def _shares(shares: Mapping[str, float]) -> Table:
+def _shares_view(shares: Mapping[str, float]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(overflow="fold")
     table.add_column(justify="right")
@@ -436,7 +436,7 @@ def _indented(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, 2))
 
 
-def _leaves(count: int) -> str:
+def _leaves_in_words(count: int) -> str:
     return "1 leaf" if count == 1 else f"{count:,} leaves"
 
 

@@ -28,7 +28,7 @@ _MOST_LEVELS = 100  # a category of more is a column that should not be one: nam
 _SEPARATORS = ",;\t"
 _TABS = (".tsv", ".tab")
 _PARQUET = (".parquet", ".pq")
-_SHOWN = 10  # column names in an error
+_ROWS_NAMED = 10  # column names in an error
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,9 @@ class Table:
         if name in self.cells:
             return
         near = get_close_matches(name, self.columns, n=1)
-        shown = ", ".join(self.columns[:_SHOWN])
-        if len(self.columns) > _SHOWN:
-            shown += f" and {len(self.columns) - _SHOWN} more"
+        shown = ", ".join(self.columns[:_ROWS_NAMED])
+        if len(self.columns) > _ROWS_NAMED:
+            shown += f" and {len(self.columns) - _ROWS_NAMED} more"
         hint = f"did you mean {near[0]!r}?" if near else f"its columns are {shown}."
         raise ValueError(f"Column {name!r} is not in {self.path}: {hint}")
 

@@ -16,7 +16,7 @@ from scipy.special import gammaln, ndtr, stdtr
 
 __all__ = ["crps"]
 
-_REACH = 10.0  # sinh(10): tails as far as 11,000 widths
+_TAIL_REACH = 10.0  # sinh(10): tails as far as 11,000 widths
 _POINTS = 513
 
 
@@ -68,7 +68,7 @@ def _half_difference(
     """E|Y - Y'| / 2."""
     centre = weight @ loc
     width = np.sqrt(weight @ ((loc - centre) ** 2 + scale**2))
-    point, step = np.linspace(-_REACH, _REACH, _POINTS, retstep=True)
+    point, step = np.linspace(-_TAIL_REACH, _TAIL_REACH, _POINTS, retstep=True)
     z = (centre + width * np.sinh(point) - loc[:, None]) / scale[:, None]
     below = np.minimum(weight @ _cdf(z, df[:, None]), 1.0)
     return float(step * width * ((below * (1 - below)) @ np.cosh(point)))

@@ -40,17 +40,17 @@ from bdtppl.inference.summaries.diagnostics import log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
-__all__ = ["MOVES", "RJHMC", "Walk"]
+__all__ = ["JUMPS", "RJHMC", "JumpingWalk"]
 
 # Relative probabilities of moves after warm-up in Cochrane et al.'s program.
-MOVES: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
+JUMPS: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
 
 # Masses of modes are known to some nats from the correlated draws of a chain that jumps.
-_NEGLIGIBLE = 20.0
+_NEGLIGIBLE_MASS = 20.0
 _LEAST_STAGE = 20  # iterations to compare chains by
 
 
-class Walk(NamedTuple):
+class JumpingWalk(NamedTuple):
     """Draws along chains; t topologies, l the most coordinates and k the most splits.
 
     Attributes
@@ -125,7 +125,7 @@ class RJHMC:
 
     sampler: NUTS = field(default_factory=lambda: NUTS(warmup=500, h_init=0.1, h_final=0.005))
     topology_prior: TopologyPrior = field(default_factory=TopologyPrior)
-    moves: Mapping[str, float] = field(default_factory=lambda: dict(MOVES))
+    moves: Mapping[str, float] = field(default_factory=lambda: dict(JUMPS))
     max_splits: int | None = None
     published: bool = False
     restarts: int = 4
@@ -154,7 +154,7 @@ class RJHMC:
         burn_in: int = 0,
         draws: int = 1_000,
         tell: Callable[[int], None] = lambda num_draws: None,
-    ) -> Walk:
+    ) -> JumpingWalk:
         """Walk over topologies and their parameters, from draws of the prior.
 
         Parameters
@@ -175,10 +175,10 @@ class RJHMC:
         tell
             Called with the number of draws made.
         """
-        return _Run(self, rng_key, model, x, y, hard_inputs).walk(chains, burn_in, draws, tell)
+        return _JumpRun(self, rng_key, model, x, y, hard_inputs).walk(chains, burn_in, draws, tell)
 
 
-class _Run:
+class _JumpRun:
     """One run: densities of the sizes met, and how NUTS is tuned to the topologies met."""
 
     def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool):
@@ -197,7 +197,7 @@ class _Run:
             )
         )
 
-    def walk(self, num_chains: int, burn_in: int, num_draws: int, tell) -> Walk:
+    def walk(self, num_chains: int, burn_in: int, num_draws: int, tell) -> JumpingWalk:
         words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
         rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
         iterate = self._published_iteration if self.settings.published else self._iteration
@@ -223,7 +223,7 @@ class _Run:
         best = int(masses.argmax())
         least = min(places[best].log_likelihood for places in path)
         arrives = np.array([place.log_likelihood >= least for place in path[-1]])
-        is_stuck = stuck(masses, _NEGLIGIBLE) & ~arrives
+        is_stuck = stuck(masses, _NEGLIGIBLE_MASS) & ~arrives
         healthy, sources = np.flatnonzero(~is_stuck), np.arange(len(rngs))
         for chain in np.flatnonzero(is_stuck):
             sources[chain] = rngs[chain].choice(healthy)
@@ -343,7 +343,7 @@ class _Run:
                 moved[row] = self._scored(topology, chains.position[place, 0], inputs)
         return moved
 
-    def _written(self, path: list[list[_Place]], ancestors: np.ndarray) -> Walk:
+    def _written(self, path: list[list[_Place]], ancestors: np.ndarray) -> JumpingWalk:
         """Turn places [draw + 1][chain], the first of them the starts, into arrays."""
         by_chain = list(zip(*path, strict=True))
         draws = [place for chain in by_chain for place in chain[1:]]
@@ -366,7 +366,7 @@ class _Run:
             for old, new in itertools.pairwise(chain)
         ]
         hard = draws[0].inputs is not None
-        return Walk(
+        return JumpingWalk(
             topologies,
             np.array([number[place.topology] for place in draws]).reshape(shape),
             padded([place.position for place in draws], np.nan),

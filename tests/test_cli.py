@@ -315,7 +315,7 @@ def test_predict_gives_intervals(regressor, trees, monkeypatch):
     out, _ = regressor
     plain = run("predict", out, trees).stdout
     assert plain.splitlines()[0] == "prediction"
-    monkeypatch.setattr(sys.modules["bdtppl.cli.predict"], "_CHUNK", 7)
+    monkeypatch.setattr(sys.modules["bdtppl.cli.predict"], "_ROWS_A_CHUNK", 7)
     rows = list(csv.DictReader(run("predict", out, trees, "--interval", 0.5).stdout.splitlines()))
     assert [row["prediction"] for row in rows] == plain.splitlines()[1:]
     model = bdtppl.load(out)

@@ -8,12 +8,12 @@ from bdtppl.inference import draws
 from bdtppl.models.leaves import DirichletCategorical
 
 LEAF = DirichletCategorical([1.0, 3.0])
-NUM_DRAWS = 3 * draws._PIECE // 2
+NUM_DRAWS = 3 * draws._LEAVES_DRAWN // 2
 
 
 def check_pieces(drawn):
     """Frequencies within 5 standard errors (rate 6e-7 each): of a label, and of unequal pairs."""
-    pairs = drawn[: draws._PIECE // 2] != drawn[draws._PIECE :]
+    pairs = drawn[: draws._LEAVES_DRAWN // 2] != drawn[draws._LEAVES_DRAWN :]
     for found, probability in ((drawn, 0.75), (pairs, 2 * 0.75 * 0.25)):
         error = np.sqrt(probability * (1 - probability) / len(found))
         assert abs(found.mean() - probability) < 5 * error

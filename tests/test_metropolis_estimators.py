@@ -268,7 +268,7 @@ def test_the_chain_that_dissents_is_named():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"proposal": "gibbs"}, ValueError, "proposal must be one of rotating, chipman, denison"),
+        ({"proposal": "gibbs"}, ValueError, "proposal must be one of chipman, cyclic, denison"),
         ({"proposal": 3}, TypeError, "proposal must be a name"),
         ({"proposal": LocalMoves}, TypeError, "proposal must be a name"),
         ({"proposal": {"jump": 1}}, ValueError, "moves names 'jump'"),

@@ -106,7 +106,7 @@ def test_chains_side_by_side_are_the_same(one_split, monkeypatch):
     in_order = jax.jit(advance.__wrapped__, static_argnames="rounds")
     monkeypatch.setattr(lanes, "advance", in_order)
     monkeypatch.setattr(lanes, "_FEW_STEPS", 0)
-    monkeypatch.setattr(lanes._Run, "is_one_kernel", lambda self: True)  # one lane each
+    monkeypatch.setattr(lanes._LaneRun, "is_one_kernel", lambda self: True)  # one lane each
     density, *_ = one_split
     sampler = NUTS(warmup=60, h_init=0.3, h_final=sp.SHARPNESS)
     _, expected = sampled(density, Topology("100"), 3, 30, sampler)

@@ -81,7 +81,7 @@ def test_frequencies_of_topologies(hard):
 
 @pytest.mark.slow
 def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
-    right = rjhmc._Run._proposed
+    right = rjhmc._JumpRun._proposed
 
     def lost(self, rng, place):
         proposal, log_ratio = right(self, rng, place)
@@ -90,7 +90,7 @@ def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
             log_ratio -= np.log(self.ways(new)[old]) - np.log(self.ways(old)[new])
         return proposal, log_ratio
 
-    monkeypatch.setattr(rjhmc._Run, "_proposed", lost)
+    monkeypatch.setattr(rjhmc._JumpRun, "_proposed", lost)
     with pytest.raises(AssertionError):
         check_frequencies(walked(1500), SHAPES, exact_probabilities(hard=False))
 
@@ -115,7 +115,7 @@ def test_what_a_jump_keeps():
 
 
 def test_chains_in_modes_of_negligible_mass_go_where_others_are():
-    run = rjhmc._Run(SETTINGS, jax.random.key(0), MODEL, sp.X[:, :1], sp.Y, False)
+    run = rjhmc._JumpRun(SETTINGS, jax.random.key(0), MODEL, sp.X[:, :1], sp.Y, False)
     rng = np.random.default_rng(0)
 
     def chain(log_density, last=None):
@@ -146,7 +146,7 @@ def test_when_chains_are_compared():
 
 def check_masses(hard):
     """All topologies here are one mode; its mass is estimated from the likeliest topology."""
-    run = rjhmc._Run(
+    run = rjhmc._JumpRun(
         SETTINGS, jax.random.key(0), MODEL, sp.X[:ROWS, : 2 if hard else 1], sp.Y[:ROWS], hard
     )
     rngs = [np.random.default_rng(chain) for chain in range(4)]

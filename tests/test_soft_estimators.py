@@ -29,7 +29,7 @@ from bdtppl import (
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.inference.evidence.estimates import Evidence
-from bdtppl.inference.rjhmc import _Run
+from bdtppl.inference.rjhmc import _JumpRun
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
@@ -77,7 +77,7 @@ def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
 
 
 def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
-    monkeypatch.setattr(_Run, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
+    monkeypatch.setattr(_JumpRun, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
     monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # they are short
     given = RJHMC | {"burn_in": 40}
     with pytest.warns(ConvergenceWarning, match="all chains went where chain 1 was"):

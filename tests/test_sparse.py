@@ -147,7 +147,7 @@ def test_a_miscounted_block_of_zeros_is_noticed(broken):
 
 
 def test_pieces_of_groups_change_nothing(monkeypatch):
-    monkeypatch.setattr(sparse_partitions, "_PIECE", 3)
+    monkeypatch.setattr(sparse_partitions, "_GROUPS_A_PIECE", 3)
     for seed in range(6):
         check_trees_are_the_same("values", "depth decay", seed)
 

@@ -27,7 +27,7 @@ from bdtppl.inference.statistics import effective_sample_size
 
 __all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
-_TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
+_LIKELIHOOD_TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
 
 
 class PriorDraws(NamedTuple):
@@ -295,7 +295,7 @@ def _log_likelihood(posterior: Posterior | SoftPosterior) -> np.ndarray:
 
 def _without_ties(log_likelihood: np.ndarray) -> np.ndarray:
     """Round to 1e-9 and spread the draws that tie for a row's smallest value; [chain, draw, n]."""
-    units = np.round(log_likelihood.reshape(-1, log_likelihood.shape[-1]) / _TIE)
+    units = np.round(log_likelihood.reshape(-1, log_likelihood.shape[-1]) / _LIKELIHOOD_TIE)
     is_smallest = units == units.min(axis=0)
     units += is_smallest * (np.cumsum(is_smallest, axis=0) / is_smallest.sum(axis=0))
-    return (units * _TIE).reshape(log_likelihood.shape)
+    return (units * _LIKELIHOOD_TIE).reshape(log_likelihood.shape)

@@ -16,12 +16,12 @@ from bdtppl.models.soft.tree_batch import SoftTrees
 
 __all__ = ["label_soft_draws", "read_soft_draws"]
 
-_DRAWS = ("chain", "draw")
-_ARRAYS = {
-    "paths": (*_DRAWS, "leaf", "split"),
-    "is_leaf": (*_DRAWS, "leaf"),
-    "direction": (*_DRAWS, "split", "feature"),
-    "threshold": (*_DRAWS, "split"),
+_DRAW_AXES = ("chain", "draw")
+_TREE_ARRAYS = {
+    "paths": (*_DRAW_AXES, "leaf", "split"),
+    "is_leaf": (*_DRAW_AXES, "leaf"),
+    "direction": (*_DRAW_AXES, "split", "feature"),
+    "threshold": (*_DRAW_AXES, "split"),
 }
 _TOPOLOGIES = ("probability", "log_evidences", "log_evidence_ses")
 
@@ -47,22 +47,22 @@ def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[s
     coordinates = {"chain": range(chains), "draw": range(draws)}
     by_feature = coordinates | {"feature": list(posterior.names)}
     by_class = {} if classes is None else {"class": class_labels(classes)}
-    leaves = {name: ((*_DRAWS, *_leaf_axes(name, a)), a) for name, a in trees.leaves.items()}
+    leaves = {name: ((*_DRAW_AXES, *_leaf_axes(name, a)), a) for name, a in trees.leaves.items()}
     shared = {name: leaves[name] for name, a in trees.leaves.items() if a.ndim == 2}
     return {
         "posterior": xr.Dataset(
             {
-                "num_leaves": (_DRAWS, posterior.num_leaves),
-                "max_leaf_depth": (_DRAWS, posterior.depth),
-                "topology": (_DRAWS, posterior.topology),
-                "input_weight": ((*_DRAWS, "feature"), posterior.input_weights),
+                "num_leaves": (_DRAW_AXES, posterior.num_leaves),
+                "max_leaf_depth": (_DRAW_AXES, posterior.depth),
+                "topology": (_DRAW_AXES, posterior.topology),
+                "input_weight": ((*_DRAW_AXES, "feature"), posterior.input_weights),
                 **shared,
             },
             by_feature,
         ),
         "sample_stats": label_sample_stats(posterior.sample_stats, coordinates),
         "trees": xr.Dataset(
-            {name: (axes, getattr(trees, name)) for name, axes in _ARRAYS.items()}
+            {name: (axes, getattr(trees, name)) for name, axes in _TREE_ARRAYS.items()}
             | {f"leaf_{name}": variable for name, variable in leaves.items()},
             by_feature | (by_class if "classes" in leaves else {}),
         ),
@@ -82,7 +82,7 @@ def read_soft_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
         if str(name).startswith("leaf_")
     }
     return {
-        "trees": SoftTrees(**{name: trees[name].values for name in _ARRAYS}, leaves=leaves),
+        "trees": SoftTrees(**{name: trees[name].values for name in _TREE_ARRAYS}, leaves=leaves),
         "topology": groups["posterior"]["topology"].values,
         "topologies": tuple(Topology(str(code)) for code in found["topology"].values),
         "sample_stats": read_sample_stats(groups["sample_stats"])[0],

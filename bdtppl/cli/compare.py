@@ -79,7 +79,7 @@ def compare(
         with waiting("comparing", shown=True):
             found = compare_models(fitted, X, y, sample_weight=weights, cv=folds, random_state=seed)
         if figure is not None:
-            _draw(found, figure)
+            _draw_comparison(found, figure)
     if as_json:
         say_json({"models": found.rows(), "notes": found.notes()})
     else:
@@ -92,7 +92,7 @@ def _names(folders: list[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
 
 
-def _draw(found: "Comparison", path: Path) -> None:
+def _draw_comparison(found: "Comparison", path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")

@@ -9,7 +9,7 @@ from bdtppl.cli.console import refusing, say, say_json
 
 __all__ = ["datasets"]
 
-_SHOWN = {"present": "here", "missing": "missing", "altered": "not the known file"}
+_NAMES_A_LINE = {"present": "here", "missing": "missing", "altered": "not the known file"}
 
 
 def datasets(
@@ -42,7 +42,7 @@ def _view(folder: str | None, found: list[dict[str, Any]]) -> list[Any]:
     table.add_column("task", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for each in found:
-        table.add_row(each["name"], each["task"], _SHOWN[each["state"]])
+        table.add_row(each["name"], each["task"], _NAMES_A_LINE[each["state"]])
     held = sum(each["state"] == "present" for each in found)
     if folder is None:
         head = "BDTPPL_DATA is not set: let it name a folder of tables, NAME.csv each."

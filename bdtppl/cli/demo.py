@@ -11,7 +11,7 @@ from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 from bdtppl.files import require_writable, staged
 
 if TYPE_CHECKING:
-    from bdtppl.cli.results import Problem
+    from bdtppl.cli.results import ReadProblem
 
 __all__ = ["demo"]
 
@@ -70,11 +70,11 @@ def demo(
     )
 
 
-def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
+def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
     """Name, inference, problem and settings of each fit."""
     from sklearn.datasets import load_diabetes, load_iris
 
-    from bdtppl.cli.results import Problem
+    from bdtppl.cli.results import ReadProblem
     from bdtppl.cli.target import Target
     from bdtppl.datasets import make_cgm, make_wu
     from bdtppl.models.priors import DepthDecay, LeafPenalty
@@ -85,7 +85,7 @@ def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
     yield (
         "iris",
         "exact",
-        Problem("Iris: the species of 150 flowers", _columns(names, iris.data), species),
+        ReadProblem("Iris: the species of 150 flowers", _demo_columns(names, iris.data), species),
         {"prior": DepthDecay(0.95, 1.0), "bins": 10, "binning": "uniform", "random_state": 0},
     )
     diabetes: Any = load_diabetes(scaled=False)
@@ -93,9 +93,9 @@ def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
     yield (
         "diabetes",
         "exact",
-        Problem(
+        ReadProblem(
             "Diabetes: its progression in 442 patients",
-            _columns(_DIABETES_COLUMNS, diabetes.data),
+            _demo_columns(_DIABETES_COLUMNS, diabetes.data),
             progression,
         ),
         {
@@ -110,9 +110,9 @@ def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
     yield (
         "cgm",
         "exact",
-        Problem(
+        ReadProblem(
             "CGM: simulated data that two trees explain equally well",
-            _columns(("x1", "x2"), X),
+            _demo_columns(("x1", "x2"), X),
             Target("y", "regression", y),
         ),
         {"prior": LeafPenalty(2.0), "random_state": 0},
@@ -123,11 +123,11 @@ def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
     yield (
         "wu",
         "dcc",
-        Problem(
+        ReadProblem(
             "WU: simulated data, by soft trees of all topologies",
-            _columns(names, X),
+            _demo_columns(names, X),
             Target("y", "regression", y),
-            (_columns(names, unseen[apart]), truth[apart]),
+            (_demo_columns(names, unseen[apart]), truth[apart]),
         ),
         {
             "iterations": 6,
@@ -142,11 +142,11 @@ def _problems() -> Iterator[tuple[str, str, "Problem", dict[str, Any]]]:
     )
 
 
-def _columns(names: Sequence[str], matrix: Any) -> dict[str, Any]:
+def _demo_columns(names: Sequence[str], matrix: Any) -> dict[str, Any]:
     return dict(zip(names, matrix.T, strict=True))
 
 
-def _write_table(folder: Path, name: str, problem: "Problem") -> None:
+def _write_table(folder: Path, name: str, problem: "ReadProblem") -> None:
     columns = [*problem.features.values(), problem.target.y]
     try:
         with staged(folder) as staging, (staging / name).open("w", newline="") as file:

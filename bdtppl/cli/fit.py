@@ -108,7 +108,9 @@ def make_fit() -> Any:
         ] = 0,
         **given: Any,
     ) -> None:
-        place = _Place(table, target, task, tuple(drop or ()), weight, out, report, as_json)
+        place = _ParameterPlace(
+            table, target, task, tuple(drop or ()), weight, out, report, as_json
+        )
         _run(place, model, {"prior": prior, "prior_file": prior_file, "leaf": leaf, **given}, seed)
 
     command.__doc__ = fit.__doc__
@@ -117,7 +119,7 @@ def make_fit() -> Any:
     return typer.main.get_command(app)
 
 
-class _Place(NamedTuple):
+class _ParameterPlace(NamedTuple):
     """What is fitted, and where results go."""
 
     table: Path
@@ -130,10 +132,10 @@ class _Place(NamedTuple):
     as_json: bool
 
 
-def _run(place: _Place, inference: str, given: dict[str, Any], seed: int) -> None:
+def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: int) -> None:
     """Fit, print and save."""
     from bdtppl.cli.fit_options import fit_options, is_hard, own_settings
-    from bdtppl.cli.results import Problem, report_fit
+    from bdtppl.cli.results import ReadProblem, report_fit
     from bdtppl.cli.specification import make_leaf
     from bdtppl.cli.target import read_target
     from bdtppl.files import require_writable
@@ -180,7 +182,7 @@ def _run(place: _Place, inference: str, given: dict[str, Any], seed: int) -> Non
         note(doubt)
     with notes_after(), located(file):
         summary = report_fit(
-            Problem(f"{target} in {table}", features, goal, weights=weights),
+            ReadProblem(f"{target} in {table}", features, goal, weights=weights),
             inference,
             settings,
             {"table": str(table)},

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["features_of", "predict"]
 
-_CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
+_ROWS_A_CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
 
 
 def predict(
@@ -69,13 +69,15 @@ def predict(
             raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
         features = features_of(rows, fitted)
         predictions: dict[str, list] = {}
-        for first in range(0, rows.num_rows, _CHUNK):
-            part = {name: column[first : first + _CHUNK] for name, column in features.items()}
+        for first in range(0, rows.num_rows, _ROWS_A_CHUNK):
+            part = {
+                name: column[first : first + _ROWS_A_CHUNK] for name, column in features.items()
+            }
             with waiting(f"predicting from row {first:,} on", shown=True), rows.naming_lines(first):
                 for name, values in _predictions(fitted, part, interval).items():
                     predictions.setdefault(name, []).extend(values)
         if out is not None:
-            _write(out, predictions)
+            _write_predictions(out, predictions)
     if as_json:
         records = [
             dict(zip(predictions, row, strict=True))
@@ -119,7 +121,7 @@ def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict
     return predictions
 
 
-def _write(path: Path, predictions: Mapping[str, list]) -> None:
+def _write_predictions(path: Path, predictions: Mapping[str, list]) -> None:
     from bdtppl.table_files import write_table
 
     try:

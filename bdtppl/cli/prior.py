@@ -111,7 +111,7 @@ def prior(
             raise ValueError(f"--prior {prior} and the [prior] of {prior_file} exclude each other.")
         if out is not None:
             require_writable(out, "--out")
-        features = _features(table, drop or [], rows, columns, seed)
+        features = _prior_features(table, drop or [], rows, columns, seed)
         cuts = {
             "bins": None if bins is None or bins == "auto" else parse_bins(bins, grid),
             "binning": binning,
@@ -123,10 +123,10 @@ def prior(
                 trees = draw_prior_trees(
                     jax.random.key(seed), *model, draws, max_subproblems=max_subproblems
                 )
-        shown = _Draws(*model, trees)
+        shown = _PriorDraws(*model, trees)
     where = f"{rows} simulated rows" if table is None else str(table)
     sizes = _sizes(shown, where, show)
-    names = [] if out is None else _write(shown, sizes, out)
+    names = [] if out is None else _write_draws(shown, sizes, out)
     if as_json:
         say_json(sizes)
         return
@@ -135,7 +135,7 @@ def prior(
         typer.echo(f"\nSaved {', '.join(names)} in {out}.")
 
 
-class _Draws(NamedTuple):
+class _PriorDraws(NamedTuple):
     """Trees drawn from a prior on a design."""
 
     design: "Design"
@@ -144,7 +144,7 @@ class _Draws(NamedTuple):
     trees: "Tree"
 
 
-def _features(
+def _prior_features(
     table: Path | None, dropped: list[str], rows: int, columns: int, seed: int
 ) -> "dict[str, np.ndarray]":
     """Columns of a table, or uniform ones."""
@@ -184,7 +184,7 @@ def _model(
     return design, chosen.resolve(design), constraints
 
 
-def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
+def _sizes(shown: _PriorDraws, where: str, show: int) -> dict[str, Any]:
     """Sum draws up with JSON types alone."""
     from bdtppl.estimators.hard import describe_constraints
     from bdtppl.models.wording import describe_model
@@ -201,8 +201,8 @@ def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
         "draws": num_draws,
         "expected_leaves": float(leaves.mean()),
         "expected_depth": float(depth.mean()),
-        "leaves": _shares(leaves),
-        "depth": _shares(depth),
+        "leaves": _shares_of_draws(leaves),
+        "depth": _shares_of_draws(depth),
         "trees": [
             trees[i].rules(
                 design.names, is_indicator=design.is_indicator, show_missing=design.has_missing
@@ -212,13 +212,13 @@ def _sizes(shown: _Draws, where: str, show: int) -> dict[str, Any]:
     }
 
 
-def _shares(counts: "np.ndarray") -> dict[str, float]:
+def _shares_of_draws(counts: "np.ndarray") -> dict[str, float]:
     """Share of each number among the draws."""
     found = Counter(counts.tolist())
     return {str(number): found[number] / len(counts) for number in sorted(found)}
 
 
-def _write(shown: _Draws, sizes: dict[str, Any], folder: Path) -> list[str]:
+def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> list[str]:
     """Draw figures into a folder; returns their names."""
     import matplotlib
 

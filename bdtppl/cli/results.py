@@ -24,10 +24,10 @@ from bdtppl.plotting import (
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
-__all__ = ["Problem", "report_fit"]
+__all__ = ["ReadProblem", "report_fit"]
 
 _STRUCTURES = 4  # most probable trees that are drawn
-_LEAST_SHARE = 1e-3  # of the most probable tree's probability that another one must have
+_LEAST_PRINTED = 1e-3  # of the most probable tree's probability that another one must have
 _RESOLUTION = 150  # pixels an inch
 _WIDEST = 20_000  # pixels of a figure
 _SHOWN_CLASSES = 8
@@ -42,7 +42,7 @@ _OBSOLETE = (
 )
 
 
-class Problem(NamedTuple):
+class ReadProblem(NamedTuple):
     """What is fitted, rows that are not, with their targets, for a figure, and repeat counts."""
 
     title: str
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
 
 
 def report_fit(
-    problem: Problem,
+    problem: ReadProblem,
     inference: str,
     settings: Mapping[str, Any],
     facts: Mapping[str, Any],
@@ -127,7 +127,7 @@ def report_fit(
     return summary
 
 
-def _opening(problem: Problem) -> Group:
+def _opening(problem: ReadProblem) -> Group:
     """Say what is fitted."""
     name, task, y, reason = problem.target
     if task == "classification":
@@ -142,14 +142,14 @@ def _opening(problem: Problem) -> Group:
     return Group(Text(problem.title, style="bold"), facts_view(facts))
 
 
-def _write(model: Any, summary: Mapping[str, Any], problem: Problem, folder: Path) -> list[str]:
+def _write(model: Any, summary: Mapping[str, Any], problem: ReadProblem, folder: Path) -> list[str]:
     """Write model, figures and summary, all of them or none; returns the names of the files."""
     try:
         with (
             staged(folder, obsolete=_OBSOLETE) as staging,
             waiting("drawing and saving", shown=True),
         ):
-            _draw(model, problem, staging)
+            _draw_results(model, problem, staging)
             model.save(staging)
             (staging / "summary.json").write_text(to_json(summary) + "\n", encoding="utf-8")
             return sorted(path.name for path in staging.iterdir())
@@ -159,7 +159,7 @@ def _write(model: Any, summary: Mapping[str, Any], problem: Problem, folder: Pat
         raise UserError(f"--out {folder} cannot be written: {reason}.") from error
 
 
-def _write_report(model: Any, problem: Problem, path: Path) -> None:
+def _write_report(model: Any, problem: ReadProblem, path: Path) -> None:
     from bdtppl.report import write_report
 
     _draw_without_window()
@@ -173,7 +173,7 @@ def _draw_without_window() -> None:
     matplotlib.use("Agg")
 
 
-def _draw(model: Any, problem: Problem, folder: Path) -> None:
+def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
     _draw_without_window()
     from matplotlib import pyplot
 
@@ -182,7 +182,7 @@ def _draw(model: Any, problem: Problem, folder: Path) -> None:
         axes = {"topologies.png": plot_topologies(model)}
     else:
         probability = model.k_best(_STRUCTURES).probability
-        num_structures = int(np.sum(probability >= _LEAST_SHARE * probability[0]))
+        num_structures = int(np.sum(probability >= _LEAST_PRINTED * probability[0]))
         axes = {
             "tree.png": plot_tree(model),
             "structures.png": plot_structures(model, k=num_structures)[0],

@@ -37,7 +37,7 @@ def _priors() -> dict[str, Any]:
     return {kebab_case(name): prior for name, prior in writable_priors().items()}
 
 
-def _leaves(task: str) -> dict[str, type[Leaf]]:
+def _leaf_choices(task: str) -> dict[str, type[Leaf]]:
     """Leaf families of a task by their names on the command line."""
     return {kebab_case(name): f for name, f in LEAF_FAMILIES.items() if f.task == task}
 
@@ -57,7 +57,7 @@ def parse_prior(text: str) -> TreePrior:
     """
     known = {name: written_settings(prior) for name, prior in _priors().items()}
     name, values = _parse(text, known, "--prior")
-    return _make("--prior", _priors()[name], **values)
+    return _make_of("--prior", _priors()[name], **values)
 
 
 def make_leaf(text: str | None, task: str, y: np.ndarray) -> Leaf | None:
@@ -75,10 +75,10 @@ def make_leaf(text: str | None, task: str, y: np.ndarray) -> Leaf | None:
     """
     if text is None:
         return None
-    families = _leaves(task)
+    families = _leaf_choices(task)
     known = {name: dict.fromkeys(f.parameter_support, float) for name, f in families.items()}
     name, values = _parse(text, known, f"--leaf (for {task})")
-    return _make("--leaf", families[name].of_targets, y, **values)
+    return _make_of("--leaf", families[name].of_targets, y, **values)
 
 
 def prior_forms() -> str:
@@ -93,13 +93,14 @@ def prior_forms() -> str:
 
 def leaf_forms() -> str:
     """List the leaf families with their settings, for a help text."""
-    families = _leaves("classification") | _leaves("regression")
+    families = _leaf_choices("classification") | _leaf_choices("regression")
     return "; ".join(
-        f"{name}, with {_listed(family.parameter_support)}" for name, family in families.items()
+        f"{name}, with {_options_listed(family.parameter_support)}"
+        for name, family in families.items()
     )
 
 
-def _make(option: str, make: Callable, *arguments: Any, **values: Any) -> Any:
+def _make_of(option: str, make: Callable, *arguments: Any, **values: Any) -> Any:
     try:
         return make(*arguments, **values)
     except ValueError as error:
@@ -111,24 +112,24 @@ def _parse(
 ) -> tuple[str, dict[str, Any]]:
     name, _, arguments = text.partition(":")
     if name not in known:
-        raise ValueError(f"{option}: {name!r} is not known; it may be {_listed(known)}.")
+        raise ValueError(f"{option}: {name!r} is not known; it may be {_options_listed(known)}.")
     values: dict[str, Any] = {}
     for argument in arguments.split(",") if arguments else ():
         key, is_given, value = (part.strip() for part in argument.partition("="))
         key = key.replace("-", "_")
         if key not in known[name]:
             raise ValueError(
-                f"{option}: {name} has no {key!r}; it has {_listed(known[name])}, written "
+                f"{option}: {name} has no {key!r}; it has {_options_listed(known[name])}, written "
                 f"{name}:{next(iter(known[name]))}=..."
             )
         if not is_given or key in values:
             fault = "is given twice" if is_given else "lacks its value"
             raise ValueError(f"{option}: {key} {fault}; write {name}:{key}=...")
-        values[key] = _read(value, known[name][key], f"{option}: {key}")
+        values[key] = _read_text(value, known[name][key], f"{option}: {key}")
     return name, values
 
 
-def _read(text: str, kind: type, what: str) -> Any:
+def _read_text(text: str, kind: type, what: str) -> Any:
     with suppress(ValueError):
         if kind is str or math.isfinite(kind(text)):
             return kind(text)
@@ -137,5 +138,5 @@ def _read(text: str, kind: type, what: str) -> Any:
     )
 
 
-def _listed(names: Any) -> str:
+def _options_listed(names: Any) -> str:
     return ", ".join(names)

@@ -47,7 +47,7 @@ def read_target(table: Table, name: str, task: Task | None) -> Target:
     reason = None
     if task is None:
         task, reason = _guess(table, name)
-    y = _classes(table, name) if task == "classification" else table.numbers(name)
+    y = _as_classes(table, name) if task == "classification" else table.numbers(name)
     if task == "classification" and len(set(y.tolist())) < 2:
         raise ValueError(
             f"Column {name!r}: the target has one class only, {cells[0]!r}; two or more are needed."
@@ -71,7 +71,7 @@ def _guess(table: Table, name: str) -> tuple[Task, str]:
     return "regression", "numbers are quantities"
 
 
-def _classes(table: Table, name: str) -> np.ndarray:
+def _as_classes(table: Table, name: str) -> np.ndarray:
     """Labels as whole numbers if all are, else as text."""
     if table.is_numeric(name):
         numbers = table.numbers(name)

@@ -30,7 +30,7 @@ __all__ = [
     "summed",
 ]
 
-_STEPS = 2000  # of the weights' iteration
+_EM_STEPS = 2000  # of the weights' iteration
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,6 @@ def stacking_weights(log_density: np.ndarray) -> np.ndarray:
     density = np.exp(log_density - np.where(np.isfinite(highest), highest, 0))
     weights = np.full(density.shape[1], 1 / density.shape[1])
     seen = density.sum(axis=1) > 0
-    for _ in range(_STEPS):
+    for _ in range(_EM_STEPS):
         weights = weights * (density[seen] / (density[seen] @ weights)[:, None]).mean(axis=0)
     return weights / weights.sum()

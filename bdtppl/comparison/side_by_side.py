@@ -166,7 +166,7 @@ class Comparison:
         rows = [
             [name]
             + [
-                _written(quantity, cell) + ("*" if self._leads(name, quantity) else " ")
+                _write_cell(quantity, cell) + ("*" if self._leads(name, quantity) else " ")
                 for quantity, cell in row.items()
             ]
             for name, row in self.cells.items()
@@ -302,7 +302,7 @@ def compare(
     return Comparison(cells, source)
 
 
-def _written(quantity: str, cell: Cell) -> str:
+def _write_cell(quantity: str, cell: Cell) -> str:
     if cell.value is None:
         return "-"
     if quantity == "weight":

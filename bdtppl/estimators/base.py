@@ -32,7 +32,7 @@ INFERENCES: dict[str, dict[str, type]] = {}
 """Estimators by the name of their inference and the task; `estimator` enters them."""
 
 
-T = TypeVar("T", bound=type)
+EstimatorClass = TypeVar("EstimatorClass", bound=type)
 
 _FITTED = """\
 schema_
@@ -41,7 +41,7 @@ n_features_in_ : int
     Columns seen at `fit`; ``feature_names_in_`` are their names if X was a frame."""
 
 
-def estimator(cls: T) -> T:
+def estimator(cls: EstimatorClass) -> EstimatorClass:
     """Make a class an estimator that users see.
 
     Its parameters are its fields (`bdtppl.estimators.parameters`), its docstring gets their

@@ -16,7 +16,7 @@ from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
-from bdtppl.inference.dcc.explore import State, explore, start
+from bdtppl.inference.dcc.explore import WalkState, explore, start
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K, EvidenceMethod
@@ -184,7 +184,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
                 part.evidence.warn(f"topology {part.topology.code}", stacklevel=3)
         return self
 
-    def _walk(self, dcc: DCC) -> tuple[int, State]:
+    def _walk(self, dcc: DCC) -> tuple[int, WalkState]:
         """Walk over topologies, from the checkpoint on if there is one; the run's seed, and all."""
         seed, folder, found = self._draw_seed(), None, None
         if self.checkpoint is not None:
@@ -204,7 +204,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             if folder is not None:
                 folder.write({"seed": seed, **to_arrays(state)})
 
-        def tell(reached: State) -> None:
+        def tell(reached: WalkState) -> None:
             nonlocal state, kept
             state = reached
             if time.monotonic() - kept >= _KEPT_EVERY:

@@ -218,7 +218,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         design, constraints = target.design, target.constraints
         method = self._method(target)
         seed, state, history = self._train(method, target)
-        found = method.draw(_key(seed, "draws"), state, self.chains, self.draws)
+        found = method.draw(_key_of_use(seed, "draws"), state, self.chains, self.draws)
         best = method.best(state)
         self.best_tree_, self.best_statistics_ = best.trees[0], best.statistics[0]
         self.best_log_joint_ = float(best.log_joint[0])
@@ -314,7 +314,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     def _train(self, method: Method, target: TreeModel) -> _Training:
         """Train, from the checkpoint on if there is one, and keep it after each round."""
         seed, folder, found = self._draw_seed(), None, None
-        start = method.start(_key(seed, "start"))
+        start = method.start(_key_of_use(seed, "start"))
         if self.checkpoint is not None:
             settings = {
                 "method": self.method,
@@ -333,12 +333,12 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
             folder.require_length("steps", method.steps(kept.state), method.num_steps)
         exact = None
         if self.tolerance is not None and self.constraints_.max_depth is not None:
-            exact = _exact_draws(target, _key(kept.seed, "exact"))
+            exact = _exact_draws(target, _key_of_use(kept.seed, "exact"))
 
         def is_near(state) -> bool:
             if self.tolerance is None:
                 return False
-            key = jax.random.fold_in(_key(kept.seed, "distance"), method.steps(state))
+            key = jax.random.fold_in(_key_of_use(kept.seed, "distance"), method.steps(state))
             return distance(method, key, state, exact) < self.tolerance
 
         def keep(state, report):
@@ -360,7 +360,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         with counting("steps", shown=self.progress) as report:
             train(
                 method,
-                _key(kept.seed, "train"),
+                _key_of_use(kept.seed, "train"),
                 kept.state,
                 tell=report or (lambda step, said: None),
                 keep=keep,
@@ -401,7 +401,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         }
 
 
-def _key(seed: int, use: str) -> jax.Array:
+def _key_of_use(seed: int, use: str) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), _USES.index(use))
 
 

@@ -322,7 +322,7 @@ class ClassLeaves(ClassTargets):
             probability = np.asarray(self.leaf_.posterior_mean(statistics))
         best = probability.argmax(axis=1)
         return [
-            f"{self.classes_[b]} ({p[b]:.2f}, {_rows(count)})"
+            f"{self.classes_[b]} ({p[b]:.2f}, {_rows_in_words(count)})"
             for b, p, count in zip(best, probability, num_rows, strict=True)
         ]
 
@@ -353,10 +353,10 @@ class RealLeaves(RealTargets):
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             mean = np.asarray(self.leaf_.posterior_mean(statistics))
-        return [f"{m:.4g} ({_rows(c)})" for m, c in zip(mean, num_rows, strict=True)]
+        return [f"{m:.4g} ({_rows_in_words(c)})" for m, c in zip(mean, num_rows, strict=True)]
 
 
-def _rows(count: float) -> str:
+def _rows_in_words(count: float) -> str:
     return "1 row" if count == 1 else f"{count:.0f} rows"
 
 

@@ -42,10 +42,10 @@ class MetropolisParameters(ShowsProgress):
     proposal: str | Mapping[str, float] | Kernel = parameter(
         "rotating",
         "How trees are proposed. "
-        + "; ".join(f'"{name}" {kernel.in_words}' for name, kernel in KERNELS.items())
+        + "; ".join(f'"{name}" {kernel.in_words}' for name, kernel in sorted(KERNELS.items()))
         + "; a mapping from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to "
         "probabilities; or a kernel (`bdtppl.inference.metropolis.kernel.Kernel`).",
-        option=cast(Any, Literal)[tuple(KERNELS)],
+        option=cast(Any, Literal)[tuple(sorted(KERNELS))],
     )
     chains: int = parameter(4, "Independent chains.", least=1)
     warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)

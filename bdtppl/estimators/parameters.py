@@ -36,7 +36,7 @@ __all__ = [
     "require_integer",
 ]
 
-T = TypeVar("T")
+DeclaredClass = TypeVar("DeclaredClass")
 
 _KEY = "bdtppl"
 
@@ -80,7 +80,7 @@ def parameter(default: Any, help: str, **declaration: Any) -> Any:
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
-def declared(cls: type[T]) -> type[T]:
+def declared(cls: type[DeclaredClass]) -> type[DeclaredClass]:
     """Make a class of parameters a dataclass of keywords, as scikit-learn's estimators are."""
     return dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 

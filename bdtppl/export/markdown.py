@@ -43,7 +43,7 @@ def to_markdown(model: Any, rank: int = 0) -> str:
     aligned = [":--", ":--" if is_class else "--:", *(["--:"] if is_class else []), "--:"]
     lines = [head, aligned]
     for slot, conditions in leaf_rules(fitted):
-        when = " and ".join(map(_condition, conditions)) or "always"
+        when = " and ".join(map(_markdown_condition, conditions)) or "always"
         lines.append([when, *_cells(fitted, slot), f"{fitted.rows[slot]:.0f}"])
     table = [f"| {' | '.join(cells)} |" for cells in lines]
     table[1] = f"|{'|'.join(aligned)}|"
@@ -58,7 +58,7 @@ def _cells(fitted: FittedTree, slot: int) -> list[str]:
     return [_escaped(prediction), f"{fitted.value[slot].max():.3g}"]
 
 
-def _condition(values: Values) -> str:
+def _markdown_condition(values: Values) -> str:
     name = _escaped(values.column.name)
     if not values.given:
         return f"{name} is missing"
@@ -67,9 +67,9 @@ def _condition(values: Values) -> str:
     if values.column.levels is not None:
         others = [level for level in values.column.levels if level not in values.levels]
         if len(others) < len(values.levels):
-            said = f"{name} is not {_listed(others)}"
+            said = f"{name} is not {_bullet_list(others)}"
         else:
-            said = f"{name} is {_listed(values.levels)}"
+            said = f"{name} is {_bullet_list(values.levels)}"
     elif values.low == -float("inf"):
         said = f"{name} < {values.high:.6g}"
     elif values.high == float("inf"):
@@ -79,7 +79,7 @@ def _condition(values: Values) -> str:
     return f"({said} or missing)" if values.missing else said
 
 
-def _listed(levels: Any) -> str:
+def _bullet_list(levels: Any) -> str:
     return " or ".join(map(_escaped, levels))
 
 

@@ -53,14 +53,14 @@ def to_sql(model: Any, rank: int = 0, *, probability_of: Any = None) -> str:
     if len(rules) == 1:
         return predictions[0]
     lines = [
-        f"  WHEN {' AND '.join(map(_condition, rule.values))} THEN {prediction}"
+        f"  WHEN {' AND '.join(map(_sql_condition, rule.values))} THEN {prediction}"
         for rule, prediction in zip(rules, predictions, strict=True)
     ]
     return "\n".join(["CASE", *lines, "END"])
 
 
-def _condition(values: Values) -> str:
-    name = _name(values.column.name)
+def _sql_condition(values: Values) -> str:
+    name = _quoted_name(values.column.name)
     if not values.given:
         return f"{name} IS NULL"
     if not values.is_bounded:
@@ -76,7 +76,7 @@ def _condition(values: Values) -> str:
     return f"({said} OR {name} IS NULL)"
 
 
-def _name(text: str) -> str:
+def _quoted_name(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 

@@ -48,12 +48,12 @@ def to_json(model: Any, rank: int = 0) -> str:
         "probability": fitted.probability,
         "columns": model.schema_.to_json(),
         "classes": fitted.classes,
-        "tree": _node(fitted, 0),
+        "tree": _node_json(fitted, 0),
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _node(fitted: FittedTree, slot: int) -> dict[str, Any]:
+def _node_json(fitted: FittedTree, slot: int) -> dict[str, Any]:
     split = fitted.split(slot)
     if split is None:
         leaf: dict[str, Any] = {"prediction": fitted.prediction(slot)}
@@ -70,6 +70,6 @@ def _node(fitted: FittedTree, slot: int) -> dict[str, Any]:
         "column": split.column.name,
         **asked,
         "missing": sides[split.missing_left],
-        "left": _node(fitted, int(fitted.tree.left[slot])),
-        "right": _node(fitted, int(fitted.tree.right[slot])),
+        "left": _node_json(fitted, int(fitted.tree.left[slot])),
+        "right": _node_json(fitted, int(fitted.tree.right[slot])),
     }

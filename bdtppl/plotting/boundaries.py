@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["plot_boundaries"]
 
 _GRID_POINTS = 300  # along each axis
-_PIECE = 4096  # rows predicted at once
-_LEVEL = 0.9
+_ROWS_PREDICTED = 4096  # rows predicted at once
+_CONTOUR_LEVEL = 0.9
 _STRENGTH = 0.75  # of the colour of a class of probability 1
 
 
@@ -82,7 +82,7 @@ def plot_boundaries(
     for place in places:
         if rows.columns[place].dtype.kind == "O":
             raise ValueError(f"features must be numeric; {rows.names[place]!r} is a category.")
-    grids = [_grid(rows.columns[place]) for place in places]
+    grids = [_grid_of_rows(rows.columns[place]) for place in places]
     plane = np.stack([axis.ravel() for axis in np.meshgrid(*grids)])
     held = rows.typical() | rows.held(at)
     table = _table(rows, dict(zip(places, plane, strict=True)), held)
@@ -98,16 +98,21 @@ def plot_boundaries(
         _draw_classes(ax, probability, grids, uncertainty)
         _draw_rows_of_classes(ax, points, y, [str(name) for name in classes])
     elif uncertainty:
-        ends = _in_pieces(lambda part: model.predict_interval(part, _LEVEL), table)
+        ends = _in_pieces(lambda part: model.predict_interval(part, _CONTOUR_LEVEL), table)
         _draw_colours(
-            ax, ends[:, 1] - ends[:, 0], grids, f"width of the {100 * _LEVEL:.0f} % interval"
+            ax,
+            ends[:, 1] - ends[:, 0],
+            grids,
+            f"width of the {100 * _CONTOUR_LEVEL:.0f} % interval",
         )
-        ax.scatter(*points, color=INK, s=_size(len(y)), edgecolors="white", linewidths=0.5)
+        ax.scatter(*points, color=INK, s=_marker_size(len(y)), edgecolors="white", linewidths=0.5)
     else:
         mean = _in_pieces(model.predict, table)
         limits = {"vmin": min(mean.min(), y.min()), "vmax": max(mean.max(), y.max())}
         _draw_colours(ax, mean, grids, "target", **limits)
-        ax.scatter(*points, c=y, s=_size(len(y)), edgecolors="white", linewidths=0.5, **limits)
+        ax.scatter(
+            *points, c=y, s=_marker_size(len(y)), edgecolors="white", linewidths=0.5, **limits
+        )
     for axis, place in zip("xy", places, strict=True):
         ax.set(**{f"{axis}lim": (grids["xy".index(axis)][0], grids["xy".index(axis)][-1])})
         label = rows.names[place] + (rows.held_text(held, places) if axis == "x" else "")
@@ -126,7 +131,7 @@ def _table(rows: Rows, varied: Mapping[int, np.ndarray], held: Mapping[str, Any]
     return Rows(rows.names, columns).table()
 
 
-def _grid(values: np.ndarray) -> np.ndarray:
+def _grid_of_rows(values: np.ndarray) -> np.ndarray:
     """Places over the range of a column and a little beyond."""
     low, high = np.nanmin(values), np.nanmax(values)
     room = 0.05 * (high - low) or 0.5
@@ -136,7 +141,7 @@ def _grid(values: np.ndarray) -> np.ndarray:
 def _in_pieces(predict: Callable[[dict], np.ndarray], table: dict) -> np.ndarray:
     """Predict some rows at a time: many draws of soft trees take much memory for each."""
     size = len(next(iter(table.values())))
-    pieces = [slice(start, start + _PIECE) for start in range(0, size, _PIECE)]
+    pieces = [slice(start, start + _ROWS_PREDICTED) for start in range(0, size, _ROWS_PREDICTED)]
     return np.concatenate([predict({n: v[piece] for n, v in table.items()}) for piece in pieces])
 
 
@@ -170,7 +175,7 @@ def _draw_rows_of_classes(ax: "Axes", points: list, y: np.ndarray, names: list[s
     drawn = [
         ax.scatter(
             *(values[y == c] for values in points),
-            s=_size(len(y)),
+            s=_marker_size(len(y)),
             edgecolors="white",
             linewidths=0.5,
             color=class_style(c)["facecolor"],
@@ -182,7 +187,7 @@ def _draw_rows_of_classes(ax: "Axes", points: list, y: np.ndarray, names: list[s
     name_entries(ax, drawn, names, **place)
 
 
-def _size(num_points: int) -> float:
+def _marker_size(num_points: int) -> float:
     return float(np.clip(6000 / num_points, 6, 24))
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_calibration"]
 
-_LEVEL = 0.9  # of the bands of chance
-_LEVELS = np.linspace(0, 1, 101)
+_BAND_LEVEL = 0.9  # of the bands of chance
+_COVERAGE_LEVELS = np.linspace(0, 1, 101)
 
 
 def plot_calibration(
@@ -116,14 +116,17 @@ def _draw_reliability(
     mean = np.array([probability[group].mean() for group in groups])
     observed = np.array([happened[group].mean() for group in groups])
     size = np.array([group.sum() for group in groups])
-    band = np.array([sum_quantiles(probability[group], _LEVEL) for group in groups]) / size[:, None]
+    band = (
+        np.array([sum_quantiles(probability[group], _BAND_LEVEL) for group in groups])
+        / size[:, None]
+    )
     ax.plot([0, 1], [0, 1], color=LINE, linestyle="--", linewidth=0.8, label="right probabilities")
     ax.vlines(
         mean,
         *band.T,
         color=tint(0.35),
         linewidth=7,
-        label=f"{percent(_LEVEL)} of chance",
+        label=f"{percent(_BAND_LEVEL)} of chance",
         zorder=2,
         gid="band",
     )
@@ -165,13 +168,13 @@ def sum_quantiles(probability: np.ndarray, level: float) -> tuple[int, int]:
 def _draw_pit(ax: "Axes", cdf: np.ndarray, bins: int) -> "Axes":
     edges = np.linspace(0, 1, bins + 1)
     height = np.histogram(cdf, edges)[0] * bins / len(cdf)
-    ends = stats.binom.ppf([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], len(cdf), 1 / bins)
+    ends = stats.binom.ppf([(1 - _BAND_LEVEL) / 2, (1 + _BAND_LEVEL) / 2], len(cdf), 1 / bins)
     low, high = ends * bins / len(cdf)
     ax.bar(
         edges[:-1], height, 1 / bins, align="edge", color=tint(0.55), edgecolor="white", gid="pit"
     )
     band = ax.axhspan(low, high, color=INK, alpha=0.12, linewidth=0, zorder=3)
-    band.set(label=f"{percent(_LEVEL)} of chance", gid="band")
+    band.set(label=f"{percent(_BAND_LEVEL)} of chance", gid="band")
     ax.axhline(1, color=INK, linestyle="--", linewidth=0.8, label="right predictions", zorder=4)
     ax.set(xlim=(0, 1), ylim=(0, 1.25 * max(high, height.max())))
     ax.set_xlabel("predictive distribution function at the target")
@@ -181,13 +184,15 @@ def _draw_pit(ax: "Axes", cdf: np.ndarray, bins: int) -> "Axes":
 
 def _draw_coverage(ax: "Axes", cdf: np.ndarray) -> "Axes":
     needed = 2 * np.abs(cdf - 0.5)  # probability of the interval that just holds the target
-    share = (needed[:, None] <= _LEVELS).mean(axis=0)
-    ends = np.array([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])[:, None]
-    low, high = stats.binom.ppf(ends, len(cdf), _LEVELS) / len(cdf)
-    label = f"{percent(_LEVEL)} of chance"
-    ax.fill_between(_LEVELS, low, high, color=tint(0.3), linewidth=0, label=label, gid="band")
+    share = (needed[:, None] <= _COVERAGE_LEVELS).mean(axis=0)
+    ends = np.array([(1 - _BAND_LEVEL) / 2, (1 + _BAND_LEVEL) / 2])[:, None]
+    low, high = stats.binom.ppf(ends, len(cdf), _COVERAGE_LEVELS) / len(cdf)
+    label = f"{percent(_BAND_LEVEL)} of chance"
+    ax.fill_between(
+        _COVERAGE_LEVELS, low, high, color=tint(0.3), linewidth=0, label=label, gid="band"
+    )
     ax.plot([0, 1], [0, 1], color=LINE, linestyle="--", linewidth=0.8, label="right predictions")
-    ax.plot(_LEVELS, share, color=INK, linewidth=1.4, label="observed", gid="observed")
+    ax.plot(_COVERAGE_LEVELS, share, color=INK, linewidth=1.4, label="observed", gid="observed")
     ax.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     ax.set_xlabel("probability of the predictive interval")
     ax.set_ylabel("share of targets inside")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["plot_predictive_check"]
 
 _CURVES = 50  # replicates whose density is drawn
-_POINTS = 200
-_TAIL = 0.005  # of all replicated targets, that is left out at each end
+_CHECK_POINTS = 200
+_TAIL_LEFT_OUT = 0.005  # of all replicated targets, that is left out at each end
 _BANDS = ((0.9, 0.3, 6), (0.5, 0.7, 6))  # level, tint and width of the bars of class counts
 
 _STATISTICS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -129,23 +129,23 @@ def _read_statistic(statistic: Any, is_classifier: bool) -> Callable[[np.ndarray
 
 def _draw_densities(ax: "Axes", observed: np.ndarray, replicates: np.ndarray) -> None:
     shown = replicates[np.linspace(0, len(replicates) - 1, _CURVES).astype(int)]
-    ends = np.quantile(shown, [_TAIL, 1 - _TAIL])
+    ends = np.quantile(shown, [_TAIL_LEFT_OUT, 1 - _TAIL_LEFT_OUT])
     low, high = min(ends[0], observed.min()), max(ends[1], observed.max())
     room = 0.05 * (high - low) or 0.5
-    grid = np.linspace(low - room, high + room, _POINTS)
+    grid = np.linspace(low - room, high + room, _CHECK_POINTS)
     # Silverman's rule for the observed targets; one width lets curves differ by the data alone.
     spread = min(np.std(observed), np.subtract(*np.quantile(observed, [0.75, 0.25])) / 1.34)
     width = 0.9 * (spread or np.std(observed) or 1.0) * len(observed) ** -0.2
     for number, targets in enumerate(shown):
         ax.plot(
             grid,
-            _density(targets, grid, width),
+            _kernel_density(targets, grid, width),
             color=tint(0.45),
             linewidth=0.7,
             label=None if number else "replicated",
             gid=f"replicate-{number}",
         )
-    density = _density(observed, grid, width)
+    density = _kernel_density(observed, grid, width)
     ax.plot(grid, density, color=INK, linewidth=1.8, label="observed", gid="observed")
     ax.set_xlabel("target")
     ax.set_ylabel("density")
@@ -154,7 +154,7 @@ def _draw_densities(ax: "Axes", observed: np.ndarray, replicates: np.ndarray) ->
     ax.legend(loc="upper right", fontsize="small", labelcolor=INK, frameon=False)
 
 
-def _density(targets: np.ndarray, grid: np.ndarray, width: float) -> np.ndarray:
+def _kernel_density(targets: np.ndarray, grid: np.ndarray, width: float) -> np.ndarray:
     """Estimate a density by normal kernels, [points]."""
     return stats.norm.pdf(grid[:, None], targets, width).mean(axis=1)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_comparison"]
 
-_BAND = 2.0  # standard errors that error bars reach to each side
+_ERROR_BAND = 2.0  # standard errors that error bars reach to each side
 _BETTER = {"brier": "← better", "crps": "← better"}
 
 
@@ -82,14 +82,14 @@ def plot_comparison(
     if len(panels) != len(quantities):
         raise ValueError(f"ax must be {len(quantities)} axes, one a quantity; got {len(panels)}.")
     for place, (panel, quantity) in enumerate(zip(panels, quantities, strict=True)):
-        _draw(panel, comparison, quantity)
+        _draw_panel(panel, comparison, quantity)
         panel.set_yticks(range(len(names)), names, parse_math=False)
         panel.tick_params(axis="y", length=0, labelleft=place == 0)
         panel.set_ylim(len(names) - 0.5, -0.5)
     return panels
 
 
-def _draw(ax: "Axes", comparison: Comparison, quantity: str) -> None:
+def _draw_panel(ax: "Axes", comparison: Comparison, quantity: str) -> None:
     best = comparison.best(quantity)
     for row, (name, cells) in enumerate(comparison.cells.items()):
         cell = cells[quantity]
@@ -109,7 +109,7 @@ def _draw(ax: "Axes", comparison: Comparison, quantity: str) -> None:
         if quantity == "weight":
             ax.barh(row, cell.value, height=0.5, color=colour, gid=f"{quantity}-{row}")
             continue
-        error = 0.0 if cell.error is None or np.isnan(cell.error) else _BAND * cell.error
+        error = 0.0 if cell.error is None or np.isnan(cell.error) else _ERROR_BAND * cell.error
         bars = ax.errorbar(cell.value, row, xerr=error, fmt="o", color=colour, capsize=3)
         bars.lines[0].set_gid(f"{quantity}-{row}")
     if quantity == "weight":

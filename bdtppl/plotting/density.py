@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_density"]
 
-_POINTS = 400
-_TAIL = 1e-3  # of the probability, that is left out at each end
+_DENSITY_POINTS = 400
+_DENSITY_TAIL = 1e-3  # of the probability, that is left out at each end
 _OVERLAP = 0.9  # of the space between rows that the highest density fills
 
 
@@ -84,10 +84,10 @@ def plot_density(
         marks["truth"] = np.asarray(y, float), INK, "|"
     if cart:
         marks["CART"] = _cart(model, matrix), "#d55e00", "v"
-    ends = model.predict_interval(X, 1 - 2 * _TAIL)
+    ends = model.predict_interval(X, 1 - 2 * _DENSITY_TAIL)
     for values, _, _ in marks.values():
         ends = np.concatenate([ends, np.stack([values, values], axis=1)])
-    grid = np.linspace(ends.min(), ends.max(), _POINTS)
+    grid = np.linspace(ends.min(), ends.max(), _DENSITY_POINTS)
     densities = [_density(model, row, grid) for row in matrix]
     height = max(density.max() for density in densities) / _OVERLAP
     for i, density in enumerate(densities):

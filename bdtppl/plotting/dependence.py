@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_partial_dependence"]
 
-_GRID_POINTS = 60
-_MOST_ROWS = 200
-_MOST_DRAWS = 400  # of soft trees, which predict slowly
+_CURVE_POINTS = 60
+_ROWS_SHOWN = 200
+_DRAWS_SHOWN = 400  # of soft trees, which predict slowly
 
 
 def plot_partial_dependence(
@@ -97,12 +97,12 @@ def plot_partial_dependence(
         raise ValueError("ice draws curves of one class: name it by target.")
     if isinstance(ice, bool) or not isinstance(ice, int | np.integer) or ice < 0:
         raise ValueError(f"ice must be an integer of at least 0; got {ice!r}.")
-    rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(int)))
-    places = Places.along(model, Rows.of(model, X), position, _GRID_POINTS)
+    rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _ROWS_SHOWN).astype(int)))
+    places = Places.along(model, Rows.of(model, X), position, _CURVE_POINTS)
     curves = _curves(model, rows, position, places, shown)
     ax = prepared(ax)
     if len(shown) > 1:
-        _draw_classes(ax, model, places, curves, levels[-1])
+        _draw_class_curves(ax, model, places, curves, levels[-1])
     else:
         bands = {level: curves.band(level, 0) for level in levels}
         draw_bands(ax, places, bands, {level: f"{percent(level)} band" for level in levels})
@@ -175,7 +175,7 @@ def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     posterior = model.posterior_
     if model.is_soft:
         sharpness, shape = model._sharpness(model.routing), posterior.topology.shape
-        chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _MOST_DRAWS).astype(int))
+        chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _DRAWS_SHOWN).astype(int))
         place = tuple(axis[None] for axis in np.unravel_index(chosen, shape))
         some = replace(posterior, trees=posterior.trees[place], topology=posterior.topology[place])
         weight = np.full(len(chosen), 1 / len(chosen))
@@ -187,7 +187,9 @@ def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     return lambda matrix: leaves[tree, route(ranked.trees, matrix)], ranked.probability
 
 
-def _draw_classes(ax: "Axes", model: Any, places: Places, curves: _Curves, level: float) -> None:
+def _draw_class_curves(
+    ax: "Axes", model: Any, places: Places, curves: _Curves, level: float
+) -> None:
     """Draw a line and a band for each class."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

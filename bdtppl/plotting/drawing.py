@@ -9,7 +9,7 @@ import numpy as np
 from bdtppl.models.hard.tree import Tree
 from bdtppl.plotting.colours import INK, LINE
 from bdtppl.plotting.layout import FONT_SIZE, LINE_SPACING, Layout
-from bdtppl.plotting.leaves import ClassLeaves, PlainLeaves, RealLeaves
+from bdtppl.plotting.leaves import ClassPanels, PlainLeaves, RealPanels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ _LEAST_WIDTH = 270.0  # points
 _WIDEST_FIGURE = 30 * 72.0  # points
 _LEAF_LINES = 2.6  # lines of text below a leaf, with their distance
 _WRAPS = (20, 14, 10)  # characters
-_POINTS = 72.0  # an inch
+_OUTLINE_POINTS = 72.0  # an inch
 _ROUNDING = 1.0  # points that keep rounding from making a figure too small for its text
 
 
@@ -49,7 +49,7 @@ class TreeDrawing:
     rules: Sequence[str]
     yes_is_left: np.ndarray
     leaf_text: Sequence[str]
-    leaves: ClassLeaves | PlainLeaves | RealLeaves
+    leaves: ClassPanels | PlainLeaves | RealPanels
 
     def size(self) -> tuple[float, float]:
         """Width and height in points at which text has its usual size."""
@@ -64,7 +64,7 @@ class TreeDrawing:
     def draw(self, ax: "Axes", *, has_legend: bool) -> None:
         """Draw the tree so that it fills the axes."""
         leaves = self.leaves
-        points = _POINTS / ax.figure.dpi
+        points = _OUTLINE_POINTS / ax.figure.dpi
         width, height = ax.bbox.width * points, ax.bbox.height * points
         layout, font_size = self._fit(width, height)
         line = LINE_SPACING * font_size

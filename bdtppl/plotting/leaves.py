@@ -13,7 +13,7 @@ import numpy as np
 from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE, class_style
 from bdtppl.plotting.layout import text_width
 
-__all__ = ["ClassLeaves", "PlainLeaves", "RealLeaves"]
+__all__ = ["ClassPanels", "PlainLeaves", "RealPanels"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PlainLeaves:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassLeaves:
+class ClassPanels:
     """Leaves of a classification tree: bars of predictive class probabilities.
 
     Attributes
@@ -137,7 +137,7 @@ class ClassLeaves:
 
 
 @dataclass(frozen=True, eq=False)
-class RealLeaves:
+class RealPanels:
     """Leaves of a regression tree: predictive means and intervals on one scale.
 
     Attributes

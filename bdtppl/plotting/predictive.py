@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_predictive"]
 
-_GRID_POINTS = 200
+_BAND_POINTS = 200
 
 
 def plot_predictive(
@@ -105,7 +105,7 @@ def plot_predictive(
     else:
         raise ValueError("at holds the columns beside a feature: name the feature too.")
     ax = prepared(ax)
-    _draw(ax, view)
+    _draw_bands(ax, view)
     return ax
 
 
@@ -169,7 +169,7 @@ def _along_column(
 ) -> _View:
     """See one column over its range, the others being held."""
     held = Rows.of(model).typical() | rows.held(at)
-    places = Places.along(model, rows, position, _GRID_POINTS)
+    places = Places.along(model, rows, position, _BAND_POINTS)
     grid = cast(np.ndarray, places.values)  # places along a column have values
     columns = [
         grid if column == position else np.full(len(places.x), held[name], values.dtype)
@@ -195,7 +195,7 @@ def _predict(
     return model.predict(table), bands
 
 
-def _draw(ax: "Axes", view: _View) -> None:
+def _draw_bands(ax: "Axes", view: _View) -> None:
     draw_bands(ax, view.places, view.bands, view.band_labels)
     draw_mean(ax, view.places, view.mean, label="mean", gid="mean")
     if view.points is not None:

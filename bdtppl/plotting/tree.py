@@ -14,19 +14,19 @@ from bdtppl.models.hard.tree import Tree, route
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
 from bdtppl.plotting.layout import FONT_SIZE, text_width
-from bdtppl.plotting.leaves import ClassLeaves, PlainLeaves, RealLeaves
+from bdtppl.plotting.leaves import ClassPanels, PlainLeaves, RealPanels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["plot_structures", "plot_tree"]
 
-_LEVEL = 0.9  # of the predictive intervals at the leaves of a regression tree
+_COVERED = 0.9  # of the predictive intervals at the leaves of a regression tree
 _WIDEST_ROW = 20 * 72.0  # points
 _TITLE_HEIGHT = 30.0  # points above the axes
 _TITLE_SIZE = FONT_SIZE + 2
 _TITLE_STYLE = {"fontsize": _TITLE_SIZE, "color": INK}
-_POINTS = 72.0  # an inch
+_TEXT_POINTS = 72.0  # an inch
 
 
 def plot_tree(
@@ -84,7 +84,7 @@ def plot_tree(
     if names is not None:
         raise ValueError("names are for a bare tree; an estimator knows those of its features.")
     _require_hard(model)
-    _check_count("rank", rank, least=0)
+    _require_count("rank", rank, least=0)
     ranked = model.k_best(rank + 1)
     num_trees = len(ranked.probability)
     if rank >= num_trees:
@@ -137,7 +137,7 @@ def plot_structures(
     2
     """
     _require_estimator(model)
-    _check_count("k", k, least=1)
+    _require_count("k", k, least=1)
     given = None if axes is None else np.array(axes, object).ravel()
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
@@ -235,14 +235,14 @@ def _rule(design: Design, tree: Tree, slot: int) -> str:
     return rule
 
 
-def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassLeaves]:
+def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassPanels]:
     with jax.enable_x64(True):
         probability = np.asarray(model.leaf_.posterior_mean(ranked.statistics))
     names = [str(name) for name in model.classes_]
-    return [ClassLeaves(each, names) for each in probability]
+    return [ClassPanels(each, names) for each in probability]
 
 
-def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealLeaves]:
+def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealPanels]:
     """Means and intervals of all trees, on a scale that holds all of them."""
     is_leaf = ranked.trees.is_leaf
     num_leaves = int(is_leaf.sum())
@@ -250,11 +250,11 @@ def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealLeaves]:
     predictive = LeafMixture(model.leaf_, ranked.statistics[is_leaf], alone, np.arange(num_leaves))
     mean, interval = np.full(is_leaf.shape, np.nan), np.full((*is_leaf.shape, 2), np.nan)
     mean[is_leaf] = predictive.mean()
-    interval[is_leaf] = predictive.quantiles([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    interval[is_leaf] = predictive.quantiles([(1 - _COVERED) / 2, (1 + _COVERED) / 2])
     room = 0.05 * (np.nanmax(interval) - np.nanmin(interval))
     limits = (float(np.nanmin(interval) - room), float(np.nanmax(interval) + room))
     return [
-        RealLeaves(each, ends, _LEVEL, limits) for each, ends in zip(mean, interval, strict=True)
+        RealPanels(each, ends, _COVERED, limits) for each, ends in zip(mean, interval, strict=True)
     ]
 
 
@@ -276,7 +276,7 @@ def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndar
         if widths.sum() <= _WIDEST_ROW:
             break
     total_width, total_height = widths.sum(), heights.sum()
-    figure = plt.figure(figsize=(total_width / _POINTS, total_height / _POINTS))
+    figure = plt.figure(figsize=(total_width / _TEXT_POINTS, total_height / _TEXT_POINTS))
     lefts = np.cumsum(widths) - widths
     tops = np.cumsum(heights) - heights
     axes = np.empty(len(drawings), object)
@@ -309,6 +309,6 @@ def _require_hard(model: Any) -> None:
         )
 
 
-def _check_count(name: str, value: int, *, least: int) -> None:
+def _require_count(name: str, value: int, *, least: int) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")

@@ -9,7 +9,7 @@ import numpy as np
 from bdtppl.models.wording import counted, listed, number
 from bdtppl.plotting import plot_evidence
 from bdtppl.plotting.rows import Rows, training_targets
-from bdtppl.report.blocks import Block, Code, Facts, Table, Text
+from bdtppl.report.blocks import Block, Code, Facts, ReportTable, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 from bdtppl.report.words import (
@@ -41,7 +41,7 @@ def data(subject: Subject) -> Iterator[Block]:
             for name, count, share in zip(subject.classes, counts, shares, strict=True)
         ]
         head = [subject.target, "rows", "share"]
-        yield Table("The classes and how many rows each has.", head, cells, shares)
+        yield ReportTable("The classes and how many rows each has.", head, cells, shares)
     else:
         quartiles = np.quantile(y, [0.25, 0.5, 0.75])
         yield Facts(
@@ -58,7 +58,7 @@ def data(subject: Subject) -> Iterator[Block]:
     caption = "The columns that the model may look at."
     if len(cells) > _MOST_COLUMNS:
         caption += f" {len(cells) - _MOST_COLUMNS} more are not listed."
-    yield Table(caption, ["column", "kind", "values", "missing"], cells[:_MOST_COLUMNS])
+    yield ReportTable(caption, ["column", "kind", "values", "missing"], cells[:_MOST_COLUMNS])
 
 
 def _column_in_words(values: np.ndarray) -> list[str]:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_NUMBER = re.compile(r"[-+\N{EN DASH}]?[\d.,]*(e[-+]\d+)?%?( ± .*)?$")
+_NUMERIC = re.compile(r"[-+\N{EN DASH}]?[\d.,]*(e[-+]\d+)?%?( ± .*)?$")
 
-__all__ = ["Block", "Code", "Facts", "Figure", "Figures", "Notes", "Section", "Table", "Text"]
+__all__ = ["Block", "Code", "Facts", "Figure", "Figures", "Notes", "Section", "ReportTable", "Text"]
 
 
 class Text(NamedTuple):
@@ -23,7 +23,7 @@ class Facts(NamedTuple):
     kind = "facts"
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Rows of text below a head.
 
     Attributes
@@ -47,7 +47,7 @@ class Table(NamedTuple):
     @property
     def is_number(self) -> list[bool]:
         """Which columns hold numbers alone, which stand at the right."""
-        return [all(map(_NUMBER.match, column)) for column in zip(*self.rows, strict=True)]
+        return [all(map(_NUMERIC.match, column)) for column in zip(*self.rows, strict=True)]
 
 
 class Figure(NamedTuple):
@@ -96,7 +96,7 @@ class Notes(NamedTuple):
     kind = "notes"
 
 
-Block = Text | Facts | Table | Figure | Figures | Code | Notes
+Block = Text | Facts | ReportTable | Figure | Figures | Code | Notes
 
 
 class Section(NamedTuple):

@@ -17,7 +17,7 @@ __all__ = ["cautions"]
 _LEAST_EFFICIENCY = 0.05  # of leaving a row out by weights
 _LEVEL = 0.9
 _FALSE_ALARM = 0.001
-_PARTS = 10  # of the unit interval, in which laws are tested
+_CDF_PARTS = 10  # of the unit interval, in which laws are tested
 
 
 def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
@@ -64,8 +64,8 @@ def _of_laws(cdf: np.ndarray) -> Iterator[str]:
             f"chance: the predictive intervals are {way}."
         )
         return
-    counts, _ = np.histogram(cdf, _PARTS, (0, 1))
-    if len(cdf) >= 5 * _PARTS and stats.chisquare(counts).pvalue < _FALSE_ALARM:
+    counts, _ = np.histogram(cdf, _CDF_PARTS, (0, 1))
+    if len(cdf) >= 5 * _CDF_PARTS and stats.chisquare(counts).pvalue < _FALSE_ALARM:
         yield (
             "Targets do not lie where they were predicted as often as they should (see the "
             "calibration): the shape of the predictive distributions is not that of the data."

@@ -8,7 +8,7 @@ import numpy as np
 
 from bdtppl.models.wording import counted
 from bdtppl.plotting import plot_trajectories
-from bdtppl.report.blocks import Block, Facts, Table, Text
+from bdtppl.report.blocks import Block, Facts, ReportTable, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 from bdtppl.summary import descent_in_words, quantity_in_words
@@ -36,7 +36,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
             "Agreement of the chains. R-hat compares them and is 1 where they agree; the effective "
             "sample size says how many independent draws they are worth."
         )
-        yield Table(caption, ["quantity", "R-hat", "effective draws"], rows)
+        yield ReportTable(caption, ["quantity", "R-hat", "effective draws"], rows)
     rows = [
         [
             code,
@@ -54,7 +54,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
             "samples carry the weight; R-hat near 1 means that chains agree."
         )
         head = ["topology", "method", "Pareto k", "R-hat", "divergent draws"]
-        yield Table(caption, head, rows)
+        yield ReportTable(caption, head, rows)
     if model.trajectory_ is not None:
         yield picture(
             partial(plot_trajectories, model),

@@ -8,18 +8,18 @@ from scipy import stats
 
 from bdtppl.models.wording import number
 from bdtppl.plotting.forecasts import Forecasts
-from bdtppl.report.blocks import Table
+from bdtppl.report.blocks import ReportTable
 
 __all__ = ["confusion_table", "coverage", "score_table"]
 
 _LEVELS = (0.5, 0.9)
 
 
-def score_table(forecasts: Forecasts, which: str) -> Table:
+def score_table(forecasts: Forecasts, which: str) -> ReportTable:
     """Tabulate scores of predictions of rows that ``which`` names."""
     rows = _class_scores(forecasts) if forecasts.mean.ndim == 2 else _real_scores(forecasts)
     guess = "guessing by frequency" if forecasts.mean.ndim == 2 else "guessing by mean and spread"
-    return Table(f"Scores of the predictions of {which}.", ["", "this model", guess], rows)
+    return ReportTable(f"Scores of the predictions of {which}.", ["", "this model", guess], rows)
 
 
 def _class_scores(forecasts: Forecasts) -> list[list[str]]:
@@ -84,11 +84,11 @@ def coverage(cdf: np.ndarray, level: float) -> np.ndarray:
     return np.abs(cdf - 0.5) <= level / 2
 
 
-def confusion_table(forecasts: Forecasts, classes: Sequence[object]) -> Table:
+def confusion_table(forecasts: Forecasts, classes: Sequence[object]) -> ReportTable:
     """Count rows by their class and by the class that was predicted."""
     num_classes = len(classes)
     cells = forecasts.y * num_classes + forecasts.mean.argmax(axis=1)
     counts = np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
     rows = [[str(name), *map(str, row)] for name, row in zip(classes, counts, strict=True)]
     caption = "Rows by their class (down) and by the most probable class (across)."
-    return Table(caption, ["", *map(str, classes)], rows)
+    return ReportTable(caption, ["", *map(str, classes)], rows)

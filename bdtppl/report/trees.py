@@ -7,27 +7,27 @@ import numpy as np
 
 from bdtppl.models.wording import counted
 from bdtppl.plotting import plot_topologies, plot_tree
-from bdtppl.report.blocks import Block, Code, Figures, Table, Text
+from bdtppl.report.blocks import Block, Code, Figures, ReportTable, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 
 __all__ = ["trees"]
 
-_MOST_TREES = 10
+_TREES_DRAWN = 10
 _DRAWN_TREES = 5
 _LEAST_SHARE = 0.01  # of the best tree's probability, for a tree to be drawn
 _MOST_LEAVES = 24  # of a tree that is drawn
-_MOST_RULES = 60  # lines
-_MOST_COLUMNS = 40
+_RULES_LISTED = 60  # lines
+_COLUMNS_LISTED = 40
 
 
 def trees(subject: Subject) -> Iterator[Block]:
     """Show the most probable trees, and what trees have in common."""
     model, summary = subject.model, subject.summary
     if subject.is_soft:
-        yield from _topologies(subject)
+        yield from _topology_blocks(subject)
         return
-    ranked = model.k_best(_MOST_TREES)
+    ranked = model.k_best(_TREES_DRAWN)
     probability, leaves = ranked.probability, ranked.trees.num_leaves
     name = model.probability_name
     yield Text(
@@ -67,7 +67,7 @@ def trees(subject: Subject) -> Iterator[Block]:
             for rank, (share, count) in enumerate(zip(probability, leaves, strict=True), 1)
         ]
         shares = (probability / max(probability.max(), 1e-300)).tolist()
-        yield Table("The most probable trees.", ["", name, "leaves"], rows, shares)
+        yield ReportTable("The most probable trees.", ["", name, "leaves"], rows, shares)
     caption = (
         "How probable it is that a tree splits on the column at all."
         if "split_inclusion" in summary
@@ -76,7 +76,7 @@ def trees(subject: Subject) -> Iterator[Block]:
     yield _share_table(subject, caption)
 
 
-def _topologies(subject: Subject) -> Iterator[Block]:
+def _topology_blocks(subject: Subject) -> Iterator[Block]:
     found = subject.summary["topologies"]
     yield Text(
         f"{counted(subject.summary['topologies_found'], 'topology', 'topologies')} (shapes of "
@@ -91,10 +91,10 @@ def _topologies(subject: Subject) -> Iterator[Block]:
     )
     rows = [
         [each["code"], str(each["splits"]), f"{each['probability']:.3g}", _evidence_cell(each)]
-        for each in found[:_MOST_TREES]
+        for each in found[:_TREES_DRAWN]
     ]
     head = ["code", "splits", "probability", "log evidence"]
-    yield Table("Topologies; in the code 1 is a split and 0 a leaf, in preorder.", head, rows)
+    yield ReportTable("Topologies; in the code 1 is a split and 0 a leaf, in preorder.", head, rows)
     yield _share_table(subject, "Each column's mean share in the directions of splits.")
 
 
@@ -105,13 +105,13 @@ def _evidence_cell(topology: dict) -> str:
     return f"{topology['log_evidence']:.2f}" + ("" if error is None else f" ± {error:.2f}")
 
 
-def _share_table(subject: Subject, caption: str) -> Table:
-    shown = list(subject.shares.items())[:_MOST_COLUMNS]
+def _share_table(subject: Subject, caption: str) -> ReportTable:
+    shown = list(subject.shares.items())[:_COLUMNS_LISTED]
     rows = [[str(name), f"{share:.3f}"] for name, share in shown]
-    return Table(caption, ["column", "share"], rows, [share for _, share in shown])
+    return ReportTable(caption, ["column", "share"], rows, [share for _, share in shown])
 
 
 def _shortened(rules: str) -> str:
     lines = rules.splitlines()
-    more = len(lines) - _MOST_RULES
-    return "\n".join(lines[:_MOST_RULES] + ([f"... and {more} more lines"] if more > 0 else []))
+    more = len(lines) - _RULES_LISTED
+    return "\n".join(lines[:_RULES_LISTED] + ([f"... and {more} more lines"] if more > 0 else []))

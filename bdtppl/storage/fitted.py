@@ -81,7 +81,7 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     """
     check_is_fitted(estimator)
     folder = Path(path)
-    model, groups = _describe(estimator)
+    model, groups = _take_apart(estimator)
     try:
         with staged(folder) as staging:
             arrays, description = staging / _ARRAYS, staging / _DESCRIPTION
@@ -152,7 +152,7 @@ _BROKEN = (
 # -------------------------------------------------------------------------- estimator to parts
 
 
-def _describe(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
+def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
     """Take an estimator apart into what goes to JSON and groups of arrays."""
     name = type(estimator).__name__
     if estimator_class(name) is not type(estimator):

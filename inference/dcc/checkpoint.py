@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.dcc.explore import State
+from bdtppl.inference.dcc.explore import WalkState
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.nuts.kernel import Draws
+from bdtppl.inference.nuts.kernel import NutsDraws
 from bdtppl.models.soft.topology import Topology
 
 __all__ = ["from_arrays", "to_arrays"]
@@ -22,7 +22,7 @@ __all__ = ["from_arrays", "to_arrays"]
 _NUMBERS = ("since", "visits", "num_restarts")
 
 
-def to_arrays(state: State) -> dict[str, np.ndarray]:
+def to_arrays(state: WalkState) -> dict[str, np.ndarray]:
     """Write a state as arrays of numbers and of text."""
     arrays = {
         "rng_key": np.asarray(jax.random.key_data(state.rng_key)),
@@ -44,7 +44,7 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
     return arrays
 
 
-def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> State:
+def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> WalkState:
     """Read a state that `to_arrays` has written.
 
     Parameters
@@ -75,7 +75,7 @@ def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> State:
             **numbers,
             **nests,
         )
-    return State(
+    return WalkState(
         jax.random.wrap_key_data(jnp.asarray(arrays["rng_key"]), impl=str(arrays["rng_impl"])),
         dict(zip(_topologies(arrays["proposed"]), arrays["count"].tolist(), strict=True)),
         explored,
@@ -83,7 +83,7 @@ def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> State:
     )
 
 
-_STRUCTURE_OF_DRAWS = jax.tree.structure(Draws(*range(7))._replace(inputs=None))
+_STRUCTURE_OF_DRAWS = jax.tree.structure(NutsDraws(*range(7))._replace(inputs=None))
 
 
 def _structure_of_chains(dcc: DCC) -> Any:

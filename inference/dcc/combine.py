@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import softmax
 
-from bdtppl.inference.dcc.explore import State, within_reach
+from bdtppl.inference.dcc.explore import WalkState, within_reach
 from bdtppl.inference.dcc.local import Explored, temper
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, EvidenceMethod, choose
@@ -76,7 +76,7 @@ def topology_weights(
 
 def combine(
     dcc: DCC,
-    state: State,
+    state: WalkState,
     *,
     evidence: EvidenceMethod = "auto",
     smc_share: float = 0.01,
@@ -125,7 +125,7 @@ def combine(
 
 
 def _estimate(
-    dcc: DCC, state: State, explored: Explored, method: EvidenceMethod, smc: dict[str, Any]
+    dcc: DCC, state: WalkState, explored: Explored, method: EvidenceMethod, smc: dict[str, Any]
 ) -> tuple[Evidence, np.ndarray, np.ndarray]:
     """Evidence and weighted draws of a topology."""
     particles = []

@@ -24,14 +24,14 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.dcc.utility import exploitation, exploration, utility
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
-__all__ = ["State", "explore", "log_joint", "start", "utilities", "within_reach"]
+__all__ = ["WalkState", "explore", "log_joint", "start", "utilities", "within_reach"]
 
 _ERRORS = 3.0  # standard errors that an estimate may be too low by
 _MISSED = 5.0  # nats that it may be too low by where chains missed the main mode
 
 
 @dataclass(frozen=True)
-class State:
+class WalkState:
     """Where the walk is.
 
     Attributes
@@ -52,7 +52,7 @@ class State:
     visited: tuple[Topology, ...] = ()
 
 
-def start(dcc: DCC, rng_key: jax.Array) -> State:
+def start(dcc: DCC, rng_key: jax.Array) -> WalkState:
     """Draw the first topologies from the prior."""
     rng = _generator(rng_key, 0)
     proposed: dict[Topology, int] = {}
@@ -60,18 +60,18 @@ def start(dcc: DCC, rng_key: jax.Array) -> State:
         topology = dcc.prior.sample(rng, max_splits=dcc.max_splits)
         if dcc.with_leaf or topology.num_splits:
             proposed[topology] = proposed.get(topology, 0) + 1
-    return State(rng_key, proposed)
+    return WalkState(rng_key, proposed)
 
 
 def explore(
     dcc: DCC,
-    state: State,
+    state: WalkState,
     num_steps: int,
     *,
     patience: int | None = None,
     tolerance: float = 1e-3,
-    tell: Callable[[State], None] = lambda state: None,
-) -> State:
+    tell: Callable[[WalkState], None] = lambda state: None,
+) -> WalkState:
     """Go on for some steps; they are the same however they are parted.
 
     Parameters
@@ -101,7 +101,7 @@ def log_joint(explored: Explored, prior: TopologyPrior) -> float:
     return explored.evidence.log_evidence + prior.log_prob(explored.topology)
 
 
-def _activate(dcc: DCC, state: State) -> State:
+def _activate(dcc: DCC, state: WalkState) -> WalkState:
     """Burn in the topologies that have been proposed often enough."""
     proposed, explored = state.proposed, dict(state.explored)
     new = [m for m, count in proposed.items() if count > dcc.activation_count and m not in explored]
@@ -143,7 +143,7 @@ def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) 
     return {m for m in explored if greatest(m) >= least}
 
 
-def _look_at(dcc: DCC, state: State) -> State:
+def _look_at(dcc: DCC, state: WalkState) -> WalkState:
     """Visit the topology of greatest utility."""
     candidates = [each for each in state.explored.values() if not each.is_left]
     unseen = [each for each in candidates if not each.visits]
@@ -173,7 +173,7 @@ def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
     )
 
 
-def _propose(dcc: DCC, state: State) -> State:
+def _propose(dcc: DCC, state: WalkState) -> WalkState:
     """Propose a neighbour of the topology that was looked at."""
     ways = neighbours(state.visited[-1], moves=dcc.moves, max_splits=dcc.max_splits)
     if not dcc.with_leaf:
@@ -185,7 +185,7 @@ def _propose(dcc: DCC, state: State) -> State:
     return replace(state, proposed={**state.proposed, proposal: count})
 
 
-def _is_exhausted(dcc: DCC, state: State, patience: int, tolerance: float) -> bool:
+def _is_exhausted(dcc: DCC, state: WalkState, patience: int, tolerance: float) -> bool:
     """Whether what became active of late has hardly any weight."""
     since = len(state.visited) - patience
     explored = state.explored.values()

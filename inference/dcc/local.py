@@ -38,7 +38,7 @@ from bdtppl.inference.evidence.importance import (
     thin,
 )
 from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
-from bdtppl.inference.nuts.sample import NUTS, Chains, Draws
+from bdtppl.inference.nuts.sample import NUTS, Chains, NutsDraws
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
@@ -84,7 +84,7 @@ class Explored:
     position: np.ndarray
     log_weight: np.ndarray
     chains: Chains | None = None
-    draws: Draws | None = None
+    draws: NutsDraws | None = None
     visits: int = 0
     num_restarts: int = 0
 
@@ -117,7 +117,7 @@ def begin(
     last = _last_steps(sampler, dcc.num_draws)
     with ThreadPoolExecutor(1) as aside:  # weighing is compiled while chains warm up
         nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
-        compiled = aside.submit(in_float64(_weigh), dcc, rng_key, topologies[0], nowhere)
+        compiled = aside.submit(in_float64(_weigh_component), dcc, rng_key, topologies[0], nowhere)
         pilot = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
         compiled.result()
     found = []
@@ -125,7 +125,9 @@ def begin(
         chains, draws = jax.tree.map(lambda a, i=place: a[i], pilot)
         draws = jax.tree.map(lambda a: a[:, -last:], draws)
         chains, draws, num_restarts = _restart(dcc, rng_key, topology, chains, draws)
-        weighed = _weigh(dcc, _key(rng_key, topology, _PILOT), topology, draws.position)
+        weighed = _weigh_component(
+            dcc, _key_of_topology(rng_key, topology, _PILOT), topology, draws.position
+        )
         begun = Explored(topology, since, *weighed, chains, draws, num_restarts=num_restarts)
         found.append(begun)
     return found
@@ -158,15 +160,15 @@ def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
     """Draw from the chains and weigh importance samples around the draws."""
     topology, visits = explored.topology, explored.visits
     before: Any = explored.chains
-    key_draw, key_weigh = jax.random.split(_key(rng_key, topology, _VISIT + visits))
+    key_draw, key_weigh = jax.random.split(_key_of_topology(rng_key, topology, _VISIT + visits))
     density = dcc.density(topology.num_splits)
     chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, before, dcc.num_draws)
     if visits:
-        draws = _joined(explored.draws, draws)
+        draws = _join_draws(explored.draws, draws)
     centres = draws.position if dcc.pool_visits else draws.position[:, -dcc.num_draws :]
-    weighed = _weigh(dcc, key_weigh, topology, centres)
+    weighed = _weigh_component(dcc, key_weigh, topology, centres)
     if visits and not dcc.pool_visits:
-        weighed = _joined((explored.position, explored.log_weight), weighed)
+        weighed = _join_draws((explored.position, explored.log_weight), weighed)
     position, log_weight = weighed
     return replace(
         explored,
@@ -191,7 +193,7 @@ def temper(
     proposals = fit_proposals(draws)
     some = proposals._replace(mean=proposals.mean[:, :: -(-draws.shape[1] // _CENTRES)])
     path = Path(Partial(Mixture.log_density, Mixture.of(some)), dcc.log_density(explored.topology))
-    key = _key(rng_key, explored.topology, _TEMPERED)
+    key = _key_of_topology(rng_key, explored.topology, _TEMPERED)
     return tempered_evidence(key, path, some.draw, **options)
 
 
@@ -205,7 +207,7 @@ class _Sites(NamedTuple):
 
 def _sites(dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], use: int) -> _Sites:
     """Keys, density and paths of topologies of one size, side by side."""
-    keys = jnp.stack([_key(rng_key, topology, use) for topology in topologies])
+    keys = jnp.stack([_key_of_topology(rng_key, topology, use) for topology in topologies])
     paths = np.stack([topology.paths for topology in topologies])
     return _Sites(keys, dcc.density(topologies[0].num_splits), paths)
 
@@ -217,15 +219,15 @@ def _warm_up(
     topologies: Sequence[Topology],
     use: int,
     num_steps: int | None = None,
-) -> tuple[Chains, Draws]:
+) -> tuple[Chains, NutsDraws]:
     """Warm up chains from the prior; leading axes [topology, chain]."""
     sites = _sites(dcc, rng_key, topologies, use)
     return sampler.warm_up(*sites, sampler.start(*sites, dcc.num_chains), num_steps)
 
 
 def _restart(
-    dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: Draws
-) -> tuple[Chains, Draws, int]:
+    dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: NutsDraws
+) -> tuple[Chains, NutsDraws, int]:
     """Begin stuck chains of a pilot again, while many are; the chains, and how many have."""
     sampler, density = _searching(dcc), dcc.density(topology.num_splits)
     num_restarts, num_draws = 0, draws.position.shape[1]
@@ -233,7 +235,7 @@ def _restart(
         is_stuck = stuck(_log_masses(dcc, draws))
         if is_stuck.mean() <= _MOST_STUCK:
             break
-        key = jax.random.fold_in(_key(rng_key, topology, _RESTART), attempt)
+        key = jax.random.fold_in(_key_of_topology(rng_key, topology, _RESTART), attempt)
         again = sampler.start(key, density, topology.paths, int(is_stuck.sum()))
         again, last = sampler.warm_up(key, density, topology.paths, again)
         last = jax.tree.map(lambda a: a[:, -num_draws:], last)
@@ -243,13 +245,15 @@ def _restart(
     return chains, draws, num_restarts
 
 
-def _settle(dcc: DCC, rng_key: jax.Array, pilot: Explored, chains: Chains, draws: Draws) -> Chains:
+def _settle(
+    dcc: DCC, rng_key: jax.Array, pilot: Explored, chains: Chains, draws: NutsDraws
+) -> Chains:
     """Put stuck chains where others are, those of the pilot among them."""
     masses, every, num_warm = _log_masses(dcc, draws), chains, chains.num_warm
     if pilot.draws is not None:
         masses = np.concatenate([masses, _log_masses(dcc, pilot.draws)])
         every = jax.tree.map(lambda *a: np.concatenate(a), chains, pilot.chains)
-    key = _key(rng_key, pilot.topology, _COPIES)
+    key = _key_of_topology(rng_key, pilot.topology, _COPIES)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     every = every.restarted(rng, stuck(masses))
     return jax.tree.map(lambda a: a[: len(num_warm)], every)._replace(num_warm=num_warm)
@@ -266,7 +270,7 @@ def _annealing(dcc: DCC) -> int:
     return min(dcc.nuts.last_window + dcc.num_draws, dcc.nuts.warmup)
 
 
-def _log_masses(dcc: DCC, draws: Draws) -> np.ndarray:
+def _log_masses(dcc: DCC, draws: NutsDraws) -> np.ndarray:
     """Log masses of the modes that chains are in, [C], by as many last draws for all."""
     last = slice(
         -min(_last_steps(each, dcc.num_draws) for each in (dcc.nuts, _searching(dcc))), None
@@ -279,7 +283,7 @@ def _last_steps(sampler: NUTS, num_draws: int) -> int:
     return min(num_draws, sampler.warmup // 2)
 
 
-def _weigh(
+def _weigh_component(
     dcc: DCC, rng_key: jax.Array, topology: Topology, centres: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weighted draws around centres [C, N, size], and all log weights."""
@@ -300,12 +304,12 @@ def _replaced(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.nd
     return result
 
 
-def _key(rng_key: jax.Array, topology: Topology, use: int) -> jax.Array:
+def _key_of_topology(rng_key: jax.Array, topology: Topology, use: int) -> jax.Array:
     """Key of a topology's own: what is drawn does not depend on what was looked at before."""
     own = jax.random.fold_in(rng_key, zlib.crc32(topology.code.encode()))
     return jax.random.fold_in(own, use)
 
 
-def _joined(before: Any, after: Any) -> Any:
+def _join_draws(before: Any, after: Any) -> Any:
     """Lengthen arrays [C, draws, ...]."""
     return jax.tree.map(lambda *a: np.concatenate(a, axis=1), before, after)

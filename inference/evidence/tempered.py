@@ -45,7 +45,7 @@ _TARGET_ACCEPTANCE = 0.8
 _INTEGRATION_STEPS = 5
 _MOST_RISES = 200
 _HALVINGS = 30
-_BLOCK = 16  # particles that move together
+_PARTICLES_A_BLOCK = 16  # particles that move together
 
 
 class Path(NamedTuple):
@@ -261,7 +261,7 @@ def _weight(log_weight: np.ndarray) -> np.ndarray:
 
 @partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
 def _log_ratio(path: Path, particles: jax.Array) -> jax.Array:
-    return jax.lax.map(path.log_ratio, particles, batch_size=_BLOCK)
+    return jax.lax.map(path.log_ratio, particles, batch_size=_PARTICLES_A_BLOCK)
 
 
 @partial(jax.jit, static_argnames="num_moves", compiler_options=COMPILED_LIGHTLY)
@@ -297,5 +297,7 @@ def _rise(
 
     keys = jax.random.split(key_move, number)
     with jax.numpy_rank_promotion("allow"):  # BlackJAX's own code broadcasts
-        moved, accepted = jax.lax.map(move, (keys, particles[chosen]), batch_size=_BLOCK)
+        moved, accepted = jax.lax.map(
+            move, (keys, particles[chosen]), batch_size=_PARTICLES_A_BLOCK
+        )
     return moved, logsumexp(log_weight) - np.log(number), accepted.mean()

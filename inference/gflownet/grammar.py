@@ -55,8 +55,8 @@ from bdtppl.models.priors import Node, require_weighs
 __all__ = [
     "NUM_FACTS",
     "Amortised",
-    "Choices",
-    "Problem",
+    "FlowChoices",
+    "FlowProblem",
     "Seen",
     "choices",
     "joined",
@@ -73,7 +73,7 @@ _VISITED = 8  # nodes whose children are gathered at once
 Total = Callable[..., jax.Array]
 
 
-class Problem(eqx.Module):
+class FlowProblem(eqx.Module):
     """A model whose posterior is amortised; n rows.
 
     Attributes
@@ -100,7 +100,7 @@ class Problem(eqx.Module):
 
 
 @in_float64
-def pose_problem(model: TreeModel, *, lookahead: int = 1) -> Problem:
+def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
     """Tabulate rules and rows.
 
     Parameters
@@ -142,7 +142,7 @@ def pose_problem(model: TreeModel, *, lookahead: int = 1) -> Problem:
     place = (codes + 0.5) / design.num_codes - 0.5
     seen = np.where(codes < 0, 0.0, 2 * place), codes[:, design.has_missing] < 0, statistics
     rows = jnp.asarray(np.concatenate(seen, axis=1), jnp.float32)
-    return Problem(packed, rows, int(depth), int(lookahead))
+    return FlowProblem(packed, rows, int(depth), int(lookahead))
 
 
 class Amortised(NamedTuple):
@@ -152,7 +152,7 @@ class Amortised(NamedTuple):
     statistics: jax.Array
 
     @classmethod
-    def of(cls, problem: Problem, flow: Flow) -> "Amortised":
+    def of(cls, problem: FlowProblem, flow: Flow) -> "Amortised":
         """Embed the rows of a problem."""
         return cls(flow, flow.statistics(problem.rows))
 
@@ -164,7 +164,7 @@ def row_sums(words: jax.Array, statistics: jax.Array) -> jax.Array:
     return is_in.astype(statistics.dtype) @ statistics
 
 
-def _log_end(problem: Problem, depth: jax.Array) -> jax.Array:
+def _log_end(problem: FlowProblem, depth: jax.Array) -> jax.Array:
     """Log weight of stopping where no rule is available; in no prior do the rows matter."""
     unknown = jnp.full(problem.model.by_feature.shape[1], jnp.nan)
     node = Node(
@@ -173,7 +173,9 @@ def _log_end(problem: Problem, depth: jax.Array) -> jax.Array:
     return jnp.asarray(problem.model.prior.log_stop(node), float)
 
 
-def _stumps(problem: Problem, words: jax.Array, depth: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _stumps(
+    problem: FlowProblem, words: jax.Array, depth: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Log weights of all that nodes may do, and with children taken as leaves, [m, R + 1] each."""
     model = problem.model
     weights = node_weights(model, words, jnp.full(len(words), depth))
@@ -202,7 +204,9 @@ class Seen(NamedTuple):
     facts: jax.Array
 
 
-def _seen(problem: Problem, words: jax.Array, depth: jax.Array, log_base: jax.Array | None) -> Seen:
+def _seen(
+    problem: FlowProblem, words: jax.Array, depth: jax.Array, log_base: jax.Array | None
+) -> Seen:
     """Describe nodes [m, W], given the sums over their stumps where these are the bases."""
     model, lookahead = problem.model, problem.lookahead
     leaf_score = leaf_scores(model, words)
@@ -229,7 +233,7 @@ def _seen(problem: Problem, words: jax.Array, depth: jax.Array, log_base: jax.Ar
 
 
 def log_flows(
-    problem: Problem,
+    problem: FlowProblem,
     amortised: Amortised,
     words: jax.Array,
     depth: jax.Array,
@@ -250,7 +254,7 @@ def log_flows(
     return map_distinct(of, words, distinct(words), piece)
 
 
-class Choices(NamedTuple):
+class FlowChoices(NamedTuple):
     """All that m nodes may do: R rules and, last, to stop.
 
     Attributes
@@ -283,12 +287,12 @@ def joined(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def choices(
-    problem: Problem,
+    problem: FlowProblem,
     amortised: Amortised,
     words: jax.Array,
     depth: jax.Array,
     total: Total = logsumexp,
-) -> Choices:
+) -> FlowChoices:
     """Weigh all that nodes may do; equal nodes are weighed once.
 
     Parameters
@@ -327,4 +331,4 @@ def choices(
         )
 
     groups = distinct(words)
-    return Choices(*map_distinct(of, words, groups, _VISITED), groups.is_member)
+    return FlowChoices(*map_distinct(of, words, groups, _VISITED), groups.is_member)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.gflownet.grammar import Amortised, Problem, choices
+from bdtppl.inference.gflownet.grammar import Amortised, FlowProblem, choices
 from bdtppl.inference.gflownet.grammar_draws import from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF
@@ -23,12 +23,12 @@ from bdtppl.models.data.design import Design
 
 __all__ = ["best_tree"]
 
-_PIECE = 64  # nodes that are weighed in one call
+_TREES_TRIED = 64  # nodes that are weighed in one call
 
 
 @jax.jit
-def _weigh(
-    problem: Problem, flow: Flow, words: jax.Array, depth: jax.Array, is_best: jax.Array
+def _weigh_rules(
+    problem: FlowProblem, flow: Flow, words: jax.Array, depth: jax.Array, is_best: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Log weights and terms of what nodes may do, float64 [m, R + 1] each; see `choices`."""
 
@@ -53,17 +53,17 @@ class _Level(NamedTuple):
 class _Search:
     """Weighs nodes of one problem, piece by piece."""
 
-    def __init__(self, problem: Problem, flow: Flow):
+    def __init__(self, problem: FlowProblem, flow: Flow):
         self.problem, self.flow = problem, flow
         self.left_words = np.asarray(problem.model.left_words)
 
     def weigh(self, words: np.ndarray, depth: int, is_best: bool) -> tuple[np.ndarray, np.ndarray]:
         """Log weights and terms of what nodes [m, W] may do."""
         parts = []
-        for start in range(0, len(words), _PIECE):
-            some = words[start : start + _PIECE]
-            own = np.resize(some, (_PIECE, words.shape[1]))  # repeated ones cost nothing
-            found = _weigh(self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best))
+        for start in range(0, len(words), _TREES_TRIED):
+            some = words[start : start + _TREES_TRIED]
+            own = np.resize(some, (_TREES_TRIED, words.shape[1]))  # repeated ones cost nothing
+            found = _weigh_rules(self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best))
             parts.append([np.asarray(array)[: len(some)] for array in found])
         log_weight, log_term = zip(*parts, strict=True)
         return np.concatenate(log_weight), np.concatenate(log_term)
@@ -100,7 +100,7 @@ class _Search:
 
 
 @in_float64
-def best_tree(problem: Problem, flow: Flow, design: Design, *, width: int = 512) -> WrittenOut:
+def best_tree(problem: FlowProblem, flow: Flow, design: Design, *, width: int = 512) -> WrittenOut:
     """Search for the tree of greatest posterior probability, a batch of one.
 
     Where a prior counts partitions, the weight of one is shared among its rules here.

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.gflownet.grammar import Amortised, Choices, Problem, choices
+from bdtppl.inference.gflownet.grammar import Amortised, FlowChoices, FlowProblem, choices
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.models.hard.packed_model import children
 
 __all__ = [
     "FREE",
-    "Draws",
+    "HeapDraws",
     "Visits",
     "as_heap",
     "draw",
@@ -31,7 +31,7 @@ __all__ = [
 FREE = -2  # slots of given trees whose rules are drawn
 
 
-class Draws(NamedTuple):
+class HeapDraws(NamedTuple):
     """Trees; b trees, D levels of splits.
 
     Attributes
@@ -79,7 +79,7 @@ class Visits(NamedTuple):
     log_partition: jax.Array
 
 
-def log_policy(found: Choices, epsilon: jax.Array | float = 0.0) -> jax.Array:
+def log_policy(found: FlowChoices, epsilon: jax.Array | float = 0.0) -> jax.Array:
     """Log probability of each choice, float64 [m, R + 1].
 
     With probability epsilon a node does any of what it may do, all alike.
@@ -93,11 +93,11 @@ def log_policy(found: Choices, epsilon: jax.Array | float = 0.0) -> jax.Array:
 @jax.jit
 def walk(
     rng_key: jax.Array,
-    problem: Problem,
+    problem: FlowProblem,
     flow: Flow,
     rule: jax.Array,
     epsilon: jax.Array | float = 0.0,
-) -> tuple[Draws, Visits]:
+) -> tuple[HeapDraws, Visits]:
     """Go down trees level by level, and draw from the policy what is not given of them.
 
     Parameters
@@ -162,23 +162,23 @@ def walk(
     chosen = chosen.reshape(max_depth, num_trees, width)
     heap = jnp.concatenate([chosen[depth, :, : 2**depth] for depth in range(max_depth)], axis=1)
     visits = jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), visits)
-    return Draws(heap, *end[2:]), visits._replace(log_partition=visits.log_partition[0])
+    return HeapDraws(heap, *end[2:]), visits._replace(log_partition=visits.log_partition[0])
 
 
 def draw(
     rng_key: jax.Array,
-    problem: Problem,
+    problem: FlowProblem,
     flow: Flow,
     epsilon: float = 0.0,
     *,
     num_trees: int,
-) -> tuple[Draws, Visits]:
+) -> tuple[HeapDraws, Visits]:
     """Draw trees from the policy (see `walk`)."""
     free = np.full((num_trees, 2**problem.max_depth - 1), FREE, np.int32)
     return walk(rng_key, problem, flow, free, jnp.float64(epsilon))
 
 
-def follow(problem: Problem, flow: Flow, rule: np.ndarray) -> tuple[Draws, Visits]:
+def follow(problem: FlowProblem, flow: Flow, rule: np.ndarray) -> tuple[HeapDraws, Visits]:
     """Go down given trees, heaps of rules int32 [b, 2^D - 1] (see `walk`)."""
     return walk(jax.random.key(0), problem, flow, rule, jnp.float64(0.0))
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bdtppl.inference.gflownet.drawn import Drawn, weighed
-from bdtppl.inference.gflownet.grammar import Problem
+from bdtppl.inference.gflownet.grammar import FlowProblem
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.written_trees import as_shape
@@ -22,7 +22,9 @@ from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["Scores", "log_flow", "sample", "score"]
 
-_PIECE = 16  # trees that are drawn at once, as many as in training: they share what is compiled
+_TREES_AT_ONCE = (
+    16  # trees that are drawn at once, as many as in training: they share what is compiled
+)
 
 
 class Scores(NamedTuple):
@@ -49,7 +51,7 @@ class Scores(NamedTuple):
 @in_float64
 def sample(
     rng_key: jax.Array,
-    problem: Problem,
+    problem: FlowProblem,
     flow: Flow,
     model: TreeModel,
     *,
@@ -78,9 +80,9 @@ def sample(
     if size < 1:
         raise ValueError(f"At least one draw is needed; got {chains} chains of {draws}.")
     parts = []
-    for start in range(0, size, _PIECE):
+    for start in range(0, size, _TREES_AT_ONCE):
         key = jax.random.fold_in(rng_key, start)
-        drawn, _ = draw(key, problem, flow, num_trees=_PIECE)
+        drawn, _ = draw(key, problem, flow, num_trees=_TREES_AT_ONCE)
         parts.append([np.asarray(a) for a in (drawn.rule, drawn.log_weight, drawn.log_joint)])
     rule, log_weights, joint = (np.concatenate(part) for part in zip(*parts, strict=True))
     drawn = from_heap(rule), log_weights, joint
@@ -88,14 +90,14 @@ def sample(
 
 
 @in_float64
-def log_flow(problem: Problem, flow: Flow) -> float:
+def log_flow(problem: FlowProblem, flow: Flow) -> float:
     """Log flow out of the root: log Z as it has been learned."""
-    _, visits = draw(jax.random.key(0), problem, flow, num_trees=_PIECE)
+    _, visits = draw(jax.random.key(0), problem, flow, num_trees=_TREES_AT_ONCE)
     return float(visits.log_partition)
 
 
 @in_float64
-def score(problem: Problem, flow: Flow, design: Design, trees: Tree) -> Scores:
+def score(problem: FlowProblem, flow: Flow, design: Design, trees: Tree) -> Scores:
     """Score trees [...] as the policy would draw them.
 
     Where the trees are drawn from the posterior, the mean of their log weights is an upper bound of
@@ -109,8 +111,8 @@ def score(problem: Problem, flow: Flow, design: Design, trees: Tree) -> Scores:
     flat = trees.reshape(-1)
     shape = as_shape(problem.model, design, flat, flat.capacity)
     heap, parts = as_heap(shape, problem.max_depth), []
-    for start in range(0, len(heap), _PIECE):
-        own = np.resize(heap[start : start + _PIECE], (_PIECE, heap.shape[1]))
+    for start in range(0, len(heap), _TREES_AT_ONCE):
+        own = np.resize(heap[start : start + _TREES_AT_ONCE], (_TREES_AT_ONCE, heap.shape[1]))
         drawn, _ = follow(problem, flow, own)
         parts.append(np.stack([drawn.log_joint, drawn.log_probability])[:, : len(heap) - start])
     return Scores(*np.concatenate(parts, axis=1).reshape(2, *trees.batch_shape))

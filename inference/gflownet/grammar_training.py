@@ -18,8 +18,8 @@ import optax
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.gflownet.grammar import NUM_FACTS, Problem, row_sums
-from bdtppl.inference.gflownet.grammar_draws import Draws, Visits, draw
+from bdtppl.inference.gflownet.grammar import NUM_FACTS, FlowProblem, row_sums
+from bdtppl.inference.gflownet.grammar_draws import HeapDraws, Visits, draw
 from bdtppl.inference.gflownet.grammar_network import Flow, FlowNetwork
 from bdtppl.models.arrays.precision import in_float64
 
@@ -27,7 +27,7 @@ __all__ = [
     "Metrics",
     "Ring",
     "GrammarSettings",
-    "State",
+    "FlowState",
     "balance_loss",
     "initial",
     "learn",
@@ -111,7 +111,7 @@ class Ring(NamedTuple):
         )
 
 
-class State(NamedTuple):
+class FlowState(NamedTuple):
     """All that training goes on from: a pytree of arrays.
 
     Attributes
@@ -166,8 +166,8 @@ def optimiser(settings: GrammarSettings) -> optax.GradientTransformation:
 
 @in_float64
 def initial(
-    rng_key: jax.Array, problem: Problem, settings: GrammarSettings, flow: Flow | None = None
-) -> State:
+    rng_key: jax.Array, problem: FlowProblem, settings: GrammarSettings, flow: Flow | None = None
+) -> FlowState:
     """Start with a new network, or with a flow that is given, and an empty ring."""
     if flow is None:
         flow = FlowNetwork(rng_key, problem.rows.shape[1], NUM_FACTS)
@@ -178,11 +178,11 @@ def initial(
         jnp.zeros(settings.ring, jnp.float32),
         jnp.int32(0),
     )
-    return State(flow, optimiser(settings).init(weights), ring, jnp.int32(0))
+    return FlowState(flow, optimiser(settings).init(weights), ring, jnp.int32(0))
 
 
 def balance_loss(
-    flow: Flow, problem: Problem, words: jax.Array, facts: jax.Array, imbalance: jax.Array
+    flow: Flow, problem: FlowProblem, words: jax.Array, facts: jax.Array, imbalance: jax.Array
 ) -> jax.Array:
     """Mean squared local imbalance (log F - log S)^2 of subproblems."""
     above = flow(row_sums(words, flow.statistics(problem.rows)), facts)
@@ -192,12 +192,12 @@ def balance_loss(
 @partial(jax.jit, static_argnames="settings")
 def learn(
     rng_key: jax.Array,
-    problem: Problem,
-    state: State,
-    drawn: Draws,
+    problem: FlowProblem,
+    state: FlowState,
+    drawn: HeapDraws,
     visits: Visits,
     settings: GrammarSettings,
-) -> tuple[State, Metrics]:
+) -> tuple[FlowState, Metrics]:
     """Remember the subproblems that draws have met, and take gradient steps on the ring."""
     ring, transform = state.ring.put(visits), optimiser(settings)
 
@@ -227,13 +227,13 @@ def learn(
         jnp.exp(2 * log_sum - log_squares) / len(drawn.log_joint),
     )
     flow, inner = learned
-    return State(flow, inner, ring, state.num_steps + 1), metrics
+    return FlowState(flow, inner, ring, state.num_steps + 1), metrics
 
 
 @in_float64
 def step(
-    rng_key: jax.Array, problem: Problem, state: State, settings: GrammarSettings
-) -> tuple[State, Metrics]:
+    rng_key: jax.Array, problem: FlowProblem, state: FlowState, settings: GrammarSettings
+) -> tuple[FlowState, Metrics]:
     """Draw trees, and learn from the subproblems that they and earlier ones have met.
 
     Parameters
@@ -257,13 +257,13 @@ def step(
 @in_float64
 def train(
     rng_key: jax.Array,
-    problem: Problem,
-    state: State,
+    problem: FlowProblem,
+    state: FlowState,
     settings: GrammarSettings,
     num_steps: int,
     *,
-    tell: Callable[[State, Metrics], bool | None] = lambda state, metrics: None,
-) -> tuple[State, Metrics]:
+    tell: Callable[[FlowState, Metrics], bool | None] = lambda state, metrics: None,
+) -> tuple[FlowState, Metrics]:
     """Take steps of training.
 
     Parameters

@@ -111,7 +111,7 @@ def roll_out(
 
         def step(carry):
             i, made = carry
-            return i + 1, _step(construction, policy, epsilon, temperature, i, made)
+            return i + 1, _roll_step(construction, policy, epsilon, temperature, i, made)
 
         def goes_on(carry):
             i, made = carry
@@ -141,7 +141,7 @@ def roll_out(
     )
 
 
-def _step(construction, policy: Policy, epsilon, temperature, i: jax.Array, made: _Making):
+def _roll_step(construction, policy: Policy, epsilon, temperature, i: jax.Array, made: _Making):
     """Stop, or split a leaf of each tree that goes on."""
     trees, tree = made.trees, jnp.arange(len(made.is_going))
     is_open = trees.shape.is_leaf

@@ -22,7 +22,7 @@ from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["sample", "upper_bound"]
 
-_PIECE = 256  # trajectories that are drawn at once
+_TRAJECTORIES = 256  # trajectories that are drawn at once
 
 
 @in_float64
@@ -50,8 +50,10 @@ def sample(
     chains, draws
         How the draws are laid out.
     """
-    keys = jax.random.split(rng_key, -(-chains * draws // _PIECE))
-    parts = [jax.tree.map(np.asarray, _draw(key, construction, policy)) for key in keys]
+    keys = jax.random.split(rng_key, -(-chains * draws // _TRAJECTORIES))
+    parts = [
+        jax.tree.map(np.asarray, _draw_trajectories(key, construction, policy)) for key in keys
+    ]
     shape, log_weights, joint = jax.tree.map(lambda *a: np.concatenate(a), *parts)
     packed = construction.model
     return weighed(model, packed, shape, log_weights, joint, chains=chains, draws=draws)
@@ -91,19 +93,19 @@ def upper_bound(
     shape = as_shape(construction.model, design, trees, construction.capacity)
     number, padded = len(shape.size), padded_size(len(shape.size))
     shape = jax.tree.map(lambda a: np.resize(a, (padded, *a.shape[1:])), shape)
-    log_weights = _weigh(rng_key, construction, policy, shape)
+    log_weights = _weigh_trajectories(rng_key, construction, policy, shape)
     return float(np.asarray(log_weights)[:number].mean())
 
 
 @jax.jit
-def _draw(rng_key, construction, policy) -> tuple[Shape, jax.Array, jax.Array]:
-    made = roll_out(rng_key, construction, policy, num_drawn=_PIECE)
+def _draw_trajectories(rng_key, construction, policy) -> tuple[Shape, jax.Array, jax.Array]:
+    made = roll_out(rng_key, construction, policy, num_drawn=_TRAJECTORIES)
     # Nothing changes beyond the last split.
     return made.trees.shape, made.log_weights, made.log_joint[:, -1]
 
 
 @jax.jit
-def _weigh(rng_key, construction, policy, shape: Shape) -> jax.Array:
+def _weigh_trajectories(rng_key, construction, policy, shape: Shape) -> jax.Array:
     given = reordered(rng_key, shape)
     made = roll_out(rng_key, construction, policy, given=given)
     if (logits := undo_logits(policy, made.trees)) is not None:

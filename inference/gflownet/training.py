@@ -28,9 +28,9 @@ from bdtppl.inference.gflownet.trajectories import Trajectories
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 
-__all__ = ["Info", "Learner", "PolicySettings", "begin", "train"]
+__all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin", "train"]
 
-_CHUNK = 20  # steps between two tellings of progress
+_STEPS_A_CHUNK = 20  # steps between two tellings of progress
 _USUAL = 4  # decisions of a trajectory that there is always room for
 
 
@@ -152,7 +152,7 @@ class Learner(NamedTuple):
     step: jax.Array
 
 
-class Info(NamedTuple):
+class TrainingInfo(NamedTuple):
     """What a step reports.
 
     Attributes
@@ -195,7 +195,7 @@ def _make(
     rng_key, construction, learner, *, settings: PolicySettings
 ) -> tuple[Trajectories, jax.Array]:
     """Make the trajectories of a step; also the number of their decisions."""
-    key_draw, key_recall, key_order, _ = _keys(rng_key, learner)
+    key_draw, key_recall, key_order, _ = _step_keys(rng_key, learner)
     done = learner.step / settings.num_steps
     epsilon = settings.epsilon + (settings.last_epsilon - settings.epsilon) * done
     given, number = None, settings.num_forward
@@ -213,7 +213,7 @@ def _make(
     return made, made.decides.sum()
 
 
-def _keys(rng_key, learner) -> jax.Array:
+def _step_keys(rng_key, learner) -> jax.Array:
     return jax.random.split(jax.random.fold_in(rng_key, learner.step), 4)
 
 
@@ -226,12 +226,12 @@ def _learn(
     *,
     settings: PolicySettings,
     num_decisions: int,
-) -> tuple[Learner, Info]:
+) -> tuple[Learner, TrainingInfo]:
     """Make one gradient step, and remember the best trees."""
     temperature = settings.reward_temperature ** (1 - 2 * learner.step / settings.num_steps)
     weighed = made._replace(
         log_joint=rewards(
-            _keys(rng_key, learner)[3],
+            _step_keys(rng_key, learner)[3],
             construction,
             made,
             jnp.maximum(temperature, 1.0),
@@ -252,7 +252,7 @@ def _learn(
     # Nothing changes beyond the last split.
     buffer = remember(learner.buffer, made.trees, made.log_joint[:, -1])
     policy = eqx.combine(learned.policy, fixed)
-    info = Info(
+    info = TrainingInfo(
         loss,
         learned.log_z,
         made.log_weights[: settings.num_forward].mean(),
@@ -262,7 +262,7 @@ def _learn(
     return Learner(policy, learned.log_z, optimiser, buffer, learner.step + 1), info
 
 
-def _step(rng_key, construction, learner, settings: PolicySettings) -> tuple[Learner, Info]:
+def _step(rng_key, construction, learner, settings: PolicySettings) -> tuple[Learner, TrainingInfo]:
     """Draw trajectories and learn from them."""
     made, number = _make(rng_key, construction, learner, settings=settings)
     num_trees, most = made.log_forward.shape
@@ -278,8 +278,8 @@ def train(
     learner: Learner,
     settings: PolicySettings,
     *,
-    tell: Callable[[Learner, Info], bool | None] = lambda learner, info: None,
-) -> tuple[Learner, Info]:
+    tell: Callable[[Learner, TrainingInfo], bool | None] = lambda learner, info: None,
+) -> tuple[Learner, TrainingInfo]:
     """Train to the end of the settings' steps, from the learner's own step on.
 
     Parameters
@@ -307,7 +307,9 @@ def train(
     for done in range(int(learner.step), settings.num_steps):
         learner, info = _step(rng_key, construction, learner, settings)
         reports.append(info)
-        if (done + 1) % _CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
+        if (done + 1) % _STEPS_A_CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
             break
-    columns = [np.array([report[i] for report in reports]) for i in range(len(Info._fields))]
-    return learner, Info(*columns)
+    columns = [
+        np.array([report[i] for report in reports]) for i in range(len(TrainingInfo._fields))
+    ]
+    return learner, TrainingInfo(*columns)

@@ -25,12 +25,12 @@ from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
 from bdtppl.inference.greedy_modal.sparse_partitions import best_sparse_rules
 from bdtppl.inference.greedy_modal.weights import log_stops
 
-__all__ = ["Choice", "choose", "may_split", "rules_ahead"]
+__all__ = ["NodeChoice", "choose", "may_split", "rules_ahead"]
 
 _COPIED_ENTRIES = 1 << 22  # rows times features of the children that are valued at once
 
 
-class Choice(NamedTuple):
+class NodeChoice(NamedTuple):
     """What K nodes become.
 
     Attributes
@@ -54,7 +54,9 @@ class Choice(NamedTuple):
         return np.where(self.is_split, self.best.score, self.log_stop + self.leaf_score)
 
 
-def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | None = None) -> Choice:
+def choose(
+    problem: Problem, level: Level, lookahead: int = 1, given: Best | None = None
+) -> NodeChoice:
     """Choose for every node of a level.
 
     Parameters
@@ -84,7 +86,7 @@ def choose(problem: Problem, level: Level, lookahead: int = 1, given: Best | Non
         best = Best.joined([_best_ahead(problem, node, lookahead) for node in nodes])
     log_stop = log_stops(problem, level, best.num_features)
     is_better = best.score > (log_stop + leaf_score if given is None else -np.inf)
-    return Choice(log_stop, leaf_score, best, is_better & is_searched)
+    return NodeChoice(log_stop, leaf_score, best, is_better & is_searched)
 
 
 def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:

@@ -17,11 +17,11 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["Columns", "Level", "Rows", "descend", "leaf_statistics", "only", "root_level"]
+__all__ = ["Columns", "Level", "RowGroups", "descend", "leaf_statistics", "only", "root_level"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowGroups:
     """What training rows hold beside their features; n rows, s statistics.
 
     Attributes
@@ -58,7 +58,7 @@ def leaf_statistics(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarra
 
 
 @dataclass(frozen=True, eq=False)
-class Columns(Rows):
+class Columns(RowGroups):
     """Training data by column; n rows, d features that rules may use.
 
     Attributes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from bdtppl.inference.greedy_modal.choices import Choice, choose
+from bdtppl.inference.greedy_modal.choices import NodeChoice, choose
 from bdtppl.inference.greedy_modal.columns import Level, root_level
 from bdtppl.inference.greedy_modal.hyperplanes import split
 from bdtppl.inference.greedy_modal.partitions import Best
@@ -122,7 +122,7 @@ class _Grown:
         self.num_slots = 1
         self.levels: list[dict[str, np.ndarray]] = []
 
-    def record(self, slot: np.ndarray, level: Level, choice: Choice) -> np.ndarray:
+    def record(self, slot: np.ndarray, level: Level, choice: NodeChoice) -> np.ndarray:
         """Settle the nodes of a level; returns slots of the children, left ones first."""
         best, is_split = choice.best, choice.is_split
         num_splits = int(is_split.sum())

@@ -28,7 +28,7 @@ __all__ = [
     "ranked",
 ]
 
-_TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
+_SCORE_TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
 
 
 class Best(NamedTuple):
@@ -208,7 +208,7 @@ def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _least_equal(score: np.ndarray) -> np.ndarray:
     """Least score that is equal but for rounding."""
-    return score - _TIE * (1 + np.abs(score))
+    return score - _SCORE_TIE * (1 + np.abs(score))
 
 
 def ranked(score: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import (
     Level,
-    Rows,
+    RowGroups,
     descend,
     leaf_statistics,
     root_level,
@@ -25,7 +25,7 @@ __all__ = ["SparseColumns", "SparseLevel"]
 
 
 @dataclass(frozen=True, eq=False)
-class SparseColumns(Rows):
+class SparseColumns(RowGroups):
     """Sparse training data; n rows, d features.
 
     Attributes

@@ -21,7 +21,7 @@ from bdtppl.models.arrays.threads import in_threads
 
 __all__ = ["best_sparse_rules"]
 
-_PIECE = 1 << 17  # entries whose groups are searched at once
+_GROUPS_A_PIECE = 1 << 17  # entries whose groups are searched at once
 
 
 def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
@@ -31,12 +31,12 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
     if not len(groups.node):
         return best
     # Pieces bound the memory that a search needs beside the entries.
-    pieces = np.searchsorted(groups.start, np.arange(0, len(level.row), _PIECE))
+    pieces = np.searchsorted(groups.start, np.arange(0, len(level.row), _GROUPS_A_PIECE))
     bounds = np.unique(np.append(pieces, len(groups.node))).tolist()
     found = in_threads(
         lambda piece: _best_of_groups(problem, level, groups.at(*piece)),
         pairwise(bounds),
-        min(_PIECE, len(level.row)),
+        min(_GROUPS_A_PIECE, len(level.row)),
     )
     num_rules, score, _, low, high, missing_left = (
         np.concatenate(each) for each in zip(*found, strict=True)

@@ -14,7 +14,7 @@ from bdtppl.models.priors import Node, Rule, TreePrior
 
 __all__ = ["LawOfCuts", "compile_weights", "log_rules", "log_rules_of_features", "log_stops"]
 
-_BLOCK = 1 << 12  # weights that a compiled prior computes at once
+_NODES_A_BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
 
 @jax.jit
@@ -28,7 +28,7 @@ def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, np
     """Compute log weights from facts [K] or [K, d] in blocks of one size."""
     prior = jax.tree.map(np.float64, prior)
     width = max(int(np.prod(fact.shape[1:])) for fact in jax.tree.leaves(rule))
-    num_nodes, size = len(node.depth), max(1, _BLOCK // width)
+    num_nodes, size = len(node.depth), max(1, _NODES_A_BLOCK // width)
     results = []
     with jax.enable_x64(True):
         for start in range(0, num_nodes, size):

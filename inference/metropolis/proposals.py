@@ -32,7 +32,9 @@ def as_kernel(proposal: Any) -> Kernel:
     """
     if isinstance(proposal, str):
         if proposal not in KERNELS:
-            raise ValueError(f"proposal must be one of {', '.join(KERNELS)}; got {proposal!r}.")
+            raise ValueError(
+                f"proposal must be one of {', '.join(sorted(KERNELS))}; got {proposal!r}."
+            )
         return KERNELS[proposal].make()
     if isinstance(proposal, Mapping):
         return as_kernel(LocalMoves.of(proposal))

@@ -30,7 +30,7 @@ from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = [
     "Chains",
-    "Draws",
+    "NutsDraws",
     "Inputs",
     "Kind",
     "Lane",
@@ -126,7 +126,7 @@ class Chains(NamedTuple):
         return jax.tree.map(taken, self)
 
 
-class Draws(NamedTuple):
+class NutsDraws(NamedTuple):
     """What is kept of steps; leading axes [..., chain, draw].
 
     Attributes
@@ -262,7 +262,7 @@ def advance(
 
     Returns
     -------
-    Lane, bool [lane], bool [round, lane], Draws
+    Lane, bool [lane], bool [round, lane], NutsDraws
         The lanes; whether they are to begin a step; whether a step was made; what is kept of it.
     """
     evaluate, take_step = (jax.vmap(partial(f, shared)) for f in (_evaluate, _take_step))
@@ -345,10 +345,10 @@ def _tried(inputs: Inputs, log_density, number: int, uniform) -> Inputs:
     return Inputs(jnp.where(is_last, candidate, chosen), trial + 1, log_weight, candidate)
 
 
-def _kept(lane: Lane) -> Draws:
+def _kept(lane: Lane) -> NutsDraws:
     """Take out what is kept of a step."""
     found, draw = lane.trajectory, lane.trajectory.draw
-    return Draws(
+    return NutsDraws(
         draw.position,
         None if lane.inputs is None else lane.inputs.chosen,
         draw.log_density,
@@ -359,7 +359,7 @@ def _kept(lane: Lane) -> Draws:
     )
 
 
-def _take_step(shared: Steps, lane: Lane, ends: jax.Array, made: Draws) -> Lane:
+def _take_step(shared: Steps, lane: Lane, ends: jax.Array, made: NutsDraws) -> Lane:
     """Adapt to a step, if it ends."""
     chain = lane.chain
     kind = shared.kinds[jnp.minimum(lane.step, len(shared.kinds) - 1)]
@@ -393,7 +393,7 @@ def _choose(which: jax.Array, one: Lane, other: Lane) -> Lane:
     return jax.tree.map(lambda a, b: jnp.where(which, a, b).astype(b.dtype), one, other)
 
 
-def _adapted(shared: Steps, kind, chain: Chains, made: Draws) -> tuple[Any, Any]:
+def _adapted(shared: Steps, kind, chain: Chains, made: NutsDraws) -> tuple[Any, Any]:
     """Stan's adaptation of step size and mass matrix, by kinds of steps."""
     begin_average, average, end_average = dual_averaging_adaptation(shared.target_acceptance)
     averaged = average(chain.averaging, made.acceptance_rate)

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bdtppl.inference.nuts.kernel import Chains, Draws, Lane, Steps, advance, empty_lane
+from bdtppl.inference.nuts.kernel import Chains, Lane, NutsDraws, Steps, advance, empty_lane
 from bdtppl.models.arrays.precision import in_float32
 
 __all__ = ["walk"]
@@ -38,7 +38,7 @@ def walk(
     first: int,
     stop: int,
     tell: Callable[[int], None],
-) -> tuple[Chains, Draws]:
+) -> tuple[Chains, NutsDraws]:
     """Make steps of all chains.
 
     Parameters
@@ -54,7 +54,7 @@ def walk(
     tell
         Called with the number of steps that chains have made on average, now and then.
     """
-    run = _Run(shared, seeds, paths, chains, first, stop, tell)
+    run = _LaneRun(shared, seeds, paths, chains, first, stop, tell)
     if jax.default_backend() != "cpu":
         run.work(len(seeds))
         return run.chains, run.draws
@@ -70,7 +70,7 @@ def walk(
     return run.chains, run.draws
 
 
-class _Run:
+class _LaneRun:
     """Chains that wait for a lane, and what those that had one have come to."""
 
     def __init__(self, shared, seeds, paths, chains, first, stop, tell):
@@ -135,14 +135,14 @@ class _Run:
         lanes.step[free], lanes.stop[free], begins[free] = self.first, self.stop, True
         return lanes, begins
 
-    def _prepare(self, kept: Draws) -> None:
+    def _prepare(self, kept: NutsDraws) -> None:
         """Make room for what is kept."""
         with self.lock:
             if self.draws is None:
                 room = len(self.seeds), self.stop - self.first
                 self.draws = jax.tree.map(lambda a: np.empty((*room, *a.shape[2:]), a.dtype), kept)
 
-    def _collect(self, lanes: Lane, numbers: np.ndarray, made: np.ndarray, kept: Draws) -> None:
+    def _collect(self, lanes: Lane, numbers: np.ndarray, made: np.ndarray, kept: NutsDraws) -> None:
         """Keep the steps made, and take out chains that have made all."""
         for place, number in enumerate(numbers):
             if number < 0:

@@ -26,12 +26,12 @@ import numpy as np
 from blackjax.adaptation.window_adaptation import build_schedule
 
 from bdtppl.inference.compiling import COMPILED_QUICKLY
-from bdtppl.inference.nuts.kernel import Chains, Draws, Kind, Steps, new_chains
+from bdtppl.inference.nuts.kernel import Chains, Kind, NutsDraws, Steps, new_chains
 from bdtppl.inference.nuts.lanes import walk
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
 
-__all__ = ["NUTS", "Chains", "Density", "Draws"]
+__all__ = ["NUTS", "Chains", "Density", "NutsDraws"]
 
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
 _AT_ONCE = 8  # chains that begin together
@@ -153,7 +153,7 @@ class NUTS:
         num_chains
             Chains of each topology.
         tries
-            Draws from the prior; that of the greatest finite density at ``h_init`` is taken.
+            NutsDraws from the prior; that of the greatest finite density at ``h_init`` is taken.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class NUTS:
         num_steps: int | None = None,
         *,
         tell: Callable[[int], None] = lambda num_steps: None,
-    ) -> tuple[Chains, Draws]:
+    ) -> tuple[Chains, NutsDraws]:
         """Go on with warm-up, to its end or for some steps.
 
         In stages with one key it is the same as at once.
@@ -213,7 +213,7 @@ class NUTS:
 
         Returns
         -------
-        Chains, Draws
+        Chains, NutsDraws
             The chains, and the steps: they show how far warm-up has got, and are no draws.
 
         Raises
@@ -237,7 +237,7 @@ class NUTS:
         num_draws: int,
         *,
         tell: Callable[[int], None] = lambda num_steps: None,
-    ) -> tuple[Chains, Draws]:
+    ) -> tuple[Chains, NutsDraws]:
         """Draw from where chains are, without adapting.
 
         Parameters
@@ -247,7 +247,7 @@ class NUTS:
         chains
             After warm-up.
         num_draws
-            Draws of each chain.
+            NutsDraws of each chain.
         tell
             See `warm_up`.
 

@@ -171,7 +171,7 @@ def extend(
     is_divergent = ~(loss <= _DIVERGENCE)
     log_weight = jnp.logaddexp(old.subtree_log_weight, -loss)
     is_drawn = jnp.log(uniform[0]) < -loss - log_weight
-    subtree_draw = _choose(is_drawn, point, old.subtree_draw)
+    subtree_draw = _choose_half(is_drawn, point, old.subtree_draw)
     subtree_sum = old.subtree_sum + momentum
     turns, first, sum_before = _subtrees(old, momentum, subtree_sum, inverse_mass)
 
@@ -191,7 +191,7 @@ def extend(
         momentum=momenta,
         gradient=jnp.where(at_end, gradient, old.gradient),
         start=jnp.where(is_start, energy, old.start),
-        draw=_choose(is_start, point, _choose(moves, subtree_draw, old.draw)),
+        draw=_choose_half(is_start, point, _choose_half(moves, subtree_draw, old.draw)),
         log_weight=jnp.where(is_whole, jnp.logaddexp(old.log_weight, log_weight), old.log_weight),
         momentum_sum=jnp.where(is_whole, momentum_sum, old.momentum_sum),
         doublings=doublings,
@@ -228,5 +228,5 @@ def _turns(left, right, total, inverse_mass) -> jax.Array:
     return ((left * way).sum(axis=-1) <= 0) | ((right * way).sum(axis=-1) <= 0)
 
 
-def _choose(which: jax.Array, one: Draw, other: Draw) -> Draw:
+def _choose_half(which: jax.Array, one: Draw, other: Draw) -> Draw:
     return jax.tree.map(lambda a, b: jnp.where(which, a, b), one, other)

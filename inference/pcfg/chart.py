@@ -23,7 +23,7 @@ from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
 
 __all__ = [
     "BLOCK_NODES",
-    "Block",
+    "ChartBlock",
     "Chart",
     "block_of",
     "chart_for",
@@ -170,7 +170,7 @@ def _blocks(grammar: Grammar, block_productions: int) -> tuple[np.ndarray, np.nd
     return nodes, first[nodes].astype(np.int32)
 
 
-class Block(NamedTuple):
+class ChartBlock(NamedTuple):
     """One block of the chart; K nodes, P productions."""
 
     nodes: jax.Array  # int32 [K]
@@ -220,7 +220,7 @@ def nodes_at_all_depths(chart: Chart, index: jax.Array) -> Node:
     return node_at(chart, index[:, None], chart.levels[None, :])
 
 
-def block_of(chart: Chart, i: jax.Array) -> Block:
+def block_of(chart: Chart, i: jax.Array) -> ChartBlock:
     """Read the i-th block."""
     node_start, node_stop = chart.node_range[i]
     start, stop = chart.production_range[i]
@@ -232,7 +232,7 @@ def block_of(chart: Chart, i: jax.Array) -> Block:
     is_production = jnp.arange(size) < stop - start
     parent = jnp.where(is_production, piece(chart.parent), node_start)
     place = jnp.arange(BLOCK_NODES)
-    return Block(
+    return ChartBlock(
         nodes=node_start + place,
         is_node=place < node_stop - node_start,
         is_production=is_production,

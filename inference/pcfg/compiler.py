@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -269,6 +269,55 @@ class _Expander:
         )
 
 
+class _Parts(NamedTuple):
+    """Arrays of a chart, level by level or chunk by chunk, as they are made."""
+
+    members: list[np.ndarray]
+    counts: list[np.ndarray]  # productions of each node
+    memories: list[np.ndarray]
+    productions: list[tuple]  # left, right, low, high
+    missing_left: list[np.ndarray]
+    cut: list[np.ndarray]
+
+    def in_order(
+        self, rng: np.random.Generator, *, each_cut: bool, has_memory: bool
+    ) -> dict[str, Any] | None:
+        """Join the arrays, nodes in the order of their heights; None if they are not verified."""
+        members = np.concatenate(self.members)
+        counts = np.concatenate([*self.counts, np.zeros(len(members), np.int64)])[: len(members)]
+        pieces = zip(*self.productions, strict=True)
+        left, right, low, high = in_threads(np.concatenate, pieces, len(members))
+        missing_left = np.concatenate(self.missing_left) if self.missing_left else None
+        cut = np.concatenate([np.empty(0, np.int32), *self.cut]) if each_cut else None
+        memory = np.concatenate(self.memories) if has_memory else None
+        for part in self:
+            part.clear()
+        checked: list[Any] = in_threads(
+            lambda work: work(),
+            (
+                lambda: _is_verified(members, counts, left, right, rng),
+                lambda: _heights(members, counts, left, right),
+            ),
+            len(left),
+        )
+        is_verified, height = checked
+        if not is_verified:
+            return None
+        order = np.argsort(height, kind="stable")
+        moved = _in_order(
+            {"low": low, "high": high, "missing_left": missing_left, "cut": cut},
+            {"left": left, "right": right},
+            counts,
+            order,
+        )
+        return moved | {
+            "members": members[order],
+            "height": height[order],
+            "first_production": _starts(counts[order]),
+            "memory": None if memory is None else memory[order],
+        }
+
+
 def _compile(
     design: Design,
     rules: Rules,
@@ -300,9 +349,7 @@ def _compile(
     frontier_memory = np.full(1, 0 if path is None else path.start, np.uint64)
     table = HashTable()
     table.insert(frontier_keys + frontier_memory * memory_key)
-    members, counts, sides, single_cuts = [frontier], [], [], []
-    memories = [frontier_memory]
-    pieces = [(np.empty(0, np.int32),) * 4]
+    parts = _Parts([frontier], [], [frontier_memory], [(np.empty(0, np.int32),) * 4], [], [])
     level, max_depth = 0, constraints.max_depth
     while len(frontier) and len(cuts.low) and (max_depth is None or level < max_depth):
         new_members, new_keys, new_memory = [], [], []
@@ -339,57 +386,30 @@ def _compile(
             if found.memory is not None:
                 new_memory.append(found.memory.ravel()[first])
             left, right = np.split(children, 2)
-            counts.append(np.bincount(found.parent, minlength=len(nodes)))
-            pieces.append((left, right, cuts.low.take(found.column), found.high))
+            parts.counts.append(np.bincount(found.parent, minlength=len(nodes)))
+            parts.productions.append((left, right, cuts.low.take(found.column), found.high))
             if found.missing_left is not None:
-                sides.append(found.missing_left)
+                parts.missing_left.append(found.missing_left)
             if found.cut is not None:
-                single_cuts.append(found.cut)
+                parts.cut.append(found.cut)
             if on_progress is not None:
                 on_progress(table.size)
         frontier, frontier_keys = np.concatenate(new_members), np.concatenate(new_keys)
-        members.append(frontier)
+        parts.members.append(frontier)
         if path is not None:
             frontier_memory = np.concatenate(new_memory)
-            memories.append(frontier_memory)
+            parts.memories.append(frontier_memory)
         level += 1
-
-    members = np.concatenate(members)
-    counts = np.concatenate([*counts, np.zeros(len(members), np.int64)])[: len(members)]
-    left, right, low, high = in_threads(np.concatenate, zip(*pieces, strict=True), table.size)
-    missing_left = np.concatenate(sides) if sides else None
-    cut = np.concatenate([np.empty(0, np.int32), *single_cuts]) if each_cut else None
-    memory = None if path is None else np.concatenate(memories)
-    del pieces, sides, single_cuts, memories
-    checked: list[Any] = in_threads(
-        lambda work: work(),
-        (
-            lambda: _is_verified(members, counts, left, right, rng),
-            lambda: _heights(members, counts, left, right),
-        ),
-        len(left),
-    )
-    is_verified, height = checked
-    if not is_verified:
+    arrays = parts.in_order(rng, each_cut=each_cut, has_memory=path is not None)
+    if arrays is None:
         return None
-    order = np.argsort(height, kind="stable")
-    moved = _in_order(
-        {"low": low, "high": high, "missing_left": missing_left, "cut": cut},
-        {"left": left, "right": right},
-        counts,
-        order,
-    )
     grammar = Grammar(
         design=design,
         rules=rules,
         constraints=constraints,
         cell_of_row=cell_of_row,
-        members=members[order],
-        height=height[order],
-        first_production=_starts(counts[order]),
-        memory=None if memory is None else memory[order],
         num_rows=np.empty(0, np.int64),
-        **moved,
+        **arrays,
     )
     num_rows = grammar.node_sums(cell_weights[:, None])[:, 0].astype(np.int64)
     object.__setattr__(grammar, "num_rows", num_rows)

@@ -33,7 +33,7 @@ from bdtppl.inference.pcfg.passes import (
 from bdtppl.inference.pcfg.paths import DEPTH_NEGLIGIBLE, PathWeights
 from bdtppl.inference.pcfg.ranking import rank_derivations
 from bdtppl.inference.pcfg.sampling import (
-    Choices,
+    ChartChoices,
     Derivations,
     choice_probabilities,
     sample_derivations,
@@ -52,7 +52,7 @@ from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["ExactPosterior"]
 
-_PIECE = 2048  # trees written out at once
+_SETS_A_PIECE = 2048  # trees written out at once
 
 
 class ExactPosterior:
@@ -171,7 +171,7 @@ class ExactPosterior:
         return outside(self.chart, prior, scores, feature_weight, self._log_q)
 
     @cached_in_float64
-    def _choices(self) -> Choices:
+    def _choices(self) -> ChartChoices:
         prior, scores, feature_weight = self._terms
         return choice_probabilities(self.chart, prior, scores, feature_weight, self._log_q)
 
@@ -358,8 +358,8 @@ class ExactPosterior:
         trees = Tree.empty(num_trees, max(part.production.shape[1] for part in parts))
         pieces, end = [], 0
         for part in parts:  # pieces that stay in the cache
-            for start in range(0, len(part.num_nodes), _PIECE):
-                piece = Derivations(*(a[start : start + _PIECE] for a in part))
+            for start in range(0, len(part.num_nodes), _SETS_A_PIECE):
+                piece = Derivations(*(a[start : start + _SETS_A_PIECE] for a in part))
                 begin, end = end, end + len(piece.num_nodes)
                 pieces.append((trees[begin:end], piece))
         in_threads(lambda piece: self._write_out(*piece), pieces, trees.feature.size)

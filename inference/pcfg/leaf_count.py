@@ -23,8 +23,8 @@ from jax import lax
 
 from bdtppl.inference.pcfg.chart import (
     BLOCK_NODES,
-    Block,
     Chart,
+    ChartBlock,
     block_of,
     node_at,
     rule_at,
@@ -36,7 +36,7 @@ from bdtppl.inference.pcfg.passes import (
     one_level_up,
     segment,
 )
-from bdtppl.inference.pcfg.sampling import Choices, Derivations, accumulate, choose
+from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations, accumulate, choose
 from bdtppl.models.leaf_count_priors import LeafCountPrior
 
 __all__ = [
@@ -73,12 +73,12 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, chart: Chart, prior: LeafCountPrior, feature_weight) -> tuple["Weights", "Weights"]:
         """Weigh all productions: by log_split, and by log_rule; feature weights [d] are added."""
-        log_split, log_rule, divisions = _tabulate(chart, prior, feature_weight)
+        log_split, log_rule, divisions = _tabulate_weights(chart, prior, feature_weight)
         return cls(log_split, divisions), cls(log_rule, divisions)
 
 
 @jax.jit
-def _tabulate(chart: Chart, prior: LeafCountPrior, feature_weight: jax.Array):
+def _tabulate_weights(chart: Chart, prior: LeafCountPrior, feature_weight: jax.Array):
     root = jnp.int32(0)  # weights do not depend on depth
     rule = rule_at(chart, jnp.arange(len(chart.parent)), root)
     node = node_at(chart, chart.parent, root)
@@ -118,7 +118,7 @@ class _Pairs(NamedTuple):
     log_division: jax.Array
 
     @classmethod
-    def of(cls, chart: Chart, block: Block, weights: Weights, log_q: jax.Array) -> "_Pairs":
+    def of(cls, chart: Chart, block: ChartBlock, weights: Weights, log_q: jax.Array) -> "_Pairs":
         """Read what a block's productions lead to."""
         left, right = (
             one_level_down(chart, take(log_q, child)) for child in (block.left, block.right)
@@ -157,7 +157,7 @@ class _Pairs(NamedTuple):
         )
 
 
-def _finite(log_values: jax.Array) -> jax.Array:
+def _finite_part(log_values: jax.Array) -> jax.Array:
     """Zero in place of -inf: a scale that can be subtracted from -inf."""
     return jnp.where(jnp.isneginf(log_values), 0.0, log_values)
 
@@ -189,7 +189,7 @@ def inside(chart: Chart, weights: Weights, leaf_scores: jax.Array, semiring: Sem
         pairs = _Pairs.of(chart, block, weights, log_q)
         new = jnp.maximum(old, segment(jax.ops.segment_max, pairs.best(), block.slot))
         if semiring == "sum":
-            scale = _finite(new)
+            scale = _finite_part(new)
             total = pairs.total(take(scale, block.slot))
             total = segment(jax.ops.segment_sum, total, block.slot) + jnp.exp(old - scale)
             new = scale + jnp.log(total)
@@ -237,7 +237,7 @@ def outside(
             take(lax.dynamic_slice_in_dim(a, block.nodes[0], BLOCK_NODES), block.slot)
             for a in (log_q, visits)
         )
-        own = _finite(own)
+        own = _finite_part(own)
 
         def share(i, sums):
             to_left, to_right, used, divisions = sums
@@ -269,21 +269,21 @@ def outside(
 
 
 @jax.jit
-def choice_probabilities(chart: Chart, weights: Weights, log_q: jax.Array) -> Choices:
+def choice_probabilities(chart: Chart, weights: Weights, log_q: jax.Array) -> ChartChoices:
     """Tabulate every node's choice of a production, at each depth and leaf count, [..., D * K]."""
 
     def step(i, cumulative):
         block = block_of(chart, i)
         pairs = _Pairs.of(chart, block, weights, log_q)
         parents = chart.node_range[i, 0] + block.slot
-        share = pairs.total(_finite(take(log_q, parents)))
+        share = pairs.total(_finite_part(take(log_q, parents)))
         share = share.reshape(len(share), -1)
         return accumulate(chart, block, share, parents, cumulative)
 
     num_levels = log_q.shape[1] * log_q.shape[2]
     stop = jnp.zeros(log_q.shape).at[:, :, 0].set(1.0).reshape(-1, num_levels)
     cumulative = jnp.zeros((len(chart.left), num_levels))
-    return Choices(stop, lax.fori_loop(0, chart.num_blocks, step, cumulative))
+    return ChartChoices(stop, lax.fori_loop(0, chart.num_blocks, step, cumulative))
 
 
 @partial(jax.jit, static_argnames="num_draws")
@@ -291,7 +291,7 @@ def sample_chunk(
     chart: Chart,
     weights: Weights,
     log_q: jax.Array,
-    choices: Choices,
+    choices: ChartChoices,
     leaves_probability: jax.Array,
     rng_key: jax.Array,
     num_draws: int,
@@ -323,7 +323,7 @@ def sample_chunk(
         on_right = log_q[right[:, None], below[:, None], jnp.maximum(rest, 0)]
         weight = log_q[left, below] + on_right + weights.divisions[:, count - 1].T
         weight = jnp.where(rest >= 0, weight, -jnp.inf)
-        weight = jnp.exp(weight - _finite(weight.max(axis=1, keepdims=True)))
+        weight = jnp.exp(weight - _finite_part(weight.max(axis=1, keepdims=True)))
         on_left = 1 + pick(weight, slot, 1)
         shares = jnp.stack([on_left, count - on_left], axis=1)
         children = [jnp.stack([left, right], axis=1), shares, jnp.stack([below, below], axis=1)]

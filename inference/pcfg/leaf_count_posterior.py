@@ -26,7 +26,7 @@ from bdtppl.inference.pcfg.leaf_count import (
 )
 from bdtppl.inference.pcfg.passes import Semiring
 from bdtppl.inference.pcfg.paths import SampledPaths
-from bdtppl.inference.pcfg.sampling import Choices, Derivations
+from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior
@@ -236,7 +236,7 @@ class LeafCountPosterior(ExactPosterior):
     # Trees.
 
     @cached_in_float64
-    def _choices(self) -> Choices:
+    def _choices(self) -> ChartChoices:
         return choice_probabilities(without_facts(self.chart), self._weights[0], self._log_q)
 
     @in_float64

@@ -23,7 +23,7 @@ from numpyro.distributions import constraints
 from bdtppl.inference.pcfg.chart import Chart, block_of, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import inside, log_partition
-from bdtppl.inference.pcfg.sampling import Choices, choice_probabilities, sample_chunk
+from bdtppl.inference.pcfg.sampling import ChartChoices, choice_probabilities, sample_chunk
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaves import Leaf
@@ -226,7 +226,7 @@ def _outer_precision(array: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _prior_choices(chart: Chart, prior, no_weight) -> Choices:
+def _prior_choices(chart: Chart, prior, no_weight) -> ChartChoices:
     no_score = jnp.zeros(len(chart.has_rule))
     log_q = inside(chart, prior, no_score, no_weight, "sum")
     return choice_probabilities(chart, prior, no_score, no_weight, log_q)
@@ -234,7 +234,7 @@ def _prior_choices(chart: Chart, prior, no_weight) -> Choices:
 
 @partial(jax.jit, static_argnames=("num_draws", "capacity"))
 def _sample_targets(
-    chart: Chart, choices: Choices, leaf, key, codes, low, missing_left, num_draws, capacity
+    chart: Chart, choices: ChartChoices, leaf, key, codes, low, missing_left, num_draws, capacity
 ) -> jax.Array:
     """Draw trees and targets from their leaves, [num_draws, n]."""
     key_tree, key_target = jax.random.split(key)

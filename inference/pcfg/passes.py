@@ -21,8 +21,8 @@ from jax import lax
 
 from bdtppl.inference.pcfg.chart import (
     BLOCK_NODES,
-    Block,
     Chart,
+    ChartBlock,
     block_of,
     node_at,
     nodes_at_all_depths,
@@ -65,7 +65,7 @@ def one_level_up(chart: Chart, rows: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.zeros_like(rows[:, :1]), rows[:, :-1]], axis=1)
 
 
-def log_terms(chart: Chart, block: Block, log_q: jax.Array, log_split: jax.Array) -> jax.Array:
+def log_terms(chart: Chart, block: ChartBlock, log_q: jax.Array, log_split: jax.Array) -> jax.Array:
     """log_split + log Q(left) + log Q(right), [P, D]; -inf where there is no production."""
     children = take(log_q, block.left) + take(log_q, block.right)
     children = one_level_down(chart, children)
@@ -73,7 +73,7 @@ def log_terms(chart: Chart, block: Block, log_q: jax.Array, log_split: jax.Array
     return jnp.where(allowed, log_split + children, -jnp.inf)
 
 
-def rule_weights(prior, feature_weight, block: Block) -> jax.Array:
+def rule_weights(prior, feature_weight, block: ChartBlock) -> jax.Array:
     """Compute log_split of the block's productions, feature weights added, [P, D]."""
     log_split = prior.log_split(block.node, block.rule) + take(feature_weight, block.rule.feature)
     return jnp.broadcast_to(log_split, block.node.has_rule.shape)

@@ -20,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.pcfg.chart import Block, Chart, block_of, take
+from bdtppl.inference.pcfg.chart import Chart, ChartBlock, block_of, take
 from bdtppl.inference.pcfg.passes import log_stops, log_terms, rule_weights
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 
 __all__ = [
-    "Choices",
+    "ChartChoices",
     "Derivations",
     "accumulate",
     "choice_probabilities",
@@ -40,10 +40,10 @@ __all__ = [
 _BLOCK = 512  # draws that share a key
 _MOST_BLOCKS = 16  # in a chunk
 
-T = TypeVar("T")
+Finished = TypeVar("Finished")
 
 
-class Choices(NamedTuple):
+class ChartChoices(NamedTuple):
     """What a node chooses from, at each depth.
 
     Attributes
@@ -89,7 +89,7 @@ class Derivations(NamedTuple):
         return left
 
 
-def accumulate(chart: Chart, block: Block, probability, parents, cumulative) -> jax.Array:
+def accumulate(chart: Chart, block: ChartBlock, probability, parents, cumulative) -> jax.Array:
     """Write a block's running sums of probabilities [P, D] into those of all productions."""
     running = jnp.cumsum(probability, axis=0)
     # Subtract what earlier nodes of the block have added.
@@ -113,15 +113,15 @@ def _cumulative(chart: Chart, prior, feature_weight, log_q):
     return lax.fori_loop(0, chart.num_blocks, step, start)
 
 
-def choice_probabilities(chart: Chart, prior, leaf_scores, feature_weight, log_q) -> Choices:
+def choice_probabilities(chart: Chart, prior, leaf_scores, feature_weight, log_q) -> ChartChoices:
     """Tabulate every node's choice probabilities (equations 15 and 16)."""
-    return Choices(
+    return ChartChoices(
         stop=jnp.exp(log_stops(chart, prior, leaf_scores) - log_q),
         cumulative=_cumulative(chart, prior, feature_weight, log_q),
     )
 
 
-def choose(chart: Chart, choices: Choices, node, depth, uniform):
+def choose(chart: Chart, choices: ChartChoices, node, depth, uniform):
     """Whether nodes stop, and the production they use if not; all [b]."""
     level = jnp.minimum(depth, choices.stop.shape[1] - 1)
     target = uniform - take(choices.stop, (node, level))
@@ -143,7 +143,7 @@ def choose(chart: Chart, choices: Choices, node, depth, uniform):
 
 
 @partial(jax.jit, static_argnames=("capacity", "pick_cuts"))
-def sample_chunk(chart: Chart, choices: Choices, rng_keys, draws, capacity, pick_cuts):
+def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity, pick_cuts):
     """Draw one tree per entry of ``draws``, with room for ``capacity`` slots.
 
     The draws are as many blocks as there are keys.
@@ -228,13 +228,13 @@ def sample_chunk(chart: Chart, choices: Choices, rng_keys, draws, capacity, pick
 
 def sample_derivations(
     chart: Chart,
-    choices: Choices,
+    choices: ChartChoices,
     rng_key: jax.Array,
     num_draws: int,
     capacity: int,
     pick_cuts: bool,
-    finish: Callable[[Derivations], T],
-) -> list[T]:
+    finish: Callable[[Derivations], Finished],
+) -> list[Finished]:
     """Draw whole trees, i.i.d., in chunks.
 
     Parameters
@@ -282,7 +282,7 @@ def sample_derivations(
 @partial(jax.jit, static_argnames="num_draws")
 def sample_paths(
     chart: Chart,
-    choices: Choices,
+    choices: ChartChoices,
     sides: Sides,
     rng_key: jax.Array,
     rows: jax.Array,

@@ -19,7 +19,7 @@ from bdtppl.models.hard.rule_laws import Node, Rule, RuleLaw
 
 __all__ = ["log_shares"]
 
-_PIECE = 1 << 15
+_PRODUCTIONS_A_PIECE = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +85,11 @@ def _feature_weights(law: RuleLaw, node: Node, num_features: int) -> jax.Array:
     return jnp.broadcast_to(weight, (len(node.depth), num_features))
 
 
-def _in_pieces(weigh: Callable[[Any], jax.Array], facts: Any, length: int) -> np.ndarray:
+def _map_in_pieces(weigh: Callable[[Any], jax.Array], facts: Any, length: int) -> np.ndarray:
     """Weigh pieces of one size of facts, whose arrays have a first axis of a length."""
     parts = []
-    for start in range(0, length, _PIECE):
-        piece = np.minimum(np.arange(start, start + _PIECE), length - 1)
+    for start in range(0, length, _PRODUCTIONS_A_PIECE):
+        piece = np.minimum(np.arange(start, start + _PRODUCTIONS_A_PIECE), length - 1)
         part = np.asarray(weigh(jax.tree.map(lambda a, at=piece: a[at], facts)))
         parts.append(part[: length - start])
     return np.concatenate(parts)
@@ -132,10 +132,10 @@ def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
 
         facts = {name: getattr(grammar, name) for name in rule_reads}
         rule = Rule(grammar.feature, **facts)
-        cut_weight = _in_pieces(
+        cut_weight = _map_in_pieces(
             lambda some: _cut_weights(law, *some), (nodes(grammar.parent), rule), num_productions
         )
-        feature_weight = _in_pieces(
+        feature_weight = _map_in_pieces(
             lambda some: _feature_weights(law, some, num_features),
             nodes(np.arange(grammar.num_subproblems)),
             grammar.num_subproblems,

@@ -86,12 +86,14 @@ def draw_in_turn(
         [r, m].
     """
     rows = padded(slots.T, padded_size(slots.shape[1]))  # those of padding come last
-    drawn = _draw(as_float64(leaf), rng_key, jnp.asarray(statistics), rows)
+    drawn = _draw_replicate(as_float64(leaf), rng_key, jnp.asarray(statistics), rows)
     return np.asarray(drawn)[: slots.shape[1]].T
 
 
 @jax.jit
-def _draw(leaf: Leaf, rng_key: jax.Array, statistics: jax.Array, slots: jax.Array) -> jax.Array:
+def _draw_replicate(
+    leaf: Leaf, rng_key: jax.Array, statistics: jax.Array, slots: jax.Array
+) -> jax.Array:
     """Draw targets [m, r] one row after the other, of r trees with statistics [r, k, s]."""
     tree = jnp.arange(len(statistics))
 

@@ -58,7 +58,7 @@ __all__ = [
 
 NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, which is certain
 _CAPACITY = 31  # slots that draws are given at first
-_PIECE = 4096  # trees that are drawn at once
+_TREES_A_PIECE = 4096  # trees that are drawn at once
 
 
 class EnumeratedTrees(NamedTuple):
@@ -153,7 +153,7 @@ class PriorTrees:
     @in_float64
     def _grown(self, rng_key: jax.Array, num_draws: int) -> Tree:
         keys = jax.random.split(rng_key, num_draws)
-        parts, piece = [], min(_PIECE, padded_size(num_draws))
+        parts, piece = [], min(_TREES_A_PIECE, padded_size(num_draws))
         for start in range(0, num_draws, piece):
             # The last piece is filled up with draws that are made already.
             some = np.resize(np.arange(start, min(start + piece, num_draws)), piece)

@@ -358,7 +358,10 @@ def _assembled(
     """Take the draw of a topology at each place [chain, draw]."""
     used = np.unique(topology)
     trees = SoftTrees.joined(
-        [_trees(density(found[m].topology.num_splits), found[m], draw[topology == m]) for m in used]
+        [
+            _trees_of(density(found[m].topology.num_splits), found[m], draw[topology == m])
+            for m in used
+        ]
     )
     place = np.empty(topology.size, int)  # trees lie topology by topology
     place[np.argsort(topology, axis=None, kind="stable")] = np.arange(topology.size)
@@ -376,7 +379,7 @@ def _assembled(
     )
 
 
-def _trees(density: SoftDensity, found: TopologyDraws, chosen: np.ndarray) -> SoftTrees:
+def _trees_of(density: SoftDensity, found: TopologyDraws, chosen: np.ndarray) -> SoftTrees:
     """Make trees of chosen draws."""
     positions, places = np.unique(chosen, return_inverse=True)
     batch = padded(found.position[positions].astype(np.float64), padded_size(len(positions)))

@@ -23,7 +23,7 @@ from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["exact_co_membership", "hard_co_membership", "nearest_tree", "soft_co_membership"]
 
-_NEGLIGIBLE = 1e-12  # probability of a leaf
+_NEGLIGIBLE_WEIGHT = 1e-12  # probability of a leaf
 _PIECE = 256  # trees, or subproblems times 16, that are taken at once
 _MOST_DRAWS = 1000  # of soft trees
 
@@ -31,7 +31,7 @@ _MOST_DRAWS = 1000  # of soft trees
 def exact_co_membership(exact: ExactPosterior, rows: np.ndarray) -> np.ndarray:
     """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
     grammar, probability = exact.grammar, exact.leaf_probability
-    used = np.flatnonzero(probability > _NEGLIGIBLE)
+    used = np.flatnonzero(probability > _NEGLIGIBLE_WEIGHT)
     cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
     total = np.zeros((len(cells), len(cells)))
     for start in range(0, len(used), 16 * _PIECE):
