@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["MOST_WIDENINGS", "no_bracket", "require_cdf", "solve"]
+__all__ = ["MOST_WIDENINGS", "no_bracket", "require_cdf", "solve", "solve_counts"]
 
 MOST_WIDENINGS = 60  # of a bracket, each at least twofold
 _MOST_STEPS = 100
@@ -75,3 +75,33 @@ def solve(
         value[active] = np.where(is_open, moved, value[active])
         active = active[is_open]
     return value
+
+
+def solve_counts(
+    cdf: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    probability: float,
+    low: np.ndarray,
+    high: np.ndarray,
+) -> np.ndarray:
+    """Find the least whole number with cdf(number) >= probability for k laws of whole numbers.
+
+    Parameters
+    ----------
+    cdf
+        From the numbers of all laws, int [k], and a value for each to their cdfs, float64 [k].
+    probability
+        In (0, 1).
+    low, high
+        float64 [k]; brackets of the quantiles.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [k]; whole numbers.
+    """
+    below, above, every = np.floor(low) - 1, np.ceil(high), np.arange(len(low))
+    while (above - below > 1).any():
+        middle = np.floor((below + above) / 2)
+        is_reached = cdf(every, middle) >= probability
+        below, above = np.where(is_reached, below, middle), np.where(is_reached, middle, above)
+    return above

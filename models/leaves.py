@@ -71,7 +71,7 @@ class CountTable(NamedTuple):
 LEAF_FAMILIES: dict[str, type["Leaf"]] = {}
 """Leaf families by name; a subclass of `Leaf` enters itself."""
 
-_NEEDED = ("statistics", "log_marginal", "posterior_mean", "predictive")
+_NEEDED = ("statistics", "log_marginal", "predictive")
 
 
 class Leaf:
@@ -130,10 +130,16 @@ class Leaf:
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Posterior mean of a new target, [...] for regression, [..., c] for classification."""
-        raise NotImplementedError
+        return self.predictive(statistics).mean
 
     def predictive(self, statistics: Array) -> Any:
-        """Posterior predictive distribution of a new target, batch shape [...]."""
+        """Posterior predictive distribution of a new target, batch shape [...].
+
+        A numpyro distribution. Predictions need its ``mean``, scores ``log_prob``, draws
+        ``sample`` and, for real targets, quantiles and intervals ``cdf``, at a value [...] for
+        each. Where `is_discrete`, quantiles are whole numbers. JAX traces it, as it does all
+        methods, for thousands of leaves at once.
+        """
         raise NotImplementedError
 
     def sample(self, rng_key: jax.Array, statistics: Array) -> Any:
@@ -153,6 +159,11 @@ def require_leaf(leaf: Any, task: str) -> None:
         raise TypeError(
             f"leaf must be a leaf family of bdtppl.models.leaves, or a subclass of its Leaf; got "
             f"{describe_kind(leaf)}."
+        )
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(leaf)):
+        raise TypeError(
+            f"leaf is a {type(leaf).__name__}, which is no pytree: decorate the class with "
+            f"bdtppl.models.pytrees.pytree_dataclass."
         )
     for method in _NEEDED:
         if getattr(type(leaf), method) is getattr(Leaf, method):

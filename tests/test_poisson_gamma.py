@@ -23,6 +23,7 @@ from scipy.stats import nbinom
 import bdtppl
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.models.leaves import LEAF_FAMILIES, PoissonGamma
+from bdtppl.models.pytrees import pytree_dataclass
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +172,7 @@ def test_an_estimator_of_counts_draws_scores_and_saves(tmp_path):
 
 
 def test_a_law_without_a_usable_cdf_is_named():
+    @pytree_dataclass
     class Broken(PoissonGamma):
         is_discrete = False
 
@@ -185,3 +187,12 @@ def test_a_law_without_a_usable_cdf_is_named():
     broken = mixture(Broken(1.0, 1.0), [[4.0, 9.0, 3.0]], [1.0])
     with pytest.raises(ValueError, match="cdf of the predictive of a Broken is not a number"):
         broken.quantiles([0.1])
+
+
+def test_a_family_that_is_no_pytree_is_refused():
+    class Bare(PoissonGamma):
+        pass
+
+    del LEAF_FAMILIES["Bare"]
+    with pytest.raises(TypeError, match="Bare, which is no pytree: decorate the class"):
+        bdtppl.ExactTreeRegressor(leaf=Bare()).fit([[0.0], [1.0]], [1.0, 2.0])

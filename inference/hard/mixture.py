@@ -8,9 +8,11 @@ false position.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from scipy.sparse import csr_array
@@ -18,7 +20,7 @@ from scipy.special import gammaln, stdtr
 
 from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
-from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve
+from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve, solve_counts
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
@@ -104,10 +106,9 @@ class LeafMixture:
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
         means = _means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)
-        solved = [_solve(weights, leaves, grid, cdf, p) for p in probabilities]
-        values = np.stack(solved, axis=1)[self.kind]
-        # The cdf of whole numbers rises at them: the solution is next to the number or above it.
-        return np.floor(values + 1e-6) if self._is_discrete else values
+        is_discrete = self._is_discrete
+        solved = [_solve(weights, leaves, grid, cdf, p, is_discrete) for p in probabilities]
+        return np.stack(solved, axis=1)[self.kind]
 
     @in_float64
     def crps(self, y: np.ndarray) -> np.ndarray:
@@ -171,12 +172,22 @@ class LeafMixture:
 
 
 def _padded(statistics: np.ndarray) -> jax.Array:
-    """Lengthen [l, s]: eager operations are compiled for every shape, so they are given few."""
+    """Lengthen [l, ...], so that few shapes are compiled."""
     return padded(statistics, padded_size(len(statistics)))
 
 
+@jax.jit
+def _mean_of(leaf: Leaf, statistics: jax.Array) -> jax.Array:
+    return jnp.asarray(leaf.posterior_mean(statistics))
+
+
+@jax.jit
+def _cdf_of(leaf: Leaf, statistics: jax.Array, y: jax.Array) -> jax.Array:
+    return leaf.predictive(statistics).cdf(y)
+
+
 def _means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
-    return np.asarray(leaf.posterior_mean(_padded(statistics)))[: len(statistics)]
+    return np.asarray(_mean_of(leaf, _padded(statistics)))[: len(statistics)]
 
 
 class _StudentCdfs:
@@ -210,10 +221,9 @@ class _StudentCdfs:
 class _Cdfs:
     """Predictive distributions of l leaves of any family."""
 
-    width = 1e-9
-
     def __init__(self, leaf: Leaf, statistics: np.ndarray):
         self._leaf, self._statistics = leaf, statistics
+        self.width = 1.0 if leaf.is_discrete else 1e-9
         self.name = type(leaf).__name__
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
@@ -225,12 +235,15 @@ class _Cdfs:
             If the law has no cdf, or one that is not a number.
         """
         try:
-            cdf = np.asarray(self._leaf.predictive(self._statistics[leaf]).cdf(y))
+            shape = np.broadcast_shapes(np.shape(leaf), np.shape(y))
+            own = self._statistics[np.broadcast_to(leaf, shape).ravel()]
+            at = np.broadcast_to(np.asarray(y, float), shape).ravel()
+            cdf = np.asarray(_cdf_of(self._leaf, _padded(own), _padded(at)))[: len(at)]
         except NotImplementedError:
             raise ValueError(
                 f"The predictive of a {self.name} has no method cdf, which quantiles need."
             ) from None
-        return require_cdf(cdf, f"the predictive of a {self.name}")
+        return require_cdf(cdf.reshape(shape), f"the predictive of a {self.name}")
 
     def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
         """Return zeros, so that brackets are halved: not every law has a density."""
@@ -238,9 +251,8 @@ class _Cdfs:
 
 
 def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
-    predictive = leaf.predictive(_padded(statistics))
-    if isinstance(predictive, dist.StudentT):
-        return _StudentCdfs(predictive, len(statistics))
+    if isinstance(leaf.predictive(statistics[:1]), dist.StudentT):
+        return _StudentCdfs(leaf.predictive(_padded(statistics)), len(statistics))
     return _Cdfs(leaf, statistics)
 
 
@@ -260,17 +272,25 @@ def _bracket(
     low, high = means.min(), means.max()
     width = max((high - low) / 2, leaves.width, 1e-15 * abs(low))
     every = np.arange(len(means))
+
+    def at(y: float) -> np.ndarray:
+        return weights @ leaves.cdf(every, np.full(len(every), y))
+
     for _ in range(MOST_WIDENINGS):
         grid = np.linspace(low - width, high + width, _GRID)
-        cdf = np.stack([weights @ leaves.cdf(every, np.full(len(every), y)) for y in grid], axis=1)
-        if (cdf[:, 0] < min(probabilities)).all() and (cdf[:, -1] > max(probabilities)).all():
-            return grid, cdf
+        if (at(grid[0]) < min(probabilities)).all() and (at(grid[-1]) > max(probabilities)).all():
+            return grid, np.stack([at(y) for y in grid], axis=1)
         width *= 4
     raise no_bracket(probabilities, f"the predictive of a {leaves.name}")
 
 
 def _solve(
-    weights: csr_array, leaves: Any, grid: np.ndarray, cdf: np.ndarray, probability: float
+    weights: csr_array,
+    leaves: Any,
+    grid: np.ndarray,
+    cdf: np.ndarray,
+    probability: float,
+    is_discrete: bool,
 ) -> np.ndarray:
     """Quantile of each kind of rows, whose CDF on the grid is ``cdf`` [u, grid]; [u]."""
     kinds = np.arange(len(cdf))
@@ -279,13 +299,16 @@ def _solve(
     below, above = cdf[kinds, place - 1], cdf[kinds, place]
     start = low + (high - low) * (probability - below) / (above - below)
 
-    def mixed(kinds: np.ndarray, values: np.ndarray):
+    def mixed(of_leaves: Any, kinds: np.ndarray, values: np.ndarray) -> np.ndarray:
         some = weights[kinds]
-        at = np.repeat(values, np.diff(some.indptr))
-        cdf, density = (
-            np.add.reduceat(some.data * each, some.indptr[:-1])
-            for each in (leaves.cdf(some.indices, at), leaves.density(some.indices, at))
-        )
-        return cdf, density
+        of_each = of_leaves(some.indices, np.repeat(values, np.diff(some.indptr)))
+        return np.add.reduceat(some.data * of_each, some.indptr[:-1])
 
-    return solve(mixed, probability, low, high, start)
+    cdf_of, density_of = partial(mixed, leaves.cdf), partial(mixed, leaves.density)
+    if is_discrete:
+        return solve_counts(cdf_of, probability, low, high)
+
+    def law(kinds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return cdf_of(kinds, values), density_of(kinds, values)
+
+    return solve(law, probability, low, high, start)
