@@ -1,9 +1,9 @@
 """Bayesian decision trees: one model, many inferences, held against the exact posterior.
 
 The package has three floors, and imports only go down: ``bdtppl`` (estimators, results, figures,
-files) rests on ``bdtppl.inference`` (how a posterior is got), which rests on ``bdtppl.models``
-(what a Bayesian tree is). This module only hands names on, at their first use, so that
-``import bdtppl`` is fast.
+files) rests on ``bdtppl.inference`` (algorithms for posteriors), which rests on ``bdtppl.models``
+(priors, leaves and trees). This module only hands names on, at their first use, so that ``import
+bdtppl`` is fast.
 """
 
 import ast

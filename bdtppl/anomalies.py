@@ -25,7 +25,7 @@ __all__ = ["Anomalies", "FindsAnomalies", "PermutedColumns", "find_anomalies", "
 
 
 class Anomalies(NamedTuple):
-    """What is anomalous among m rows.
+    """Anomalies among m rows.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalie
 
 
 class FindsAnomalies:
-    """Classifiers that tell what is unlike a class."""
+    """Classifiers that find rows unlike a class."""
 
     classes_: np.ndarray
     predict_proba: Any
@@ -135,8 +135,8 @@ def num_permutations(num_rows: int, num_features: int) -> int:
 class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
     """Average a classifier over fits on permuted columns (DT-GFN, appendix H.2).
 
-    A posterior does not depend on the order of columns, but its approximations do: what differs
-    between the fits is what the inference left undone.
+    A posterior does not depend on the order of columns, but its approximations do: differences
+    between the fits are errors of the inference.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where the public tables of the benchmarks come from, and how their files are known.
+"""Sources of the public tables of the benchmarks, and checksums of their files.
 
 The files are not part of bdtppl; `bdtppl.datasets.load` reads them from a folder of the user's.
 """

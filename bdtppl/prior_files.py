@@ -63,7 +63,7 @@ def written_settings(prior: Any) -> dict[str, type]:
 
 @dataclass(frozen=True)
 class PriorFile:
-    """What a file says.
+    """Contents of a file.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What results look like in a terminal and in a notebook."""
+"""Results as text for a terminal and as HTML for a notebook."""
 
 import io
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The posterior over structures: which trees, how surely, and what they have in common.
+"""The posterior over structures: trees, their probabilities, and their common features.
 
 A structure is a tree without its leaves' parameters; of soft trees it is the topology. The exact
 posterior has no Monte Carlo error. Others estimate shares from draws, and say how far these may be
@@ -47,7 +47,7 @@ _TAIL_COUNTS = 0.01  # probability of a topology whose weights' tail counts
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Structures:
-    """What is known of the structures of trees; its text and HTML sum it up.
+    """Posterior over structures of trees; its text and HTML sum it up.
 
     Attributes
     ----------

@@ -153,7 +153,7 @@ class RJHMC:
         chains: int = 4,
         burn_in: int = 0,
         draws: int = 1_000,
-        tell: Callable[[int], None] = lambda num_draws: None,
+        on_progress: Callable[[int], None] = lambda num_draws: None,
     ) -> JumpingWalk:
         """Walk over topologies and their parameters, from draws of the prior.
 
@@ -172,10 +172,12 @@ class RJHMC:
         burn_in, draws
             Draws of each, all of them kept, those of burn-in first: they depend on where chains
             start and, where chains are restarted, on each other.
-        tell
+        on_progress
             Called with the number of draws made.
         """
-        return _JumpRun(self, rng_key, model, x, y, hard_inputs).walk(chains, burn_in, draws, tell)
+        return _JumpRun(self, rng_key, model, x, y, hard_inputs).walk(
+            chains, burn_in, draws, on_progress
+        )
 
 
 class _JumpRun:
@@ -197,7 +199,7 @@ class _JumpRun:
             )
         )
 
-    def walk(self, num_chains: int, burn_in: int, num_draws: int, tell) -> JumpingWalk:
+    def walk(self, num_chains: int, burn_in: int, num_draws: int, on_progress) -> JumpingWalk:
         words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
         rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
         iterate = self._published_iteration if self.settings.published else self._iteration
@@ -209,7 +211,7 @@ class _JumpRun:
                 sources = self._sources(rngs, path[-stages.step :])
                 path[-1] = [path[-1][source] for source in sources]
                 ancestors = ancestors[sources]
-            tell(number)
+            on_progress(number)
         return self._written(path, ancestors)
 
     def _sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:

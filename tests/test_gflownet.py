@@ -490,7 +490,7 @@ def test_training_that_is_stopped_goes_on_to_the_same_weights():
     whole, info = train(ep.key(1), found.construction, learner, FEW)
     assert len(info.loss) == 30
     assert info.loss[-5:].mean() < info.loss[:5].mean()
-    half, _ = train(ep.key(1), found.construction, learner, FEW, tell=lambda *_: True)
+    half, _ = train(ep.key(1), found.construction, learner, FEW, on_progress=lambda *_: True)
     assert int(half.step) == 20
     arrays = to_arrays(half)
     assert all(isinstance(a, np.ndarray) and a.dtype != object for a in arrays.values())

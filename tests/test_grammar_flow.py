@@ -328,7 +328,9 @@ def test_a_checkpoint_goes_on_to_the_same_state():
     problem = posed(*FIRST)
     start = initial(ep.key(0), problem, SETTINGS, network(problem))
     whole, _ = train(ep.key(1), problem, start, SETTINGS, 4)
-    half, _ = train(ep.key(1), problem, start, SETTINGS, 9, tell=lambda s, _: s.num_steps == 2)
+    half, _ = train(
+        ep.key(1), problem, start, SETTINGS, 9, on_progress=lambda s, _: s.num_steps == 2
+    )
     assert half.num_steps == 2
     arrays = {name: array.copy() for name, array in to_arrays(half).items()}
     resumed, _ = train(ep.key(1), problem, from_arrays(start, arrays), SETTINGS, 2)

@@ -92,7 +92,9 @@ def test_stages_and_pieces_change_nothing(one_split):
     chains = SAMPLER.start(KEY, density, paths, 2)
     told = []
     for num_steps in (10, 240, None):
-        chains, steps = SAMPLER.warm_up(KEY, density, paths, chains, num_steps, tell=told.append)
+        chains, steps = SAMPLER.warm_up(
+            KEY, density, paths, chains, num_steps, on_progress=told.append
+        )
     assert told == sorted(told)
     assert {10, 250, SAMPLER.warmup} <= set(told)  # where stages end
     assert steps.log_density.shape == (2, 250)

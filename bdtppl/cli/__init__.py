@@ -1,6 +1,6 @@
 """The command line, ``bdtppl COMMAND``.
 
-What takes long to import is imported by the commands, so that help is there at once.
+Commands import slow modules themselves, so that help appears at once.
 """
 
 import sys

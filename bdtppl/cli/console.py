@@ -1,7 +1,8 @@
-"""What the commands say, and how they end.
+"""Output of the commands, and their exit status.
 
-Results go to the standard output stream; progress, notes and errors to the error stream. What a
-user can put right is one sentence and exit status 2, an unexpected failure one sentence and 1.
+Results go to the standard output stream; progress, notes and errors to the error stream. An error
+that the user can correct is one sentence with exit status 2, an unexpected failure one sentence
+with 1.
 """
 
 import json
@@ -33,7 +34,7 @@ _INTERRUPTED = 130  # the status of a shell command that Ctrl-C has ended
 
 
 class UserError(Exception):
-    """Something that the user can put right; its text is the sentence to say."""
+    """An error that the user can correct; its text is one sentence."""
 
 
 class Commands(TyperGroup):
@@ -42,7 +43,7 @@ class Commands(TyperGroup):
     Attributes
     ----------
     on_demand
-        Functions that make commands by name. What such a command needs is imported only where the
+        Functions that make commands by name. The imports of such a command happen only where the
         command is run or explained, and not where commands are listed.
     """
 
@@ -82,7 +83,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def refusing(*kinds: type[Exception]) -> Iterator[None]:
-    """Take errors of these kinds for something that the user can put right."""
+    """Turn errors of these kinds into a `UserError`."""
     try:
         yield
     except kinds as error:
@@ -93,7 +94,7 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def notes_after() -> Iterator[None]:
-    """Collect what the library warns of, and say each once the block has succeeded."""
+    """Collect the warnings of the library, and print each after the block has succeeded."""
     logger, records = logging.getLogger("bdtppl"), []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
@@ -112,7 +113,7 @@ def notes_after() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """Say on the error stream something that is good to know."""
+    """Print a note on the error stream."""
     typer.echo(f"Note: {_one_line(text)}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""``bdtppl datasets``: which public tables are at hand, and where the others can be had."""
+"""``bdtppl datasets``: the public tables at hand, and sources of the others."""
 
 import os
 from typing import Annotated, Any

@@ -120,7 +120,7 @@ def make_fit() -> Any:
 
 
 class _ParameterPlace(NamedTuple):
-    """What is fitted, and where results go."""
+    """The table to fit, and the place of the results."""
 
     table: Path
     target: str

@@ -165,7 +165,7 @@ def with_options(command: Callable, options: Mapping[str, FitOption]) -> Callabl
 def own_settings(
     inference: str, given: Mapping[str, Any], inferences_with: Mapping[str, Iterable[str]]
 ) -> dict[str, Any]:
-    """Take what was given, and refuse the options of other inferences.
+    """Take the given options, and refuse those of other inferences.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``bdtppl predict``: what a saved model predicts for the rows of a table."""
+"""``bdtppl predict``: predictions of a saved model for the rows of a table."""
 
 from collections.abc import Mapping
 from dataclasses import replace

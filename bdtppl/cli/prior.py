@@ -1,4 +1,4 @@
-"""``bdtppl prior``: what a prior over trees says before it sees a target."""
+"""``bdtppl prior``: trees and their sizes under a prior, before any target is seen."""
 
 from collections import Counter
 from pathlib import Path

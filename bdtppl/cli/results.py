@@ -1,4 +1,4 @@
-"""What a fit says and leaves behind: the summary, and model and figures in one folder."""
+"""Results of a fit: the printed summary, and a folder with the model and figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +43,7 @@ _OBSOLETE = (
 
 
 class ReadProblem(NamedTuple):
-    """What is fitted, rows that are not, with their targets, for a figure, and repeat counts."""
+    """The rows to fit, their repeat counts, and rows held back for a figure, with their targets."""
 
     title: str
     features: Mapping[str, np.ndarray]

@@ -19,7 +19,7 @@ class Target(NamedTuple):
     name: str
     """Name of the column."""
     task: Task
-    """What they call for."""
+    """Task that the targets call for."""
     y: np.ndarray
     """[n]: int64 or text for classes, float64 for regression."""
     reason: str | None = None

@@ -46,11 +46,11 @@ class Cell:
     reason
         Why there is no value.
     pointwise
-        What the value is the sum or the mean of, float64 [obs].
+        Terms whose sum or mean is the value, float64 [obs].
     pareto_k
         float64 [obs]; shapes of the importance ratios, for PSIS-LOO.
     warning
-        What is to be known of the value.
+        A caution about the value.
     """
 
     value: float | None = None

@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a model was fitted to, an entry for each observation: features by name, and targets."""
+    """Training data of a model, an entry for each observation: features by name, and targets."""
 
     features: dict[str, np.ndarray]
     y: np.ndarray
@@ -59,7 +59,7 @@ class Scored:
     slope, shift
         Of the scaling of y, t = slope y + shift.
     steps
-        What a pipeline does to X before.
+        Steps of a pipeline on X before the estimator.
     """
 
     model: Any
@@ -113,7 +113,7 @@ class Scored:
 
     @cached_property
     def observed(self) -> Observed:
-        """What it was fitted to; features as they were before a pipeline are not known."""
+        """Its training data; features before a pipeline are not known."""
         posterior = self.estimator.posterior_
         row = posterior.row
         y = self.estimator._as_targets(posterior.y[row])

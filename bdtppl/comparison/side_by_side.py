@@ -143,7 +143,7 @@ class Comparison:
         return pd.DataFrame(rows).set_index("model").astype(float)
 
     def notes(self) -> list[str]:
-        """Say what to know of the table: why cells are blank, and which numbers not to trust."""
+        """List why cells are blank, and which numbers are not to be trusted."""
         blank: dict[tuple[str, str | None], list[str]] = {}
         warned: dict[str, list[str]] = {}
         for name, row in self.cells.items():
@@ -178,7 +178,7 @@ class Comparison:
         return several and self.best(quantity) == name
 
     def _below(self) -> list[str]:
-        """Say what stands below the table."""
+        """Write the notes below the table."""
         behind = []
         if any(self._leads(name, of) for name, row in self.cells.items() for of in row):
             behind.append("* is the best of its column.")

@@ -1,4 +1,4 @@
-"""What all estimators share: reading tables, handing results on, and saving."""
+"""The base of all estimators: it reads tables, hands results on, and saves."""
 
 import inspect
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def estimator(cls: EstimatorClass) -> EstimatorClass:
 
 @declared
 class ShowsProgress:
-    """Inferences that can take long say how far they are."""
+    """Inferences that can take long show their progress."""
 
     progress: bool = parameter(
         False,
@@ -96,7 +96,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     inference
         Name of the inference, on the command line.
     in_words
-        How the posterior is got, a sentence or two for reports.
+        A sentence or two for reports that say how the posterior is computed.
     reads_sparse
         Whether scipy sparse tables are read.
     columns_
@@ -124,8 +124,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         ----------
         X
             Table [n, columns]: array, pandas or polars frame, or mapping of names to columns.
-            Categories are read, and missing values by hard trees. Greedy modal trees read scipy
-            sparse tables, too, in which zero is what is not stored.
+            Categories are read, and missing values by hard trees. Greedy modal trees also read
+            scipy sparse tables, in which entries that are not stored are zero.
         y
             Targets [n]: labels of a classifier, numbers of a regressor.
         sample_weight
@@ -279,7 +279,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return "posterior_" in vars(self)
 
     def _saved_state(self) -> dict:
-        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        """Return the state beside parameters, attributes and posterior, for `bdtppl.storage`."""
         return {"seed": self._random_seed}
 
     def _restore(self, posterior: Any, state: dict) -> None:
@@ -300,7 +300,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     def to_arviz(self, *, prior_draws: int = 250):
         """Hand the posterior to ArviZ.
 
-        ArviZ takes all draws for equally weighted. Weighted trees, those of particles or of several
+        ArviZ treats all draws as equally weighted. Weighted trees, those of particles or of several
         roots, are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is that of
         their weights.
 
@@ -338,7 +338,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return for_installed_arviz(data)
 
     def structures(self) -> Any:
-        """Sum the posterior over structures up: which trees, how surely, and what they share.
+        """Summarise the posterior over structures: trees, their probabilities, and what they share.
 
         Returns
         -------

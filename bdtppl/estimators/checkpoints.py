@@ -1,4 +1,4 @@
-"""Folders that keep where a long fit stands, so that it goes on from there."""
+"""Folders that keep the state of a long fit, so that it can be resumed."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ class Checkpoint:
         self.problem = digest.hexdigest()
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """Read what was written last; None where nothing was.
+        """Read the last state; None where nothing was written.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Checkpoint:
         return arrays
 
     def write(self, arrays: Mapping[str, Any]) -> None:
-        """Replace what was written before; a kill at any moment leaves the one or the other."""
+        """Replace the last state. A killed process leaves the old or the new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self.folder / f".{_FILE}"
         with unfinished.open("wb") as file:
@@ -96,7 +96,7 @@ class Checkpoint:
         os.replace(unfinished, self.folder / _FILE)
 
     def require_seed(self, random_state: Any, own: int, kept: int) -> None:
-        """Refuse to go on with a run of another seed.
+        """Refuse to resume a run of another seed.
 
         Parameters
         ----------

@@ -79,7 +79,7 @@ class DCCParameters(ShowsProgress):
 
 
 class DCCTree(DCCParameters, SoftTreeEstimator):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "dcc"
     in_words = (
@@ -185,7 +185,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         return self
 
     def _walk(self, dcc: DCC) -> tuple[int, WalkState]:
-        """Walk over topologies, from the checkpoint on if there is one; the run's seed, and all."""
+        """Walk, from a checkpoint on if there is one; return the seed of the run and its state."""
         seed, folder, found = self._draw_seed(), None, None
         if self.checkpoint is not None:
             settings = {each.name: getattr(dcc, each.name) for each in fields(dcc)}
@@ -204,7 +204,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             if folder is not None:
                 folder.write({"seed": seed, **to_arrays(state)})
 
-        def tell(reached: WalkState) -> None:
+        def on_progress(reached: WalkState) -> None:
             nonlocal state, kept
             state = reached
             if time.monotonic() - kept >= _KEPT_EVERY:
@@ -216,7 +216,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         remaining = self.iterations - len(state.visited)
         with counting("iterations", shown=self.progress) as report:
             try:
-                explore(dcc, state, remaining, patience=self.patience, tell=tell)
+                explore(dcc, state, remaining, patience=self.patience, on_progress=on_progress)
             finally:  # also on KeyboardInterrupt
                 keep()
         return seed, state
@@ -295,7 +295,7 @@ def _of_topology(own: dict[str, Any], name: str, error: float) -> Iterator[str]:
 
 
 def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
-    """Say how the evidence was got, and how well chains agree."""
+    """Say how the evidence was estimated, and how well chains agree."""
     evidence = part.evidence
     found = {
         "method": evidence.method,

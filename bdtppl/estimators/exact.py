@@ -97,7 +97,7 @@ class ExactParameters(ShowsProgress):
 
 
 class ExactTree(ExactParameters, TreeEstimator):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "exact"
     in_words = (
@@ -199,7 +199,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         return {name: getattr(fit, name) for name in ("seed", "chains", "draws", "max_subproblems")}
 
     def _restore(self, posterior: Posterior, state: dict) -> None:
-        """Take up a fit that was saved; its chart is compiled where it is needed."""
+        """Restore a saved fit; its chart is compiled where it is needed."""
         self._fitted = _Fit(
             posterior.design,
             self.constraints_,

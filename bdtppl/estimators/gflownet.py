@@ -1,4 +1,4 @@
-"""Decision trees drawn by a policy that was trained to: generative flow networks."""
+"""Decision trees drawn by a trained policy: generative flow networks."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
 
 
 class _Training(NamedTuple):
-    """Where a training stands.
+    """State of a training.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class GFlowNetParameters(ShowsProgress):
 
 
 class GFlowNetTree(GFlowNetParameters, WeightedTrees):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "gflownet"
     in_words = (
@@ -243,7 +243,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         """Say where the policy is not the posterior yet.
 
         Trees that the policy never draws leave no trace in the weights of those it does, nor in
-        their standard error: the learned log Z is a second witness.
+        their standard error: the learned log Z is a second estimate.
         """
         doubts = []
         if abs(self.learned_log_partition_ - self.log_partition_) > LARGEST_GAP:
@@ -275,7 +275,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
     @property
     def _found(self) -> RankedTrees:
-        """Distinct trees drawn; before them, if it is better, what training or a search found."""
+        """Distinct trees drawn, and before them the best tree of training if it is better."""
         drawn = super()._found
         if self.best_log_joint_ <= drawn.log_joint[0] + 1e-9:
             return drawn
@@ -362,7 +362,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
                 method,
                 _key_of_use(kept.seed, "train"),
                 kept.state,
-                tell=report or (lambda step, said: None),
+                on_progress=report or (lambda step, said: None),
                 keep=keep,
             )
         return kept

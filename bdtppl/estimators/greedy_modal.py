@@ -107,7 +107,7 @@ class GreedyModalParameters:
 
 
 class GreedyModalTree(GreedyModalParameters, TreeEstimator):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "greedy-modal"
     in_words = (
@@ -257,7 +257,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         return tags
 
     def _check_hyperplanes(self, prior: TreePrior) -> None:
-        """Refuse what hyperplanes do not go with."""
+        """Refuse settings that exclude hyperplanes."""
         number = self.hyperplanes
         if number and self.lookahead > 1:
             raise ValueError(
@@ -317,7 +317,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
 
     @property
     def log_evidence_lower_bound_(self) -> float:
-        """Log of the summed joints of the trees found, which the log evidence is no less than.
+        """Log of the summed joints of the trees found, a lower bound of the log evidence.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What estimators of hard trees share: limits, priors, leaf families, and rules as text."""
+"""The base of estimators of hard trees: limits, priors, leaf families, and rules as text."""
 
 import warnings
 from dataclasses import fields, replace
@@ -72,12 +72,12 @@ class HardParameters:
 
 
 class TreeEstimator(HardParameters, TableEstimator):
-    """Reads limits as every estimator of hard trees does, and writes trees as rules.
+    """The base of estimators of hard trees: it reads limits and writes trees as rules.
 
     Attributes
     ----------
     probability_name
-        What the probabilities of `k_best` are, for figures.
+        Name of the probabilities of `k_best`, for figures.
     default_prior
         Prior where none is given.
     default_concentration
@@ -135,7 +135,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
 
     def _warn_of_no_rule(self) -> None:
-        """Say where the constraints, and not the table alone, keep the root from splitting."""
+        """Warn where the constraints, and not the table alone, keep the root from splitting."""
         from bdtppl.inference.prior_predictive.trees import has_root_rule  # which few fits need
 
         design, limits, rules = self.design_, self.constraints_, self.prior_.rules
@@ -369,7 +369,7 @@ def describe_constraints(constraints: Constraints) -> str | None:
 
 
 def require_finite(what: str, value: Any) -> None:
-    """Raise ValueError unless a score that a fit has come to is finite."""
+    """Raise ValueError unless the score of a fit is finite."""
     if not np.isfinite(value).all():
         raise ValueError(
             f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "

@@ -71,7 +71,7 @@ class MetropolisParameters(ShowsProgress):
 
 
 class MetropolisTree(MetropolisParameters, TreeEstimator):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "metropolis"
     in_words = (

@@ -1,8 +1,8 @@
 """Parameters of estimators, declared once.
 
 A parameter is a dataclass field that carries its type, its default, a sentence of help and, where
-it has one, a range. From the fields of an estimator come the check of what a user gave and its
-error, the section Parameters of the docstring, and the options of ``bdtppl fit``.
+it has one, a range. The fields of an estimator give the check of a user's values and its error, the
+section Parameters of the docstring, and the options of ``bdtppl fit``.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ _KEY = "bdtppl"
 
 
 class Declared(NamedTuple):
-    """What a field says of its parameter.
+    """Facts of a parameter that its field declares.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ class ParticleParameters(ShowsProgress):
 
 
 class ParticleTree(ParticleParameters, WeightedTrees):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "particle"
     in_words = (

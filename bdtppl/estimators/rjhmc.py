@@ -60,7 +60,7 @@ class RJHMCParameters(ShowsProgress):
 
 
 class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
-    """What classification and regression share."""
+    """The inference, for any kind of target."""
 
     inference = "rjhmc"
     in_words = (
@@ -134,7 +134,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
                 chains=self.chains,
                 burn_in=self.burn_in,
                 draws=self.draws,
-                tell=report or (lambda iterations: None),
+                on_progress=report or (lambda iterations: None),
             )
         kept = slice(self.burn_in, None)
         leaves = np.array([shape.num_leaves for shape in walk.topologies])[walk.topology]

@@ -1,4 +1,4 @@
-"""What estimators of soft trees share: scaled inputs, predictions, and topologies."""
+"""The base of estimators of soft trees: scaled inputs, predictions, and topologies."""
 
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -82,7 +82,7 @@ class SoftClassParameters:
 
 
 class _Problem(NamedTuple):
-    """What is sampled: inputs scaled to [0, 1], and real targets standardised.
+    """Data that is sampled from: inputs scaled to [0, 1], and real targets standardised.
 
     Attributes
     ----------
@@ -120,11 +120,11 @@ class _Problem(NamedTuple):
 
     @property
     def log_jacobian(self) -> float:
-        """What is added to log densities of these targets, for those of the given ones."""
+        """Term to add to log densities of standardised targets for those of the given ones."""
         return 0.0 if self.units is None else -len(self.given[0]) * float(np.log(self.units[1]))
 
     def log_joint(self, found: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
-        """Log joint density in the units that were given: it is one of the leaves' means, too."""
+        """Log joint density in the units that were given, which the leaves' means have too."""
         scale = 1.0 if self.units is None else self.units[1]
         return found + self.log_jacobian - num_leaves * np.log(scale)
 
@@ -199,7 +199,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             hard_inputs=self.inputs == "hard",
         )
         targets = prior.sample_predictive(jax.random.key(self._seed), prior.matrix)
-        # Topologies are numbered otherwise than those of the posterior.
+        # Their numbers of topologies are not those of the posterior.
         return PriorDraws(label_soft_draws(prior)["posterior"].drop_vars("topology"), targets)
 
     def _check(self) -> None:

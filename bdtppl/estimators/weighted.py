@@ -1,4 +1,4 @@
-"""What estimators share whose posterior is weighted draws: of particles, or of a policy."""
+"""The base of estimators whose posterior is weighted draws: of particles, or of a policy."""
 
 from dataclasses import replace
 from typing import Any

@@ -18,7 +18,7 @@ __all__ = ["FittedTree", "Split", "plain", "read_tree", "require_axis_splits", "
 
 
 class Split(NamedTuple):
-    """What a node asks of a row.
+    """Question that a node asks of a row.
 
     A numeric value below the threshold goes left; so does every level but the named one.
     """

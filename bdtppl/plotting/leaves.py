@@ -1,4 +1,4 @@
-"""What a leaf's distribution looks like in a figure of a tree: one class for each kind of target.
+"""Panels with a leaf's distribution in figures of trees: one class for each kind of target.
 
 Each class draws one row of leaves at the foot of a tree and knows the space it needs. Coordinates
 are those of `bdtppl.plotting.layout`: leaves along x, points along y.

@@ -1,4 +1,4 @@
-"""Sections on what was given: the data, the model, and the evidence for it."""
+"""Sections on the data, the model, and the evidence for it."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -62,7 +62,7 @@ def data(subject: Subject) -> Iterator[Block]:
 
 
 def _column_in_words(values: np.ndarray) -> list[str]:
-    """Say what a column is, what it holds, and how often it says nothing."""
+    """Describe a column: its kind, its values, and how many are missing."""
     if values.dtype.kind == "O":
         known = [value for value in values if value is not None]
         levels = sorted(set(known))
@@ -73,7 +73,7 @@ def _column_in_words(values: np.ndarray) -> list[str]:
 
 
 def assumptions(subject: Subject) -> Iterator[Block]:
-    """Say what is assumed, and how the posterior was got."""
+    """Say what is assumed, and how the posterior was computed."""
     model = subject.model
     yield Text(inference_in_words(model))
     if subject.is_soft:

@@ -1,4 +1,4 @@
-"""What a report is made of: sections of blocks, which the template knows by their kinds."""
+"""Sections of a report and their blocks, which the template knows by their kinds."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Text(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Names with what there is to say of each."""
+    """Facts by name."""
 
     facts: Mapping[str, str]
     kind = "facts"
@@ -89,7 +89,7 @@ class Code(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What the reader must beware of; none is good news."""
+    """Cautions for the reader; none is good news."""
 
     warnings: Sequence[str]
     all_well: str

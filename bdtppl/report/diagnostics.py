@@ -1,4 +1,4 @@
-"""The section on the inference: what it did, and whether it went well."""
+"""The section on the inference: its work and its diagnostics."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +20,7 @@ _UNKNOWN = "\N{EN DASH}"
 
 
 def diagnostics(subject: Subject) -> Iterator[Block]:
-    """Tabulate what the inference reports of itself."""
+    """Tabulate the diagnostics of the inference."""
     model, summary = subject.model, subject.summary
     facts = dict(_facts_of_inference(summary))
     if facts:

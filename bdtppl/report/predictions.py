@@ -1,4 +1,4 @@
-"""Sections on predictions: how good they are, and what the columns do to them."""
+"""Sections on predictions: their quality, and the effects of columns."""
 
 from collections.abc import Iterator
 from functools import partial

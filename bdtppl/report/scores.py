@@ -1,4 +1,4 @@
-"""How good predictions are: scores beside those of a guess that knows the targets' spread alone."""
+"""Scores of predictions beside those of a guess that knows the targets' spread alone."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What a report is about: a fitted model, the rows to judge it by, and what it says of itself."""
+"""The subject of a report: a fitted model, its summary, and the rows to judge it by."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +41,7 @@ class Subject:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What the model says of itself."""
+        """Summary of the model."""
         return self.model.summary()
 
     @cached_property

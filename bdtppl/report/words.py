@@ -1,4 +1,4 @@
-"""Models in words: priors, leaves, constraints and ways of getting at a posterior, as sentences."""
+"""Models in words: sentences on priors, leaves, constraints and inferences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -66,7 +66,7 @@ def soft_model_in_words(model: Any, sharpness: float, classes: Sequence[Any] | N
 
 
 def constraints_in_words(constraints: Constraints) -> list[str]:
-    """Say what trees may not do."""
+    """Say what the constraints forbid."""
     said = []
     if constraints.min_leaf > 1:
         said.append(f"A leaf has at least {constraints.min_leaf} rows.")
@@ -89,5 +89,5 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
 
 
 def inference_in_words(model: Any) -> str:
-    """Say how the posterior was got."""
+    """Say how the posterior was computed."""
     return model.in_words or f"The posterior was got by {type(model).__name__}."

@@ -1,9 +1,9 @@
 """Values as JSON, and back, exactly.
 
-What a fitted model holds beside its large arrays (numbers, names, labels, priors, leaf families,
-constraints) is written with JSON types alone. Numbers, text and lists stand for themselves; all
-else is an object whose "name" says what it is, and is rebuilt only if that name stands in a fixed
-table. Floats are written with the shortest digits that give the same float again.
+The parts of a fitted model beside its large arrays (numbers, names, labels, priors, leaf families,
+constraints) are written with JSON types alone. Numbers, text and lists are written as they are; all
+else is an object with a "name", and is rebuilt only if that name stands in a fixed table. Floats
+are written with the shortest digits that give the same float again.
 """
 
 import math

@@ -77,7 +77,7 @@ def describe_posterior(
 
 
 def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior | SoftPosterior:
-    """Rebuild what `describe_posterior` has taken apart.
+    """Rebuild a posterior from the parts of `describe_posterior`.
 
     Raises
     ------

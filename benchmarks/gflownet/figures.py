@@ -72,13 +72,13 @@ def _seconds(data: Division, depth: int, number: int, repeats: int) -> tuple[flo
     key = jax.random.key(1)
     last = time.perf_counter()
 
-    def tell(step: int, said: str) -> None:  # every 20 steps
+    def on_progress(step: int, said: str) -> None:  # every 20 steps
         nonlocal last
         now = time.perf_counter()
         times.append((now - last) / 20)
         last = now
 
-    state, _ = method.advance(key, state, tell)
+    state, _ = method.advance(key, state, on_progress)
     draws = []
     for _ in range(repeats):
         start = time.perf_counter()

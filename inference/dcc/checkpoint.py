@@ -1,4 +1,4 @@
-"""A run of DCC-Tree as named arrays, from which it goes on to the same draws.
+"""A run of DCC-Tree as named arrays, from which it resumes with the same draws.
 
 Arrays of a topology are named after its code: ``"100/log_weight"``. Nested ones, where chains are,
 are named by their place among the leaves of the nest.
@@ -52,7 +52,7 @@ def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> WalkState:
     dcc
         The settings of the run.
     arrays
-        What was written.
+        The arrays.
     """
     structures = {"chains": _structure_of_chains(dcc), "draws": _STRUCTURE_OF_DRAWS}
     explored = {}

@@ -1,4 +1,4 @@
-"""The posterior over topologies and parameters: what DCC-Tree's walk has found, put together.
+"""The posterior over topologies and parameters, from the results of DCC-Tree's walk.
 
 Topology m has the probability Z_m p(m) / sum (equations 29 and 38), and given it a draw has its
 importance weight (equation 14).
@@ -82,7 +82,7 @@ def combine(
     smc_share: float = 0.01,
     **smc: Any,
 ) -> list[Component]:
-    """Put the topologies together, the most probable first.
+    """Combine the topologies, the most probable first.
 
     Parameters
     ----------

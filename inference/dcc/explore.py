@@ -1,4 +1,4 @@
-"""DCC-Tree: a walk over topologies, with inference given each that is worth it (Algorithm 1).
+"""DCC-Tree: a walk over topologies, with inference given those of high utility (Algorithm 1).
 
 Topologies drawn from the prior, and proposed by the walk, are counted; one that was proposed often
 enough becomes active and is burnt in. Each step looks at the active topology of greatest utility:
@@ -32,7 +32,7 @@ _MISSED = 5.0  # nats that it may be too low by where chains missed the main mod
 
 @dataclass(frozen=True)
 class WalkState:
-    """Where the walk is.
+    """State of the walk.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class WalkState:
     proposed
         How often each topology was proposed, in the order of discovery.
     explored
-        What is known of the active ones, in the order of activation.
+        Results of the active ones, in the order of activation.
     visited
         The topology that each step looked at.
     """
@@ -70,9 +70,9 @@ def explore(
     *,
     patience: int | None = None,
     tolerance: float = 1e-3,
-    tell: Callable[[WalkState], None] = lambda state: None,
+    on_progress: Callable[[WalkState], None] = lambda state: None,
 ) -> WalkState:
-    """Go on for some steps; they are the same however they are parted.
+    """Continue for some steps; the result does not depend on how they are divided into calls.
 
     Parameters
     ----------
@@ -85,14 +85,14 @@ def explore(
     patience, tolerance
         Stop where the topologies that became active in the last ``patience`` steps together hold
         less than ``tolerance`` of the weight; None for no such stop.
-    tell
+    on_progress
         Called with the state after each step.
     """
     for _ in range(num_steps):
         if patience is not None and _is_exhausted(dcc, state, patience, tolerance):
             break
         state = _propose(dcc, _look_at(dcc, _activate(dcc, state)))
-        tell(state)
+        on_progress(state)
     return state
 
 
@@ -186,13 +186,13 @@ def _propose(dcc: DCC, state: WalkState) -> WalkState:
 
 
 def _is_exhausted(dcc: DCC, state: WalkState, patience: int, tolerance: float) -> bool:
-    """Whether what became active of late has hardly any weight."""
+    """Whether the topologies that became active last have hardly any weight."""
     since = len(state.visited) - patience
     explored = state.explored.values()
     if since < 0 or not explored or any(not (each.visits or each.is_left) for each in explored):
         return False
     joint = np.array([log_joint(each, dcc.prior) for each in explored])
-    # Those of the first step are what the walk begins with.
+    # The walk begins with those of the first step.
     is_late = np.array([each.since >= max(since, 1) for each in explored])
     weight = np.exp(joint - np.logaddexp.reduce(joint))
     return bool(weight[is_late].sum() < tolerance)

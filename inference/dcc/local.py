@@ -56,7 +56,7 @@ _PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(6)
 
 @dataclass(frozen=True)
 class Explored:
-    """What is known of a topology; C chains, V visits of N draws, M pseudo-samples a draw.
+    """Results for one topology; C chains, V visits of N draws, M pseudo-samples a draw.
 
     Attributes
     ----------
@@ -71,8 +71,8 @@ class Explored:
         float [C, V N, M]; log weights of all pseudo-samples. A weighted draw has the log of its M
         weights' mean.
     chains, draws
-        Where its chains are, and what they have drawn, in the pilot before they are burnt in; None
-        if it was left after the pilot.
+        States and draws of its chains, those of the pilot before they are burnt in; None if it was
+        left after the pilot.
     visits
         V; 0 after burn-in. The pilot is no visit, its weights give way to those of the first one.
     num_restarts
@@ -100,7 +100,7 @@ class Explored:
 
     @cached_property
     def moments(self) -> Moments:
-        """Of the importance weights: what the walk needs to know, sooner than the evidence."""
+        """Moments of the importance weights, which the walk needs sooner than the evidence."""
         return moments(self.log_weight)
 
 
@@ -187,7 +187,7 @@ def temper(
     """Estimate the evidence by tempered SMC; see `bdtppl.inference.evidence.tempered`.
 
     Particles start from normal distributions around some of the draws. From the prior they would
-    settle in what are the modes while splits are soft, and never find those of sharp splits.
+    settle in the modes of soft splits, and never find those of sharp splits.
     """
     draws = np.asarray(cast(Any, explored.draws).position, np.float64)
     proposals = fit_proposals(draws)
@@ -228,7 +228,7 @@ def _warm_up(
 def _restart(
     dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: NutsDraws
 ) -> tuple[Chains, NutsDraws, int]:
-    """Begin stuck chains of a pilot again, while many are; the chains, and how many have."""
+    """Begin stuck chains of a pilot again, while many are; the chains, and the number restarted."""
     sampler, density = _searching(dcc), dcc.density(topology.num_splits)
     num_restarts, num_draws = 0, draws.position.shape[1]
     for attempt in range(dcc.restarts):
@@ -305,7 +305,7 @@ def _replaced(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.nd
 
 
 def _key_of_topology(rng_key: jax.Array, topology: Topology, use: int) -> jax.Array:
-    """Key of a topology's own: what is drawn does not depend on what was looked at before."""
+    """Key of a topology alone: draws do not depend on the topologies looked at before."""
     own = jax.random.fold_in(rng_key, zlib.crc32(topology.code.encode()))
     return jax.random.fold_in(own, use)
 

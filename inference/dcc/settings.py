@@ -19,7 +19,7 @@ _LEAST_WARMUP = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DCC:
-    """Settings of DCC-Tree; defaults are those of the paper's program.
+    """Settings of DCC-Tree; defaults are those of the authors' code.
 
     Attributes
     ----------

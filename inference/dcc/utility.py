@@ -1,4 +1,4 @@
-"""Which topology to look at next: equation 10 of DCC-Tree, on the log scale.
+"""The utility of topologies, which chooses the next: equation 10 of DCC-Tree, on the log scale.
 
     U_m = ((1 - delta) tau_m / max tau + delta rho_m / max rho + beta log(S) / sqrt(S_m)) / S_m
 

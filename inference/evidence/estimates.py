@@ -1,4 +1,4 @@
-"""What estimators of evidence report, and the summary of importance weights.
+"""Estimates of evidence, and summaries of importance weights.
 
 The mean of the weights target / proposal is an unbiased estimate of the evidence Z. Its logarithm
 is reported, with an error by the delta method, the effective sample size of the weights, and

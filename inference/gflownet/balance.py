@@ -3,8 +3,8 @@
 Every tree may stop, so a policy implies the flow through each tree on the way: its weight over the
 probability of stopping there. Brought back to the start along a trajectory, by the forward and
 backward probabilities of its splits, all these flows are the sum over trees of their weights, Z,
-where the policy is right. So there is one number for each tree on the way, its *potential*, and one
-that is learned, log Z; losses differ in which of these they compare.
+where the policy is right. So each tree on the way has one number, its
+*potential*, and log Z is learned; losses differ in which of these they compare.
 
 References
 ----------

@@ -4,8 +4,8 @@ A state is a tree. An action stops, or splits a leaf: the leaf is chosen first, 
 then the cut. Only rules that the model makes available are offered, so every tree on the way is a
 tree of the model, and one that may stop there.
 
-Slots lie in the order of their making: the i-th split makes the slots 2i + 1 and 2i + 2. A tree so
-laid out *is* its trajectory, and what stood open at any step follows from its slots alone.
+Slots lie in the order of their making: the i-th split makes the slots 2i + 1 and 2i + 2. A tree in
+this layout *is* its trajectory: its slots tell which leaves it had at any step.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ MOST_SPLITS = 15  # of trees without a limit on their depth
 
 @pytree_dataclass
 class Construction:
-    """What trees are made of; R rules, F features, C cuts of the feature that has most.
+    """Rules that trees are made of; R rules, F features, C cuts of the feature that has most.
 
     A feature with missing values counts twice: these go right, or left.
 
@@ -191,7 +191,7 @@ def split_leaf(
     Parameters
     ----------
     construction
-        What trees are made of.
+        The rules.
     trees
         Trees b.
     is_split

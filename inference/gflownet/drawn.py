@@ -24,7 +24,7 @@ __all__ = ["Drawn", "weighed"]
 
 
 class Drawn(NamedTuple):
-    """What a policy has drawn.
+    """Draws of a policy.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ class FlowProblem(eqx.Module):
     model
         Rules, prior and leaf family.
     rows
-        float32 [n, q]; what the network sees of each row.
+        float32 [n, q]; the network's inputs for each row.
     max_depth
         Levels of splits D, at least 1.
     lookahead
@@ -165,7 +165,7 @@ def row_sums(words: jax.Array, statistics: jax.Array) -> jax.Array:
 
 
 def _log_end(problem: FlowProblem, depth: jax.Array) -> jax.Array:
-    """Log weight of stopping where no rule is available; in no prior do the rows matter."""
+    """Log weight of stopping where no rule is available, which depends on the rows in no prior."""
     unknown = jnp.full(problem.model.by_feature.shape[1], jnp.nan)
     node = Node(
         depth.astype(float), jnp.bool_(False), jnp.float64(1), jnp.float64(0), unknown, unknown
@@ -176,7 +176,7 @@ def _log_end(problem: FlowProblem, depth: jax.Array) -> jax.Array:
 def _stumps(
     problem: FlowProblem, words: jax.Array, depth: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log weights of all that nodes may do, and with children taken as leaves, [m, R + 1] each."""
+    """Log weights of all choices, alone and with children taken as leaves, [m, R + 1] each."""
     model = problem.model
     weights = node_weights(model, words, jnp.full(len(words), depth))
     stop = (weights.log_stop + leaf_scores(model, words))[:, None]
@@ -187,7 +187,7 @@ def _stumps(
 
 
 class Seen(NamedTuple):
-    """What is known of m nodes before anything is learned.
+    """Facts of m nodes that are known without learning.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Seen(NamedTuple):
     is_exact
         bool [m]; whether it is the log flow.
     facts
-        float32 [m, f]; what the network is told beside the rows.
+        float32 [m, f]; further inputs of the network.
     """
 
     log_base: jax.Array
@@ -255,7 +255,7 @@ def log_flows(
 
 
 class FlowChoices(NamedTuple):
-    """All that m nodes may do: R rules and, last, to stop.
+    """Choices of m nodes: R rules and, last, to stop.
 
     Attributes
     ----------
@@ -265,7 +265,7 @@ class FlowChoices(NamedTuple):
     log_term
         float64 [m, R + 1]; the prior's log weights with log flows of both children: terms of S.
     seen
-        What the balance of the node's own flow is learned from.
+        Facts from which the node's own flow is learned.
     is_member
         bool [m]; flags one of each group of equal nodes.
     """
@@ -293,7 +293,7 @@ def choices(
     depth: jax.Array,
     total: Total = logsumexp,
 ) -> FlowChoices:
-    """Weigh all that nodes may do; equal nodes are weighed once.
+    """Weigh the choices of nodes; equal nodes are weighed once.
 
     Parameters
     ----------

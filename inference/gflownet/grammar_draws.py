@@ -63,9 +63,9 @@ class Visits(NamedTuple):
     words
         uint64 [v, W]; their rows.
     facts
-        float32 [v, f]; what the network is told.
+        float32 [v, f]; further inputs of the network.
     imbalance
-        float64 [v]; log S less the base, which the network has to meet.
+        float64 [v]; log S less the base: the target of the network.
     is_learned
         bool [v]; whether the node's flow is learned, and it is the first of equal ones.
     log_partition
@@ -82,7 +82,7 @@ class Visits(NamedTuple):
 def log_policy(found: FlowChoices, epsilon: jax.Array | float = 0.0) -> jax.Array:
     """Log probability of each choice, float64 [m, R + 1].
 
-    With probability epsilon a node does any of what it may do, all alike.
+    With probability epsilon a node chooses uniformly.
     """
     own = found.log_term - found.log_sum[:, None]
     is_choice = jnp.isfinite(found.log_term)
@@ -98,7 +98,7 @@ def walk(
     rule: jax.Array,
     epsilon: jax.Array | float = 0.0,
 ) -> tuple[HeapDraws, Visits]:
-    """Go down trees level by level, and draw from the policy what is not given of them.
+    """Go down trees level by level, and draw from the policy the choices that are not given.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def walk(
     rule
         int32 [b, 2^D - 1]; heaps of given rules, `FREE` where one is drawn.
     epsilon
-        How often a node does anything at all that it may do (see `log_policy`).
+        Probability of a uniform choice (see `log_policy`).
     """
     model, num_rules, max_depth = problem.model, problem.num_rules, problem.max_depth
     amortised = Amortised.of(problem, flow)

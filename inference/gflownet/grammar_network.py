@@ -17,7 +17,7 @@ __all__ = ["Flow", "FlowNetwork"]
 
 
 class Flow(Protocol):
-    """What learns log flows: a pytree of arrays with these methods."""
+    """A learner of log flows: a pytree of arrays with these methods."""
 
     def statistics(self, rows: jax.Array) -> jax.Array:
         """Additive statistics [n, k] of rows, from what is known of them, float32 [n, q]."""

@@ -1,7 +1,7 @@
 """Training of flows by local balance.
 
-Each step draws a few trees from the policy, weighs what the subproblems they meet may do, and puts
-each subproblem with its log S into a ring of visited ones. The network then takes some steps of
+Each step draws a few trees from the policy, weighs the choices of their subproblems, and puts each
+subproblem with its log S into a ring of visited ones. The network then takes some steps of
 stochastic gradient descent on (log F - log S)^2 over the ring. Targets stand as they were computed:
 the lowest are exact and never change, those above are replaced as their subproblems are met again.
 """
@@ -39,14 +39,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GrammarSettings:
-    """How a flow is trained.
+    """Settings of training.
 
     Attributes
     ----------
     num_trees
         Trees drawn in a step.
     epsilon
-        How often a node of them does anything that it may do.
+        Probability that a node of them chooses uniformly.
     updates, batch
         Gradient steps in a step, and the subproblems that each takes from the ring.
     ring
@@ -82,9 +82,9 @@ class Ring(NamedTuple):
     Attributes
     ----------
     words, facts
-        uint64 [K, W] and float32 [K, f]; rows, and what the network is told beside them.
+        uint64 [K, W] and float32 [K, f]; rows, and further inputs of the network.
     imbalance
-        float32 [K]; log S less the base: what the network has to meet.
+        float32 [K]; log S less the base: the target of the network.
     count
         int32; subproblems ever put in.
     """
@@ -95,7 +95,7 @@ class Ring(NamedTuple):
     count: jax.Array
 
     def put(self, visits: Visits) -> "Ring":
-        """Write those of some visits that are learned."""
+        """Add the visits whose flows are learned."""
         size = len(self.imbalance)
         place = (self.count + jnp.cumsum(visits.is_learned) - 1) % size
         place = jnp.where(visits.is_learned, place, size)
@@ -112,7 +112,7 @@ class Ring(NamedTuple):
 
 
 class FlowState(NamedTuple):
-    """All that training goes on from: a pytree of arrays.
+    """State from which training continues: a pytree of arrays.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class FlowState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a step reports, float64 scalars.
+    """Report of a step, float64 scalars.
 
     Attributes
     ----------
@@ -243,9 +243,9 @@ def step(
     problem
         The model.
     state
-        Where training stands.
+        State of training.
     settings
-        How.
+        Settings of training.
     """
     key_draw, key_learn = jax.random.split(jax.random.fold_in(rng_key, state.num_steps))
     drawn, visits = draw(
@@ -262,30 +262,29 @@ def train(
     settings: GrammarSettings,
     num_steps: int,
     *,
-    tell: Callable[[FlowState, Metrics], bool | None] = lambda state, metrics: None,
+    on_progress: Callable[[FlowState, Metrics], bool | None] = lambda state, metrics: None,
 ) -> tuple[FlowState, Metrics]:
     """Take steps of training.
 
     Parameters
     ----------
     rng_key
-        Key. A training that was stopped and goes on with the same key ends in the same state.
+        Key. A resumed training with the same key ends in the same state.
     problem
         The model.
     state
-        Where to go on from.
+        State to continue from.
     settings
-        How.
+        Settings of training.
     num_steps
         Steps to take.
-    tell
-        Called after each step with the state and what the step reports; training ends where it
-        returns True.
+    on_progress
+        Called after each step with the state and its report; training ends where it returns True.
 
     Returns
     -------
     state
-        Where training stands.
+        State of training.
     metrics
         float64 [steps] each.
     """
@@ -295,6 +294,6 @@ def train(
     for _ in range(num_steps):
         state, metrics = step(rng_key, problem, state, settings)
         history.append(jax.tree.map(np.asarray, metrics))
-        if tell(state, history[-1]):
+        if on_progress(state, history[-1]):
             break
     return state, jax.tree.map(lambda *values: np.stack(values), *history)

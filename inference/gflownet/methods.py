@@ -78,14 +78,14 @@ def by_grammar(
     """Learn flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
     problem = pose_problem(target)
 
-    def advance(rng_key, state, tell):
+    def advance(rng_key, state, on_progress):
         number = min(_ROUND, num_steps - int(state.num_steps))
 
         def told(state, metrics):
             said = _in_words(metrics.loss, metrics.log_partition, metrics.best_log_joint)
-            tell(int(state.num_steps), said)
+            on_progress(int(state.num_steps), said)
 
-        return grammar_training.train(rng_key, problem, state, settings, number, tell=told)
+        return grammar_training.train(rng_key, problem, state, settings, number, on_progress=told)
 
     def draw(rng_key, state, chains, draws):
         return sample_flow(rng_key, problem, state.flow, target, chains=chains, draws=draws)
@@ -120,12 +120,12 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
         )
         return training.begin(key_begin, construction, policy, settings)
 
-    def advance(rng_key, state, tell):
+    def advance(rng_key, state, on_progress):
         def is_over(state, info):
-            tell(int(state.step), _in_words(info.loss, info.log_z, info.best_log_joint))
+            on_progress(int(state.step), _in_words(info.loss, info.log_z, info.best_log_joint))
             return int(state.step) % _ROUND == 0
 
-        return training.train(rng_key, construction, state, settings, tell=is_over)
+        return training.train(rng_key, construction, state, settings, on_progress=is_over)
 
     @in_float64
     def best(state):
@@ -165,7 +165,7 @@ def train(
     rng_key: jax.Array,
     state: Any,
     *,
-    tell: Tell = lambda step, said: None,
+    on_progress: Tell = lambda step, said: None,
     keep: Callable[[Any, Any], bool | None] = lambda state, history: None,
 ) -> Any:
     """Train to the end of a method's steps, from the state's own step on.
@@ -178,14 +178,14 @@ def train(
         Key; the same for a training that goes on as for the one that was stopped.
     state
         Where to start.
-    tell
+    on_progress
         Called now and then with the number of steps taken, and how it goes.
     keep
         Called after each round with the state and what the steps of the round reported, arrays
         [steps]; training ends where it returns True.
     """
     while method.steps(state) < method.num_steps:
-        state, history = method.advance(rng_key, state, tell)
+        state, history = method.advance(rng_key, state, on_progress)
         if keep(state, history):
             break
     return state

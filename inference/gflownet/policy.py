@@ -1,4 +1,4 @@
-"""Forward policies: what to do next with a tree under construction (DT-GFN, section 4.3).
+"""Forward policies: the next action on a tree under construction (DT-GFN, section 4.3).
 
 A policy sees a tree as the set of its leaves, and a leaf as the path of rules above it. It encodes
 each leaf once, when it is made; scores of a whole tree follow from the codes of its leaves, in any
@@ -16,13 +16,13 @@ from jax.nn import log_sigmoid, log_softmax, relu
 
 __all__ = ["PathPolicy", "Policy", "log_choices", "log_stop_and_go"]
 
-_KEY_SIZE = 32  # of what a leaf is scored by
+_KEY_SIZE = 32  # of the features of a leaf
 _MOST_KNOTS = 16  # of one feature
 _IMPOSSIBLE = -1e30  # log probability of what is masked: its probability is 0, its gradient finite
 
 
 class Policy(Protocol):
-    """What a policy is: a pytree with these methods; b trees, k slots, m nodes.
+    """A policy: a pytree with these methods; b trees, k slots, m nodes.
 
     Codes and contexts are arrays or pytrees of arrays. Features and cuts are counted as in
     `bdtppl.inference.gflownet.construction.Construction`. Logits of what is not available are
@@ -82,7 +82,7 @@ class _Codes(NamedTuple):
 
 class _Context(NamedTuple):
     stop: jax.Array  # [b]
-    action: jax.Array  # [b, h]; what the action network sees of all leaves
+    action: jax.Array  # [b, h]; the action network's input from all leaves
 
 
 class PathPolicy(eqx.Module):

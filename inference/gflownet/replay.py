@@ -64,7 +64,7 @@ def remember(buffer: Buffer, trees: Partial, log_joint: jax.Array) -> Buffer:
     """Take in trees [b] with their log joints, and keep the best distinct ones."""
     new = Buffer(trees.shape, tree_keys(trees), log_joint)
     joined = jax.tree.map(lambda old, own: jnp.concatenate([old, own]), buffer, new)
-    # Where a key is met again, in an order that brings equal ones together, it is dropped.
+    # Sorting brings equal keys together; all but the first of them are dropped.
     order = jnp.argsort(joined.key, stable=True)
     key, found = joined.key[order], joined.log_joint[order]
     is_known = jnp.concatenate([jnp.zeros(1, bool), key[1:] == key[:-1]])

@@ -1,4 +1,4 @@
-"""What trees weigh in training: prior times likelihood, tempered, or on some of the rows.
+"""Weights of trees in training: prior times likelihood, tempered, or on some of the rows.
 
 The likelihood of a random part of the rows, to the power that makes up for the rest, costs less
 where rows are many (DT-GFN, appendix D.3). A leaf's marginal likelihood is no product over its

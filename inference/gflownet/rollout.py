@@ -1,8 +1,8 @@
-"""Trajectories of a policy: trees it draws, or given trees, made again to be judged.
+"""Trajectories of a policy: trees that it draws, or given trees that it makes again.
 
-Trees of a batch are made together, one split a step, until all have stopped. What a policy says of
-them is then looked up for all their steps at once (`judged`), which is what training differentiates
-and takes a fraction of the time of differentiating the making itself.
+Trees of a batch are made together, one split a step, until all have stopped. The policy's
+probabilities are then looked up for all steps at once (`judged`). Training differentiates this
+lookup, which takes a fraction of the time of differentiating the construction.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,14 @@ __all__ = ["judged", "roll_out", "undo_logits"]
 _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
 
-_FEW = 4  # what part of the trees the last ones are that are still being made
-_LONG = 8  # splits of a tree from which on it is worth it to make these by themselves
+_FEW = 4  # share of the trees that are finished by themselves, the last ones
+_LONG = 8  # splits of a tree from which on that is worthwhile
 
 Pick = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class _Steps(NamedTuple):
-    """What is noted down of each step; arrays [b, T, ...]."""
+    """Records of each step; arrays [b, T, ...]."""
 
     features: jax.Array
     cuts: jax.Array
@@ -73,7 +73,7 @@ def roll_out(
     rng_key
         Key.
     construction
-        What trees are made of.
+        The rules.
     policy
         The policy.
     epsilon
@@ -107,7 +107,7 @@ def roll_out(
     )
 
     def make(start, made: _Making, num_left: int):
-        """Go on until so few trees are left."""
+        """Go on until few trees are left."""
 
         def step(carry):
             i, made = carry
@@ -122,7 +122,7 @@ def roll_out(
     few = num_trees // _FEW
     if most < _LONG or few == 0:
         _, made = make(jnp.int32(0), made, 0)
-    else:  # most trees are small: the few large ones are brought to their end by themselves
+    else:  # most trees are small: the few large ones are finished by themselves
         step, made = make(jnp.int32(0), made, few)
         (own,) = jnp.nonzero(made.is_going, size=few, fill_value=num_trees)
         rest = jax.tree.map(lambda a: a[own], made)
@@ -174,14 +174,14 @@ def _roll_step(construction, policy: Policy, epsilon, temperature, i: jax.Array,
 def judged(
     construction: Construction, policy: Policy, made: Trajectories, num_decisions: int
 ) -> Trajectories:
-    """Look up what a policy says of trajectories, to be differentiated.
+    """Look up the probabilities of a policy on trajectories, to be differentiated.
 
-    Only decisions that were taken are looked at, side by side: those of most trajectories are few.
+    Only decisions that were taken are looked up, side by side: most trajectories have few.
 
     Parameters
     ----------
     construction
-        What trees are made of.
+        The rules.
     policy
         The policy.
     made
@@ -272,7 +272,7 @@ def _undo_logits(policy: Policy, shape: Shape, codes) -> jax.Array | None:
 
 
 def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperature: float) -> Pick:
-    """Make a choice: as it is wanted, int32 [b, 4], or drawn, uniformly where a tree explores.
+    """Make a function that takes a wanted choice, int32 [b, 4], or draws one, uniformly to explore.
 
     A choice is told by its number, the log probabilities [b, items] and what is available; the item
     and its log probability are returned.
@@ -289,7 +289,7 @@ def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperat
 
 
 def _wanted(construction: Construction, num_drawn: int, given: Shape | None) -> jax.Array:
-    """Tell what each step is to choose, int32 [b, T, 4]; `_ANY` where it is drawn."""
+    """List the choices of each step, int32 [b, T, 4]; `_ANY` where one is drawn."""
     most = construction.num_splits
     drawn = jnp.full((num_drawn, most, 4), _ANY, jnp.int32)
     if given is None:

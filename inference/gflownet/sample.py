@@ -42,13 +42,13 @@ def sample(
     rng_key
         Key.
     construction
-        What trees are made of.
+        The rules.
     policy
         The policy.
     model
         The model that the construction was made of.
     chains, draws
-        How the draws are laid out.
+        Layout of the draws.
     """
     keys = jax.random.split(rng_key, -(-chains * draws // _TRAJECTORIES))
     parts = [
@@ -74,7 +74,7 @@ def upper_bound(
     rng_key
         Key.
     construction, policy
-        The policy, and what trees are made of.
+        The rules, and the policy.
     design
         The design that the construction was made of.
     trees

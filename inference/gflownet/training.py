@@ -30,13 +30,13 @@ from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin", "train"]
 
-_STEPS_A_CHUNK = 20  # steps between two tellings of progress
-_USUAL = 4  # decisions of a trajectory that there is always room for
+_STEPS_A_CHUNK = 20  # steps between two reports of progress
+_USUAL = 4  # decisions of a trajectory for which there is always room
 
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """How to train; numbers of the paper's Table 5 where it has them, but for rates and steps.
+    """Settings of training; the numbers of the paper's Table 5, except for rates and steps.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class PolicySettings:
 
 
 class Parameters(NamedTuple):
-    """What is learned: a policy and log Z."""
+    """The learned policy and log Z."""
 
     policy: Any
     log_z: Any
@@ -153,7 +153,7 @@ class Learner(NamedTuple):
 
 
 class TrainingInfo(NamedTuple):
-    """What a step reports.
+    """Report of a step.
 
     Attributes
     ----------
@@ -278,36 +278,38 @@ def train(
     learner: Learner,
     settings: PolicySettings,
     *,
-    tell: Callable[[Learner, TrainingInfo], bool | None] = lambda learner, info: None,
+    on_progress: Callable[[Learner, TrainingInfo], bool | None] = lambda learner, info: None,
 ) -> tuple[Learner, TrainingInfo]:
     """Train to the end of the settings' steps, from the learner's own step on.
 
     Parameters
     ----------
     rng_key
-        Key; the same for a training that goes on as for the one that was stopped.
+        Key; a resumed training takes the same as the one that was stopped.
     construction
-        What trees are made of.
+        The rules.
     learner
         Where to start.
     settings
         How to train.
-    tell
-        Called now and then with the learner and what its last step reports; training ends where it
-        returns True.
+    on_progress
+        Called now and then with the learner and the report of its last step; training ends where
+        it returns True.
 
     Returns
     -------
     learner
         The learner at the end.
     info
-        What each step reported, arrays [steps].
+        Reports of the steps, arrays [steps].
     """
     reports = []
     for done in range(int(learner.step), settings.num_steps):
         learner, info = _step(rng_key, construction, learner, settings)
         reports.append(info)
-        if (done + 1) % _STEPS_A_CHUNK == 0 and tell(learner, jax.tree.map(np.asarray, info)):
+        if (done + 1) % _STEPS_A_CHUNK == 0 and on_progress(
+            learner, jax.tree.map(np.asarray, info)
+        ):
             break
     columns = [
         np.array([report[i] for report in reports]) for i in range(len(TrainingInfo._fields))

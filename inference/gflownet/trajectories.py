@@ -1,4 +1,4 @@
-"""Trees on the way to their last split, and what is known of each of them.
+"""Trees on the way to their last split, and their probabilities.
 
 References
 ----------
@@ -19,7 +19,7 @@ __all__ = ["Trajectories", "log_joints", "open_slots"]
 
 
 class Trajectories(NamedTuple):
-    """Trees of b trajectories of at most T splits, and what is known along the way.
+    """Trees of b trajectories of at most T splits, and their probabilities along the way.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Trajectories(NamedTuple):
 
     @property
     def decides(self) -> jax.Array:
-        """Whether the policy has had to choose what to do with that tree, bool [b, T]."""
+        """Whether the policy had a choice at that tree, bool [b, T]."""
         return self.is_reached[:, :-1]  # a tree without room stops
 
     @property

@@ -1,4 +1,4 @@
-"""Compile while the table is sorted, so that a first fit hardly waits for it."""
+"""Compilation while the table is sorted, so that a first fit hardly waits for it."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +18,7 @@ _compiled: set = set()
 
 
 def compile_ahead(prior: TreePrior, leaf: Leaf, matrix: np.ndarray, y: np.ndarray) -> None:
-    """Compile what a fit to rows [n, d] with targets [n] needs, once; meant for a spare thread.
+    """Compile the functions of a fit to rows [n, d] with targets [n], once, in a spare thread.
 
     Compiled code depends on shapes and types alone, so the first rows stand for all.
     """

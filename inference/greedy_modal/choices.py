@@ -1,10 +1,9 @@
-"""What a node becomes: a leaf, or a split by its best rule.
+"""The choice of a node: a leaf, or a split by its best rule.
 
 A greedy choice values a rule by its weight and the leaf scores of both sides (Nuti et al. 2021,
-equations 3 to 5). Looking L levels ahead, which their section 6 names and leaves open, values it by
-the best that L - 1 further levels of choices make of each side: a side is worth the better of
-stopping there and of its own best rule. All rules of a node are tried, so one level more costs a
-factor of the number of rules.
+equations 3 to 5). Looking L levels ahead, which their section 6 leaves open, values it by L - 1
+further levels of choices: each side is worth the better of stopping there and of its own best rule.
+All rules of a node are tried, so one level more costs a factor of the number of rules.
 """
 
 from typing import NamedTuple
@@ -31,7 +30,7 @@ _COPIED_ENTRIES = 1 << 22  # rows times features of the children that are valued
 
 
 class NodeChoice(NamedTuple):
-    """What K nodes become.
+    """Choices of K nodes.
 
     Attributes
     ----------
@@ -123,7 +122,7 @@ def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
 
 
 def may_split(problem: Problem, level: Level) -> np.ndarray:
-    """Say which nodes are searched: not pure ones, where the problem says so, bool [K]."""
+    """Say which nodes are searched, bool [K]; pure ones are not, where the problem says so."""
     if problem.target is None:
         return np.ones(level.num_segments, bool)
     targets, start = problem.target.take(level.members), level.start[:-1]

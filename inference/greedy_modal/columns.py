@@ -22,7 +22,7 @@ __all__ = ["Columns", "Level", "RowGroups", "descend", "leaf_statistics", "only"
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:
-    """What training rows hold beside their features; n rows, s statistics.
+    """Training rows without their features; n rows, s statistics.
 
     Attributes
     ----------

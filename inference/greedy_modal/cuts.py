@@ -1,4 +1,4 @@
-"""The rules of one feature in all nodes of a level, and what lies on their left."""
+"""The rules of one feature in all nodes of a level, and the statistics on their left."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Which rules of a node part its rows alike."""
+"""Groups of rules of a node that part its rows alike."""
 
 import numpy as np
 

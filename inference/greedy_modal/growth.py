@@ -56,7 +56,7 @@ class GreedyTree:
     hyperplane: np.ndarray
 
     def gains(self, num_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sum over splits what each adds to the score of stopping there, by feature.
+        """Sum the gains of splits over stopping there, by feature.
 
         Parameters
         ----------

@@ -67,7 +67,7 @@ def search(
     if np.count_nonzero(scale) < 2:
         return np.zeros((num_normals(problem), len(features))), scale
     statistics = columns.statistics[:, rows].T.astype(np.float64)
-    # The same random starts in every node, so that what one node finds depends on no other one.
+    # The same random starts in every node, so that nodes do not depend on each other.
     rng = np.random.default_rng(problem.seed)
     starts = rng.standard_normal((_num_starts(problem), len(features) + 1))
     fitted = _fitted_normals(values, statistics, weights)
@@ -127,7 +127,7 @@ def _fitted_normals(values: np.ndarray, statistics: np.ndarray, weights: np.ndar
     squares = np.einsum("nj,nk,n->jk", values, values, weights.astype(float), optimize=False)
     products = np.einsum("nj,ns->js", values, statistics, optimize=False)
     ridge = 1e-6 * np.trace(squares) * np.eye(len(squares))
-    # What is left of a constant statistic, such as the number of rows, is rounding alone.
+    # The rest of a constant statistic, such as the number of rows, is rounding.
     size = np.sqrt(np.trace(squares) * (statistics.astype(float) ** 2).sum(axis=0))
     products = products[:, np.linalg.norm(products, axis=0) > 1e-9 * size]
     kept: list[np.ndarray] = []

@@ -1,11 +1,11 @@
 """Splits by hyperplanes: a cut of a linear combination of features.
 
 Nuti et al. 2021 (section 6) name hyperplanes as a larger space of partitions. A cut of a projection
-has the weight of a cut of one feature: what a prior gives one of N cuts of a feature it gives one
-of the N admissible cuts of the projection in the node. The normals that a search proposes are cut
-exactly, by what scores all other rules; the best one is rounded, so that what is printed is what is
-applied, and cut again. A hyperplane splits a node only where it is strictly better than the best
-rule of a single feature.
+has the weight of a cut of one feature: the prior gives one of the N admissible cuts of the
+projection in a node the weight of one of N cuts of a feature. The proposed normals are cut exactly,
+with the scores of all other rules; the best one is rounded, so that the printed rule is the applied
+one, and cut again. A hyperplane splits a node only where it is strictly better than the best rule
+of a single feature.
 """
 
 from collections.abc import Iterable, Sequence

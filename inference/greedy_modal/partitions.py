@@ -68,7 +68,7 @@ class Best(NamedTuple):
 
     @classmethod
     def none(cls, num_nodes: int) -> "Best":
-        """Say of every node that it has no rule."""
+        """Make the choice of no rule for every node."""
         none = np.zeros(num_nodes, np.int64)
         nowhere = np.full(num_nodes, -np.inf)
         no_plane = np.full(num_nodes, None)
@@ -76,7 +76,7 @@ class Best(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence["Best"]) -> "Best":
-        """Join what was found for different nodes."""
+        """Join the rules of different nodes."""
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     def at(self, nodes: slice | np.ndarray) -> "Best":
@@ -242,8 +242,8 @@ def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ..
 class _SumsOfCounts:
     """Leaf scores of both sides of all rules by look-up, for counts of rows without weights.
 
-    What depends on the number of rows on a side is the same for all features. So is what a count of
-    a class on the left adds for both sides, of which each node has a table, at its offset.
+    Terms of the number of rows on a side are the same for all features. So are the terms that a
+    count of a class on the left adds for both sides: each node has a table of them, at its offset.
     """
 
     def __init__(self, problem: Problem, level: Level, table: CountTable):
@@ -308,7 +308,7 @@ class _SumsOfCounts:
 
 
 def _of_both_sides(table: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tabulate what counts 0 to t on the left add for both sides, for a node of each total t.
+    """Tabulate the scores that counts 0 to t on the left add for both sides, by the total t.
 
     Returns the nodes' tables one after the other, and where each begins.
     """

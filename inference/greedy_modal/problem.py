@@ -1,4 +1,4 @@
-"""What is grown: rows laid out by column, a model and its limits."""
+"""The problem of growing a tree: rows laid out by column, a model and its limits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ __all__ = ["Problem", "pose"]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is grown: rows, model and limits.
+    """Rows, model and limits to grow trees with.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ def pose(
     num_starts, seed
         Random starts of the search for hyperplanes, and their seed (see `Problem`).
     num_features
-        The first features of the design, which rules may use; what follows are projections.
+        The first features of the design, which rules may use; further ones are projections.
         Default all.
 
     Raises

@@ -1,8 +1,8 @@
 """The best rule of every node of a sparse level.
 
 The entries of one node and feature are a *group*. With the group's rows of value zero as one more
-entry, whose statistics are the node's less those of the others, a group is to the search what a
-node is in a dense column: groups are scored by the same cumulative sums, all features at once. A
+entry, whose statistics are the node's less those of the others, the search treats a group like a
+node of a dense column: groups are scored by the same cumulative sums, all features at once. A
 feature without an entry in a node is constant there and has no rule.
 """
 

@@ -35,7 +35,7 @@ def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, np
             length = min(size, num_nodes - start)
 
             def block(fact, start=start, length=length):
-                # Padding repeats the last entry: whatever is computed of it is cut off.
+                # Padding repeats the last entry; its results are cut off.
                 piece = fact[start : start + length]
                 return np.concatenate([piece, np.repeat(piece[-1:], size - length, axis=0)])
 

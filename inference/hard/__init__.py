@@ -1,1 +1,1 @@
-"""Hard trees: their log joint on arrays, posterior draws and what these predict."""
+"""Hard trees: shapes of many trees as arrays, posterior draws and predictions."""

@@ -255,7 +255,7 @@ def sample_edits(
     max_edits
         Most edits of a sequence. A longer one is rejected, and counted.
     capacity
-        Most nodes of a tree on the way. What does not fit is rejected, and counted.
+        Most nodes of a tree on the way. Larger ones are rejected, and counted.
 
     Returns
     -------

@@ -104,7 +104,7 @@ def sample_chains(
         Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
         number, they are tuned in warm-up, so that all neighbours exchange equally often.
     capacity
-        Most nodes of a tree. What does not fit is rejected, and counted.
+        Most nodes of a tree. Larger ones are rejected, and counted.
     start
         Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
         by the weights of what it may do, over their sum; nodes that find no room are leaves);

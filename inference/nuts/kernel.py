@@ -1,10 +1,10 @@
 """Chains of the no-U-turn sampler side by side: their steps, and how they adapt.
 
 A lane holds a chain that makes steps. All lanes extend their trajectories together, each by one
-evaluation of the density; as soon as some trajectory is over, its lane adapts and begins the next.
-So no chain waits for another. Where splits look at single inputs, these are drawn before each step
-from their exact conditional laws, also evaluation by evaluation. What a step adapts and how sharp
-splits are is data, so warm-up and draws are one compiled function.
+evaluation of the density; when a trajectory ends, its lane adapts and begins the next one, so no
+chain waits for another. Where splits look at single inputs, these are drawn before each step
+from their exact conditional laws, also evaluation by evaluation. The
+adaptation and the sharpness of a step are data, so warm-up and draws are one compiled function.
 
 References
 ----------
@@ -43,11 +43,11 @@ __all__ = [
 _OF_MOMENTUM = 1 << 30  # numbers beyond those of evaluations
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
-# On CPUs sums over rows are then the work of vectors, which nearly halves the time of a step.
+# On CPUs this vectorises sums over rows, which nearly halves the time of a step.
 _COMPILED = {
-    "xla_backend_optimization_level": 2,  # as fast as by the default, 3, and compiled sooner
+    "xla_backend_optimization_level": 2,  # as fast as the default, 3, and compiled sooner
     "xla_cpu_enable_fast_math": True,
-    "xla_cpu_fast_math_honor_nans": True,  # trajectories that diverge are told by these
+    "xla_cpu_fast_math_honor_nans": True,  # energy error by which a trajectory is divergent
     "xla_cpu_fast_math_honor_infs": True,
 }
 
@@ -55,16 +55,16 @@ _begin_mass, _add_to_mass, _end_mass = mass_matrix_adaptation(is_diagonal_matrix
 
 
 class Kind(IntEnum):
-    """What a step adapts."""
+    """Quantities that a step adapts."""
 
     STEP_SIZE = 0
     MASS = 1  # and the step size
-    WINDOW_END = 2  # where the mass matrix is taken over, and the step size begins anew
+    WINDOW_END = 2  # update the mass matrix, and begin the step size anew
     DRAW = 3  # nothing
 
 
 class Chains(NamedTuple):
-    """Where chains are, and what they have adapted; leading axes [..., chain].
+    """States of chains, and their adapted step sizes and masses; leading axes [..., chain].
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Chains(NamedTuple):
     def restarted(self, rng: np.random.Generator, is_stuck: np.ndarray) -> "Chains":
         """Put each stuck chain where another chain of its topology is that is not stuck.
 
-        Chains part again, as each has random numbers of its own; draw some steps before use.
+        Chains part again, for each has random numbers of its own; draw some steps before use.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Chains(NamedTuple):
 
 
 class NutsDraws(NamedTuple):
-    """What is kept of steps; leading axes [..., chain, draw].
+    """Kept states of steps; leading axes [..., chain, draw].
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ class Lane(NamedTuple):
 
 @pytree_dataclass
 class Steps:
-    """What all lanes share.
+    """Settings that all lanes share.
 
     Steps [s] have kinds, sharpness and most doublings; all further ones are as the last.
     """
@@ -252,9 +252,9 @@ def advance(
     Parameters
     ----------
     shared
-        What all lanes share.
+        Settings that all lanes share.
     lanes, paths
-        The lanes, and what the density knows of their topologies; leading axis [lane].
+        The lanes, and the arrays of their topologies; leading axis [lane].
     begins
         bool [lane]; whether the lane begins a step.
     rounds
@@ -263,7 +263,7 @@ def advance(
     Returns
     -------
     Lane, bool [lane], bool [round, lane], NutsDraws
-        The lanes; whether they are to begin a step; whether a step was made; what is kept of it.
+        The lanes; whether they are to begin a step; whether a step was made; its kept state.
     """
     evaluate, take_step = (jax.vmap(partial(f, shared)) for f in (_evaluate, _take_step))
 
@@ -327,7 +327,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
         return shared.density.log_density(position, paths, sharpness, inputs=tried)
 
     moved = extend(lane.trajectory, of_inputs, step_size, inverse_mass, uniform, most)
-    # At its start a trajectory stays where it is, and what was found there is the density.
+    # At its start a trajectory does not move: the value is the density of the start.
     inputs = _tried(lane.inputs, moved.draw.log_density, number, uniform[0])
     trajectory = jax.tree.map(partial(jnp.where, is_trial), lane.trajectory, moved)
     inputs = jax.tree.map(partial(jnp.where, is_trial), inputs, lane.inputs)
@@ -335,7 +335,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
 
 
 def _tried(inputs: Inputs, log_density, number: int, uniform) -> Inputs:
-    """Take the input that was tried, in proportion to its density; after the last, keep it."""
+    """Choose among the inputs tried in proportion to their densities; after the last, keep it."""
     chosen, trial, log_weight, candidate = inputs
     split, choice = trial // number, trial % number
     log_density = jnp.where(jnp.isnan(log_density), -jnp.inf, log_density)
@@ -346,7 +346,7 @@ def _tried(inputs: Inputs, log_density, number: int, uniform) -> Inputs:
 
 
 def _kept(lane: Lane) -> NutsDraws:
-    """Take out what is kept of a step."""
+    """Take out the kept state of a step."""
     found, draw = lane.trajectory, lane.trajectory.draw
     return NutsDraws(
         draw.position,

@@ -1,12 +1,11 @@
 """Any number of chains, of any topologies of a size, in lanes of a compiled function.
 
-On CPUs each thread has one lane, so that no chain waits for another. But it has some where XLA
-cannot make one kernel of a step (see `bdtppl.inference.compiling`), to share what handing on from
-kernel to kernel costs, or where chains make a few steps only, to share what a call costs. A lane
-whose chain has made its steps gets the next one. On accelerators all chains have lanes at once.
+On CPUs each thread has one lane, so that no chain waits for another. It has several where XLA
+cannot make one kernel of a step (see `bdtppl.inference.compiling`), to share the cost of passing
+from kernel to kernel, or where chains make few steps, to share the cost of a call. A lane whose
+chain has made its steps gets the next one. On accelerators all chains have lanes at once.
 
-Chains have random numbers of their own, so it does not matter which lane makes their steps, nor
-beside which others.
+Chains have random numbers of their own: their draws depend neither on lanes nor on other chains.
 """
 
 import os
@@ -37,24 +36,24 @@ def walk(
     chains: Chains,
     first: int,
     stop: int,
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> tuple[Chains, NutsDraws]:
     """Make steps of all chains.
 
     Parameters
     ----------
     shared
-        What all steps share.
+        Settings that all steps share.
     seeds
         uint32 [k, 2]; of chains.
     paths, chains
         Of each chain, leading axis k.
     first, stop
         Numbers of the first step, and of the one to stop before.
-    tell
+    on_progress
         Called with the number of steps that chains have made on average, now and then.
     """
-    run = _LaneRun(shared, seeds, paths, chains, first, stop, tell)
+    run = _LaneRun(shared, seeds, paths, chains, first, stop, on_progress)
     if jax.default_backend() != "cpu":
         run.work(len(seeds))
         return run.chains, run.draws
@@ -71,11 +70,11 @@ def walk(
 
 
 class _LaneRun:
-    """Chains that wait for a lane, and what those that had one have come to."""
+    """Chains that wait for a lane, and the states of those that had one."""
 
-    def __init__(self, shared, seeds, paths, chains, first, stop, tell):
+    def __init__(self, shared, seeds, paths, chains, first, stop, on_progress):
         self.shared, self.seeds, self.paths = shared, seeds, paths
-        self.first, self.stop, self.tell = first, stop, tell
+        self.first, self.stop, self.on_progress = first, stop, on_progress
         self.chains = jax.tree.map(np.array, chains)
         self.draws: Any = None
         self.waiting: SimpleQueue[int] = SimpleQueue()
@@ -136,7 +135,7 @@ class _LaneRun:
         return lanes, begins
 
     def _prepare(self, kept: NutsDraws) -> None:
-        """Make room for what is kept."""
+        """Make room for the kept steps."""
         with self.lock:
             if self.draws is None:
                 room = len(self.seeds), self.stop - self.first
@@ -164,4 +163,4 @@ class _LaneRun:
                 jax.tree.map(take, self.chains, lanes.chain)
                 numbers[place] = -1
         with self.lock:
-            self.tell(int(self.progress.mean()))
+            self.on_progress(int(self.progress.mean()))

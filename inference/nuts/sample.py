@@ -4,8 +4,8 @@ Warm-up is Stan's: step size by dual averaging, a diagonal mass matrix in window
 Meanwhile the sharpness of the splits goes linearly from ``h_init`` to ``h_final``, which it reaches
 where the last window begins, so that what draws use is adapted to ``h_final`` alone.
 
-The topology and everything about a step (what it adapts, how sharp splits are) are data, and one
-chain is what is compiled. So one function serves warm-up, draws, and any number of chains of any
+The topology and the settings of a step (adaptation, sharpness) are data, and the compiled function
+makes steps of one chain. So one function serves warm-up, draws, and any number of chains of any
 number of topologies of a size.
 
 References
@@ -38,7 +38,7 @@ _AT_ONCE = 8  # chains that begin together
 
 
 class Density(Protocol):
-    """What is sampled: a pytree, so that its numbers are no part of what is compiled."""
+    """Density to sample: a pytree, so that compiled code does not depend on its numbers."""
 
     @property
     def log_density(self) -> Callable[..., jax.Array]:
@@ -108,7 +108,7 @@ class NUTS:
 
     @cached_property
     def _kinds(self) -> np.ndarray:
-        """What each step of warm-up adapts, int [warmup]."""
+        """Kind of adaptation of each step of warm-up, int [warmup]."""
         stage, is_end = np.asarray(build_schedule(self.warmup)).T
         return np.where(
             is_end == 1, Kind.WINDOW_END, np.where(stage == 1, Kind.MASS, Kind.STEP_SIZE)
@@ -149,11 +149,11 @@ class NUTS:
             The density; a `bdtppl.inference.soft.density.SoftDensity`, or a pytree with its methods
             ``log_density``, ``position`` and ``draw_prior``.
         paths
-            What the density knows of the topologies, arrays [..., n + 1, n].
+            Arrays of the topologies that the density reads, [..., n + 1, n].
         num_chains
             Chains of each topology.
         tries
-            NutsDraws from the prior; that of the greatest finite density at ``h_init`` is taken.
+            Draws from the prior; the one of the greatest finite density at ``h_init`` is taken.
 
         Raises
         ------
@@ -194,11 +194,11 @@ class NUTS:
         chains: Chains,
         num_steps: int | None = None,
         *,
-        tell: Callable[[int], None] = lambda num_steps: None,
+        on_progress: Callable[[int], None] = lambda num_steps: None,
     ) -> tuple[Chains, NutsDraws]:
-        """Go on with warm-up, to its end or for some steps.
+        """Continue warm-up, to its end or for some steps.
 
-        In stages with one key it is the same as at once.
+        Stages with one key give the same result as one call.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class NUTS:
             From `start`, or from a stage before.
         num_steps
             Steps to go on for; default all that are left.
-        tell
+        on_progress
             Called with the number of steps that chains have made on average, now and then.
 
         Returns
@@ -225,7 +225,7 @@ class NUTS:
         stop = self.warmup if num_steps is None else min(first + num_steps, self.warmup)
         if stop <= first:
             raise ValueError(f"There is no step to make from {first} of {self.warmup} on.")
-        return self._walk(rng_key, density, paths, chains, first, stop, tell)
+        return self._walk(rng_key, density, paths, chains, first, stop, on_progress)
 
     @in_float32
     def draw(
@@ -236,9 +236,9 @@ class NUTS:
         chains: Chains,
         num_draws: int,
         *,
-        tell: Callable[[int], None] = lambda num_steps: None,
+        on_progress: Callable[[int], None] = lambda num_steps: None,
     ) -> tuple[Chains, NutsDraws]:
-        """Draw from where chains are, without adapting.
+        """Draw from the states of the chains on, without adapting.
 
         Parameters
         ----------
@@ -247,8 +247,8 @@ class NUTS:
         chains
             After warm-up.
         num_draws
-            NutsDraws of each chain.
-        tell
+            Draws of each chain.
+        on_progress
             See `warm_up`.
 
         Raises
@@ -261,7 +261,7 @@ class NUTS:
             raise ValueError(f"chains have made {first} of {self.warmup} steps of warm-up.")
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1; got {num_draws}.")
-        return self._walk(rng_key, density, paths, chains, first, first + num_draws, tell)
+        return self._walk(rng_key, density, paths, chains, first, first + num_draws, on_progress)
 
     def _warmed(self, chains: Chains) -> int:
         least, most = int(chains.num_warm.min()), int(chains.num_warm.max())
@@ -269,7 +269,7 @@ class NUTS:
             raise ValueError(f"chains must be at one stage; warm-up is at {least} to {most} steps.")
         return least
 
-    def _walk(self, rng_key, density, paths, chains, first, stop, tell):
+    def _walk(self, rng_key, density, paths, chains, first, stop, on_progress):
         """Make steps from the first on."""
         lead = chains.position.shape[:-1]
         if rng_key.shape != lead[:-1]:
@@ -293,7 +293,7 @@ class NUTS:
             lambda a: a.reshape(math.prod(lead), *a.shape[len(lead) :]), as_float32(chains)
         )
         of_chains = as_float32(_of_chains(paths, lead))
-        found = walk(shared, np.stack(seeds), of_chains, flat, first, stop, tell)
+        found = walk(shared, np.stack(seeds), of_chains, flat, first, stop, on_progress)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
 
 
@@ -322,7 +322,7 @@ def _words(rng_key: jax.Array) -> list[list[int]]:
 
 
 def _of_chains(paths: Any, lead: tuple[int, ...]) -> Any:
-    """Repeat what topologies have for each of their chains; one leading axis."""
+    """Repeat arrays of topologies for each of their chains; one leading axis."""
     number, axes = math.prod(lead[:-1]), len(lead) - 1
 
     def repeated(a: np.ndarray) -> np.ndarray:

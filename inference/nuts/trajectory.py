@@ -1,10 +1,9 @@
 """A trajectory of the no-U-turn sampler, made point by point.
 
 A transition of NUTS is usually written as a recursion, or as loops within loops; side by side, all
-chains then wait for the longest trajectory. Here the work is cut into equal parts, each of which
-evaluates the density once: `extend` adds one point to whatever a trajectory has become. Many of
-them, each at a place of its own, are then extended side by side, and one that is over makes room
-for the next.
+chains then wait for the longest trajectory. Here each part of the work evaluates the density once:
+`extend` adds one point to a trajectory at any stage. Many trajectories are extended side by side,
+and one that ends makes room for the next.
 
 The trajectory doubles until it turns back, or diverges: a subtree of as many points as there are is
 built at one of its ends, point by point. Of the subtree's own subtrees the first momenta and the
@@ -140,7 +139,7 @@ def extend(
     Parameters
     ----------
     trajectory
-        What there is.
+        The trajectory so far.
     log_density
         Of a position [size].
     step_size

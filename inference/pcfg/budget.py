@@ -1,8 +1,8 @@
 """Choose cut points whose chart fits the budget.
 
 The number of subproblems of a design is estimated from charts of growing samples of its rows, by
-the power law of their last doubling; the estimate is cheap because samples are small, and it is
-never trusted: a chart that outgrows its budget is abandoned all the same.
+the power law of their last doubling; the estimate is cheap because samples are small, and it only
+guides the choice: a chart that outgrows its budget is abandoned.
 """
 
 import logging

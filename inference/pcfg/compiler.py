@@ -5,7 +5,7 @@ a subproblem is a bitset of cells. Its identity is a sum of random 64-bit keys o
 matrix product gives the identities of the left children of all rules of a chunk at once, the right
 children's follow by subtraction, and a hash table in flat arrays turns identities into numbers. A
 second, independent sum over the stored bitsets verifies every production. Where constraints look at
-the path, a subproblem is a set of cells together with what its path leaves behind (`PathMemory`).
+the path, a subproblem is a set of cells with the memory of its path (`PathMemory`).
 """
 
 import hashlib
@@ -42,9 +42,9 @@ class TooManySubproblems(ValueError):
     limit
         The budget.
     seen
-        What was seen of it, to follow "The chart needs more than ... subproblems".
+        The size seen so far, to follow "The chart needs more than ... subproblems".
     remedy
-        What makes a chart smaller, to follow "Use ".
+        A way to make the chart smaller, to follow "Use ".
     """
 
     def __init__(self, limit: int, seen: str, remedy: str):
@@ -55,7 +55,7 @@ class TooManySubproblems(ValueError):
         )
 
     def suggest(self, remedy: str) -> None:
-        """Add to the message what would fit."""
+        """Add a remedy to the message."""
         self.args = (f"{self.args[0]} {remedy}",)
 
 

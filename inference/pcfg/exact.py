@@ -59,7 +59,7 @@ class ExactPosterior:
     """Exact posterior of hard trees on a compiled grammar.
 
     N subproblems, E productions, D depths (1 where depth does not matter), d features, s
-    statistics. What is asked for is computed once and kept.
+    statistics. Each result is computed at its first use and kept.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ A subproblem is a distinct set of training rows that some box holds (Sullivan et
 5.2: two bounding boxes are equivalent if they contain the same points). Its productions are the
 rules available in it, each to two smaller subproblems. The grammar depends on the features alone:
 any targets, leaf family and prior weights are scored on the same one. Where constraints look at the
-path, a subproblem is a set of rows together with what its path leaves behind.
+path, a subproblem is a set of rows with the memory of its path.
 """
 
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class Grammar:
     cut
         int32 [E]; flat position of the code above the cut that the production stands for, or None.
     memory
-        uint64 [N]; what the path leaves behind (`PathMemory`), or None
+        uint64 [N]; memory of the path (`PathMemory`), or None
         where no constraint looks at it.
     num_rows
         int64 [N]; rows in the subproblem, with repetitions.

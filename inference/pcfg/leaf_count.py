@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Weights(NamedTuple):
-    """What the passes read of a prior: the same compiled passes serve all priors.
+    """Weights of a prior that the passes read: the same compiled passes serve all priors.
 
     Attributes
     ----------

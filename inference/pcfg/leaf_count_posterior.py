@@ -289,7 +289,7 @@ class LeafCountPosterior(ExactPosterior):
 
     @in_float64
     def k_best(self, k: int) -> RankedTrees:
-        """Find the most probable tree, and no other one.
+        """Find the most probable tree alone.
 
         Parameters
         ----------
@@ -320,7 +320,7 @@ class LeafCountPosterior(ExactPosterior):
         )
 
     def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
-        """Raise: single paths are not offered here.
+        """Raise an error: there are no single paths under a prior on the number of leaves.
 
         Raises
         ------

@@ -5,8 +5,8 @@ probability is the exact log evidence, differentiable in the hyperparameters of 
 a tree that is summed out exactly can stand inside any NumPyro model.
 
 Value and gradient are computed together, in float64 and in a scope of their own, by the forward
-rule of a custom derivative whose backward rule only multiplies. So everything works under an outer
-float32 trace, and nothing float64 leaves. Second derivatives are not offered here.
+rule of a custom derivative whose backward rule only multiplies. So it works under an outer float32
+trace, and returns no float64. There are no second derivatives.
 """
 
 from functools import partial

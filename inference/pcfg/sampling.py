@@ -44,7 +44,7 @@ Finished = TypeVar("Finished")
 
 
 class ChartChoices(NamedTuple):
-    """What a node chooses from, at each depth.
+    """Choices of a node at each depth.
 
     Attributes
     ----------

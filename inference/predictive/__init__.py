@@ -1,1 +1,1 @@
-"""What draws predict: replicated data, and training rows each from all others."""
+"""Predictions of draws: replicated data, and each training row from all others."""

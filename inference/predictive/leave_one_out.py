@@ -1,4 +1,4 @@
-"""What is predicted of each training row from all the other rows, without fitting again.
+"""Predictions of each training row from all other rows, without fitting again.
 
 Draws of the posterior are weighed by 1 / p(own target | draw, other rows), which makes them draws
 of the posterior without the row (importance sampling). Where leaf parameters are integrated out,
@@ -49,7 +49,7 @@ class LeftOut(NamedTuple):
 
 
 class _Draws(NamedTuple):
-    """What s draws say of n rows: log density of the own target, mean, CDF; and weights [s]."""
+    """Predictions of s draws for n rows: log density of the target, mean, CDF; weights [s]."""
 
     log_density: np.ndarray
     mean: np.ndarray

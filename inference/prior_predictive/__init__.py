@@ -1,1 +1,1 @@
-"""What priors predict: trees drawn from a prior, and targets drawn with them."""
+"""Predictions of priors: trees drawn from a prior, and targets drawn with them."""

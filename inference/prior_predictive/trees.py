@@ -262,7 +262,7 @@ _weigh = jax.jit(node_weights)
 
 
 class Choices(NamedTuple):
-    """What a node may do.
+    """Choices of a node.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""Soft trees: their log density, posterior draws and what these predict."""
+"""Soft trees: their log density, posterior draws and predictions."""

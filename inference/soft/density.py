@@ -1,10 +1,10 @@
 """The log density of a soft tree in coordinates without bounds, for all topologies of a size.
 
-NumPyro's models are written in terms of simplices, positive numbers and so on. Samplers by gradient
-want a function of one vector of reals: here it is, with the Jacobians of the transformations. A
-density is a pytree: rows, priors, the topology, the sharpness and the power of the likelihood are
-data, so code that is compiled for a number of splits and of rows serves every topology of that size
-at every stage of a run, under any prior and on any such table.
+NumPyro's models are written in terms of simplices, positive numbers and so on. Gradient-based
+samplers need a function of one vector of real numbers: this is it, with the Jacobians of the
+transformations. A density is a pytree: rows, priors, the topology, the sharpness and the power of
+the likelihood are data, so code that is compiled for a number of splits and of rows serves every
+topology of that size at every stage of a run, under any prior and on any such table.
 
 Splits look along directions on the simplex (HMC-DFI), or each at one input (HMC-DF). The inputs are
 then discrete parameters, uniform a priori, which are drawn from their exact conditional laws.
@@ -34,7 +34,7 @@ from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
 __all__ = ["SoftDensity"]
 
-_SIZES = 8  # numbers of rows in a doubling: each row more costs time at every step
+_SIZES = 8  # sizes per doubling of the rows: each extra row costs time at every step
 _TRACING = RLock()  # NumPyro's handlers are on one stack for all threads
 
 

@@ -1,6 +1,6 @@
 """A posterior over soft trees of many topologies, as equally weighted draws.
 
-Whatever draws soft trees gives draws of each topology with weights. They are resampled to equal
+Inferences give weighted draws of each topology. They are resampled to equal
 ones, so that every tool for chains reads them; the topologies keep their own probabilities and
 evidence.
 """

@@ -1,1 +1,1 @@
-"""What draws have in common, and whether they can be trusted."""
+"""Summaries of draws, and diagnostics of their quality."""

@@ -1,4 +1,4 @@
-"""What of trees is followed along chains, to tell whether they agree."""
+"""Quantities of trees that are followed along chains, to tell whether these agree."""
 
 import numpy as np
 
