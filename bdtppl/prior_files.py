@@ -50,15 +50,15 @@ Place = tuple[str | int, ...]
 
 def written_settings(prior: Any) -> dict[str, type]:
     """Name the settings of a class of priors that are a number or a word: float, int or str."""
-    found: dict[str, type] = {}
+    kinds: dict[str, type] = {}
     for field in fields(prior):
         if isinstance(field.default, str):
-            found[field.name] = str
+            kinds[field.name] = str
         elif field.type is int:
-            found[field.name] = int
+            kinds[field.name] = int
         elif field.repr and not field.metadata.get("static"):
-            found[field.name] = float
-    return found
+            kinds[field.name] = float
+    return kinds
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _located(path: Path, line: int, message: Any) -> str:
 
 def _lines(text: str) -> dict[Place, int]:
     """Line of every table and key at the start of a line."""
-    found: dict[Place, int] = {}
+    lines: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     table: Place = ()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -119,12 +119,12 @@ def _lines(text: str) -> dict[Place, int]:
             if header[1] == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])
-            found.setdefault(table, number)
+            lines.setdefault(table, number)
         elif key := _ENTRY.match(line):
             place = (*table, *_parts(key[1]))
             for length in range(len(table) + 1, len(place) + 1):
-                found.setdefault(place[:length], number)
-    return found
+                lines.setdefault(place[:length], number)
+    return lines
 
 
 def _parts(key: str) -> Place:

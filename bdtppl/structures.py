@@ -191,8 +191,8 @@ class Structures:
                 )
             },
             "diagnostics": {
-                name: {"r_hat": _or_none(found.r_hat), "ess": _or_none(found.ess)}
-                for name, found in self.diagnostics.items()
+                name: {"r_hat": _or_none(diagnosed.r_hat), "ess": _or_none(diagnosed.ess)}
+                for name, diagnosed in self.diagnostics.items()
             },
             "why_no_r_hat": why_no_r_hat(*size) if kind == "chains" else "",
             "pareto_k": None if self.pareto_k is None else _or_none(self.pareto_k),
@@ -257,7 +257,7 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
     num_features = len(posterior.names)
     if model.draws_are == "exact":
         exact = model.exact_
-        found = {
+        facts = {
             "entropy": exact.entropy,
             "entropy_is": "exact",
             "inclusion": exact.split_inclusion,
@@ -267,8 +267,8 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
         ranked = _listed(exact)
         if ranked is not None:
             known = ranked.probability
-            return found | _structures(ranked, known, np.zeros(len(known)))
-        return found | _drawn_trees(posterior, "independent")
+            return facts | _structures(ranked, known, np.zeros(len(known)))
+        return facts | _drawn_trees(posterior, "independent")
     weights = posterior.weights
     uses = (posterior.trees.feature[..., None] == np.arange(num_features)).any(axis=2)
     kind = model.draws_are

@@ -175,10 +175,10 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
 
 def descent_in_words(summary: Mapping[str, Any]) -> str:
     """Say of how many chains those descend that went where others were; empty if none did."""
-    chains, found = len(summary["ancestors"]), len(set(summary["ancestors"]))
-    if found == chains:
+    chains, ancestors = len(summary["ancestors"]), len(set(summary["ancestors"]))
+    if ancestors == chains:
         return ""
-    return f"{chains} chains that descend from {found}: stuck ones went where others were"
+    return f"{chains} chains that descend from {ancestors}: stuck ones went where others were"
 
 
 def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
@@ -216,13 +216,13 @@ def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
     )
 
 
-def _topologies_view(found: Sequence[Mapping[str, Any]]) -> Table:
+def _topologies_view(topologies: Sequence[Mapping[str, Any]]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
     table.add_column(style="blue", no_wrap=True)
     table.add_column(justify="right", style="dim")
-    for each in found[:_MOST_FEATURES]:
+    for each in topologies[:_MOST_FEATURES]:
         evidence = ""
         if each["log_evidence"] is not None:
             evidence = f"log Z {each['log_evidence']:.2f} +- {each['log_evidence_se']:.2f}"
@@ -232,8 +232,8 @@ def _topologies_view(found: Sequence[Mapping[str, Any]]) -> Table:
             evidence += f", R-hat {each['r_hat']:.2f}"
         share = each["probability"]
         table.add_row(each["code"], f"{share:.3f}", _bar(share), evidence)
-    if len(found) > _MOST_FEATURES:
-        table.add_row(Text(f"{len(found) - _MOST_FEATURES} more", style="dim"))
+    if len(topologies) > _MOST_FEATURES:
+        table.add_row(Text(f"{len(topologies) - _MOST_FEATURES} more", style="dim"))
     return table
 
 

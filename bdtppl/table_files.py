@@ -83,8 +83,8 @@ class Table:
     def naming_lines(self, first: int = 0) -> Iterator[None]:
         """Let errors of estimators name lines of the file; their row 0 is row ``first`` here."""
 
-        def line(found: re.Match) -> str:
-            return f", {self.place(first + int(found[1]))}:"
+        def line(match: re.Match) -> str:
+            return f", {self.place(first + int(match[1]))}:"
 
         try:
             yield

@@ -274,9 +274,9 @@ def psis_loo(
     with warnings.catch_warnings():  # the shapes of the tails are handed on
         warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto")
         warnings.simplefilter("ignore", RuntimeWarning)  # weights of a tail that overflow are 0
-        found = arviz.loo(for_installed_arviz(data), pointwise=True)
-    log_density = found.elpd_i if hasattr(found, "elpd_i") else found.loo_i
-    return PsisLoo(log_density.values, found.pareto_k.values)
+        loo = arviz.loo(for_installed_arviz(data), pointwise=True)
+    log_density = loo.elpd_i if hasattr(loo, "elpd_i") else loo.loo_i
+    return PsisLoo(log_density.values, loo.pareto_k.values)
 
 
 def _equally_weighted(posterior: Posterior | SoftPosterior, seed: int) -> Posterior | SoftPosterior:

@@ -75,7 +75,7 @@ def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[s
 
 def read_soft_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
     """Rebuild, by the names of `SoftPosterior`, what `label_soft_draws` has labelled."""
-    trees, found = groups["trees"], groups["topologies"]
+    trees, topologies = groups["trees"], groups["topologies"]
     leaves = {
         str(name).removeprefix("leaf_"): variable.values
         for name, variable in trees.items()
@@ -84,9 +84,9 @@ def read_soft_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
     return {
         "trees": SoftTrees(**{name: trees[name].values for name in _TREE_ARRAYS}, leaves=leaves),
         "topology": groups["posterior"]["topology"].values,
-        "topologies": tuple(Topology(str(code)) for code in found["topology"].values),
+        "topologies": tuple(Topology(str(code)) for code in topologies["topology"].values),
         "sample_stats": read_sample_stats(groups["sample_stats"])[0],
-        **{name: found[name].values for name in _TOPOLOGIES},
+        **{name: topologies[name].values for name in _TOPOLOGIES},
     }
 
 

@@ -77,13 +77,15 @@ def compare(
             for model in fitted.values():
                 X |= features_of(rows, model)  # each takes its own columns
         with waiting("comparing", shown=True):
-            found = compare_models(fitted, X, y, sample_weight=weights, cv=folds, random_state=seed)
+            comparison = compare_models(
+                fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
+            )
         if figure is not None:
-            _draw_comparison(found, figure)
+            _draw_comparison(comparison, figure)
     if as_json:
-        say_json({"models": found.rows(), "notes": found.notes()})
+        say_json({"models": comparison.rows(), "notes": comparison.notes()})
     else:
-        typer.echo(str(found))
+        typer.echo(str(comparison))
 
 
 def _names(folders: list[Path]) -> list[str]:
@@ -92,10 +94,10 @@ def _names(folders: list[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
 
 
-def _draw_comparison(found: "Comparison", path: Path) -> None:
+def _draw_comparison(comparison: "Comparison", path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from bdtppl.plotting import plot_comparison
 
-    plot_comparison(found)[0].figure.savefig(path, dpi=150)
+    plot_comparison(comparison)[0].figure.savefig(path, dpi=150)

@@ -23,17 +23,17 @@ def datasets(
 
     folder = os.environ.get("BDTPPL_DATA") or None
     with refusing(OSError):
-        found = [
+        tables = [
             {"name": name, "task": source.task, "state": state(name), "origin": source.origin}
             for name, source in SOURCES.items()
         ]
     if as_json:
-        say_json({"folder": folder, "datasets": found})
+        say_json({"folder": folder, "datasets": tables})
     else:
-        say(*_view(folder, found))
+        say(*_view(folder, tables))
 
 
-def _view(folder: str | None, found: list[dict[str, Any]]) -> list[Any]:
+def _view(folder: str | None, tables: list[dict[str, Any]]) -> list[Any]:
     from rich.table import Table
     from rich.text import Text
 
@@ -41,14 +41,14 @@ def _view(folder: str | None, found: list[dict[str, Any]]) -> list[Any]:
     table.add_column("set", no_wrap=True)
     table.add_column("task", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for each in found:
+    for each in tables:
         table.add_row(each["name"], each["task"], _NAMES_A_LINE[each["state"]])
-    held = sum(each["state"] == "present" for each in found)
+    held = sum(each["state"] == "present" for each in tables)
     if folder is None:
         head = "BDTPPL_DATA is not set: let it name a folder of tables, NAME.csv each."
     else:
-        head = f"{folder} (BDTPPL_DATA) holds {held} of {len(found)} tables."
-    wanted = [each for each in found if each["state"] != "present"]
+        head = f"{folder} (BDTPPL_DATA) holds {held} of {len(tables)} tables."
+    wanted = [each for each in tables if each["state"] != "present"]
     origins = [Text(f"  {each['name']}: {each['origin']}") for each in wanted]
     return [
         Text(head),

@@ -214,8 +214,8 @@ def _sizes(shown: _PriorDraws, where: str, show: int) -> dict[str, Any]:
 
 def _shares_of_draws(counts: "np.ndarray") -> dict[str, float]:
     """Share of each number among the draws."""
-    found = Counter(counts.tolist())
-    return {str(number): found[number] / len(counts) for number in sorted(found)}
+    numbers = Counter(counts.tolist())
+    return {str(number): numbers[number] / len(counts) for number in sorted(numbers)}
 
 
 def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> list[str]:

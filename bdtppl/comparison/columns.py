@@ -73,15 +73,15 @@ def evidence(scored: Scored) -> Cell:
 def leave_one_out(scored: Scored) -> Cell:
     """PSIS-LOO, summed over observations, or why there is none."""
     try:
-        found = scored.leave_one_out()
+        loo = scored.leave_one_out()
     except Unknown as unknown:
         return Cell(reason=str(unknown))
-    bad = int((found.pareto_k > LARGEST_PARETO_K).sum())
+    bad = int((loo.pareto_k > LARGEST_PARETO_K).sum())
     warning = (
         f"PSIS-LOO may be off, Pareto k exceeds {LARGEST_PARETO_K} in {bad} of "
-        f"{len(found.pareto_k)} rows"
+        f"{len(loo.pareto_k)} rows"
     )
-    return summed(found.log_density, pareto_k=found.pareto_k, warning=warning * bool(bad))
+    return summed(loo.log_density, pareto_k=loo.pareto_k, warning=warning * bool(bad))
 
 
 def summed(values: np.ndarray, *, mean: bool = False, **more: Any) -> Cell:

@@ -165,11 +165,11 @@ class Scored:
         """
         self._require("log_evidence")
         try:
-            found = Estimate(self.estimator.log_evidence_, self.estimator.log_evidence_se_)
+            estimate = Estimate(self.estimator.log_evidence_, self.estimator.log_evidence_se_)
         except AttributeError as error:
             raise Unknown(str(error)) from error
         num_rows = len(self.estimator.posterior_.row)
-        return Estimate(float(found.value) + num_rows * self.log_slope, float(found.error))
+        return Estimate(float(estimate.value) + num_rows * self.log_slope, float(estimate.error))
 
     def leave_one_out(self) -> PsisLoo:
         """PSIS-LOO of y as it was given.
@@ -180,8 +180,8 @@ class Scored:
             If rows have no likelihood of their own, or the draws are none of a posterior.
         """
         self._require("elpd_loo")
-        found = psis_loo(self.estimator.posterior_, random_state=0)
-        return found._replace(log_density=found.log_density + self.log_slope)
+        loo = psis_loo(self.estimator.posterior_, random_state=0)
+        return loo._replace(log_density=loo.log_density + self.log_slope)
 
     def _require(self, quantity: str) -> None:
         if quantity in self.estimator.unknown:

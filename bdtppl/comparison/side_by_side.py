@@ -106,13 +106,13 @@ class Comparison:
         known, best = self.known(quantity), self.best(quantity)
         if best is None:
             return {}
-        found = {}
+        behind = {}
         for name, cell in known.items():
             if cell.pointwise is None:
                 raise ValueError(f"{quantity!r} is no sum over rows.")
             apart = cell.pointwise - known[best].pointwise
-            found[name] = summed(apart, mean=quantity in _LESS_IS_BETTER)
-        return found
+            behind[name] = summed(apart, mean=quantity in _LESS_IS_BETTER)
+        return behind
 
     def rows(self) -> list[dict[str, Any]]:
         """Write the table with JSON types alone, a dictionary for each model.
@@ -294,8 +294,8 @@ def compare(
         held_out = {
             name: cross_validate(each, X, y, weights, folds, error) for name, each in scored.items()
         }
-    for name, found in held_out.items():
-        cells[name] |= found
+    for name, scores in held_out.items():
+        cells[name] |= scores
     source = "elpd_loo" if next(iter(held_out.values()))["log_score"].value is None else "log_score"
     for name, weight in stack({name: row[source] for name, row in cells.items()}).items():
         cells[name]["weight"] = weight

@@ -161,23 +161,24 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         seed, state = self._walk(dcc)
         self.num_iterations_ = len(state.visited)
         self.num_proposed_ = len(state.proposed)
-        found = combine(dcc, state, evidence=self.evidence)
+        components = combine(dcc, state, evidence=self.evidence)
         self.diagnostics_ = {
-            part.topology.code: _diagnose(part, state.explored[part.topology]) for part in found
+            part.topology.code: _diagnose(part, state.explored[part.topology])
+            for part in components
         }
         posterior = resample(
-            map(_draws, found),
+            map(_draws, components),
             dcc.density,
             seed=seed,
             sharpness=self.h_final,
             names=self.schema_.features,
             matrix=problem.matrix,
             scaling=problem.scaling,
-            **_total(found, dcc),
+            **_total(components, dcc),
         )
-        looked_at = [dcc.prior.log_prob(part.topology) for part in found]
+        looked_at = [dcc.prior.log_prob(part.topology) for part in components]
         self.prior_mass_ = float(np.exp(np.logaddexp.reduce(looked_at) - _log_allowed(dcc)))
-        self.components_ = [_shifted(part, problem.log_jacobian) for part in found]
+        self.components_ = [_shifted(part, problem.log_jacobian) for part in components]
         self._restore(problem.restored(posterior), {"seed": seed})
         for part in self.components_:
             if part.probability >= _MATTERS:
@@ -186,16 +187,16 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
     def _walk(self, dcc: DCC) -> tuple[int, WalkState]:
         """Walk, from a checkpoint on if there is one; return the seed of the run and its state."""
-        seed, folder, found = self._draw_seed(), None, None
+        seed, folder, kept_arrays = self._draw_seed(), None, None
         if self.checkpoint is not None:
             settings = {each.name: getattr(dcc, each.name) for each in fields(dcc)}
             problem = settings.pop("x"), settings.pop("y")
             folder = Checkpoint(self.checkpoint, problem, settings | {"nuts": vars(dcc.nuts)})
-            found = folder.read()
-        if folder is None or found is None:
+            kept_arrays = folder.read()
+        if folder is None or kept_arrays is None:
             state = start(dcc, jax.random.key(seed))
         else:
-            own, seed, state = seed, int(found["seed"]), from_arrays(dcc, found)
+            own, seed, state = seed, int(kept_arrays["seed"]), from_arrays(dcc, kept_arrays)
             folder.require_seed(self.random_state, own, seed)
             folder.require_length("iterations", len(state.visited), self.iterations)
         kept = time.monotonic()
@@ -260,9 +261,9 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
         Topologies are listed by probability, down to a thousandth, with their ``diagnostics_``.
         """
-        found = super().summary()
-        shown = [each | self.diagnostics_[each["code"]] for each in found["topologies"]]
-        return found | {
+        summary = super().summary()
+        shown = [each | self.diagnostics_[each["code"]] for each in summary["topologies"]]
+        return summary | {
             "topologies": shown,
             "iterations": self.num_iterations_,
             "topologies_proposed": self.num_proposed_,
@@ -297,7 +298,7 @@ def _of_topology(own: dict[str, Any], name: str, error: float) -> Iterator[str]:
 def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     """Say how the evidence was estimated, and how well chains agree."""
     evidence = part.evidence
-    found = {
+    diagnosed = {
         "method": evidence.method,
         "reason": evidence.reason,
         "effective_size": plain(evidence.effective_size),
@@ -310,9 +311,9 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     }
     draws: Any = explored.draws
     if draws is None:
-        return found
+        return diagnosed
     agreement = diagnose({"log_density": draws.log_density})["log_density"]
-    return found | {
+    return diagnosed | {
         "r_hat": plain(agreement.r_hat),
         "ess": plain(agreement.ess),
         "e_bfmi": plain(energy_information(draws.energy).min()),

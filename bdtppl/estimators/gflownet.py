@@ -218,18 +218,18 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         design, constraints = target.design, target.constraints
         method = self._method(target)
         seed, state, history = self._train(method, target)
-        found = method.draw(_key_of_use(seed, "draws"), state, self.chains, self.draws)
+        drawn = method.draw(_key_of_use(seed, "draws"), state, self.chains, self.draws)
         best = method.best(state)
         self.best_tree_, self.best_statistics_ = best.trees[0], best.statistics[0]
         self.best_log_joint_ = float(best.log_joint[0])
         self.history_ = history
         self.learned_log_partition_ = method.log_partition(state)
-        self.log_partition_ = found.log_partition
-        self.log_partition_se_ = found.log_partition_se
-        self.lower_bound_ = found.lower_bound
-        self.effective_size_ = found.effective_size
-        self.pareto_k_ = pareto_k(cast(np.ndarray, found.posterior.log_weights))
-        posterior = reweighted(found.posterior, self.ensemble)
+        self.log_partition_ = drawn.log_partition
+        self.log_partition_se_ = drawn.log_partition_se
+        self.lower_bound_ = drawn.lower_bound
+        self.effective_size_ = drawn.effective_size
+        self.pareto_k_ = pareto_k(cast(np.ndarray, drawn.posterior.log_weights))
+        posterior = reweighted(drawn.posterior, self.ensemble)
         most_splits = int(design.weights.sum()) // constraints.min_leaf - 1
         if (
             constraints.max_depth is None and most_splits > MOST_SPLITS
@@ -313,7 +313,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
     def _train(self, method: Method, target: TreeModel) -> _Training:
         """Train, from the checkpoint on if there is one, and keep it after each round."""
-        seed, folder, found = self._draw_seed(), None, None
+        seed, folder, kept_arrays = self._draw_seed(), None, None
         start = method.start(_key_of_use(seed, "start"))
         if self.checkpoint is not None:
             settings = {
@@ -326,8 +326,12 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
             design = target.design
             rows = design.matrix, design.codes, design.weights, design.cut_threshold, target.y
             folder = Checkpoint(self.checkpoint, rows, settings)
-            found = folder.read()
-        kept = _Training(seed, start, {}) if found is None else _Training.of_arrays(start, found)
+            kept_arrays = folder.read()
+        kept = (
+            _Training(seed, start, {})
+            if kept_arrays is None
+            else _Training.of_arrays(start, kept_arrays)
+        )
         if folder is not None:
             folder.require_seed(self.random_state, seed, kept.seed)
             folder.require_length("steps", method.steps(kept.state), method.num_steps)
@@ -355,7 +359,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
                 folder.write(kept.to_arrays())
             return is_near(state)
 
-        if found is not None and is_near(kept.state):
+        if kept_arrays is not None and is_near(kept.state):
             return kept
         with counting("steps", shown=self.progress) as report:
             train(

@@ -368,8 +368,8 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         model = TreeModel(self.design_, posterior.y, self.prior_, self.leaf_, self.constraints_)
         num_features = self._num_features
         problem = self._pose(model, num_features=num_features)
-        found = partition_posterior(problem, self.map_tree_, int(node))
-        return replace(found, log_feature=found.log_feature[:num_features])
+        partitions = partition_posterior(problem, self.map_tree_, int(node))
+        return replace(partitions, log_feature=partitions.log_feature[:num_features])
 
     def k_best(self, k: int) -> RankedTrees:
         """List the k most probable trees found; probabilities are among these (`num_roots`)."""

@@ -189,8 +189,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         self.trajectory_ = drawn.trajectory
         self.trajectory_steps_ = drawn.trajectory_steps
         self.posterior_ = drawn.posterior
-        found = diagnose(followed(drawn.posterior))
-        self.diagnostics_ = {name: each._asdict() for name, each in found.items()}
+        diagnosed = diagnose(followed(drawn.posterior))
+        self.diagnostics_ = {name: each._asdict() for name, each in diagnosed.items()}
 
     def _warn(self) -> None:
         """Say where chains disagree or cannot be compared, and where trees found no room."""

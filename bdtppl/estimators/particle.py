@@ -111,7 +111,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         model = self._read_model(X, y, sample_weight)
         seed = self._draw_seed()
         with waiting("growing trees", shown=self.progress):
-            found = sample_particles(
+            filtered = sample_particles(
                 jax.random.key(seed),
                 model,
                 particles=self.particles,
@@ -122,15 +122,15 @@ class ParticleTree(ParticleParameters, WeightedTrees):
                 ess_threshold=self.ess_threshold,
                 capacity=self.capacity,
             )
-        require_finite("The log evidence", found.log_partition)
-        self._keep_model(replace(model, prior=found.posterior.prior))
-        self.log_partition_ = found.log_partition
-        self.log_partition_se_ = found.log_partition_se
-        self.log_partition_of_run_ = found.log_partition_of_run
-        self.effective_size_ = found.effective_size
-        self.num_resampled_ = found.num_resampled
-        self.num_overflows_ = found.num_overflows
-        self._restore(found.posterior, {"seed": seed})
+        require_finite("The log evidence", filtered.log_partition)
+        self._keep_model(replace(model, prior=filtered.posterior.prior))
+        self.log_partition_ = filtered.log_partition
+        self.log_partition_se_ = filtered.log_partition_se
+        self.log_partition_of_run_ = filtered.log_partition_of_run
+        self.effective_size_ = filtered.effective_size
+        self.num_resampled_ = filtered.num_resampled
+        self.num_overflows_ = filtered.num_overflows
+        self._restore(filtered.posterior, {"seed": seed})
         if self.posterior_.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
         if self.num_overflows_.any():

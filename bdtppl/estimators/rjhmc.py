@@ -152,13 +152,13 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             sample_stats={"log_joint": log_joint[:, kept]},
         )
         posterior = problem.restored(drawn)
-        found = diagnose(followed(posterior))
-        self.diagnostics_ = {name: of._asdict() for name, of in found.items()}
+        diagnosed = diagnose(followed(posterior))
+        self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
         self.ancestors_ = walk.ancestors
         self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
         self._restore(posterior, {"seed": seed})
-        worst = max(found["r_hat"] for found in self.diagnostics_.values())
+        worst = max(diagnosed["r_hat"] for diagnosed in self.diagnostics_.values())
         if worst > LARGEST_R_HAT:
             warnings.warn(
                 f"The chains disagree: R-hat is {worst:.2f} (at most {LARGEST_R_HAT} is wanted). "
@@ -192,11 +192,11 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
 
     def summary(self) -> dict[str, Any]:
         """Summarise the fit, and how well chains agree, in plain numbers and words for JSON."""
-        found = super().summary()
+        summary = super().summary()
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
-        found |= {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
-        return found | {"ancestors": self.ancestors_.tolist()}
+        summary |= {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
+        return summary | {"ancestors": self.ancestors_.tolist()}
 
 
 @estimator

@@ -123,10 +123,10 @@ class _Problem(NamedTuple):
         """Term to add to log densities of standardised targets for those of the given ones."""
         return 0.0 if self.units is None else -len(self.given[0]) * float(np.log(self.units[1]))
 
-    def log_joint(self, found: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
+    def log_joint(self, log_density: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
         """Log joint density in the units that were given, which the leaves' means have too."""
         scale = 1.0 if self.units is None else self.units[1]
-        return found + self.log_jacobian - num_leaves * np.log(scale)
+        return log_density + self.log_jacobian - num_leaves * np.log(scale)
 
     def restored(self, posterior: SoftPosterior) -> SoftPosterior:
         """Express a posterior in the units of the targets that were given."""
@@ -263,33 +263,35 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         `bdtppl.models.soft.topology`. The log evidence of a topology is without its prior.
         """
         check_is_fitted(self)
-        found = self.posterior_
-        shown = np.flatnonzero(found.probability >= 1e-3)
+        posterior = self.posterior_
+        shown = np.flatnonzero(posterior.probability >= 1e-3)
         return {
             "model": type(self).__name__,
-            "tree": repr(found.model),
+            "tree": repr(posterior.model),
             "topology_prior": repr(self.topology_prior_),
-            "rows": len(found.y),
-            "features": len(found.names),
-            "sharpness": found.sharpness,
-            "topologies_found": len(found.topologies),
+            "rows": len(posterior.y),
+            "features": len(posterior.names),
+            "sharpness": posterior.sharpness,
+            "topologies_found": len(posterior.topologies),
             "topologies": [
                 {
-                    "code": found.topologies[m].code,
-                    "splits": found.topologies[m].num_splits,
-                    "probability": float(found.probability[m]),
-                    "log_evidence": plain(found.log_evidences[m]),
-                    "log_evidence_se": plain(found.log_evidence_ses[m]),
+                    "code": posterior.topologies[m].code,
+                    "splits": posterior.topologies[m].num_splits,
+                    "probability": float(posterior.probability[m]),
+                    "log_evidence": plain(posterior.log_evidences[m]),
+                    "log_evidence_se": plain(posterior.log_evidence_ses[m]),
                 }
                 for m in shown
             ],
             "expected_leaves": float(
-                found.probability @ [shape.num_leaves for shape in found.topologies]
+                posterior.probability @ [shape.num_leaves for shape in posterior.topologies]
             ),
-            "log_evidence": plain(found.log_evidence),
-            "log_evidence_se": plain(found.log_evidence_se),
+            "log_evidence": plain(posterior.log_evidence),
+            "log_evidence_se": plain(posterior.log_evidence_se),
             "input_weights": dict(
-                zip(found.names, found.input_weights.mean(axis=(0, 1)).tolist(), strict=True)
+                zip(
+                    posterior.names, posterior.input_weights.mean(axis=(0, 1)).tolist(), strict=True
+                )
             ),
         }
 

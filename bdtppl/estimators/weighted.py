@@ -91,20 +91,20 @@ class WeightedTrees(TreeEstimator):
         one, with the probability of those of them that were found.
         """
         require_integer("k", k)
-        found, total = self._found, self.log_partition_
+        trees, total = self._found, self.log_partition_
         if self.prior_.counts_partitions:  # each rule of a partition has all its weight
-            found = found.by_rows(self.posterior_.matrix)[:k]
-            return replace(found, probability=np.exp(found.log_joint - total))
-        total = max(total, np.logaddexp.reduce(found.log_joint))
-        found = replace(found, probability=np.exp(found.log_joint - total))
-        return found.by_rows(self.posterior_.matrix)[:k]
+            trees = trees.by_rows(self.posterior_.matrix)[:k]
+            return replace(trees, probability=np.exp(trees.log_joint - total))
+        total = max(total, np.logaddexp.reduce(trees.log_joint))
+        trees = replace(trees, probability=np.exp(trees.log_joint - total))
+        return trees.by_rows(self.posterior_.matrix)[:k]
 
     @summarised
     def summary(self) -> dict[str, Any]:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
-        found, names = self._found, self.design_.names
-        weights, trees = found.probability, found.trees
+        ranked, names = self._found, self.design_.names
+        weights, trees = ranked.probability, ranked.trees
         uses = (trees.feature[..., None] == np.arange(len(names))).any(axis=1)
         is_known = self.prior_.is_normalised
         error = self.log_evidence_se_ if is_known else np.nan

@@ -149,7 +149,7 @@ def single_threshold(threshold: float, values: np.ndarray, name: str) -> np.floa
     with np.errstate(over="ignore"):
         below = np.float32(low.max(initial=-np.inf))
         above = np.float32(high.min(initial=np.inf))
-        found = np.float32(threshold)
+        single = np.float32(threshold)
     if below >= above:
         raise ValueError(
             f"Column {name!r}: {low.max()} and {high.min()} lie on both sides of a split and are "
@@ -157,9 +157,9 @@ def single_threshold(threshold: float, values: np.ndarray, name: str) -> np.floa
             f"from the column, or fit with fewer bins."
         )
     # The largest number below the threshold is right for all that single precision has.
-    if found >= threshold:
-        found = np.nextafter(found, np.float32(-np.inf))
-    return np.clip(found, below, np.nextafter(above, np.float32(-np.inf)))
+    if single >= threshold:
+        single = np.nextafter(single, np.float32(-np.inf))
+    return np.clip(single, below, np.nextafter(above, np.float32(-np.inf)))
 
 
 def _impurity(fitted: FittedTree, y: np.ndarray, weights: np.ndarray) -> float:

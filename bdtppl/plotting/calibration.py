@@ -93,10 +93,10 @@ def plot_calibration(
     if target is not None and not is_classifier:
         raise ValueError(f"target names a class, and a {type(model).__name__} has none.")
     forecasts = Forecasts.of(model, X, y)
-    found = forecasts.of_class(model, target) if is_classifier else None
+    of_class = forecasts.of_class(model, target) if is_classifier else None
     which = "training rows, each left out" if X is None else "new rows"
-    if found is not None:
-        ax = _draw_reliability(prepared(ax, size=(4.8, 4.4), grid="both"), *found, bins)
+    if of_class is not None:
+        ax = _draw_reliability(prepared(ax, size=(4.8, 4.4), grid="both"), *of_class, bins)
     else:
         cdf = cast(np.ndarray, forecasts.cdf)  # real targets have one
         if kind == "pit":

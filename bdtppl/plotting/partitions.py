@@ -65,9 +65,9 @@ def plot_partitions(
             "plot_partitions draws the partitions that a greedy modal tree chose from; "
             f"got {type(model).__name__}."
         )
-    found = model.partition_log_probabilities(node)
-    order = np.argsort(-found.log_feature, kind="stable")
-    order = order[np.isfinite(found.log_feature[order])]
+    partitions = model.partition_log_probabilities(node)
+    order = np.argsort(-partitions.log_feature, kind="stable")
+    order = order[np.isfinite(partitions.log_feature[order])]
     num_axes = _MOST_PANELS if axes is None else np.array(axes, object).size
     tree = model.map_tree_
     taken, threshold, missing_left = (
@@ -96,13 +96,13 @@ def plot_partitions(
         ax.grid(axis="y", color=FAINT, linewidth=0.8)
         ax.set_axisbelow(True)
         ax.spines[["top", "right"]].set_visible(False)
-        ax.axhline(found.log_stop, color=LINE, linestyle="--", linewidth=1, label="no split")
+        ax.axhline(partitions.log_stop, color=LINE, linestyle="--", linewidth=1, label="no split")
     for feature, ax in zip(order, drawn, strict=False):
-        own = found.feature == feature
-        place = np.argsort(found.threshold[own], kind="stable")
+        own = partitions.feature == feature
+        place = np.argsort(partitions.threshold[own], kind="stable")
         ax.plot(
-            found.threshold[own][place],
-            found.log_rule[own][place],
+            partitions.threshold[own][place],
+            partitions.log_rule[own][place],
             color=ACCENT,
             marker="o",
             markersize=2.5,
@@ -110,13 +110,17 @@ def plot_partitions(
             label="split",
         )
         if feature == taken:
-            at = own & (found.threshold == threshold) & (found.missing_left == missing_left)
-            ax.plot(found.threshold[at], found.log_rule[at], **_RING)
-        share = np.exp(found.log_feature[feature])
+            at = (
+                own
+                & (partitions.threshold == threshold)
+                & (partitions.missing_left == missing_left)
+            )
+            ax.plot(partitions.threshold[at], partitions.log_rule[at], **_RING)
+        share = np.exp(partitions.log_feature[feature])
         ax.set_title(f"{names[feature]}: probability {share:.3g}", fontsize="medium", color=INK)
         ax.set_xlabel("threshold")
     drawn[0].set_ylabel("log probability")
-    if taken >= len(found.log_feature):
+    if taken >= len(partitions.log_feature):
         drawn[0].plot([], [], linestyle="none", label="the tree takes a hyperplane")
     elif taken >= 0:
         drawn[0].plot([], [], label="the tree's rule", **_RING)

@@ -61,24 +61,27 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     'probability'
     """
     check_is_fitted(model)
-    found = model.posterior_
-    if not isinstance(found, SoftPosterior):
+    posterior = model.posterior_
+    if not isinstance(posterior, SoftPosterior):
         raise TypeError(
             f"plot_topologies draws soft trees; a {type(model).__name__} has hard ones: use "
             f"plot_structures."
         )
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}.")
-    shown = range(min(k, len(found.topologies)))
+    shown = range(min(k, len(posterior.topologies)))
     ax = prepared(ax, size=(6.4, 1.0 + _ROW * len(shown)), grid="x")
-    probability = found.probability[: len(shown)]
+    probability = posterior.probability[: len(shown)]
     words = dict(enumerate(map(_percent, probability)))
-    if np.isnan(found.log_evidences[: len(shown)]).any():
+    if np.isnan(posterior.log_evidences[: len(shown)]).any():
         ax.barh(shown, probability, height=0.5, color=ACCENT, gid="probability")
         ends = probability
         ax.set_xlabel("probability")
     else:
-        evidence, errors = found.log_evidences[: len(shown)], found.log_evidence_ses[: len(shown)]
+        evidence, errors = (
+            posterior.log_evidences[: len(shown)],
+            posterior.log_evidence_ses[: len(shown)],
+        )
         floor = evidence.max() - _FAR
         near = np.flatnonzero(evidence >= floor)
         error = _BAND * errors[near]
@@ -98,7 +101,7 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     ax.margins(x=0.18)
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0, pad=_GLYPH * 72)
-    shapes = [found.topologies[m] for m in shown]
+    shapes = [posterior.topologies[m] for m in shown]
     scale = max(1, *(shape.num_splits for shape in shapes), *(shape.depth for shape in shapes))
     for row, shape in enumerate(shapes):
         _draw_shape(ax, shape, row, scale)

@@ -25,10 +25,10 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
     facts = dict(_facts_of_inference(summary))
     if facts:
         yield Facts(facts)
-    found = model.diagnostics_
+    diagnosed = model.diagnostics_
     rows = [
         [quantity_in_words(name), _or_dash(each["r_hat"], ".3f"), _or_dash(each["ess"], ",.0f")]
-        for name, each in found.items()
+        for name, each in diagnosed.items()
         if "pareto_k" not in each
     ]
     if rows:
@@ -45,7 +45,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
             _or_dash(each["r_hat"], ".3f"),
             _or_dash(each["divergences"], "d"),
         ]
-        for code, each in list(found.items())[:_MOST_TOPOLOGIES]
+        for code, each in list(diagnosed.items())[:_MOST_TOPOLOGIES]
         if "pareto_k" in each
     ]
     if rows:
@@ -61,7 +61,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
             "How probable each chain's tree is, step by step.",
             "The chains, step by step. They should run into one band.",
         )
-    if not facts and not found:
+    if not facts and not diagnosed:
         yield Text("Nothing was sampled or searched that could have gone wrong.")
 
 

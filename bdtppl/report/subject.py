@@ -62,9 +62,9 @@ class Subject:
     @cached_property
     def shares(self) -> dict[str, float]:
         """How much each feature matters, the most important one first."""
-        found = self.summary.get("split_inclusion") or self.summary.get("feature_importance")
-        found = found or self.summary["input_weights"]
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        shares = self.summary.get("split_inclusion") or self.summary.get("feature_importance")
+        shares = shares or self.summary["input_weights"]
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def named(self, axes: Any) -> Any:
         """Call the target by its name on axes that were drawn without it."""

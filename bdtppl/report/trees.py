@@ -77,12 +77,12 @@ def trees(subject: Subject) -> Iterator[Block]:
 
 
 def _topology_blocks(subject: Subject) -> Iterator[Block]:
-    found = subject.summary["topologies"]
+    topologies = subject.summary["topologies"]
     yield Text(
         f"{counted(subject.summary['topologies_found'], 'topology', 'topologies')} (shapes of "
         f"trees) were found. The most probable one has "
-        f"{counted(found[0]['splits'], 'split', 'splits')} and the probability "
-        f"{found[0]['probability']:.3g}."
+        f"{counted(topologies[0]['splits'], 'split', 'splits')} and the probability "
+        f"{topologies[0]['probability']:.3g}."
     )
     yield picture(
         partial(plot_topologies, subject.model),
@@ -91,7 +91,7 @@ def _topology_blocks(subject: Subject) -> Iterator[Block]:
     )
     rows = [
         [each["code"], str(each["splits"]), f"{each['probability']:.3g}", _evidence_cell(each)]
-        for each in found[:_TREES_DRAWN]
+        for each in topologies[:_TREES_DRAWN]
     ]
     head = ["code", "splits", "probability", "log evidence"]
     yield ReportTable("Topologies; in the code 1 is a split and 0 a leaf, in preorder.", head, rows)

@@ -142,8 +142,8 @@ def decode(value: Any) -> Any:
 
 def _part(name: str) -> type | None:
     """Look up a part of bdtppl's, or a registered one; None where there is none of that name."""
-    found = [table[name] for table in (_PARTS, *_REGISTRIES) if name in table]
-    return found[0] if found else None
+    parts = [table[name] for table in (_PARTS, *_REGISTRIES) if name in table]
+    return parts[0] if parts else None
 
 
 def _encode_array(array: np.ndarray, what: str) -> dict:

@@ -32,13 +32,13 @@ def to_arrays(state: WalkState) -> dict[str, np.ndarray]:
         "visited": np.array([shape.code for shape in state.visited], str),
         "explored": np.array([shape.code for shape in state.explored], str),
     }
-    for shape, found in state.explored.items():
+    for shape, explored in state.explored.items():
         own = {
-            "numbers": np.array([getattr(found, name) for name in _NUMBERS]),
-            "position": found.position,
-            "log_weight": found.log_weight,
+            "numbers": np.array([getattr(explored, name) for name in _NUMBERS]),
+            "position": explored.position,
+            "log_weight": explored.log_weight,
         }
-        for name, nest in (("chains", found.chains), ("draws", found.draws)):
+        for name, nest in (("chains", explored.chains), ("draws", explored.draws)):
             own |= {f"{name}/{i}": leaf for i, leaf in enumerate(jax.tree.leaves(nest))}
         arrays |= {f"{shape.code}/{name}": array for name, array in own.items()}
     return arrays

@@ -113,13 +113,13 @@ def combine(
         return _estimate(dcc, state, each, evidence, smc)
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:  # some compile, some run
-        found = list(workers.map(estimate, explored))
+        estimates = list(workers.map(estimate, explored))
     shapes = [each.topology for each in explored]
     weights = topology_weights(
-        shapes, np.array([each.log_evidence for each, _, _ in found]), dcc.prior
+        shapes, np.array([each.log_evidence for each, _, _ in estimates]), dcc.prior
     )
     parts = []
-    for shape, (each, position, of_draws), weight in zip(shapes, found, weights, strict=True):
+    for shape, (each, position, of_draws), weight in zip(shapes, estimates, weights, strict=True):
         parts.append(Component(shape, each, float(weight), position, of_draws))
     return sorted(parts, key=lambda part: -part.probability)
 

@@ -128,7 +128,7 @@ def _for_each_size(
     """Call a function of topologies of one size, of all sizes at once: some compile, some run."""
     groups = _by_size(topologies)
     with ThreadPoolExecutor(max(len(groups), 1)) as workers:
-        return [each for found in workers.map(function, groups) for each in found]
+        return [each for of_size in workers.map(function, groups) for each in of_size]
 
 
 def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) -> set[Topology]:

@@ -120,7 +120,7 @@ def begin(
         compiled = aside.submit(in_float64(_weigh_component), dcc, rng_key, topologies[0], nowhere)
         pilot = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
         compiled.result()
-    found = []
+    begun_all = []
     for place, topology in enumerate(topologies):
         chains, draws = jax.tree.map(lambda a, i=place: a[i], pilot)
         draws = jax.tree.map(lambda a: a[:, -last:], draws)
@@ -129,8 +129,8 @@ def begin(
             dcc, _key_of_topology(rng_key, topology, _PILOT), topology, draws.position
         )
         begun = Explored(topology, since, *weighed, chains, draws, num_restarts=num_restarts)
-        found.append(begun)
-    return found
+        begun_all.append(begun)
+    return begun_all
 
 
 @in_float64

@@ -234,12 +234,12 @@ def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evi
         return layered._replace(reason="asked for")
     if method == "smc":
         return tempered()._replace(reason="asked for")
-    found = layered.describe_weights()
+    described = layered.describe_weights()
     if layered.is_reliable:
-        return layered._replace(reason=f"its weights are even enough: {found}")
+        return layered._replace(reason=f"its weights are even enough: {described}")
     other = tempered()
     errors = 3 * np.hypot(layered.standard_error, other.standard_error)
     if other.log_evidence < layered.log_evidence - errors:
         missed = f"tempered SMC has missed modes: it found {other.log_evidence:.2f}"
-        return layered._replace(reason=f"{missed}, though weights are uneven: {found}")
-    return other._replace(reason=f"weights of importance sampling are too uneven: {found}")
+        return layered._replace(reason=f"{missed}, though weights are uneven: {described}")
+    return other._replace(reason=f"weights of importance sampling are too uneven: {described}")

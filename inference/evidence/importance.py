@@ -123,8 +123,8 @@ class Mixture(NamedTuple):
         # Where there is density these are numbers of some tens: single precision is enough.
         mean, constant, white = (a.astype(np.float32) for a in (self.mean, self.constant, white))
         inner = jnp.einsum("knj,kj->kn", mean, white)
-        found = logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
-        return found.astype(point.dtype)
+        log_sum = logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
+        return log_sum.astype(point.dtype)
 
 
 class Layer(NamedTuple):
@@ -236,12 +236,12 @@ def sample_layer(
         own = proposals.of_chain(chain)
         compared = Mixture.of(own) if denominator == "spatial" else together
         with jax.enable_x64(True):  # of which threads know nothing
-            found = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
-            return jax.tree.map(np.asarray, found)
+            sample = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
+            return jax.tree.map(np.asarray, sample)
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        found = zip(*workers.map(of_chain, range(chains)), strict=True)
-        position, log_target, log_proposal = (np.stack(each) for each in found)
+        samples = zip(*workers.map(of_chain, range(chains)), strict=True)
+        position, log_target, log_proposal = (np.stack(each) for each in samples)
     return Layer(position, log_target, log_proposal, proposals)
 
 

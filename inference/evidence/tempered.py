@@ -68,8 +68,8 @@ class Path(NamedTuple):
 
     def log_ratio(self, position: jax.Array) -> jax.Array:
         """Log of target over start, by which log weights grow with the power."""
-        found = self.target(position) - self.start(position)
-        return jnp.where(jnp.isnan(found), -jnp.inf, found)  # far out a density may overflow
+        ratio = self.target(position) - self.start(position)
+        return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)  # far out a density may overflow
 
 
 class Schedule(NamedTuple):
@@ -226,10 +226,10 @@ def tempered_evidence(
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         each = list(workers.map(run, jax.random.split(key_follow, runs), start[1:]))
-    found = jax.tree.map(lambda *a: np.stack(a), *each)
-    log_evidence, error = log_mean(found.log_evidence.astype(np.float64))
-    weight = np.exp(found.log_weight - found.log_weight.max())
-    return Evidence(log_evidence, error, "smc", effective_sample_size(weight)), found
+    tempered = jax.tree.map(lambda *a: np.stack(a), *each)
+    log_evidence, error = log_mean(tempered.log_evidence.astype(np.float64))
+    weight = np.exp(tempered.log_weight - tempered.log_weight.max())
+    return Evidence(log_evidence, error, "smc", effective_sample_size(weight)), tempered
 
 
 def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:

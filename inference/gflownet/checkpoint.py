@@ -39,10 +39,10 @@ def from_arrays(state: TrainingState, arrays: Mapping[str, np.ndarray]) -> Train
     for name, own in _named(state):
         given = arrays.get(name)
         if given is None or given.shape != own.shape or given.dtype != own.dtype:
-            found = "nothing" if given is None else f"{given.dtype} {given.shape}"
+            given_words = "nothing" if given is None else f"{given.dtype} {given.shape}"
             raise ValueError(
                 f"The checkpoint is of another problem or of other settings: {name} must be "
-                f"{own.dtype} {own.shape}; got {found}."
+                f"{own.dtype} {own.shape}; got {given_words}."
             )
         values.append(jnp.asarray(given))
     return jax.tree.unflatten(jax.tree.structure(state), values)

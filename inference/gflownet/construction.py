@@ -174,8 +174,8 @@ def offered(
     """Find the rules of one leaf of each tree: those of the model, and as bool [b, F, C]."""
     tree = jnp.arange(len(slot))
     own, depth = trees.rows[tree, slot], trees.shape.depth[tree, slot]
-    found = available_rules(construction.model, own, depth)
-    return found, found.is_rule[:, construction.rule] & (construction.rule >= 0)[None]
+    available = available_rules(construction.model, own, depth)
+    return available, available.is_rule[:, construction.rule] & (construction.rule >= 0)[None]
 
 
 def split_leaf(
@@ -183,7 +183,7 @@ def split_leaf(
     trees: Partial,
     is_split: jax.Array,
     slot: jax.Array,
-    found: Available,
+    available: Available,
     rule: jax.Array,
 ) -> Partial:
     """Split a leaf of some trees.
@@ -204,7 +204,7 @@ def split_leaf(
     model, (shape, rows, scores, paths) = construction.model, trees
     tree = jnp.arange(len(slot))
     own, depth = rows[tree, slot], shape.depth[tree, slot]
-    log_weight = log_rule(model, own, depth, found, rule)
+    log_weight = log_rule(model, own, depth, available, rule)
     grown = split_leaves(model, shape, rows, scores, slot, rule, log_weight)
     level = jnp.arange(paths.shape[2])[None] == depth[:, None]
     place = construction.feature[rule] * construction.num_cuts + construction.cut[rule]

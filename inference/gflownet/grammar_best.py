@@ -35,8 +35,8 @@ def _weigh_rules(
     def total(values, axis):
         return jnp.where(is_best, values.max(axis), logsumexp(values, axis))
 
-    found = choices(problem, Amortised.of(problem, flow), words, depth, total)
-    return found.log_weight, found.log_term
+    weighed = choices(problem, Amortised.of(problem, flow), words, depth, total)
+    return weighed.log_weight, weighed.log_term
 
 
 class _Level(NamedTuple):
@@ -63,8 +63,10 @@ class _Search:
         for start in range(0, len(words), _TREES_TRIED):
             some = words[start : start + _TREES_TRIED]
             own = np.resize(some, (_TREES_TRIED, words.shape[1]))  # repeated ones cost nothing
-            found = _weigh_rules(self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best))
-            parts.append([np.asarray(array)[: len(some)] for array in found])
+            weighed = _weigh_rules(
+                self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best)
+            )
+            parts.append([np.asarray(array)[: len(some)] for array in weighed])
         log_weight, log_term = zip(*parts, strict=True)
         return np.concatenate(log_weight), np.concatenate(log_term)
 

@@ -79,13 +79,13 @@ class Visits(NamedTuple):
     log_partition: jax.Array
 
 
-def log_policy(found: FlowChoices, epsilon: jax.Array | float = 0.0) -> jax.Array:
+def log_policy(weighed: FlowChoices, epsilon: jax.Array | float = 0.0) -> jax.Array:
     """Log probability of each choice, float64 [m, R + 1].
 
     With probability epsilon a node chooses uniformly.
     """
-    own = found.log_term - found.log_sum[:, None]
-    is_choice = jnp.isfinite(found.log_term)
+    own = weighed.log_term - weighed.log_sum[:, None]
+    is_choice = jnp.isfinite(weighed.log_term)
     even = jnp.where(is_choice, -jnp.log(is_choice.sum(axis=1, keepdims=True)), -jnp.inf)
     return jnp.logaddexp(own + jnp.log1p(-epsilon), even + jnp.log(epsilon))
 
@@ -128,19 +128,19 @@ def walk(
         def total(values):
             return jnp.where(is_open, values, 0.0).reshape(num_trees, width).sum(axis=1)
 
-        found = choices(problem, amortised, words, depth)
-        log_chance = log_policy(found, epsilon)
+        weighed = choices(problem, amortised, words, depth)
+        log_chance = log_policy(weighed, epsilon)
         cumulative = jnp.cumsum(jnp.exp(log_chance), axis=1)
         drawn = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
         place = jnp.where(own == FREE, drawn, jnp.where(own == LEAF, num_rules, own))
-        log_joint += total(found.log_weight[every, place])
+        log_joint += total(weighed.log_weight[every, place])
         log_probability += total(log_chance[every, place])
         visits = Visits(
             words,
-            found.seen.facts,
-            found.log_sum - found.seen.log_base,
-            is_open & found.is_member & ~found.seen.is_exact & (depth > 0),
-            found.log_sum[0],
+            weighed.seen.facts,
+            weighed.log_sum - weighed.seen.log_base,
+            is_open & weighed.is_member & ~weighed.seen.is_exact & (depth > 0),
+            weighed.log_sum[0],
         )
         is_split = is_open & (place < num_rules)
         sides = jnp.stack(children(model, words, jnp.minimum(place, num_rules - 1)), axis=1)

@@ -150,10 +150,10 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
     )
 
 
-def _alone(target: TreeModel, found: WrittenOut) -> RankedTrees:
+def _alone(target: TreeModel, written: WrittenOut) -> RankedTrees:
     """Score one tree."""
-    score = log_joint(found.trees, target).log_joint
-    return RankedTrees(found.trees, found.statistics, score, np.full(1, np.nan))
+    score = log_joint(written.trees, target).log_joint
+    return RankedTrees(written.trees, written.statistics, score, np.full(1, np.nan))
 
 
 def _in_words(loss: Any, log_z: Any, best: Any) -> str:

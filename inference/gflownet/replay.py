@@ -66,9 +66,9 @@ def remember(buffer: Buffer, trees: Partial, log_joint: jax.Array) -> Buffer:
     joined = jax.tree.map(lambda old, own: jnp.concatenate([old, own]), buffer, new)
     # Sorting brings equal keys together; all but the first of them are dropped.
     order = jnp.argsort(joined.key, stable=True)
-    key, found = joined.key[order], joined.log_joint[order]
+    key, log_joints = joined.key[order], joined.log_joint[order]
     is_known = jnp.concatenate([jnp.zeros(1, bool), key[1:] == key[:-1]])
-    log_joint, place = lax.top_k(jnp.where(is_known, -jnp.inf, found), len(buffer.key))
+    log_joint, place = lax.top_k(jnp.where(is_known, -jnp.inf, log_joints), len(buffer.key))
     kept = jax.tree.map(lambda a: a[order][place], joined)
     return kept._replace(log_joint=log_joint)
 

@@ -150,8 +150,8 @@ def _roll_step(construction, policy: Policy, epsilon, temperature, i: jax.Array,
     found_of: list[Any] = []
 
     def offer(slot):
-        found, rules = offered(construction, trees, slot)
-        found_of.append(found)
+        available, rules = offered(construction, trees, slot)
+        found_of.append(available)
         return rules.any(axis=2), lambda feature: rules[tree, feature]
 
     uniform = made.uniform[:, i]

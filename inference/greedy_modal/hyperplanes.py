@@ -148,16 +148,16 @@ def better_hyperplanes(problem: Problem, level: Level, best: Best, is_searched: 
     normals, scales = np.zeros(shape), np.zeros(shape[1:])
     for k in nodes[is_searched]:
         normals[:, k, features], scales[k, features] = search(problem, level, best, k, features)
-    found, _ = _cut_exactly(problem, level, normals, best.num_features)
-    normals = _written(normals[found.feature, nodes], scales)
-    found, thresholds = _cut_exactly(problem, level, normals, best.num_features)
-    is_better = is_less(best.score, found.score)
+    exact_cuts, _ = _cut_exactly(problem, level, normals, best.num_features)
+    normals = _written(normals[exact_cuts.feature, nodes], scales)
+    exact_cuts, thresholds = _cut_exactly(problem, level, normals, best.num_features)
+    is_better = is_less(best.score, exact_cuts.score)
     planes = np.full(level.num_segments, None)
     for k in nodes[is_better]:
-        normal = normals[found.feature[k], k]
+        normal = normals[exact_cuts.feature[k], k]
         share = (normal * scales[k] / np.abs(normal * scales[k]).max()) ** 2
         planes[k] = Hyperplane(normal, float(thresholds[k]), share / share.sum())
-    oblique = found._replace(
+    oblique = exact_cuts._replace(
         feature=np.full(level.num_segments, len(problem.columns.features)),
         low=np.zeros_like(best.low),
         high=np.ones_like(best.high),
@@ -190,9 +190,9 @@ def _cut_exactly(
     )
     order = [np.lexsort((codes, level.segment)).astype(np.int32) for codes in projections.codes]
     problem = replace(problem, design=design, columns=projections)
-    found = best_rules(problem, replace(level, rows=order), num_features)
-    at = design.offset[found.feature]
-    return found, problem.threshold(at + found.low, at + found.high)
+    best = best_rules(problem, replace(level, rows=order), num_features)
+    at = design.offset[best.feature]
+    return best, problem.threshold(at + best.low, at + best.high)
 
 
 def _written(normals: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -131,12 +131,12 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
             return counts.best(f)
         return best_rules_of_feature(problem, level, law, f)
 
-    found = in_threads(best_of_feature, range(shape[1]), len(level.segment))
-    if not found:
+    of_features = in_threads(best_of_feature, range(shape[1]), len(level.segment))
+    if not of_features:
         none = np.zeros(shape[0], np.int64)
-        found = [(none, np.full(shape[0], -np.inf), none, none, none, none.astype(bool))]
+        of_features = [(none, np.full(shape[0], -np.inf), none, none, none, none.astype(bool))]
     num_rules, scores, log_rule, low, high, missing_left = (
-        np.stack(each, axis=1) for each in zip(*found, strict=True)
+        np.stack(each, axis=1) for each in zip(*of_features, strict=True)
     )
     available = (num_rules > 0).sum(axis=1) if num_features is None else num_features
     if law is None and shape[1]:
@@ -227,9 +227,9 @@ def _cuts_and_codes(problem: Problem, level: Level, f: int):
 def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """Best position, its sum and side of missing values, each [K]; the first of equals."""
     start = level.start[:-1]
-    found = sums[0] if len(sums) == 1 else np.maximum(*sums)
-    best = np.maximum.reduceat(found, start)
-    equal = np.flatnonzero(found >= np.repeat(_least_equal(best), np.diff(level.start)))
+    sums_there = sums[0] if len(sums) == 1 else np.maximum(*sums)
+    best = np.maximum.reduceat(sums_there, start)
+    equal = np.flatnonzero(sums_there >= np.repeat(_least_equal(best), np.diff(level.start)))
     segment = level.segment.take(equal)  # every node has one: without a rule, -inf is its best
     first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]
     # Of two equal sides of missing values the right one comes first.

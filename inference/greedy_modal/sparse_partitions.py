@@ -33,13 +33,13 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
     # Pieces bound the memory that a search needs beside the entries.
     pieces = np.searchsorted(groups.start, np.arange(0, len(level.row), _GROUPS_A_PIECE))
     bounds = np.unique(np.append(pieces, len(groups.node))).tolist()
-    found = in_threads(
+    of_pieces = in_threads(
         lambda piece: _best_of_groups(problem, level, groups.at(*piece)),
         pairwise(bounds),
         min(_GROUPS_A_PIECE, len(level.row)),
     )
     num_rules, score, _, low, high, missing_left = (
-        np.concatenate(each) for each in zip(*found, strict=True)
+        np.concatenate(each) for each in zip(*of_pieces, strict=True)
     )
     node, feature = groups.node, groups.feature
     best.num_features[:] = np.bincount(node[num_rules > 0], minlength=level.num_segments)
@@ -135,7 +135,7 @@ def _best_of_groups(problem: Problem, level: SparseLevel, groups: _Groups) -> tu
         None if level.pseudo is None else level.pseudo[groups.node],
     )
     as_problem = replace(problem, columns=as_columns)
-    num_rules, *found = best_rules_of_feature(as_problem, as_level, None, 0)
+    num_rules, *best = best_rules_of_feature(as_problem, as_level, None, 0)
     if as_columns.has_missing[0]:  # then every rule was tried with missing values on either side
         num_rules = np.where(has_missing, num_rules, num_rules // 2)
-    return num_rules, *found
+    return num_rules, *best

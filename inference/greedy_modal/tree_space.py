@@ -75,12 +75,12 @@ def tree_space(
 
 def distinct_trees(trees: Sequence[GreedyTree]) -> list[GreedyTree]:
     """Sort trees from the most probable on, and keep each once."""
-    found = {}
+    distinct = {}
     for each in sorted(trees, key=lambda tree: -tree.log_joint):
         arrays = each.tree.feature, each.tree.threshold, each.tree.missing_left
         normals = [plane.normal for plane in each.hyperplane if plane is not None]
-        found.setdefault(tuple(array.tobytes() for array in (*arrays, *normals)), each)
-    return list(found.values())
+        distinct.setdefault(tuple(array.tobytes() for array in (*arrays, *normals)), each)
+    return list(distinct.values())
 
 
 def numbered(trees: Sequence[GreedyTree], num_features: int) -> tuple[list[GreedyTree], np.ndarray]:
@@ -100,16 +100,16 @@ def numbered(trees: Sequence[GreedyTree], num_features: int) -> tuple[list[Greed
     normals
         float64 [h, d]; in the order of the trees and their slots.
     """
-    number, found = {}, []
+    number, renumbered = {}, []
     for each in trees:
         feature = each.tree.feature.copy()
         for slot in np.flatnonzero(feature >= num_features):
             normal = each.hyperplane[slot].normal
             place, _ = number.setdefault(normal.tobytes(), (len(number), normal))
             feature[slot] = num_features + place
-        found.append(replace(each, tree=replace(each.tree, feature=feature)))
+        renumbered.append(replace(each, tree=replace(each.tree, feature=feature)))
     normals = np.array([normal for _, normal in number.values()])
-    return found, normals.reshape(-1, num_features)
+    return renumbered, normals.reshape(-1, num_features)
 
 
 def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: int) -> list[Best]:
@@ -125,8 +125,8 @@ def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: i
     if choice.best.is_oblique[0]:  # better than all of them
         rules = Best.joined([choice.best, rules])
     better = int((rules.score > (choice.log_stop + choice.leaf_score)[0]).sum())
-    found = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]
-    return [*found[:better], trivial, *found[better:]][:num_partitions]
+    listed = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]
+    return [*listed[:better], trivial, *listed[better:]][:num_partitions]
 
 
 def keep_used_features(

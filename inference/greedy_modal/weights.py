@@ -39,8 +39,8 @@ def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, np
                 piece = fact[start : start + length]
                 return np.concatenate([piece, np.repeat(piece[-1:], size - length, axis=0)])
 
-            found = _log_weights(prior, *jax.tree.map(block, (node, rule)))
-            results.append([np.asarray(weight)[:length] for weight in found])
+            weights = _log_weights(prior, *jax.tree.map(block, (node, rule)))
+            results.append([np.asarray(weight)[:length] for weight in weights])
     log_stop, log_rule = (np.concatenate(parts) for parts in zip(*results, strict=True))
     return log_stop, log_rule
 
@@ -152,7 +152,7 @@ class LawOfCuts:
         for each in cuts:
             where = np.flatnonzero(each.is_rule)
             segment = level.segment[where]
-            found = np.zeros(len(codes))
+            log_weights = np.zeros(len(codes))
             if len(where):
                 node = Node(
                     np.full(len(where), float(level.depth)),
@@ -167,6 +167,6 @@ class LawOfCuts:
                     np.log(width[where] / total[segment]),
                     np.zeros(len(where)),
                 )
-                found[where] = _in_blocks(problem.prior, node, rule)[1]
-            weights.append(found)
+                log_weights[where] = _in_blocks(problem.prior, node, rule)[1]
+            weights.append(log_weights)
         return weights

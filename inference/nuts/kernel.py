@@ -347,15 +347,15 @@ def _tried(inputs: Inputs, log_density, number: int, uniform) -> Inputs:
 
 def _kept(lane: Lane) -> NutsDraws:
     """Take out the kept state of a step."""
-    found, draw = lane.trajectory, lane.trajectory.draw
+    trajectory, draw = lane.trajectory, lane.trajectory.draw
     return NutsDraws(
         draw.position,
         None if lane.inputs is None else lane.inputs.chosen,
         draw.log_density,
         draw.energy,
-        found.acceptance / found.num_steps,
-        found.num_steps,
-        found.is_divergent,
+        trajectory.acceptance / trajectory.num_steps,
+        trajectory.num_steps,
+        trajectory.is_divergent,
     )
 
 

@@ -99,8 +99,8 @@ class _LaneRun:
                 lanes, begins = self._fill(lanes, paths, numbers, begins)
                 if (numbers < 0).all():
                     return
-            found = advance(self.shared, lanes, paths, begins, rounds=_ROUNDS)
-            lanes, begins, made, kept = jax.tree.map(np.asarray, found)
+            advanced = advance(self.shared, lanes, paths, begins, rounds=_ROUNDS)
+            lanes, begins, made, kept = jax.tree.map(np.asarray, advanced)
             self._prepare(kept)
             if rehearse:
                 return

@@ -293,8 +293,8 @@ class NUTS:
             lambda a: a.reshape(math.prod(lead), *a.shape[len(lead) :]), as_float32(chains)
         )
         of_chains = as_float32(_of_chains(paths, lead))
-        found = walk(shared, np.stack(seeds), of_chains, flat, first, stop, on_progress)
-        return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), found)
+        walked = walk(shared, np.stack(seeds), of_chains, flat, first, stop, on_progress)
+        return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), walked)
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=COMPILED_QUICKLY)
@@ -308,9 +308,9 @@ def _best(tries, density, sharpness, values, inputs, paths) -> tuple[Any, Any, A
 
         # A tree of one leaf may have no values at all.
         position = jax.vmap(density.position, axis_size=tries)(values)
-        found = jax.vmap(log_density)(position, inputs)
-        best = jnp.argmax(jnp.where(jnp.isfinite(found), found, -jnp.inf))
-        return jax.tree.map(lambda a: a[best], (position, inputs, found))
+        log_densities = jax.vmap(log_density)(position, inputs)
+        best = jnp.argmax(jnp.where(jnp.isfinite(log_densities), log_densities, -jnp.inf))
+        return jax.tree.map(lambda a: a[best], (position, inputs, log_densities))
 
     with jax.numpy_rank_promotion("allow"):
         return jax.vmap(of_chain)(values, inputs, paths)

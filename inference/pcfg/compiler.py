@@ -170,8 +170,8 @@ class _Expander:
         """Expand any number of subproblems; yields each chunk, its subproblems and productions."""
         starts = range(0, len(members), self.chunk)
         chunks = [slice(start, start + self.chunk) for start in starts]
-        found = ahead_in_threads(lambda chunk: self(members[chunk], keys[chunk]), chunks)
-        for chunk, productions in zip(chunks, found, strict=True):
+        expanded = ahead_in_threads(lambda chunk: self(members[chunk], keys[chunk]), chunks)
+        for chunk, productions in zip(chunks, expanded, strict=True):
             yield chunk, members[chunk], productions
 
     @contextmanager
@@ -353,17 +353,17 @@ def _compile(
     level, max_depth = 0, constraints.max_depth
     while len(frontier) and len(cuts.low) and (max_depth is None or level < max_depth):
         new_members, new_keys, new_memory = [], [], []
-        for chunk, nodes, found in expand.all(frontier, frontier_keys):
+        for chunk, nodes, expansion in expand.all(frontier, frontier_keys):
             if each_cut:
-                found = found.each_cut(cuts.low)
+                expansion = expansion.each_cut(cuts.low)
             if path is not None:
                 memory = frontier_memory[chunk]
-                feature = cuts.feature.take(found.column)
-                threshold = _threshold(design, rules, cuts, found)
-                found = found.remember(path, memory, feature, threshold)
-            keys = np.concatenate([found.left_key, found.right_key])
-            if found.memory is not None:
-                keys += found.memory.ravel() * memory_key
+                feature = cuts.feature.take(expansion.column)
+                threshold = _threshold(design, rules, cuts, expansion)
+                expansion = expansion.remember(path, memory, feature, threshold)
+            keys = np.concatenate([expansion.left_key, expansion.right_key])
+            if expansion.memory is not None:
+                keys += expansion.memory.ravel() * memory_key
             children, first = table.insert(keys)
             if table.size > max_subproblems:
                 seen = (
@@ -371,27 +371,27 @@ def _compile(
                     f"{design.num_rows:,} rows and {design.num_features} features"
                 )
                 raise TooManySubproblems(max_subproblems, seen, "fewer bins")
-            is_right, production = np.divmod(first, max(1, len(found.parent)))
-            column = found.column[production]
+            is_right, production = np.divmod(first, max(1, len(expansion.parent)))
+            column = expansion.column[production]
             left_words = below_words[column]
-            if found.missing_left is not None:
-                goes_left = found.missing_left[production, None]
+            if expansion.missing_left is not None:
+                goes_left = expansion.missing_left[production, None]
                 missing = missing_words[cuts.missing_column[column]]
                 left_words = left_words | np.where(goes_left, missing, np.uint64(0))
             side = np.where(is_right[:, None] == 1, ~left_words, left_words)
-            new_members.append(nodes[found.parent[production]] & side)
+            new_members.append(nodes[expansion.parent[production]] & side)
             new_keys.append(
-                np.where(is_right, found.right_key[production], found.left_key[production])
+                np.where(is_right, expansion.right_key[production], expansion.left_key[production])
             )
-            if found.memory is not None:
-                new_memory.append(found.memory.ravel()[first])
+            if expansion.memory is not None:
+                new_memory.append(expansion.memory.ravel()[first])
             left, right = np.split(children, 2)
-            parts.counts.append(np.bincount(found.parent, minlength=len(nodes)))
-            parts.productions.append((left, right, cuts.low.take(found.column), found.high))
-            if found.missing_left is not None:
-                parts.missing_left.append(found.missing_left)
-            if found.cut is not None:
-                parts.cut.append(found.cut)
+            parts.counts.append(np.bincount(expansion.parent, minlength=len(nodes)))
+            parts.productions.append((left, right, cuts.low.take(expansion.column), expansion.high))
+            if expansion.missing_left is not None:
+                parts.missing_left.append(expansion.missing_left)
+            if expansion.cut is not None:
+                parts.cut.append(expansion.cut)
             if on_progress is not None:
                 on_progress(table.size)
         frontier, frontier_keys = np.concatenate(new_members), np.concatenate(new_keys)
@@ -416,12 +416,12 @@ def _compile(
     return grammar if path is None or _is_remembered(grammar, path) else None
 
 
-def _threshold(design: Design, rules: Rules, cuts: _Cuts, found: _Expansion) -> np.ndarray:
+def _threshold(design: Design, rules: Rules, cuts: _Cuts, expansion: _Expansion) -> np.ndarray:
     """Thresholds of productions; any of its gap's, where that makes no difference."""
-    low = cuts.low.take(found.column)
+    low = cuts.low.take(expansion.column)
     if rules == "gaps":
-        return design.gap_threshold(low, found.high)
-    return design.cut_threshold.take(low + 1 if found.cut is None else found.cut)
+        return design.gap_threshold(low, expansion.high)
+    return design.cut_threshold.take(low + 1 if expansion.cut is None else expansion.cut)
 
 
 def _is_remembered(grammar: Grammar, path: PathMemory) -> bool:

@@ -219,19 +219,21 @@ class Grammar:
         """Edges of the extreme codes of each subproblem, ``none`` [d] standing for no code."""
         codes = np.empty((self.num_cells, self.design.num_features), np.int32)
         codes[self.cell_of_row] = np.where(self.design.codes < 0, none, self.design.codes)
-        found = np.empty((self.num_subproblems, codes.shape[1]), np.int32)
+        extreme_codes = np.empty((self.num_subproblems, codes.shape[1]), np.int32)
         bounds = np.searchsorted(self.height, np.arange(int(self.height[-1]) + 2))
         for start in range(0, bounds[1], 1024):
             nodes = slice(start, min(start + 1024, bounds[1]))
             cells = unpack(self.members[nodes], self.num_cells).astype(bool)
             for f, absent in enumerate(none):
-                found[nodes, f] = extreme.reduce(np.where(cells, codes[:, f], absent), axis=1)
+                extreme_codes[nodes, f] = extreme.reduce(
+                    np.where(cells, codes[:, f], absent), axis=1
+                )
         for start, stop in pairwise(bounds[1:]):
             production = self.first_production[start:stop]
             left, right = self.left.take(production), self.right.take(production)
-            found[start:stop] = extreme(found[left], found[right])
-        flat = np.minimum(self.design.offset[:-1] + np.maximum(found, 0), len(edge) - 1)
-        return np.where(found == none, np.nan, edge[flat])
+            extreme_codes[start:stop] = extreme(extreme_codes[left], extreme_codes[right])
+        flat = np.minimum(self.design.offset[:-1] + np.maximum(extreme_codes, 0), len(edge) - 1)
+        return np.where(extreme_codes == none, np.nan, edge[flat])
 
     def require(self, prior: TreePrior) -> None:
         """Refuse a prior that cannot be scored on the grammar.

@@ -93,16 +93,16 @@ class HashTable:
         """Ids of keys, int32; -1 where there is none."""
         slot = (keys >> self._shift).view(np.int64)
         held = self._keys.take(slot)
-        found = held == keys
-        ids = (self._ids.take(slot) + np.int32(1)) * found - np.int32(1)
+        is_held = held == keys
+        ids = (self._ids.take(slot) + np.int32(1)) * is_held - np.int32(1)
         # Keys in the way of others were moved to the slots behind.
-        rest = np.flatnonzero(~found & (held != 0))
+        rest = np.flatnonzero(~is_held & (held != 0))
         pending, keys, slot = rest, keys.take(rest), slot.take(rest)
         while len(pending):
             slot = (slot + 1) & self._mask
             held = self._keys.take(slot)
-            found = np.flatnonzero(held == keys)
-            ids[pending.take(found)] = self._ids.take(slot.take(found))
+            is_held = np.flatnonzero(held == keys)
+            ids[pending.take(is_held)] = self._ids.take(slot.take(is_held))
             rest = np.flatnonzero((held != keys) & (held != 0))
             pending, keys, slot = pending.take(rest), keys.take(rest), slot.take(rest)
         return ids

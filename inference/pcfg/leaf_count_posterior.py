@@ -345,10 +345,10 @@ class _BestTrees:
 
     def productions(self, num_leaves: int) -> list[int]:
         """Productions of the best tree with a number of leaves, slot by slot."""
-        queue, found = [(self.grammar.root, 0, num_leaves)], []
+        queue, chosen = [(self.grammar.root, 0, num_leaves)], []
         for node, depth, leaves in queue:
             if leaves == 1:
-                found.append(-1)
+                chosen.append(-1)
                 continue
             first, stop = self.grammar.first_production[node : node + 2]
             left, right = self.grammar.left[first:stop], self.grammar.right[first:stop]
@@ -361,9 +361,9 @@ class _BestTrees:
                 + self.log_division[on_left, leaves - 1][None]
             )
             place, share = np.unravel_index(int(np.argmax(terms)), terms.shape)
-            found.append(int(first + place))
+            chosen.append(int(first + place))
             queue += [
                 (int(left[place]), below, int(share) + 1),
                 (int(right[place]), below, leaves - 1 - int(share)),
             ]
-        return found
+        return chosen

@@ -78,8 +78,8 @@ class LeafWeights:
                 # where there is one feature nodes are unbroken runs of codes.
                 alike &= inside | (len(features) == 1)
         keys = np.ascontiguousarray(codes[:, features])
-        found = [self._cell_of_codes.get(key.tobytes(), -1) for key in keys]
-        return np.where(alike, found, -1)
+        cells = [self._cell_of_codes.get(key.tobytes(), -1) for key in keys]
+        return np.where(alike, cells, -1)
 
     def leaf_weights(self, matrix: np.ndarray, codes: np.ndarray) -> tuple[csr_array, np.ndarray]:
         """Probability of ending in each subproblem, for rows [m, d].

@@ -98,8 +98,8 @@ class _Ranking:
                 wanted += waits_for
             else:
                 wanted.pop()
-        found = self.ranked[key].found
-        return found[rank] if rank < len(found) else None
+        entries = self.ranked[key].found
+        return entries[rank] if rank < len(entries) else None
 
     def _advance(self, key: _Key, rank: int) -> list[tuple[_Key, int]]:
         """Find trees up to a rank, or return what must be found below first."""
@@ -136,10 +136,10 @@ class _Ranking:
             return waits_for
         below = [self.ranked[key].found for key in children]
         for step in steps:
-            if all(rank < len(found) for found, rank in zip(below, step, strict=True)):
+            if all(rank < len(entries) for entries, rank in zip(below, step, strict=True)):
                 change = sum(
-                    found[rank].log_joint - found[old].log_joint
-                    for found, rank, old in zip(below, step, ranks, strict=True)
+                    entries[rank].log_joint - entries[old].log_joint
+                    for entries, rank, old in zip(below, step, ranks, strict=True)
                 )
                 heapq.heappush(
                     ranked.heap, _Candidate(tree.log_joint + change, tree.production, *step)

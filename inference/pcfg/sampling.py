@@ -199,10 +199,10 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
         used = jnp.where(exists[:, 0], queue[j], 0)
         children = jnp.stack([take(chart.left, used), take(chart.right, used)], axis=1)
         depth = depths[j][:, None] + 1 if chart.uses_depth else jnp.zeros((num_draws, 1), int)
-        found, at, queue, depths, count = settle(
+        settled_rule, at, queue, depths, count = settle(
             j + 1, children, depth, exists, queue, depths, count
         )
-        production = lax.dynamic_update_index_in_dim(production, found, j, 0)
+        production = lax.dynamic_update_index_in_dim(production, settled_rule, j, 0)
         place = lax.dynamic_update_index_in_dim(place, at, j, 0)
         return j + 1, production, place, queue, depths, count
 

@@ -184,15 +184,15 @@ class PriorTrees:
         ValueError
             If there are more trees.
         """
-        found = list(islice(_trees(self._model), limit + 1))
-        if len(found) > limit:
+        listed = list(islice(_trees(self._model), limit + 1))
+        if len(listed) > limit:
             raise ValueError(
                 f"There are more than limit={limit:,} trees: take fewer bins, a smaller max_depth, "
                 "a larger min_leaf, or a larger limit."
             )
-        log_weight = np.array([weight for weight, _ in found])
+        log_weight = np.array([weight for weight, _ in listed])
         order = np.argsort(-log_weight, kind="stable")
-        trees = write_out(self._model, self.design, laid_out([found[i][1] for i in order])).trees
+        trees = write_out(self._model, self.design, laid_out([listed[i][1] for i in order])).trees
         return EnumeratedTrees(trees, log_weight[order] - np.logaddexp.reduce(log_weight))
 
 
@@ -288,15 +288,15 @@ class NodeChoices:
         """Look the choices of a node up, or weigh them."""
         key = rows.tobytes(), depth
         if key not in self._known:
-            found = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
-            log_rules = np.asarray(found.log_rules[0])
-            require_defined(np.isnan(np.append(log_rules, found.log_stop)))
+            weights = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
+            log_rules = np.asarray(weights.log_rules[0])
+            require_defined(np.isnan(np.append(log_rules, weights.log_stop)))
             rules = np.flatnonzero(log_rules > -np.inf)
             repeated = jnp.repeat(rows[None], len(rules), axis=0)
             sides = children(self.model, repeated, jnp.asarray(rules))
             entries = zip(log_rules[rules].tolist(), *map(np.asarray, sides), strict=True)
             self._known[key] = Choices(
-                float(found.log_stop[0]), dict(zip(rules.tolist(), entries, strict=True))
+                float(weights.log_stop[0]), dict(zip(rules.tolist(), entries, strict=True))
             )
         return self._known[key]
 

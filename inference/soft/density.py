@@ -196,7 +196,7 @@ class SoftDensity:
         # Which paths and inputs these are does not matter: sites depend on their number alone.
         paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
         inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
-        found = {}
+        sites = {}
 
         def run(rng_key):
             trace = handlers.trace(handlers.seed(self.model, rng_key)).get_trace(
@@ -205,8 +205,8 @@ class SoftDensity:
             for name, site in sorted(trace.items()):
                 if site["type"] == "sample" and not site["is_observed"]:
                     to = biject_to(site["fn"].support)
-                    found[name] = to, to.inv(site["value"]).shape
+                    sites[name] = to, to.inv(site["value"]).shape
 
         with _TRACING, jax.numpy_rank_promotion("allow"):
             jax.eval_shape(run, jax.random.key(0))
-        return found
+        return sites

@@ -276,7 +276,7 @@ def _shares(counts: jax.Array, axis: int) -> jax.Array:
 
 
 def resample(
-    found: Iterable[TopologyDraws],
+    of_topologies: Iterable[TopologyDraws],
     density: Callable[[int], SoftDensity],
     *,
     seed: int,
@@ -300,14 +300,14 @@ def resample(
         ``sharpness``, ``matrix``, ``scaling``, ``names``, ``log_evidence``, ``log_evidence_se``;
         see `SoftPosterior`.
     """
-    found = sorted(found, key=lambda each: -each.probability)
-    weight = np.concatenate([each.probability * each.weight for each in found])
+    of_topologies = sorted(of_topologies, key=lambda each: -each.probability)
+    weight = np.concatenate([each.probability * each.weight for each in of_topologies])
     chosen = systematic_resampling(seed, weight, chains * draws).reshape(chains, draws)
-    sizes = np.array([len(each.weight) for each in found])
+    sizes = np.array([len(each.weight) for each in of_topologies])
     topology = np.searchsorted(np.cumsum(sizes), chosen, side="right")
     draw = chosen - (np.cumsum(sizes) - sizes)[topology]
     size = effective_sample_size(weight)
-    return _assembled(found, density, topology, draw, effective_size=size, **about)
+    return _assembled(of_topologies, density, topology, draw, effective_size=size, **about)
 
 
 def along_chains(
@@ -335,21 +335,23 @@ def along_chains(
     """
     share = np.bincount(topology.ravel(), minlength=len(topologies)) / topology.size
     order = np.argsort(-share, kind="stable")
-    found, draw = [], np.zeros(topology.shape, int)
+    of_topologies, draw = [], np.zeros(topology.shape, int)
     for m in order[share[order] > 0]:
         shape, here = topologies[m], topology == m
         draw[here] = np.arange(here.sum())
         own = position[here][:, : density(shape.num_splits).size]
         looked_at = None if inputs is None else inputs[here][:, : shape.num_splits]
         weight = np.full(len(own), 1 / len(own))
-        found.append(TopologyDraws(shape, float(share[m]), np.nan, np.nan, own, looked_at, weight))
+        of_topologies.append(
+            TopologyDraws(shape, float(share[m]), np.nan, np.nan, own, looked_at, weight)
+        )
     rank = np.argsort(order)
-    return _assembled(found, density, rank[topology], draw, **about)
+    return _assembled(of_topologies, density, rank[topology], draw, **about)
 
 
 @in_float64
 def _assembled(
-    found: Sequence[TopologyDraws],
+    of_topologies: Sequence[TopologyDraws],
     density: Callable[[int], SoftDensity],
     topology: np.ndarray,
     draw: np.ndarray,
@@ -359,7 +361,9 @@ def _assembled(
     used = np.unique(topology)
     trees = SoftTrees.joined(
         [
-            _trees_of(density(found[m].topology.num_splits), found[m], draw[topology == m])
+            _trees_of(
+                density(of_topologies[m].topology.num_splits), of_topologies[m], draw[topology == m]
+            )
             for m in used
         ]
     )
@@ -369,32 +373,32 @@ def _assembled(
     return SoftPosterior(
         model=any_density.model,
         y=np.asarray(any_density.y)[: len(about["matrix"])],  # without rows that fill it up
-        topologies=tuple(each.topology for each in found),
-        probability=np.array([each.probability for each in found]),
-        log_evidences=np.array([each.log_evidence for each in found]),
-        log_evidence_ses=np.array([each.log_evidence_se for each in found]),
+        topologies=tuple(each.topology for each in of_topologies),
+        probability=np.array([each.probability for each in of_topologies]),
+        log_evidences=np.array([each.log_evidence for each in of_topologies]),
+        log_evidence_ses=np.array([each.log_evidence_se for each in of_topologies]),
         trees=trees[place.reshape(topology.shape)],
         topology=topology,
         **about,
     )
 
 
-def _trees_of(density: SoftDensity, found: TopologyDraws, chosen: np.ndarray) -> SoftTrees:
+def _trees_of(density: SoftDensity, draws: TopologyDraws, chosen: np.ndarray) -> SoftTrees:
     """Make trees of chosen draws."""
     positions, places = np.unique(chosen, return_inverse=True)
-    batch = padded(found.position[positions].astype(np.float64), padded_size(len(positions)))
+    batch = padded(draws.position[positions].astype(np.float64), padded_size(len(positions)))
     sites: dict[str, Any] = {
         name: np.asarray(values)[: len(positions)][places]
         for name, values in _parameters(density, batch).items()
     }
-    num_splits, num_inputs = found.topology.num_splits, density.x.shape[1]
-    if found.inputs is not None:
-        direction = np.eye(num_inputs)[found.inputs[chosen]]
+    num_splits, num_inputs = draws.topology.num_splits, density.x.shape[1]
+    if draws.inputs is not None:
+        direction = np.eye(num_inputs)[draws.inputs[chosen]]
     else:
         one_input = np.ones((len(chosen), num_splits, num_inputs))  # no direction, if there is one
         direction = sites.pop("direction", one_input)
     threshold = sites.pop("threshold", np.zeros((len(chosen), num_splits)))
-    return SoftTrees.of_topology(found.topology, direction, threshold, sites)
+    return SoftTrees.of_topology(draws.topology, direction, threshold, sites)
 
 
 @jax.jit

@@ -75,9 +75,9 @@ def nearest_tree(trees: Tree, matrix: np.ndarray, co_membership: np.ndarray) -> 
         # A tree's own matrix has ones alone, so its square is itself.
         within = ((leaves @ (1 - 2 * co_membership)) * leaves).sum(axis=1)
         distance.append(np.bincount(tree, within))
-    found = np.concatenate(distance) + (co_membership**2).sum()
-    best = int(found.argmin())
-    return best, float(found[best] / co_membership.size)
+    distances = np.concatenate(distance) + (co_membership**2).sum()
+    best = int(distances.argmin())
+    return best, float(distances[best] / co_membership.size)
 
 
 def _leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -82,10 +82,10 @@ def map_distinct(
     member = jnp.pad(groups.member, (0, piece))
 
     def apply(carry):
-        start, found = carry
+        start, results = carry
         own = function(words[lax.dynamic_slice_in_dim(member, start, piece)])
         return start + piece, jax.tree.map(
-            lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, 0), found, own
+            lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, 0), results, own
         )
 
     shapes = jax.eval_shape(function, words[:piece])
@@ -93,5 +93,5 @@ def map_distinct(
         lambda one: jnp.zeros((len(words) + piece, *one.shape[1:]), one.dtype), shapes
     )
     start = jnp.int32(0), nothing
-    found = lax.while_loop(lambda carry: carry[0] < groups.number, apply, start)[1]
-    return jax.tree.map(lambda array: array[groups.group], found)
+    results = lax.while_loop(lambda carry: carry[0] < groups.number, apply, start)[1]
+    return jax.tree.map(lambda array: array[groups.group], results)
