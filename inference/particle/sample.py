@@ -105,7 +105,8 @@ def sample_particles(
     Examples
     --------
     >>> import numpy as np
-    >>>     >>> from bdtppl.models.leaves import DirichletCategorical
+    >>> from bdtppl.models.data.design import Design
+    >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import DepthDecay
     >>> design = Design.from_matrix(np.arange(6.0)[:, None])
     >>> y = np.array([0, 0, 0, 1, 1, 1])
