@@ -1,6 +1,6 @@
 """Reversible jumps between topologies, and NUTS within them.
 
-A jump grows a leaf or prunes a split of two leaves. Growing leaves the leaf's parameters to the new
+A jump grows a leaf or prunes a split of two leaves. Growing passes the leaf's parameters to the new
 left leaf and draws those of the split and of the right leaf from the prior; pruning drops them. All
 priors then cancel, and a jump from topology m to m' is accepted with probability
 
@@ -8,14 +8,14 @@ priors then cancel, and a jump from topology m to m' is accepted with probabilit
 
 L the likelihood, p the prior of topologies and q the probabilities of `topology.neighbours`.
 
-Within a topology NUTS moves the parameters with a step size and masses of its own, which warm-up
-has found once, on a chain that starts at the prior. They do not depend on where the sampler has
-been, so the posterior is left exactly invariant. In the published scheme NUTS is adapted anew twice
-in every iteration, before and after the jump, from where the sampler is: this is not exact, and
-hundreds of times the work.
+Within a topology NUTS moves the parameters. Step size and masses of a topology are adapted once, by
+the warm-up of a chain that starts at the prior. They do not depend on the sampler's path, so the
+posterior is exactly invariant. The published scheme adapts NUTS again twice in every iteration,
+before and after the jump, from the sampler's position: this is not exact, and hundreds of times the
+work.
 
 Jumps rarely lead out of a poor mode. So in the second half of burn-in chains are compared, and
-those in modes of negligible mass go where others are. All draws to be used come after that.
+chains in modes of negligible mass move to the places of others. All draws to use come after that.
 
 References
 ----------
@@ -47,7 +47,7 @@ JUMPS: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
 
 # Masses of modes are known to some nats from the correlated draws of a chain that jumps.
 _NEGLIGIBLE_MASS = 20.0
-_LEAST_STAGE = 20  # iterations to compare chains by
+_LEAST_STAGE = 20  # iterations between two comparisons of chains
 
 
 class JumpingWalk(NamedTuple):
@@ -97,8 +97,7 @@ class RJHMC:
     Attributes
     ----------
     sampler
-        NUTS; its warm-up is that of every topology that is visited, or of every move in the
-        published scheme.
+        NUTS; every visited topology has one warm-up, in the published scheme every move.
     topology_prior
         p(m).
     moves
@@ -106,10 +105,10 @@ class RJHMC:
     max_splits
         Most splits; None for no limit.
     published
-        Whether NUTS is adapted anew in every iteration; inexact.
+        Whether NUTS is adapted again in every iteration; inexact.
     restarts
-        How often in the second half of burn-in chains in modes of negligible mass go where others
-        are, at most: there are 20 iterations or more between.
+        How often, at most, chains in modes of negligible mass move to the places of others in the
+        second half of burn-in; there are at least 20 iterations between.
 
     Examples
     --------
@@ -131,13 +130,13 @@ class RJHMC:
     restarts: int = 4
 
     def __post_init__(self):
-        neighbours(Topology("100"), moves=self.moves)  # says what is wrong with moves
+        neighbours(Topology("100"), moves=self.moves)  # raises if moves are wrong
         require_max_splits(self.max_splits)
         if not isinstance(self.restarts, int | np.integer) or self.restarts < 0:
             raise ValueError(f"restarts must be an integer of at least 0; got {self.restarts!r}.")
 
     def stages(self, burn_in: int) -> range:
-        """Numbers of iterations after which chains are compared, by those since the one before."""
+        """List the iterations after which chains are compared, a fixed number apart."""
         length = max(burn_in // max(2 * self.restarts, 1), _LEAST_STAGE)
         return range(max(burn_in // 2, length), burn_in - length + 1, length)[: self.restarts]
 
@@ -382,7 +381,7 @@ class _JumpRun:
 def _shared(
     smaller: Topology, larger: Topology, of_smaller: SoftDensity, of_larger: SoftDensity
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find what a topology shares with one that has one of its leaves split.
+    """Match a topology with one in which one of its leaves is split.
 
     Returns
     -------
@@ -394,7 +393,7 @@ def _shared(
     place = [place for place, node in enumerate(smaller.code) if node == "0"][leaf]
     split = smaller.code[:place].count("1")  # number of the new split
     splits, leaves = np.arange(smaller.num_splits), np.arange(smaller.num_leaves)
-    splits, leaves = splits + (splits >= split), leaves + (leaves > leaf)  # its left leaf keeps all
+    splits, leaves = splits + (splits >= split), leaves + (leaves > leaf)  # left leaf: unchanged
     inside = of_smaller.coordinates(jnp.arange(of_smaller.size))
     outside = of_larger.coordinates(jnp.arange(of_larger.size))
     pairs: list[tuple[Any, Any]] = [(np.zeros(0, int), np.zeros(0, int))]
@@ -422,7 +421,7 @@ def _position(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
 def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
     """Log likelihood and log density."""
 
-    @jax.vmap  # NumPyro takes no power of 0 but a traced one
+    @jax.vmap  # NumPyro accepts a power of 0 only if it is traced
     def log_density(power):
         return density.log_density(position, paths, sharpness, power, inputs)
 

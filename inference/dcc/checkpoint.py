@@ -87,7 +87,7 @@ _STRUCTURE_OF_DRAWS = jax.tree.structure(NutsDraws(*range(7))._replace(inputs=No
 
 
 def _structure_of_chains(dcc: DCC) -> Any:
-    """How the state of a chain nests; it is the same for all topologies."""
+    """Structure of the state of a chain; it is the same for all topologies."""
     any_key, shape = jax.random.key(0), Topology()
     return jax.tree.structure(dcc.nuts.start(any_key, dcc.density(0), shape.paths, 1))
 

@@ -112,7 +112,7 @@ def combine(
             return each.evidence._replace(reason=reason), *_layered(each)
         return _estimate(dcc, state, each, evidence, smc)
 
-    with ThreadPoolExecutor(os.cpu_count()) as workers:  # some compile, some run
+    with ThreadPoolExecutor(os.cpu_count()) as workers:  # compiles and runs side by side
         estimates = list(workers.map(estimate, explored))
     shapes = [each.topology for each in explored]
     weights = topology_weights(

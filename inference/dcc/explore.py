@@ -26,8 +26,8 @@ from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
 __all__ = ["WalkState", "explore", "log_joint", "start", "utilities", "within_reach"]
 
-_ERRORS = 3.0  # standard errors that an estimate may be too low by
-_MISSED = 5.0  # nats that it may be too low by where chains missed the main mode
+_ERRORS = 3.0  # standard errors by which an estimate may be too low
+_MISSED = 5.0  # nats by which it may be too low if chains missed the main mode
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _activate(dcc: DCC, state: WalkState) -> WalkState:
     """Burn in the topologies that have been proposed often enough."""
     proposed, explored = state.proposed, dict(state.explored)
     new = [m for m, count in proposed.items() if count > dcc.activation_count and m not in explored]
-    if not new and not explored:  # none was proposed so often
+    if not new and not explored:  # none was proposed often enough
         new = [max(proposed, key=proposed.__getitem__)]
     since = len(state.visited)
     begun = _for_each_size(lambda m: local.begin(dcc, state.rng_key, m, since=since), new)
@@ -125,14 +125,14 @@ def _activate(dcc: DCC, state: WalkState) -> WalkState:
 def _for_each_size(
     function: Callable[[list[Topology]], list[Explored]], topologies: Sequence[Topology]
 ) -> list[Explored]:
-    """Call a function of topologies of one size, of all sizes at once: some compile, some run."""
+    """Call a function on the topologies of each size; sizes compile and run side by side."""
     groups = _by_size(topologies)
     with ThreadPoolExecutor(max(len(groups), 1)) as workers:
         return [each for of_size in workers.map(function, groups) for each in of_size]
 
 
 def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) -> set[Topology]:
-    """Name the topologies that may hold a share of the weight, by their evidence and its error."""
+    """Find the topologies that may hold a share of the weight, by their evidence and its error."""
     joint = {m: log_joint(each, dcc.prior) for m, each in explored.items()}
     with np.errstate(divide="ignore"):
         least = np.logaddexp.reduce(list(joint.values())) + np.log(share)
@@ -174,7 +174,7 @@ def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
 
 
 def _propose(dcc: DCC, state: WalkState) -> WalkState:
-    """Propose a neighbour of the topology that was looked at."""
+    """Propose a neighbour of the visited topology."""
     ways = neighbours(state.visited[-1], moves=dcc.moves, max_splits=dcc.max_splits)
     if not dcc.with_leaf:
         ways.pop(Topology(), None)
@@ -199,7 +199,7 @@ def _is_exhausted(dcc: DCC, state: WalkState, patience: int, tolerance: float) -
 
 
 def _by_size(topologies: Sequence[Topology]) -> list[list[Topology]]:
-    """Part topologies by their number of splits."""
+    """Group topologies by their number of splits."""
     ordered = sorted(topologies, key=lambda m: m.num_splits)
     return [list(group) for _, group in groupby(ordered, key=lambda m: m.num_splits)]
 

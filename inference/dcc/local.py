@@ -1,15 +1,15 @@
 """Inference given a topology: burn-in by stages, draws with importance weights, tempered SMC.
 
 Burn-in has two stages. In the first, the pilot, chains from the prior warm up in a fraction of the
-steps, and their last steps are the centres of importance samples. That estimate is unbiased
-wherever chains have got to, but where they missed the main mode it is almost surely far too low. So
-a topology is left after the pilot only if the estimate, three standard errors and some nats for
-what may have been missed do not reach the least share of the weight. In the second stage new chains
-from the prior warm up in full. As soon as splits are sharp, those in modes of negligible mass go
-where another chain is, be it one of the pilot.
+steps, and their last steps are the centres of importance samples. This estimate is unbiased, but if
+the chains missed the main mode it is almost surely far too low. So a topology is dropped after the
+pilot only if the estimate plus three standard errors plus some nats, for modes that may have been
+missed, does not reach the least share of the weight. In the second stage new chains from the prior
+warm up in full. As soon as splits are sharp, chains in modes of negligible mass move to the place
+of another chain, which may be one of the pilot.
 
-Pilots are to find modes, so their splits are soft at first: sharp ones hardly move across rows. And
-while many of a pilot's chains are in modes of negligible mass, these begin again.
+Pilots have to find modes, so their splits are soft at first: sharp splits hardly move across rows.
+While many of a pilot's chains are in modes of negligible mass, these chains start again.
 
 References
 ----------
@@ -48,9 +48,9 @@ __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain that tempered SMC starts around
-_MOST_STUCK = 0.25  # of a pilot's chains; many may agree on a mode, and on a poor one
+_MOST_STUCK = 0.25  # share of a pilot's chains; the others may agree on a poor mode
 
-# Uses of a topology's random numbers; visits are numbered from the last one on.
+# Uses of a topology's random numbers; visits have the numbers from _VISIT on.
 _PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(6)
 
 
@@ -90,12 +90,12 @@ class Explored:
 
     @property
     def is_left(self) -> bool:
-        """Whether it was left after the pilot."""
+        """Whether it was dropped after the pilot."""
         return self.chains is None
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The evidence by importance sampling; of minus infinity before there is a weight."""
+        """The evidence by importance sampling; its log is -inf before there are weights."""
         return summarise(self.log_weight)
 
     @cached_property
@@ -135,9 +135,9 @@ def begin(
 
 @in_float64
 def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
-    """Warm up the chains of topologies of one size, side by side, and put stuck ones elsewhere.
+    """Warm up the chains of topologies of one size, side by side, and move stuck ones.
 
-    Chains are compared early in the last window of warm-up, where splits are as sharp as for draws.
+    Chains are compared early in the last window of warm-up, when splits are as sharp as for draws.
     """
     topologies = [each.topology for each in group]
     annealing = _annealing(dcc)
@@ -198,7 +198,7 @@ def temper(
 
 
 class _Sites(NamedTuple):
-    """Where chains of topologies of one size walk."""
+    """Keys, density and paths of the chains of topologies of one size."""
 
     keys: jax.Array
     density: SoftDensity
@@ -260,18 +260,18 @@ def _settle(
 
 
 def _searching(dcc: DCC) -> NUTS:
-    """Make the sampler of chains that are to find modes."""
+    """Make the sampler of pilots, which have to find modes."""
     warmup = max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT) if dcc.pilot else dcc.nuts.warmup
     return replace(dcc.nuts, warmup=warmup, h_init=max(dcc.nuts.h_init, dcc.h_search))
 
 
 def _annealing(dcc: DCC) -> int:
-    """Count the steps of warm-up until its last window, and some more to compare chains by."""
+    """Count the steps of warm-up until its last window, plus some to compare chains."""
     return min(dcc.nuts.last_window + dcc.num_draws, dcc.nuts.warmup)
 
 
 def _log_masses(dcc: DCC, draws: NutsDraws) -> np.ndarray:
-    """Log masses of the modes that chains are in, [C], by as many last draws for all."""
+    """Log masses of the modes that chains are in, [C], by the last draws of each."""
     last = slice(
         -min(_last_steps(each, dcc.num_draws) for each in (dcc.nuts, _searching(dcc))), None
     )
@@ -279,7 +279,7 @@ def _log_masses(dcc: DCC, draws: NutsDraws) -> np.ndarray:
 
 
 def _last_steps(sampler: NUTS, num_draws: int) -> int:
-    """Count the steps at the end of warm-up that are like draws: they are in its last window."""
+    """Count the steps at the end of warm-up that are like draws, in its last window."""
     return min(num_draws, sampler.warmup // 2)
 
 

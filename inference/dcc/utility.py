@@ -50,7 +50,7 @@ def exploration(
     """
     score = (log_threshold - mean) / deviation
     log_all_below = look_ahead * log_ndtr(score)
-    # Where a weight above the threshold is rare, look_ahead of them are as many times less rare.
+    # If weights above the threshold are rare, look_ahead of them multiply the probability.
     with np.errstate(divide="ignore"):
         log_rho = np.where(
             log_all_below > -1e-9,
@@ -79,7 +79,7 @@ def utility(
     delta
         Share of exploration, in [0, 1].
     optimism
-        beta, the weight of topologies that were hardly looked at.
+        beta, the weight of topologies with few visits.
 
     Examples
     --------

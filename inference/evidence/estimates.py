@@ -49,7 +49,7 @@ class Evidence(NamedTuple):
     effective_size
         Effective sample size of the weights; infinite where there are none.
     pareto_k
-        Shape of the largest weights; minus infinity where there are none, or all are equal.
+        Shape of the largest weights; minus infinity if there are none, or all are equal.
     reason
         Why this method was used.
     """
@@ -63,7 +63,7 @@ class Evidence(NamedTuple):
 
     @property
     def is_reliable(self) -> bool:
-        """Whether weights, or runs, are even enough for the error to be believed."""
+        """Whether weights, or runs, are even enough to trust the error."""
         return bool(
             np.isfinite(self.log_evidence)
             and self.standard_error <= GREATEST_ERROR
@@ -79,9 +79,9 @@ class Evidence(NamedTuple):
         return ", ".join([*said, f"effective sample size {self.effective_size:.0f}"])
 
     def warn(self, of: str = "", stacklevel: int = 1) -> "Evidence":
-        """Warn so many calls above if the weights are too uneven, and return the estimate.
+        """Warn if the weights are too uneven, ``stacklevel`` calls above; return the estimate.
 
-        The warning says ``of`` what it is the evidence.
+        The warning names ``of``, the model of the evidence.
         """
         if not self.is_reliable:
             what = f"log evidence of {of}" if of else "log evidence"
@@ -98,10 +98,10 @@ class Evidence(NamedTuple):
 def summarise(log_weight: np.ndarray) -> Evidence:
     """Estimate log Z from stratified importance weights.
 
-    Weights of one stratum, one proposal of a mixture, have independent errors around a mean of
-    their own, and the strata's means have mean Z. So only the variance within strata counts.
-    Strata of a single weight say nothing of that; then all are taken as one stratum, which errs on
-    the safe side.
+    A stratum is one proposal of a mixture. Its weights have independent errors around its own mean,
+    and the mean of the strata's means is Z. So only the variance within strata counts. It is
+    unknown if strata have a single weight; then all weights form one stratum, which overestimates
+    the error.
 
     Parameters
     ----------
@@ -133,14 +133,14 @@ def summarise(log_weight: np.ndarray) -> Evidence:
 
 
 class Moments(NamedTuple):
-    """Of weights, and of their logs.
+    """Moments of weights and of their logs.
 
     Attributes
     ----------
     log_mean, log_variance
         Logs of the mean and of the variance of the weights.
     highest, mean, deviation
-        Of the logs that are finite: the greatest, their mean and their standard deviation.
+        Greatest, mean and standard deviation of the finite logs.
     """
 
     log_mean: float

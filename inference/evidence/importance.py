@@ -1,22 +1,21 @@
 """Layered adaptive importance sampling: the evidence after Markov chains have run.
 
-A normal proposal lies around every draw of the chains, with the covariance of the draw's own chain,
-and some pseudo-samples are drawn from each. A pseudo-sample weighs target / proposal, where the
-proposal (the denominator) is
+Every draw of the chains is the centre of a normal proposal with the covariance of the draw's chain,
+and some pseudo-samples are drawn from each proposal. The weight of a pseudo-sample is target /
+proposal, where the proposal density (the denominator) is
 
 - "basic": the density of the one proposal that it was drawn from;
 - "spatial": the mean density of all proposals of its chain (equation 12 of Cochrane et al.);
 - "mixture": the mean density of all proposals of all chains.
 
-Given the draws, each of them makes the mean weight an unbiased estimate of the evidence, however
-badly the chains have mixed; the more proposals a denominator holds, the evener the weights. All is
-computed on the log scale, and in blocks: what a draw's pseudo-samples need is forgotten
-before the next.
+Given the draws, the mean weight is an unbiased estimate of the evidence with each denominator, even
+if the chains have mixed badly. Weights are more even if the denominator holds more proposals. The
+computation is on the log scale and goes draw by draw, to bound memory.
 
-Chains may be visited again. Either each visit has a layer of its own, and weights of all are put
-together: the mean over all is then equation 65 with each visit's own count. Or the draws of all
-visits are made one layer; its weights are evener, but every pseudo-sample is compared with every
-draw, so the cost of a visit grows with the square of their number.
+Chains may be visited again. Either each visit has a separate layer, and the weights of all layers
+are averaged (equation 65, with the count of each visit). Or the draws of all visits form one layer;
+its weights are more even, but every pseudo-sample is compared with every draw, so the cost of a
+visit grows with the square of their number.
 
 References
 ----------
@@ -86,8 +85,8 @@ class Proposals(NamedTuple):
 class Mixture(NamedTuple):
     """Equal shares of normal distributions, prepared for their density.
 
-    In coordinates where a covariance is the identity a distance is a product of matrices, which is
-    exact enough near the means, and far from them there is no density.
+    Coordinates are whitened, so a product of matrices gives all distances. This is accurate near
+    the means; far from them the density is 0.
 
     Attributes
     ----------
@@ -98,7 +97,7 @@ class Mixture(NamedTuple):
     mean
         float [C, N, size]; means from the centres, in those coordinates.
     constant
-        float [C, N]; what of a log density does not depend on the place.
+        float [C, N]; the part of a log density that does not depend on the point.
     """
 
     centre: Any
@@ -120,7 +119,7 @@ class Mixture(NamedTuple):
     def log_density(self, point: jax.Array) -> jax.Array:
         """Log density at a point [size]."""
         white = jnp.einsum("kij,kj->ki", self.whiten, point[None] - self.centre)
-        # Where there is density these are numbers of some tens: single precision is enough.
+        # Where the density is not 0, these numbers are below 100: single precision is enough.
         mean, constant, white = (a.astype(np.float32) for a in (self.mean, self.constant, white))
         inner = jnp.einsum("knj,kj->kn", mean, white)
         log_sum = logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
@@ -139,7 +138,7 @@ class Layer(NamedTuple):
     log_proposal
         float [C, N, M]; log of the denominators.
     proposals
-        What they were drawn from.
+        The proposals of the pseudo-samples.
     """
 
     position: np.ndarray
@@ -156,13 +155,11 @@ class Layer(NamedTuple):
 def fit_proposals(draws: np.ndarray) -> Proposals:
     """Put a normal distribution around each draw, with the covariance of its chain.
 
-    The covariance of N draws in as many dimensions or more is singular. So correlations shrink
-    towards 0 by N / (N + size), the weight of N draws against as many imagined ones as there are
-    coordinates, and a coordinate that hardly moved within its chain has a thousandth of the mean
-    variance within chains; or 1, where it moved in none.
+    The covariance of N draws in N or more dimensions is singular. So covariances shrink towards 0
+    by the factor N / (N + size). The variance of a coordinate is at least a thousandth of the mean
+    variance within chains, and 1 if the coordinate moved in no chain.
 
-    By NumPy: routines of linear algebra that XLA calls in several threads at once may wait for each
-    other for ever.
+    Computed by NumPy, because linear algebra that XLA calls in several threads may deadlock.
 
     Parameters
     ----------
@@ -230,12 +227,12 @@ def sample_layer(
     chains, num_draws, size = proposals.mean.shape
     density = as_partial(log_density)
     uniform = draw_uniforms(rng_key, (chains, num_draws, pseudo_samples, size))
-    noise = ndtri(uniform + 2.0**-54)  # of [0, 1), which 0 is in
+    noise = ndtri(uniform + 2.0**-54)  # uniform may be 0
 
     def of_chain(chain: int) -> Any:
         own = proposals.of_chain(chain)
         compared = Mixture.of(own) if denominator == "spatial" else together
-        with jax.enable_x64(True):  # of which threads know nothing
+        with jax.enable_x64(True):  # a setting of each thread
             sample = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
             return jax.tree.map(np.asarray, sample)
 
@@ -253,16 +250,16 @@ def weigh(
     scale: jax.Array,
     compared: Mixture | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Weigh pseudo-samples that standard normal noise [N, M, size] makes of a chain's draws.
+    """Weigh the pseudo-samples of a chain's draws, made from standard normal noise [N, M, size].
 
     Parameters
     ----------
     noise, log_density
-        Noise, and what is weighed.
+        Noise, and the target.
     draws, scale
         float [N, size] and [size, size]; see `Proposals`.
     compared
-        What the denominator holds; None for the proposal that a pseudo-sample is from.
+        The denominator; None for the single proposal of each pseudo-sample.
 
     Returns
     -------
@@ -271,7 +268,7 @@ def weigh(
     """
     position = draws[:, None] + jnp.einsum("ij,nmj->nmi", scale, noise)
     log_target = jax.lax.map(jax.vmap(log_density), position)
-    # Far out a density may overflow; such a place has no weight.
+    # Far out a density may overflow; such a position has weight 0.
     log_target = jnp.where(jnp.isnan(log_target), -jnp.inf, log_target)
     if compared is None:
         log_volume = jnp.log(jnp.diagonal(scale)).sum() + len(scale) / 2 * np.log(2 * np.pi)
@@ -282,8 +279,8 @@ def weigh(
 def thin(rng_key: jax.Array, layer: Layer) -> np.ndarray:
     """Keep one pseudo-sample of each draw, chosen by weight.
 
-    It carries the mean weight of all: weighted means have the same expectation, with a tenth of the
-    memory where there are ten pseudo-samples a draw.
+    Its weight is the mean weight of all. Weighted means keep their expectation, and memory falls by
+    a factor of M.
 
     Returns
     -------

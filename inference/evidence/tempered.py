@@ -5,14 +5,14 @@ Particles are drawn from a normalised density, and moved through the densities
     p_power(x) = start(x)^(1 - power) target(x)^power
 
 as the power rises from 0 to 1. After each rise they are resampled and moved by Hamiltonian Monte
-Carlo. The product of the mean weights estimates the evidence. A first run adapts: it finds the
-powers, by the effective sample size of each rise, the step sizes, by acceptance, and the mass
-matrices, by the particles' variances. Estimates of runs that adapt are only consistent; so the
-estimate is the mean of independent runs that follow the schedule found, each of them unbiased.
+Carlo. The product of the mean weights estimates the evidence. A first run adapts: it sets the
+powers by the effective sample size, the step sizes by acceptance, and the mass matrices by the
+particles' variances. Estimates of adaptive runs are only consistent, not unbiased. So the estimate
+is the mean of independent runs that follow the schedule of the first one; each of them is unbiased.
 
-The start may be the prior, where modes are few or wide; or what chains have found, such as
-`bdtppl.inference.evidence.importance.Mixture`. Then rises are few, and no mode is lost on the way
-that chains were in.
+The start may be the prior, if modes are few or wide; or a density around the draws of chains, such
+as `bdtppl.inference.evidence.importance.Mixture`. Then rises are few, and the modes of the chains
+are kept.
 
 References
 ----------
@@ -45,7 +45,7 @@ _TARGET_ACCEPTANCE = 0.8
 _INTEGRATION_STEPS = 5
 _MOST_RISES = 200
 _HALVINGS = 30
-_PARTICLES_A_BLOCK = 16  # particles that move together
+_PARTICLES_A_BLOCK = 16  # particles that are moved together
 
 
 class Path(NamedTuple):
@@ -56,7 +56,7 @@ class Path(NamedTuple):
     start
         Normalised.
     target
-        Up to the constant that is to be estimated.
+        Up to a constant, whose log is the estimate.
     """
 
     start: Partial
@@ -67,18 +67,18 @@ class Path(NamedTuple):
         return (1 - power) * self.start(position) + power * self.target(position)
 
     def log_ratio(self, position: jax.Array) -> jax.Array:
-        """Log of target over start, by which log weights grow with the power."""
+        """Log of target over start, the slope of log weights in the power."""
         ratio = self.target(position) - self.start(position)
         return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)  # far out a density may overflow
 
 
 class Schedule(NamedTuple):
-    """How particles rise.
+    """Schedule of the rises of particles.
 
     Attributes
     ----------
     power
-        float [rises]; power after each rise, the last of them 1.
+        float [rises]; power after each rise; the last is 1.
     step_size
         float [rises]; of the leapfrog integrator.
     variance
@@ -118,7 +118,7 @@ def adapt(
     target_ess: float = 0.7,
     num_moves: int = 3,
 ) -> Schedule:
-    """Find a schedule by a run that adapts.
+    """Find a schedule by an adaptive run.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def adapt(
         From a normalised density to the target. Functions that differ in the data of a
         `jax.tree_util.Partial` alone are compiled once.
     particles
-        float [particles, size], drawn from the density that it starts at.
+        float [particles, size], drawn from the start density.
     target_ess
         Effective share of the particles after each rise.
     num_moves
@@ -203,9 +203,9 @@ def tempered_evidence(
     rng_key, path, target_ess, num_moves
         See `adapt`.
     draw_start
-        Draws so many positions [number, size] from the density that the path starts at.
+        Draws a number of positions [number, size] from the start density.
     particles, runs
-        Particles of each run, and the runs.
+        Number of particles of each run, and of runs.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def tempered_evidence(
     schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
 
     def run(rng_key: jax.Array, particles: jax.Array) -> Tempered:
-        with jax.enable_x64(start.dtype == np.float64):  # of which threads know nothing
+        with jax.enable_x64(start.dtype == np.float64):  # a setting of each thread
             return follow(rng_key, path, particles, schedule, num_moves=num_moves)
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:

@@ -1,8 +1,8 @@
 """Backward policies: which split was made last (DT-GFN, section 4.3).
 
-A split whose children are both leaves can be undone, and each that is undone gives another tree: a
-state has as many parents as it has such splits. The paper's policy takes any of them, all alike; a
-policy may also have learned logits.
+A split whose children are both leaves can be undone. Undoing different splits gives different
+trees, so a state has one parent for each such split. The paper's policy chooses uniformly among
+them; a policy may also have learned logits.
 """
 
 import jax
@@ -18,7 +18,7 @@ _IMPOSSIBLE = -1e30
 
 
 def steps_of_splits(shape: Shape) -> jax.Array:
-    """Step at which each slot was split, int32 [b, k]; the number of slots where it never was.
+    """Step at which each slot was split, int32 [b, k]; the number of slots for a leaf.
 
     Slots lie in the order of their making.
     """
@@ -37,7 +37,7 @@ def log_backward(shape: Shape, logits: jax.Array | None = None) -> jax.Array:
     """
     split_at = steps_of_splits(shape)
     children = (jnp.take_along_axis(split_at, shape.left + side, axis=1) for side in (0, 1))
-    until = jnp.minimum(*children)  # the split is a last one from its own step to this one
+    until = jnp.minimum(*children)  # the split can be undone from its own step to this one
     step = jnp.arange(shape.capacity // 2)[None, :, None]
     is_last = shape.is_split[:, None] & (split_at[:, None] <= step) & (step < until[:, None])
     each = jnp.zeros(shape.rule.shape) if logits is None else logits.astype(float)
@@ -47,7 +47,7 @@ def log_backward(shape: Shape, logits: jax.Array | None = None) -> jax.Array:
 
 
 def reordered(rng_key: jax.Array, shape: Shape, logits: jax.Array | None = None) -> Shape:
-    """Lay trees out in an order of their making that is drawn from the backward policy.
+    """Lay trees out in an order of construction drawn from the backward policy.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def reordered(rng_key: jax.Array, shape: Shape, logits: jax.Array | None = None)
 
 
 def _relaid(shape: Shape, left: jax.Array) -> Shape:
-    """Move children to other slots, given where each split's left one goes, int32 [b, k]."""
+    """Move children to other slots, given the new slot of each split's left child [b, k]."""
     tree = jnp.arange(len(shape.size))[:, None]
     is_right = places(shape) - jnp.take_along_axis(shape.left, shape.parent, axis=1)
     slot = jnp.take_along_axis(left, shape.parent, axis=1) + is_right

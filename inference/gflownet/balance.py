@@ -22,7 +22,7 @@ from bdtppl.inference.gflownet.trajectories import Trajectories
 
 __all__ = ["BALANCES", "Balance"]
 
-_DECAY = 0.9  # of the weight of a comparison, by each step between its two ends
+_DECAY = 0.9  # factor on a comparison's weight for each step between its two ends
 
 
 Balance = Callable[[jax.Array, Trajectories], jax.Array]
@@ -41,7 +41,7 @@ def detailed_balance(log_z: jax.Array, made: Trajectories) -> jax.Array:
 
 
 def sub_trajectory_balance(log_z: jax.Array, made: Trajectories) -> jax.Array:
-    """Compare all pairs of potentials, log Z among them, those far apart with less weight."""
+    """Compare all pairs of potentials and log Z; pairs far apart have less weight."""
     potentials = _with_start(log_z, made)
     is_there = jnp.pad(made.is_reached, ((0, 0), (1, 0)), constant_values=True)
     place = jnp.arange(potentials.shape[1])
@@ -59,7 +59,7 @@ BALANCES: dict[str, Balance] = {
 
 
 def _with_start(log_z: jax.Array, made: Trajectories) -> jax.Array:
-    """Put log Z before the potentials [b, T + 1]; the last one is repeated where there is none."""
+    """Put log Z before the potentials [b, T + 1]; missing ones repeat the last."""
     potentials = jnp.where(made.is_reached, made.log_potentials, made.log_weights[:, None])
     start = jnp.broadcast_to(log_z, (len(potentials), 1))
     return jnp.concatenate([start, potentials], axis=1)

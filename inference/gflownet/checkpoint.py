@@ -1,4 +1,4 @@
-"""States of training as named arrays, from which it goes on to the same weights."""
+"""States of training as named arrays; a resumed training ends with the same weights."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar

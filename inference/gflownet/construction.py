@@ -122,7 +122,7 @@ class Construction:
 
     @property
     def num_cuts(self) -> int:
-        """Number of cuts C of the feature that has most."""
+        """Most cuts of a feature, C."""
         return self.rule.shape[1]
 
     @property
@@ -137,14 +137,14 @@ class Partial(NamedTuple):
     Attributes
     ----------
     shape
-        The trees, their slots in the order of their making.
+        The trees; slots are in the order in which they were made.
     rows
         uint64 [b, k, W]; rows of each slot.
     scores
         float64 [b, k, 4]; the `NodeTerms` of each slot.
     paths
         int32 [b, k, D]; the rules above each slot from the root on, each as twice its place in
-        `Construction.rule`, and one more on its right side; `NOTHING` beyond.
+        `Construction.rule`, plus one on its right side; `NOTHING` below the last one.
     """
 
     shape: Shape
@@ -171,7 +171,7 @@ def begin(construction: Construction, num_trees: int) -> Partial:
 def offered(
     construction: Construction, trees: Partial, slot: jax.Array
 ) -> tuple[Available, jax.Array]:
-    """Find the rules of one leaf of each tree: those of the model, and as bool [b, F, C]."""
+    """Find the available rules of one leaf of each tree, also as bool [b, F, C]."""
     tree = jnp.arange(len(slot))
     own, depth = trees.rows[tree, slot], trees.shape.depth[tree, slot]
     available = available_rules(construction.model, own, depth)

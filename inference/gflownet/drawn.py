@@ -1,9 +1,9 @@
-"""Weighted draws: the posterior that a trained policy stands for, and estimates of its sum.
+"""Weighted draws of a trained policy, and estimates of log Z.
 
-A draw's importance weight is its tree's prior weight times likelihood over the probability of its
-being drawn. Weights correct what the policy has not learned: their mean is an unbiased estimate of
-Z, the sum over trees of prior weight times likelihood; the mean of their logs bounds log Z from
-below where draws are the policy's (ELBO), and from above where they are the posterior's (EUBO).
+A draw's importance weight is its tree's prior weight times likelihood, over the probability of
+drawing it. Weights correct the errors of the policy: their mean is an unbiased estimate of Z, the
+sum over trees of prior weight times likelihood; the mean of their logs bounds log Z from below
+where draws are the policy's (ELBO), and from above where they are the posterior's (EUBO).
 """
 
 from typing import NamedTuple

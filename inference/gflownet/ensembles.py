@@ -27,7 +27,7 @@ def reweighted(posterior: Posterior, ensemble: Ensemble) -> Posterior:
     posterior
         Draws with importance weights (`bdtppl.inference.gflownet.drawn.Drawn`).
     ensemble
-        How.
+        How to weigh them.
     """
     stats = posterior.sample_stats
     log_joint = stats.get("shared_log_joint", stats["log_joint"])

@@ -5,26 +5,27 @@ subtrees. Let Q(N) be the sum over all subtrees of a subproblem N, its rows and 
 
     Q(N) = w_stop(N) L(N) + sum over rules r of w_r(N) Q(N left of r) Q(N right of r).     (1)
 
-The chart of `bdtppl.inference.pcfg` solves these equations one by one. Here a network F stands for
-the solution: log F(N) = log B(N) + f(N), where the base B is (1) with the children taken as leaves
-(``lookahead=1``) or N taken as a leaf (0), and f is learned. Let S(N) be the right side of (1) with
-F in place of Q. Then
+The chart of `bdtppl.inference.pcfg` solves these equations one by one. Here a network F
+approximates the solution: log F(N) = log B(N) + f(N), where the base B is (1) with the children
+taken as leaves (``lookahead=1``) or N taken as a leaf (0), and f is learned. Let S(N) be the right
+side of (1) with F in place of Q. Then
 
-- the policy at N is p(stop) = w_stop L / S, p(r) = w_r F(left) F(right) / S. It needs no network of
-  its own: the flows of all children come from one batched evaluation, equal children computed once;
-- training makes log F(N) = log S(N) at subproblems that the policy visits: local balance. Nothing
-  depends on the order in which a tree's nodes are made, and no trajectory carries noise from one
-  part of a tree to another;
+- the policy at N is p(stop) = w_stop L / S, p(r) = w_r F(left) F(right) / S. It needs no further
+  network: one batched evaluation gives the flows of all children, and equal children are computed
+  once;
+- training makes log F(N) = log S(N) at subproblems that the policy visits: local balance. The
+  order in which a tree's nodes are made does not matter, and no noise passes from one part of a
+  tree to another;
 - B is exact, and f is 0, where no grandchild (no child) may split: at the last levels, and in nodes
-  with few rows. So flows are learned from the bottom up on targets of which the lowest are exact.
+  with few rows. So flows are learned from the bottom up, and the lowest targets are exact.
 
 A tree T drawn from the policy has probability q(T) = product of its choices. In its importance
 weight all flows but those of visited nodes cancel:
 
     w(T) L(T) / q(T) = S(root) product over nodes N of T below the root of S(N) / F(N).    (2)
 
-So the squared local imbalance that training makes small is what spreads the importance weights, and
-flows that balance everywhere draw from the posterior itself, with log Z = log S(root).
+So training, which reduces the squared local imbalance, makes the importance weights even. Flows
+that balance everywhere give draws from the posterior itself, with log Z = log S(root).
 
 References
 ----------
@@ -66,7 +67,7 @@ __all__ = [
 ]
 
 NUM_FACTS = 7
-_MOST_DEPTH = 10  # levels of splits of which all nodes are laid out
+_MOST_DEPTH = 10  # levels of splits, since arrays have room for every node
 _PIECE_ENTRIES = 1 << 17  # children times rules, or rows, that are weighed at once
 _VISITED = 8  # nodes whose children are gathered at once
 
@@ -146,7 +147,7 @@ def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
 
 
 class Amortised(NamedTuple):
-    """A flow with its statistics of all rows, which are computed once for many nodes."""
+    """A flow and its statistics of all rows, which are computed once for many nodes."""
 
     flow: Flow
     statistics: jax.Array

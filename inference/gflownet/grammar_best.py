@@ -1,9 +1,9 @@
 """The most probable tree that a flow leads to: a search down a beam of splits.
 
 From the root down, the splits that a tree of the policy is most likely to use are kept, level by
-level, with the subproblems that they make. The lowest levels are searched in full: there the best
-subtree is a maximum over all rules. Values then go back up as in the chart's maximum; what is found
-is the best of all trees made of the splits kept.
+level, with their child subproblems. The lowest levels are searched in full: there the best subtree
+is a maximum over all rules. Maxima are then passed up as in the chart. The result is the best of
+all trees made of the splits kept.
 """
 
 from typing import NamedTuple
@@ -87,7 +87,7 @@ class _Search:
         order = np.argsort(-use[node, rule], kind="stable")
         node, rule = node[order], rule[order]
         left = words[node] & self.left_words[rule]
-        # Of rules that part a node alike the best weighed comes first.
+        # Of rules that make the same partition, the one of greatest weight comes first.
         keys = np.concatenate([node[:, None].astype(np.uint64), left], axis=1)
         kept = np.sort(np.unique(keys, axis=0, return_index=True)[1])[:width]
         node, rule, left = node[kept], rule[kept], left[kept]

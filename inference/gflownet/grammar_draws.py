@@ -1,7 +1,7 @@
-"""Trees drawn from the root down by the policy that flows imply, and their probabilities.
+"""Draws of trees from the policy of the flows, and their probabilities.
 
-Trees are heaps: the children of slot j are 2j + 1 and 2j + 2, so a level of all trees is one array
-whose subproblems are weighed together, equal ones once.
+Trees are heaps: the children of slot j are 2j + 1 and 2j + 2. So one level of all trees is one
+array, whose subproblems are weighed together, and equal ones once.
 """
 
 from typing import NamedTuple
@@ -184,7 +184,7 @@ def follow(problem: FlowProblem, flow: Flow, rule: np.ndarray) -> tuple[HeapDraw
 
 
 def from_heap(rule: np.ndarray) -> Shape:
-    """Make structures of heaps of rules [b, 2^D - 1]; slots in use come first."""
+    """Convert heaps of rules [b, 2^D - 1] to structures; slots in use come first."""
     slot = np.arange(2 * rule.shape[1] + 1)
     is_split = rule != LEAF
     is_used = np.concatenate(
@@ -207,7 +207,7 @@ def from_heap(rule: np.ndarray) -> Shape:
 
 
 def as_heap(shape: Shape, max_depth: int) -> np.ndarray:
-    """Make heaps of rules [b, 2^D - 1] of structures.
+    """Convert structures to heaps of rules [b, 2^D - 1].
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""The network that amortises log flows: learned statistics that add over rows, and a head on them.
+"""The network of log flows: learned statistics that add over rows, and a head on them.
 
-A subproblem is a set of rows, so what represents it must not depend on their order. Each row is
-embedded, and the embeddings of a node's rows are summed: statistics that add like a leaf family's,
-but learned (the form of Zaheer et al. 2017, Deep Sets). A second network reads them beside a few
-facts of the node that are computed exactly.
+A subproblem is a set of rows, so its representation must not depend on their order. Each row is
+embedded, and the embeddings of a node's rows are summed: learned statistics that add like those of
+a leaf family (Zaheer et al. 2017, Deep Sets). A second network reads the sums and a few facts of
+the node that are computed exactly.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ class Flow(Protocol):
     """A learner of log flows: a pytree of arrays with these methods."""
 
     def statistics(self, rows: jax.Array) -> jax.Array:
-        """Additive statistics [n, k] of rows, from what is known of them, float32 [n, q]."""
+        """Additive statistics [n, k] of rows, from their inputs, float32 [n, q]."""
         ...
 
     def __call__(self, statistics: jax.Array, facts: jax.Array) -> jax.Array:
-        """Say how far nodes' log flows lie above their bases, [m].
+        """Compute how far nodes' log flows lie above their bases, [m].
 
         From sums of statistics over their rows [m, k] and facts [m, f] (see
         `bdtppl.inference.gflownet.grammar.Seen`).

@@ -1,8 +1,8 @@
-"""The posterior that a trained flow stands for: draws, evidence and bounds.
+"""Draws, evidence and bounds from a trained flow.
 
-Draws are independent, with probabilities that are known, so their importance weights (equation 2 of
-`bdtppl.inference.gflownet.grammar`) correct what the flow has not learned: the mean weight
-estimates Z without bias, and weighted draws are consistent for the posterior.
+Draws are independent and their probabilities are known. So their importance weights (equation 2 of
+`bdtppl.inference.gflownet.grammar`) correct the errors of the flow: the mean weight estimates Z
+without bias, and weighted draws are consistent for the posterior.
 """
 
 from typing import NamedTuple
@@ -22,13 +22,11 @@ from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["Scores", "log_flow", "sample", "score"]
 
-_TREES_AT_ONCE = (
-    16  # trees that are drawn at once, as many as in training: they share what is compiled
-)
+_TREES_AT_ONCE = 16  # trees drawn at once, as many as in training, to share its compiled code
 
 
 class Scores(NamedTuple):
-    """Given trees under the model and the policy.
+    """Log joints and policy probabilities of given trees.
 
     Attributes
     ----------
@@ -91,7 +89,7 @@ def sample(
 
 @in_float64
 def log_flow(problem: FlowProblem, flow: Flow) -> float:
-    """Log flow out of the root: log Z as it has been learned."""
+    """Log flow out of the root: the learned log Z."""
     _, visits = draw(jax.random.key(0), problem, flow, num_trees=_TREES_AT_ONCE)
     return float(visits.log_partition)
 

@@ -198,7 +198,7 @@ def learn(
     visits: Visits,
     settings: GrammarSettings,
 ) -> tuple[FlowState, Metrics]:
-    """Remember the subproblems that draws have met, and take gradient steps on the ring."""
+    """Put visited subproblems into the ring, and take gradient steps on it."""
     ring, transform = state.ring.put(visits), optimiser(settings)
 
     def update(carry, key):

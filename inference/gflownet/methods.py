@@ -1,8 +1,7 @@
-"""The two ways to amortise a posterior, behind one face: by subproblems, or tree by tree.
+"""The two ways to amortise a posterior, by subproblems or tree by tree, with one interface.
 
-A method starts a state, takes steps of training, and makes draws. `train` joins these: it trains in
-rounds, after each of which a caller may keep the state, and may be told how far the policy is from
-the posterior.
+A method starts a state, takes steps of training, and makes draws. `train` trains in rounds; after
+each round a caller may save the state.
 """
 
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from bdtppl.models.hard.tree_model import TreeModel
 __all__ = ["Method", "by_construction", "by_grammar", "distance", "train"]
 
 _ROUND = 100  # steps
-_DRAWS = 256  # that tell the distance
+_DRAWS = 256  # for an estimate of the distance
 
 
 Tell = Callable[[int, str], Any]
@@ -45,21 +44,21 @@ class Method(NamedTuple):
     num_steps
         Steps of the whole training.
     start
-        Of a key: the first state.
+        Makes the first state from a key.
     steps
-        Of a state: the steps taken.
+        Number of steps taken at a state.
     advance
-        Of a key, a state, and a function that is told the steps taken, and in words how it goes:
-        trains for a round or to the end; the state, and what each step reported, arrays [steps].
+        Takes a key, a state and a progress callback (steps taken, a message). Trains for a round
+        or to the end; returns the state and the steps' reports, arrays [steps].
     draw
-        Of a key, a state, and numbers of chains and draws: trees with their weights, `Drawn`.
+        Takes a key, a state, and numbers of chains and draws; returns weighted trees, `Drawn`.
     log_partition
-        Of a state: log Z as it has been learned.
+        The learned log Z of a state.
     upper_bound
-        Of a key, a state, and draws from the posterior: a bound of log Z from above (EUBO).
+        Takes a key, a state, and draws from the posterior; bounds log Z from above (EUBO).
     best
-        Of a state: the most probable tree that training has met, or that a search finds by what has
-        been learned; without a probability.
+        The most probable tree that training has visited, or that a search with the learned flows
+        finds; without a probability.
     """
 
     num_steps: int
@@ -192,13 +191,13 @@ def train(
 
 
 def distance(method: Method, rng_key: jax.Array, state: Any, exact: Tree | None) -> float:
-    """Tell how far a policy is from the posterior, in nats.
+    """Estimate how far a policy is from the posterior, in nats.
 
-    With draws from the posterior, the gap between the upper and the lower bound of log Z, which is
-    the sum of the two Kullback-Leibler divergences. Without, Renyi's divergence of order 2 of the
-    posterior from the policy, the log of the number of draws over their effective size, or, where
-    it is more, what the learned log Z is off from its estimate by weights: of a part of the
-    posterior that is never drawn the weights know nothing.
+    With draws from the posterior, it is the gap between the upper and the lower bound of log Z, the
+    sum of the two Kullback-Leibler divergences. Without them, it is the larger of two numbers:
+    Renyi's divergence of order 2 of the posterior from the policy, which is the log of the number
+    of draws over their effective size; and the difference of the learned log Z from its estimate by
+    weights, since weights do not show parts of the posterior that are never drawn.
     """
     key_draw, key_order = jax.random.split(rng_key)
     drawn = method.draw(key_draw, state, 1, _DRAWS)

@@ -18,7 +18,7 @@ __all__ = ["PathPolicy", "Policy", "log_choices", "log_stop_and_go"]
 
 _KEY_SIZE = 32  # of the features of a leaf
 _MOST_KNOTS = 16  # of one feature
-_IMPOSSIBLE = -1e30  # log probability of what is masked: its probability is 0, its gradient finite
+_IMPOSSIBLE = -1e30  # log probability of masked items: probability 0, but a finite gradient
 
 
 class Policy(Protocol):
@@ -68,7 +68,7 @@ def log_stop_and_go(
 ) -> tuple[jax.Array, jax.Array]:
     """Log probabilities [b] of stopping and of splitting one of the leaves, bool [b, k].
 
-    Where there is none the tree stops with probability 1.
+    If there is no such leaf, the tree stops with probability 1.
     """
     logit, can_go = policy.stop(context), is_growable.any(axis=-1)
     log_stop = jnp.where(can_go, log_sigmoid(logit), 0.0)
@@ -88,20 +88,21 @@ class _Context(NamedTuple):
 class PathPolicy(eqx.Module):
     """Two multilayer perceptrons of three hidden layers over sets of paths; h hidden units.
 
-    The first layer of a path sums one vector for each rule and side on it, times the gates of the
-    rule's level: the same rules in another order lead to trees that can be made in another number
-    of orders, and under a uniform backward policy these stop with other probabilities. The order of
-    leaves does not matter. Cuts of a feature that has many lie between knots, whose vectors they
-    share. A second layer makes the code of the leaf. The action network's
-    third one reads it for the leaf's features and, told the feature, for its cuts; the termination
-    network's reads the sum of the codes of all leaves. With a uniform backward policy, flows couple
-    the subtrees of a tree, which no score of each leaf alone represents beyond two levels of
-    splits, so the action network reads what is made of that sum as well.
+    The first layer sums one vector for each rule of a path and its side, times the gates of the
+    rule's level. The order of rules matters: the same rules in another order lead to trees that can
+    be made in a different number of orders, and under a uniform backward policy these stop with
+    different probabilities. The order of leaves does not matter. If a feature has many cuts, their
+    vectors are interpolated between those of a few knots. A second layer makes the code of the
+    leaf. From it, the third layer of the action network scores the leaf's features and, given the
+    feature, its cuts; the third layer of the termination network reads the sum of the codes of all
+    leaves. With a uniform backward policy, flows couple the subtrees of a tree, and scores of
+    single leaves cannot represent this beyond two levels of splits. So the action network also
+    reads a layer on that sum.
 
     Attributes
     ----------
     sees_all_leaves
-        Whether it does; if not, leaves are scored independently, as in the paper.
+        Whether it reads the sum; if not, leaves are scored independently, as in the paper.
     last
         Reads the code of a left child for the logit of undoing the split above; None where the
         backward policy is uniform, as in the paper.
@@ -154,7 +155,7 @@ class PathPolicy(eqx.Module):
         def linear(size_in: int, size_out: int) -> eqx.nn.Linear:
             return eqx.nn.Linear(size_in, size_out, dtype=jnp.float32, key=next(keys))
 
-        # A path has a few entries only, so their vectors are of the size of those of one hot unit.
+        # A path has few entries, so their vectors are as large as those of one-hot units.
         rules = linear(2 * num_features * self.num_knots, h)
         weight = jax.random.normal(next(keys), rules.weight.shape, jnp.float32)
         self.rules = eqx.tree_at(lambda layer: layer.weight, rules, weight)
@@ -179,7 +180,7 @@ class PathPolicy(eqx.Module):
         return _Codes(hidden, _of(self.key, hidden))
 
     def _vectors(self, paths: jax.Array) -> jax.Array:
-        """Vectors of rules [m, D, h]: each lies between two knots of its feature; 0 beyond."""
+        """Vectors of rules [m, D, h], interpolated between knots; 0 beyond the path."""
         place, side = jnp.maximum(paths, 0) // 2, paths % 2
         feature, cut = place // self.num_cuts, place % self.num_cuts
         position = cut * ((self.num_knots - 1) / max(self.num_cuts - 1, 1))

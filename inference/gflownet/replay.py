@@ -1,4 +1,4 @@
-"""The best distinct trees seen so far, to be made again (DT-GFN, appendix F.1)."""
+"""A buffer of the best distinct trees, for replay (DT-GFN, appendix F.1)."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Buffer(NamedTuple):
     Attributes
     ----------
     shape
-        The trees; those of one leaf in empty places.
+        The trees; empty places hold trees of one leaf.
     key
         uint64 [K]; keys of the trees.
     log_joint
@@ -34,7 +34,7 @@ class Buffer(NamedTuple):
 
 
 def empty(size: int, capacity: int) -> Buffer:
-    """Make room for a number of trees of so many slots."""
+    """Make an empty buffer for a number of trees with so many slots."""
     return Buffer(
         roots(size, capacity), jnp.zeros(size, jnp.uint64), jnp.full(size, -jnp.inf, jnp.float64)
     )
@@ -56,12 +56,12 @@ def path_keys(paths: jax.Array) -> jax.Array:
 
 
 def tree_keys(trees: Partial) -> jax.Array:
-    """Keys of trees, uint64 [b]: equal for equal trees, however they were made."""
+    """Keys of trees, uint64 [b]: equal trees have equal keys in any order of construction."""
     return jnp.where(trees.shape.is_leaf, mixed(path_keys(trees.paths)), 0).sum(axis=1)
 
 
 def remember(buffer: Buffer, trees: Partial, log_joint: jax.Array) -> Buffer:
-    """Take in trees [b] with their log joints, and keep the best distinct ones."""
+    """Add trees [b] with their log joints, and keep the best distinct ones."""
     new = Buffer(trees.shape, tree_keys(trees), log_joint)
     joined = jax.tree.map(lambda old, own: jnp.concatenate([old, own]), buffer, new)
     # Sorting brings equal keys together; all but the first of them are dropped.
@@ -74,7 +74,7 @@ def remember(buffer: Buffer, trees: Partial, log_joint: jax.Array) -> Buffer:
 
 
 def recall(rng_key: jax.Array, buffer: Buffer, num_trees: int) -> Shape:
-    """Draw trees of the buffer uniformly, with replacement; of one leaf where it is empty."""
+    """Draw trees of the buffer uniformly with replacement; one leaf each if it is empty."""
     size = (buffer.log_joint > -jnp.inf).sum()
     place = jax.random.randint(rng_key, (num_trees,), 0, jnp.maximum(size, 1))
     return jax.tree.map(lambda a: a[place], buffer.shape)

@@ -33,11 +33,11 @@ def rewards(
     rng_key
         Key of the choice of rows.
     construction, made
-        Trajectories, and what trees are made of.
+        Trajectories and their construction.
     temperature
-        What log weights are divided by.
+        Divisor of log weights.
     batch_rows
-        Rows that the likelihood is taken from; None for all.
+        Rows of the batch; None for all.
     """
     log_joint = made.log_joint
     if batch_rows is not None:
@@ -52,7 +52,7 @@ def _batch_scores(rng_key, construction: Construction, made: Trajectories, batch
     is_in = jax.random.permutation(rng_key, num_rows) < batch_rows
     bits = jnp.pad(is_in, (0, 64 * num_words - num_rows)).reshape(num_words, 64)
     words = (bits.astype(rows.dtype) << jnp.arange(64, dtype=rows.dtype)[None]).sum(axis=1)
-    # A word behind those of rows is no set.
+    # Words beyond those of rows do not hold rows.
     batch = jnp.pad(words, (0, rows.shape[2] - num_words), constant_values=~rows.dtype.type(0))
     scores = leaf_scores(model, (rows & batch[None, None]).reshape(-1, rows.shape[2]))
     return scores.reshape(rows.shape[:2]) * (num_rows / min(batch_rows, num_rows))

@@ -46,7 +46,7 @@ class _Steps(NamedTuple):
 
 
 class _Making(NamedTuple):
-    """Trees that are being made; all arrays [b, ...]."""
+    """Trees under construction; all arrays [b, ...]."""
 
     trees: Partial
     codes: Any  # [b, k, ...]
@@ -191,7 +191,7 @@ def judged(
     """
     shape, beyond = made.trees.shape, len(made.log_stop)
     tree, step = jnp.nonzero(made.decides, size=num_decisions, fill_value=beyond)
-    # A decision makes two nodes, or none; roots are there before any.
+    # A decision makes two nodes or none; roots exist before any decision.
     own, slot = jnp.nonzero(shape.is_used, size=2 * num_decisions + beyond, fill_value=beyond)
     codes = jax.tree.map(
         lambda a: (
@@ -224,8 +224,8 @@ def judged(
 def _decide(policy: Policy, codes, tree, pooled, growable, offer, pick: Pick):
     """Take m decisions: whether to go on, the leaf, the feature and the cut, int32 [m] each.
 
-    Codes [b, k, ...] are those of all trees, and ``tree`` [m] tells whose decision each is. What is
-    available to a leaf, and then to a feature, is known from what ``offer`` returns.
+    Codes [b, k, ...] are those of all trees, and ``tree`` [m] is the tree of each decision.
+    ``offer`` returns the available features of leaves, and a function from features to cuts.
     """
     context = policy.context(pooled)
     log_stop, log_go = log_stop_and_go(policy, context, growable)

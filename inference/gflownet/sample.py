@@ -1,7 +1,7 @@
 """Draw trees from a policy, weigh them, and bound the sum over all trees.
 
-A trajectory's importance weight is its tree's weight times the backward probability of the order in
-which it was made, over the forward probability (see `bdtppl.inference.gflownet.drawn`).
+A trajectory's importance weight is its tree's weight times the backward probability of its order of
+construction, over its forward probability (see `bdtppl.inference.gflownet.drawn`).
 """
 
 import jax

@@ -1,8 +1,8 @@
 """Train a policy by the balance of its trajectories (DT-GFN, section 3.2 and appendix F).
 
-A step draws trajectories from the policy, with a little exploration, and makes some of the best
-trees again in orders drawn from the backward policy. The loss of both together gives a step of Adam
-for the policy, and one of gradient descent with a rate of its own for log Z.
+A step draws trajectories from the policy, with a little exploration, and builds some of the best
+trees again in orders drawn from the backward policy. Their joint loss gives a step of Adam for the
+policy, and a step of gradient descent with a separate rate for log Z.
 """
 
 from collections.abc import Callable
@@ -112,8 +112,8 @@ class PolicySettings:
     def optimiser(self) -> optax.GradientTransformation:
         """Adam for `Parameters`."""
         falling = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
-        # Half of the gradient is the distance to the mean of the log weights, which has the right
-        # scale by itself: log Z follows that mean, and lags behind it under Adam.
+        # Half of the gradient for log Z is its distance to the mean log weight, which needs no
+        # rescaling: gradient descent follows that mean, Adam would lag behind it.
         each: dict[Any, Any] = {
             "policy": optax.adam(falling),
             "log_z": optax.sgd(self.log_z_learning_rate),
@@ -136,13 +136,13 @@ class Learner(NamedTuple):
     policy
         The policy.
     log_z
-        float64; log of the sum over trees of their weights, as learned.
+        float64; learned log of the sum over trees of their weights.
     optimiser
         State of the optimiser.
     buffer
         The best trees seen.
     step
-        int32; steps made.
+        int32; steps taken.
     """
 
     policy: Any
@@ -227,7 +227,7 @@ def _learn(
     settings: PolicySettings,
     num_decisions: int,
 ) -> tuple[Learner, TrainingInfo]:
-    """Make one gradient step, and remember the best trees."""
+    """Take one gradient step, and add the best trees to the buffer."""
     temperature = settings.reward_temperature ** (1 - 2 * learner.step / settings.num_steps)
     weighed = made._replace(
         log_joint=rewards(

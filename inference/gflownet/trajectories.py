@@ -84,7 +84,7 @@ def _steps(shape: Shape) -> jax.Array:
 
 
 def log_joints(trees: Partial, leaf_score: jax.Array) -> jax.Array:
-    """Log joint of each tree on the way, float64 [b, T + 1], by what its leaves score, [b, k]."""
+    """Log joint of each tree on the way, float64 [b, T + 1], given scores of leaves [b, k]."""
     shape, terms = trees.shape, trees.terms
     log_leaf = (terms.log_stop + leaf_score)[:, None]
     is_split = shape.is_split[:, None] & (steps_of_splits(shape)[:, None] < _steps(shape))

@@ -26,7 +26,7 @@ from bdtppl.inference.greedy_modal.weights import log_stops
 
 __all__ = ["NodeChoice", "choose", "may_split", "rules_ahead"]
 
-_COPIED_ENTRIES = 1 << 22  # rows times features of the children that are valued at once
+_COPIED_ENTRIES = 1 << 22  # rows times features of children that are valued at once
 
 
 class NodeChoice(NamedTuple):
@@ -94,9 +94,9 @@ def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
 
 
 def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
-    """List all rules of single features of one node by their values some levels on, best first.
+    """List all rules of single features of one node by their lookahead values, best first.
 
-    Of equal ones the best without looking ahead comes first.
+    Of equal ones, the best without lookahead comes first.
     """
     rules = every_rule(problem, node)
     num_rules = len(rules.score)

@@ -115,8 +115,8 @@ class Level:
     statistics
         [K, s]; leaf statistics of each segment's rows, int64 where all are integers, else float64.
     pseudo
-        float64 [K, s], or None; statistics of the rows that the leaf prior has absorbed on the way
-        down (smoothing).
+        float64 [K, s], or None; statistics of the rows that the leaf prior has absorbed above the
+        node (smoothing).
     """
 
     depth: int
@@ -154,7 +154,7 @@ def root_level(columns: Columns, smoothing: float = 0.0) -> Level:
     place = np.arange(num_rows, dtype=np.uint64)
 
     def in_order(codes: np.ndarray) -> np.ndarray:
-        # NumPy sorts integers that carry their place much faster than it finds an order.
+        # NumPy sorts integers that hold their place much faster than it computes argsort.
         words = ((codes + 1).astype(np.uint64) << bits) | place
         words.sort()
         return (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int32)

@@ -10,7 +10,7 @@ __all__ = ["partition_of_rules"]
 
 
 def partition_of_rules(problem: Problem, node: Level, rules: Best) -> np.ndarray:
-    """Give each rule of a level of one node the number of the partition that it makes, int [r].
+    """Assign numbers to the partitions of the rules of a level of one node, int [r].
 
     A side's identity is the sum of random 64-bit keys of its rows.
     """

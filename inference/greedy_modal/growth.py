@@ -1,7 +1,7 @@
 """Grow a tree greedily, all nodes of a level at a time (Nuti et al. 2021, Algorithm 3).
 
-At every node the most probable partition is taken: stop, or the best rule if that is strictly
-better. The tree's log probability is the sum of the log weights and leaf scores along it.
+Every node takes its most probable partition: it stops, or splits by the best rule if that is
+strictly better. The tree's log probability is the sum of its log weights and leaf scores.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class GreedyTree:
     Attributes
     ----------
     tree
-        The tree; the feature of all hyperplanes is d until `numbered` tells them apart.
+        The tree; all hyperplanes have the feature number d until `numbered` numbers them.
     statistics
         float64 [k, s]; leaf statistics of the training rows in each slot.
     pseudo
@@ -123,7 +123,7 @@ class _Grown:
         self.levels: list[dict[str, np.ndarray]] = []
 
     def record(self, slot: np.ndarray, level: Level, choice: NodeChoice) -> np.ndarray:
-        """Settle the nodes of a level; returns slots of the children, left ones first."""
+        """Record the nodes of a level; returns slots of the children, left ones first."""
         best, is_split = choice.best, choice.is_split
         num_splits = int(is_split.sum())
         order = np.arange(num_splits)

@@ -1,8 +1,9 @@
 """The search for the normal of a hyperplane in one node.
 
-For a normal w and an offset t, memberships of the left side sigmoid((t - x w) / temperature) make
-the score of a partition differentiable. Adam (Kingma and Ba 2015) climbs it while the temperature
-falls, from the best cut of one feature, from least-squares directions and from random starts.
+For a normal w and an offset t, soft memberships of the left side, sigmoid((t - x w) / temperature),
+make the score of a partition differentiable. Adam (Kingma and Ba 2015) maximises it while the
+temperature falls, from the best cut of one feature, from least-squares directions and from random
+starts.
 """
 
 import jax
@@ -21,9 +22,9 @@ __all__ = ["num_normals", "search"]
 
 _TEMPERATURES = np.geomspace(0.5, 0.015, 60)  # standard deviations of the features in the node
 _LEARNING_RATE = 0.15
-_KEPT_STEPS = np.array([0, 30, 59])  # whose normals are tried: the score has many summits
+_KEPT_STEPS = np.array([0, 30, 59])  # steps whose normals are tried: there are many maxima
 _FITTED_STARTS = 3  # most starts from least squares
-_LEAST_ROWS = 64  # that a compiled search is padded to
+_LEAST_ROWS = 64  # least length of padded arrays in the compiled search
 
 
 def num_normals(problem: Problem) -> int:
@@ -57,7 +58,7 @@ def search(
     Returns
     -------
     normals
-        float64 [m, p]; in units of 1 / feature, of any length, 0 where a search has failed.
+        float64 [m, p]; in units of 1 / feature, of any length; 0 if the search failed.
     scale
         float64 [p]; standard deviations, 0 for a feature that is constant or out of range.
     """
@@ -106,11 +107,11 @@ def _cut(problem: Problem, best: Best, k: int) -> tuple[int, float]:
 def _standardised(
     values: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Take values [n, p] to mean 0 and variance 1; returns means and standard deviations too."""
+    """Standardise values [n, p]; returns means and standard deviations too."""
     with np.errstate(over="ignore", invalid="ignore"):
         centre = np.average(values, axis=0, weights=weights)
         scale = np.sqrt(np.average((values - centre) ** 2, axis=0, weights=weights))
-    # The mean of equal numbers may be off in its last digit; a spread that small is none.
+    # The mean of equal numbers may be off in its last digit; such a spread counts as 0.
     usable = np.isfinite(scale) & (scale > 1e-12 * np.abs(values).max(axis=0))
     scale = np.where(usable, scale, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):

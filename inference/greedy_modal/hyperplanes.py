@@ -22,7 +22,7 @@ from bdtppl.models.data.design import Design
 __all__ = ["Hyperplane", "better_hyperplanes", "projected", "split", "with_projections"]
 
 # Significant digits of a normal, and its least component relative to the largest one, in standard
-# deviations of the features. Of equal scores the first form is taken, which reads best.
+# deviations of the features. Of equal scores the first form, the shortest, is taken.
 _FORMS = ((2, 0.1), (3, 0.0), (4, 0.0), (6, 0.0))
 
 
@@ -59,7 +59,7 @@ def projected(matrix: np.ndarray, normal: np.ndarray) -> np.ndarray:
     normal
         float64 [d], or [n, d] for a normal of each row.
     """
-    # Summed in the order of the features whatever the shapes, so that a row always has the same
+    # Summed in the order of the features for all shapes, so that a row always has the same
     # projection, to the last bit.
     result = np.zeros(len(matrix))
     for values, component in zip(matrix.T, normal.T, strict=True):
@@ -69,7 +69,7 @@ def projected(matrix: np.ndarray, normal: np.ndarray) -> np.ndarray:
 
 
 def _cuts(matrix: np.ndarray, normal: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Cut points between projections that differ by more than rounding can make them."""
+    """Cut points between projections that differ by more than rounding errors."""
     order = np.argsort(values, kind="stable")
     size = projected(np.abs(matrix), np.abs(normal))[order]
     noise = 4 * (normal.shape[-1] + 1) * np.finfo(float).eps
@@ -110,7 +110,7 @@ def split(problem: Problem, level: Level, segments: np.ndarray, best: Best) -> L
     """Split segments [q] by their rules [q] and collect the children (see `descend`)."""
     columns, oblique = problem.columns, np.flatnonzero(best.is_oblique)
     if len(oblique):
-        # The segments of a level are disjoint: one row of codes tells the sides of them all.
+        # The segments of a level are disjoint, so one array holds the sides of all of them.
         side = np.zeros((1, columns.num_rows), np.int32)
         for k in oblique:
             rows = _rows(level, segments[k])
@@ -128,18 +128,18 @@ def better_hyperplanes(problem: Problem, level: Level, best: Best, is_searched: 
     Parameters
     ----------
     problem
-        Rows and model; it says how many starts a search has.
+        Rows and model, with the number of starts of a search.
     level
         The nodes.
     best
         Best rule of a single feature in each node.
     is_searched
-        bool [K]; nodes to search, those without such a rule excepted.
+        bool [K]; nodes to search; nodes without such a rule are skipped.
     """
     design = problem.design
     usable = problem.columns.features
     features = usable[~design.has_missing[usable] & ~design.is_indicator[usable]]
-    # Two rows are parted in one way, whatever the rule.
+    # There is only one partition of two rows.
     is_searched = is_searched & np.isfinite(best.score) & (np.diff(level.start) > 2)
     if len(features) < 2 or not is_searched.any():
         return best

@@ -28,7 +28,7 @@ __all__ = [
     "ranked",
 ]
 
-_SCORE_TIE = 1e-11  # scores that differ by less, relative to their size, are equal but for rounding
+_SCORE_TIE = 1e-11  # relative difference below which scores are equal up to rounding
 
 
 class Best(NamedTuple):
@@ -119,7 +119,7 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     level
         The nodes.
     num_features
-        int64 [K]; features with an available rule in each node, where the columns are not these.
+        int64 [K]; features with an available rule in each node, if not counted from the columns.
     """
     shape = level.num_segments, len(level.rows)
     node = np.arange(level.num_segments)
@@ -154,8 +154,8 @@ def best_rules_of_feature(
 ) -> tuple[np.ndarray, ...]:
     """Find a feature's best rule in each node, each [K].
 
-    Returns the number of rules, the best one's score without its weight, which is 0, or with it
-    where the prior tells cuts apart; the codes on both sides of it, and the side of missing values.
+    Returns the number of rules; the best one's score, which includes its weight if the prior weighs
+    cuts apart; that weight, else 0; the codes on both sides of it; and the side of missing values.
     """
     codes, cuts = cuts_of_feature(problem, level, f)
     sums = [_sums(problem, level, each) for each in cuts]
@@ -202,17 +202,17 @@ def every_rule(problem: Problem, level: Level) -> Best:
 
 
 def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Say where a score is less than another one by more than rounding."""
+    """Flag scores that are less than others by more than rounding."""
     return score < _least_equal(other)
 
 
 def _least_equal(score: np.ndarray) -> np.ndarray:
-    """Least score that is equal but for rounding."""
+    """Least score that is equal up to rounding."""
     return score - _SCORE_TIE * (1 + np.abs(score))
 
 
 def ranked(score: np.ndarray) -> np.ndarray:
-    """Order scores from the largest on; ones that are equal but for rounding keep their order."""
+    """Order scores from the largest; scores that are equal up to rounding keep their order."""
     order = np.argsort(-score, kind="stable")
     falls = score[order][1:] < _least_equal(score[order])[:-1]
     group = np.concatenate([[0], np.cumsum(falls)])[: len(order)]
@@ -230,7 +230,7 @@ def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ..
     sums_there = sums[0] if len(sums) == 1 else np.maximum(*sums)
     best = np.maximum.reduceat(sums_there, start)
     equal = np.flatnonzero(sums_there >= np.repeat(_least_equal(best), np.diff(level.start)))
-    segment = level.segment.take(equal)  # every node has one: without a rule, -inf is its best
+    segment = level.segment.take(equal)  # every node has one: the best score without a rule is -inf
     first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]
     # Of two equal sides of missing values the right one comes first.
     missing_left = np.zeros(len(best), bool)
@@ -289,7 +289,7 @@ class _SumsOfCounts:
             before = np.append(0, running[level.start[1:-1] - 1])
             running += np.repeat(offset - before, self.size)
             last = last - running
-            # No index is out of range: "clip" keeps NumPy from copying to look.
+            # No index is out of range; "clip" saves NumPy a copy.
             sums += both.take(running, mode="clip")
         sums += self.both[-1].take(last, mode="clip")
         num_rules = self.size - 1

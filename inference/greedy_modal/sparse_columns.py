@@ -1,9 +1,8 @@
 """The stored entries of a level of nodes, by node, feature and value.
 
-Entries are sorted by feature and value once. Every level keeps those of its nodes' rows, node after
-node: going a level down keeps the order, as it does for the rows of a dense table. Rows without an
-entry in a feature are never listed, so memory and the time of a level are linear in entries and
-rows.
+Entries are sorted by feature and value once. Every level keeps the entries of its nodes' rows, node
+after node; the next level keeps their order, as for the rows of a dense table. Rows without an
+entry in a feature are not listed, so memory and time of a level are linear in entries and rows.
 """
 
 from dataclasses import dataclass
@@ -77,7 +76,7 @@ class SparseLevel(Level):
 
     @cached_property
     def segment_of_row(self) -> np.ndarray:
-        """Segment of each row of the level, int32 [n]; of no meaning elsewhere."""
+        """Segment of each row of the level, int32 [n]; other rows have meaningless values."""
         segment = np.zeros(self.num_rows, np.int32)
         segment[self.members] = self.segment
         return segment

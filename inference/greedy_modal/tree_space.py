@@ -23,7 +23,7 @@ from bdtppl.models.hard.tree_model import TreeModel
 
 __all__ = ["as_posterior", "distinct_trees", "keep_used_features", "numbered", "tree_space"]
 
-_TIE = 1e-9  # log joints that differ by less are equal but for rounding
+_TIE = 1e-9  # difference below which log joints are equal up to rounding
 
 
 def tree_space(
@@ -36,11 +36,10 @@ def tree_space(
     problem
         Rows and model.
     num_roots
-        Partitions of a node to grow from, k; the trivial one counts. Fewer trees are grown where
-        there are fewer.
+        Partitions of a node to grow from, k, including the trivial one; fewer if there are fewer.
     lookahead
-        Levels of splits by which rules are valued. Where that is more than one, a tree is also
-        grown without looking ahead, and the better of the two is kept.
+        Levels of splits by which rules are valued. If more than one, a tree is also grown without
+        lookahead, and the better of the two is kept.
     root_levels
         1 for the k best partitions of the root; 2 to try also the k best ones of both its children,
         in all combinations: at most k + k^3 trees.
@@ -69,7 +68,7 @@ def tree_space(
         ]
         trees += [grown(rule, Best.joined(pair)) for pair in product(*sides)]
     trees = distinct_trees(trees)
-    best = grown()  # looking ahead, its root need not be among those tried
+    best = grown()  # with lookahead, its root may not be among the partitions above
     return trees if best.log_joint <= trees[0].log_joint + _TIE else [best, *trees[:-1]]
 
 
@@ -84,7 +83,7 @@ def distinct_trees(trees: Sequence[GreedyTree]) -> list[GreedyTree]:
 
 
 def numbered(trees: Sequence[GreedyTree], num_features: int) -> tuple[list[GreedyTree], np.ndarray]:
-    """Tell the hyperplanes of trees apart by their normals.
+    """Assign feature numbers to the hyperplanes of trees, by their normals.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: i
     if problem.prior.counts_partitions:  # rules that part the rows alike are one
         _, first = np.unique(partition_of_rules(problem, node, rules), return_index=True)
         rules = rules.at(np.sort(first))
-    if choice.best.is_oblique[0]:  # better than all of them
+    if choice.best.is_oblique[0]:  # better than all other rules
         rules = Best.joined([choice.best, rules])
     better = int((rules.score > (choice.log_stop + choice.leaf_score)[0]).sum())
     listed = [rules.at(slice(i, i + 1)) for i in range(min(num_partitions, len(rules.score)))]

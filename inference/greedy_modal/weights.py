@@ -1,6 +1,6 @@
 """The prior's log weights in all nodes of a level.
 
-A prior is compiled for blocks of one size, so that levels of any size compile nothing more.
+A prior is compiled for blocks of one size, so that levels of any size share compiled code.
 """
 
 import jax
@@ -69,7 +69,7 @@ def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.nd
         _rows_of_nodes(problem, level)[:, None],
         np.log(np.maximum(num_features, 1))[:, None],
     )
-    # Rules of the same shape as in `log_rules_of_features`: nothing more is compiled.
+    # Rules have the same shape as in `log_rules_of_features`, to share compiled code.
     is_dense = isinstance(problem.columns, Columns)
     num_columns = max(1, len(problem.columns.features)) if is_dense else 1
     row = np.ones((num_nodes, num_columns))
@@ -119,7 +119,7 @@ def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndar
 
 
 class LawOfCuts:
-    """Log weights of single rules, for a prior that tells cuts of one feature apart."""
+    """Log weights of single rules, for a prior that weighs cuts of one feature apart."""
 
     def __init__(self, problem: Problem, level: Level, num_features: np.ndarray | None):
         self.problem, self.level = problem, level

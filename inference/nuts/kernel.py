@@ -40,7 +40,7 @@ __all__ = [
     "new_chains",
 ]
 
-_OF_MOMENTUM = 1 << 30  # numbers beyond those of evaluations
+_OF_MOMENTUM = 1 << 30  # first of the random numbers for momenta, beyond those of evaluations
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 # On CPUs this vectorises sums over rows, which nearly halves the time of a step.
@@ -157,7 +157,7 @@ class NutsDraws(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs of splits, drawn one after another; all are tried for each.
+    """Inputs of splits, drawn one split after another; each split tries all inputs.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class Inputs(NamedTuple):
     log_weight
         float; log of the sum of the densities with the inputs tried for the present split.
     candidate
-        int; the one drawn from these.
+        int; the input drawn from these.
     """
 
     chosen: Any
@@ -183,9 +183,9 @@ class Lane(NamedTuple):
     Attributes
     ----------
     chain
-        As it was before the present step.
+        Its state before the present step.
     inputs
-        The chain's, while they are drawn; None where splits look along directions.
+        The chain's inputs while they are drawn; None if splits look along directions.
     trajectory
         Of the present step.
     seed
@@ -221,7 +221,7 @@ class Steps:
 
 
 def new_chains(position: np.ndarray, inputs: np.ndarray | None) -> Chains:
-    """Put chains [...] at places [..., size]; NumPy arrays."""
+    """Start chains [...] at positions [..., size]; NumPy arrays."""
     state = dual_averaging_adaptation(0.8)[0](1.0), _begin_mass(position.shape[-1])
 
     def of_each(value: Any) -> np.ndarray:
@@ -234,7 +234,7 @@ def new_chains(position: np.ndarray, inputs: np.ndarray | None) -> Chains:
 
 
 def empty_lane(shared: Steps, chains: Chains) -> Lane:
-    """Lanes of given shapes that have nothing to do; NumPy arrays."""
+    """Make idle lanes of given shapes; NumPy arrays."""
     number = np.zeros(len(chains.position), np.int32)
     none, seed = cast(Trajectory, None), np.zeros((len(number), 2), np.uint32)
     lane = Lane(chains, None, none, seed, number, number, number)

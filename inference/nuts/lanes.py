@@ -24,7 +24,7 @@ from bdtppl.models.arrays.precision import in_float32
 
 __all__ = ["walk"]
 
-_LANES = 8  # of a thread, if not one
+_LANES = 8  # of a thread with several
 _FEW_STEPS = 4
 _ROUNDS = 256  # of one call of the compiled function
 
@@ -62,7 +62,7 @@ def walk(
     if workers == 1:
         run.work(width)
         return run.chains, run.draws
-    run.work(width, rehearse=True)  # or else all threads would compile it
+    run.work(width, rehearse=True)  # otherwise all threads would compile it
     with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(run.work, width) for _ in range(workers)]:
             done.result()

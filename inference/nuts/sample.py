@@ -62,8 +62,8 @@ class NUTS:
         A trajectory has at most 2^max_doublings steps. In soft trees with sharp splits longer ones
         rarely turn back, and give fewer effective draws for what they cost.
     early_doublings
-        The same before the last window of warm-up, where step sizes and masses are of other splits,
-        and trajectories that are too long are many.
+        The same before the last window of warm-up, when step sizes and masses are adapted to other
+        splits and many trajectories are too long.
 
     Raises
     ------
@@ -123,7 +123,7 @@ class NUTS:
 
     @cached_property
     def last_window(self) -> int:
-        """Where the last window of warm-up begins, or half of it is over if there is none."""
+        """First step of the last window of warm-up, or its middle step if there is no window."""
         slow = np.flatnonzero(self._kinds != Kind.STEP_SIZE)
         ends = np.flatnonzero(self._kinds == Kind.WINDOW_END)
         begins = ends[-2:-1] + 1 if len(ends) > 1 else slow[:1]

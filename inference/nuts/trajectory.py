@@ -47,14 +47,14 @@ class Draw(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """A trajectory, and the subtree that is to double it.
+    """A trajectory, and the subtree that will double it.
 
     Attributes
     ----------
     position, momentum, gradient
         float [2, size]; of its left and its right end, the subtree included.
     start
-        Energy that it started with; NaN before the start has been evaluated.
+        Energy at the start; NaN before the start is evaluated.
     draw, log_weight, momentum_sum
         The draw, the log of the sum of weights, and the sum of momenta, without the subtree.
     doublings
@@ -62,8 +62,8 @@ class Trajectory(NamedTuple):
     subtree_draw, subtree_log_weight, subtree_sum
         The same of the subtree.
     first, sum_before
-        float [most doublings, size]; for each level, the first momentum of the latest subtree's
-        subtree, and the sum of momenta up to it.
+        float [most doublings, size]; for each level, the first momentum of the latest subtree of
+        the subtree, and the sum of momenta before it.
     leaf
         int; points of the subtree.
     goes_right
@@ -165,7 +165,7 @@ def extend(
     energy = jnp.where(jnp.isnan(energy), jnp.inf, energy)
     point = Draw(position, value, energy)
 
-    # With no more points than the start, it is the draw whatever its weight.
+    # While the start is the only point, it is the draw for any weight.
     loss = jnp.where(is_start, 0.0, energy - old.start)
     is_divergent = ~(loss <= _DIVERGENCE)
     log_weight = jnp.logaddexp(old.subtree_log_weight, -loss)

@@ -42,7 +42,7 @@ def estimate_subproblems(
     rules, constraints, each_cut
         As for `compile_grammar`.
     limit
-        Where counting may stop: more than this need not be told apart.
+        Counting may stop here; larger numbers need not be exact.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def estimate_subproblems(
         An estimate; infinity where it is far above ``limit``.
     """
     sizes = design.num_codes.astype(float)
-    most = float(np.prod(sizes * (sizes + 1) / 2))  # boxes there are, empty ones included
+    most = float(np.prod(sizes * (sizes + 1) / 2))  # number of boxes, including empty ones
     if most <= limit and not (constraints and constraints.looks_at_path):
         return most
     order = np.random.default_rng(0).permutation(design.num_rows)
@@ -58,7 +58,7 @@ def estimate_subproblems(
     size = 16
     while True:
         size = min(size, design.num_rows)
-        # A sample of half the rows that takes a quarter of the budget leaves no room for the rest.
+        # If half the rows take a quarter of the budget, all rows will not fit.
         bound = limit if size == design.num_rows else limit // 4
         try:
             sample = design.take(np.sort(order[:size]))
@@ -92,7 +92,7 @@ def compile_within_budget(
     max_subproblems: int = 500_000,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[Grammar, int | None]:
-    """Compile the grammar of a table, choosing the number of bins where it is "auto".
+    """Compile the grammar of a table, and choose the number of bins if it is "auto".
 
     Parameters
     ----------
@@ -108,12 +108,12 @@ def compile_within_budget(
     grammar
         The grammar, with its design.
     bins
-        The bins that were used.
+        The bins in use.
 
     Raises
     ------
     TooManySubproblems
-        If nothing fits; the message says what would.
+        If nothing fits; the message suggests bins that would fit.
     """
     options = {"rules": rules, "constraints": constraints, "each_cut": each_cut}
 

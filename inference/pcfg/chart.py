@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 BLOCK_NODES = 512
-_BLOCK_PRODUCTIONS = 4096  # with the arrays of a few such lengths a block stays in the cache
-_FEW_PRODUCTIONS = 256  # of a chart for which such blocks would be padding for the most part
+_BLOCK_PRODUCTIONS = 4096  # so that the arrays of a block stay in the cache
+_FEW_PRODUCTIONS = 256  # charts with fewer have smaller blocks, with less padding
 
 
 class Chart(NamedTuple):
@@ -53,7 +53,7 @@ class Chart(NamedTuple):
         Further fields of `Node` [N, ...] and `Rule` [E], or [E, D] where they depend on the depth,
         that the prior reads; where that is the log of a count, the count, int32.
     log_count
-        float64; logs of counts from 0 (whose entry is 0, and never used) up.
+        float64; logs of the counts 0, 1, 2, ...; the entry of 0 is 0, and never used.
     node_range, production_range
         int32 [B, 2]; start and stop of each block.
     num_blocks, root, depth_limit
@@ -61,7 +61,7 @@ class Chart(NamedTuple):
     levels
         int32 [D]; the depths 0 to D - 1, or one 0 where depth does not matter.
     block_productions
-        An array whose length is the most productions of a block (a length is static under jit).
+        An array whose length is the most productions of a block (lengths are static under jit).
     """
 
     left: jax.Array
@@ -144,11 +144,11 @@ def _fact(grammar: Grammar, name: str) -> np.ndarray:
 
 
 def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
-    """Lay out a grammar with the facts that a prior reads, once for all priors that read them."""
+    """Lay out a grammar with the facts that a prior reads, once for all such priors."""
     facts = tuple(prior.node_facts), tuple(prior.rule_facts)
     key = (prior.depends_on_depth, *facts, rule_law(prior))
     if key not in grammar.charts:
-        # Arrays of the chart are constants, also where it is first asked for inside a trace.
+        # Arrays of the chart are constants, even if it is built inside a trace.
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             grammar.charts[key] = _build_chart(grammar, prior)
     return grammar.charts[key]

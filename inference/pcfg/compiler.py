@@ -136,7 +136,7 @@ class _Expansion:
     def remember(
         self, path: PathMemory, memory: np.ndarray, feature: np.ndarray, threshold: np.ndarray
     ) -> "_Expansion":
-        """Keep what the parents' memories allow, and work out those of the children."""
+        """Keep the productions that memories of parents allow; compute those of children."""
         own = memory.take(self.parent)
         kept = np.flatnonzero(path.allows(own, feature, threshold))
         children = path.children(own[kept], feature[kept], threshold[kept])
@@ -176,7 +176,7 @@ class _Expander:
 
     @contextmanager
     def _sums(self, members: np.ndarray) -> Iterator[np.ndarray]:
-        """Multiply subproblems by the matrix, in arrays that were used before if there are any."""
+        """Multiply subproblems by the matrix, in arrays of earlier calls if there are any."""
         try:
             arrays = self._spare.get_nowait()
         except Empty:
@@ -204,7 +204,7 @@ class _Expander:
         parent = (flat // v).astype(np.int32)
         column = (flat - parent * np.int64(v)).astype(np.int32)
         feature = cuts.feature.take(column)
-        # The gap above it ends at the feature's next present code, else at its last one.
+        # The gap above a code ends at the feature's next present code, or at its last code.
         high = cuts.last.take(column)
         has_next = np.flatnonzero((parent[1:] == parent[:-1]) & (feature[1:] == feature[:-1]))
         high[has_next] = cuts.low.take(column[has_next + 1])
@@ -486,7 +486,7 @@ def _heights(members, counts, left, right) -> np.ndarray:
 def _in_order(
     arrays: dict[str, np.ndarray | None], children: dict[str, np.ndarray], counts, order
 ) -> dict[str, Any]:
-    """Productions by the new order of their parents; children are nodes, numbered anew."""
+    """Productions in the new order of their parents; children have the new numbers of nodes."""
     first, new_first = _starts(counts), _starts(counts[order])
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)

@@ -1,7 +1,7 @@
 """Empirical Bayes: hyperparameters that maximise the exact log evidence.
 
-The evidence is exact and so is its gradient, so a quasi-Newton method climbs it in a few dozen
-steps, on the unconstrained scale of each parameter.
+Evidence and gradient are exact, so a quasi-Newton method finds the maximum in a few dozen steps, on
+the unconstrained scale of each parameter.
 """
 
 from collections.abc import Collection
@@ -56,7 +56,7 @@ def empirical_bayes(
     Parameters
     ----------
     exact
-        Exact posterior to start from; it is left as it is.
+        Exact posterior to start from; it is not changed.
     parameters
         Names of the parameters of prior and leaf family to fit, such as ``log_phi`` or
         ``concentration``; the default is all that a family declares in ``parameter_support``.

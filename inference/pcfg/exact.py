@@ -134,11 +134,11 @@ class ExactPosterior:
 
     @cached_in_float64
     def _terms(self) -> tuple:
-        """(prior, leaf scores, feature weights) as the passes take them."""
-        known = self.grammar.leaf_scores  # another prior needs no new ones
+        """(prior, leaf scores, feature weights), the arguments of the passes."""
+        known = self.grammar.leaf_scores  # shared by priors
         key = _key_of((self.leaf, self.y, self.observed))
         if key not in known:
-            known.clear()  # they are as long as the chart, so the last ones alone are kept
+            known.clear()  # they are as long as the chart, so only the last ones are kept
             known[key] = self._leaf_scores()
         return as_float64(self.prior), known[key], np.zeros(self.grammar.design.num_features)
 
@@ -190,7 +190,7 @@ class ExactPosterior:
     def log_prior_normaliser(self) -> float:
         """Log of the sum over trees of the prior weight alone."""
         prior, scores, feature_weight = self._terms
-        known, key = self.grammar.normalisers, _key_of(prior)  # another target needs no new one
+        known, key = self.grammar.normalisers, _key_of(prior)  # shared by targets
         if key not in known:
             log_q = self._inside(prior, jnp.zeros_like(scores), feature_weight)
             known[key] = self._at_root(log_q)
@@ -199,7 +199,7 @@ class ExactPosterior:
     @cached_in_float64
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets under the normalised prior."""
-        _ = self._terms  # that both passes read
+        _ = self._terms  # computed once for both passes
         log_partition, log_prior_normaliser = in_threads(
             lambda name: getattr(self, name),
             ("log_partition", "log_prior_normaliser"),
@@ -233,7 +233,7 @@ class ExactPosterior:
     def split_inclusion(self) -> np.ndarray:
         """Probability that a tree splits on each feature at all, float64 [d].
 
-        One minus the share of the sum over trees that is left when the feature is forbidden.
+        One minus the share of the sum over trees that remains without the feature.
         """
         prior, scores, zeros = self._terms
         forbidden = np.where(np.eye(len(zeros), dtype=bool), -np.inf, zeros)
@@ -243,8 +243,8 @@ class ExactPosterior:
     def rule_inclusion(self) -> list[tuple[int, float, float]]:
         """List rules with their expected number of uses, as (feature, threshold, expectation).
 
-        In order of expectation; rules that no posterior tree uses are left out. A rule that can
-        stand in one node of a tree only has its probability here.
+        In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
+        rule only once, the expectation is a probability.
         """
         grammar, sides = self.grammar, self._sides
         # Every cut of a gap is a rule, and all of them are equally probable.
@@ -275,7 +275,7 @@ class ExactPosterior:
 
     @in_float64
     def k_best(self, k: int) -> RankedTrees:
-        """List the k trees of greatest posterior probability, fewer where there are fewer.
+        """List the k trees of greatest posterior probability, or all if there are fewer.
 
         Under a prior that counts partitions they are over partitions, at full weight. Trees that
         differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
@@ -309,10 +309,9 @@ class ExactPosterior:
         return self._trees_of(self._sample(rng_key, num_draws, lambda derivations: derivations))
 
     def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
-        """Draw trees i.i.d. from the posterior, with all that predicts and diagnoses.
+        """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
 
-        The draws are independent; they are laid out as chains so that every tool for samplers
-        reads them.
+        The draws are independent; they are laid out as chains for the tools for samplers.
         """
 
         def finish(derivations: Derivations):
@@ -370,7 +369,7 @@ class ExactPosterior:
         sides, (num_trees, num_slots) = self._sides, derivations.production.shape
         production = np.full((num_trees, trees.capacity), -1, np.int32)
         production[:, :num_slots] = derivations.production
-        # Most slots hold no split: look up what splits need, and fill the rest.
+        # Most slots hold no split: look up values of splits only, and fill the rest.
         split = np.flatnonzero(production >= 0)
         used = production.reshape(-1).take(split).astype(np.intp)
         place = np.zeros(0)
@@ -450,8 +449,8 @@ class ExactPosterior:
     def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
         """Draw predictions by single root-to-leaf paths (Algorithm 1), [num_draws, m].
 
-        Every draw and row has a path, and so a tree, of its own: right for marginal predictions,
-        cheaper than whole trees.
+        Every draw and row has its own path, and so its own tree: this is correct for marginal
+        predictions, and cheaper than whole trees.
         """
         key_path, key_target = jax.random.split(rng_key)
         codes = self.grammar.design.encode(matrix)

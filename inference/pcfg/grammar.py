@@ -178,7 +178,7 @@ class Grammar:
 
     @cached_property
     def width(self) -> np.ndarray:
-        """Width of the gap, shared among its cuts where each is a production, float64 [E]."""
+        """Width of the gap, shared among its cuts if each is a production, float64 [E]."""
         width = self.design.gap_width(self.low, self.high)
         return width if self.cut is None else width / (self.high - self.low)
 
@@ -216,7 +216,7 @@ class Grammar:
         return self._edges(self.design.high_edge, np.maximum, -np.ones_like(self.design.num_codes))
 
     def _edges(self, edge: np.ndarray, extreme: np.ufunc, none: np.ndarray) -> np.ndarray:
-        """Edges of the extreme codes of each subproblem, ``none`` [d] standing for no code."""
+        """Edges of the extreme codes of each subproblem; ``none`` [d] means no code."""
         codes = np.empty((self.num_cells, self.design.num_features), np.int32)
         codes[self.cell_of_row] = np.where(self.design.codes < 0, none, self.design.codes)
         extreme_codes = np.empty((self.num_subproblems, codes.shape[1]), np.int32)
@@ -241,8 +241,8 @@ class Grammar:
         Raises
         ------
         ValueError
-            If it wants other rules or productions than the grammar has, or shares weights among
-            rules that the constraints tell apart.
+            If it needs other rules or productions than the grammar has, or shares weights among
+            rules that the constraints distinguish.
         """
         if prior.rules != self.rules:
             raise ValueError(
@@ -267,7 +267,7 @@ class Grammar:
         num_equivalent = np.empty(self.num_productions, np.int32)
         is_first = np.zeros(self.num_productions, bool)
         child_bits = self.num_subproblems.bit_length()
-        # Groups never cross a parent, so whole parents are taken in pieces that fit the cache.
+        # Rules are grouped within parents, so pieces of whole parents fit the cache.
         cuts = np.arange(_CACHE_ENTRIES, self.num_productions, _CACHE_ENTRIES)
         bounds = self.first_production[np.searchsorted(self.first_production, cuts)]
         bounds = np.unique(np.concatenate([[0], bounds, [self.num_productions]]))
@@ -276,7 +276,7 @@ class Grammar:
 
         def settle(piece: tuple[int, int]) -> None:
             start, stop = piece
-            # Children of one parent are complements, so the lesser one names the partition.
+            # Children of one parent are complements, so the lesser one identifies the partition.
             lesser = np.minimum(self.left[start:stop], self.right[start:stop]).astype(np.uint64)
             parent = (parents[start:stop] - parents[start]).astype(np.uint64)
             key_bits = child_bits + int(parent[-1]).bit_length()
@@ -316,8 +316,8 @@ class Grammar:
     def node_sums(self, cell_values: np.ndarray) -> np.ndarray:
         """Sum values of cells [cells, s] over each subproblem, float64 [N, s].
 
-        Values add over disjoint sets, so only nodes without a production are summed over their
-        members; every other is the sum of two children.
+        Only nodes without a production are summed over their members; every other node is the sum
+        of its two children.
         """
         sums = np.empty((self.num_subproblems, cell_values.shape[1]))
         bounds = np.searchsorted(self.height, np.arange(int(self.height[-1]) + 2))

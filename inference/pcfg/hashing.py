@@ -95,7 +95,7 @@ class HashTable:
         held = self._keys.take(slot)
         is_held = held == keys
         ids = (self._ids.take(slot) + np.int32(1)) * is_held - np.int32(1)
-        # Keys in the way of others were moved to the slots behind.
+        # A key whose slot was taken lies in one of the next slots.
         rest = np.flatnonzero(~is_held & (held != 0))
         pending, keys, slot = rest, keys.take(rest), slot.take(rest)
         while len(pending):

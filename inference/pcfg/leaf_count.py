@@ -89,7 +89,7 @@ def _tabulate_weights(chart: Chart, prior: LeafCountPrior, feature_weight: jax.A
 
 
 def without_facts(chart: Chart) -> Chart:
-    """Leave out what only priors read, so that charts of all priors are alike."""
+    """Drop facts that only priors read, so that charts of all priors are alike."""
     return chart._replace(node_facts={}, rule_facts={})
 
 
@@ -119,7 +119,7 @@ class _Pairs(NamedTuple):
 
     @classmethod
     def of(cls, chart: Chart, block: ChartBlock, weights: Weights, log_q: jax.Array) -> "_Pairs":
-        """Read what a block's productions lead to."""
+        """Read the children of a block's productions."""
         left, right = (
             one_level_down(chart, take(log_q, child)) for child in (block.left, block.right)
         )
@@ -202,7 +202,7 @@ def inside(chart: Chart, weights: Weights, leaf_scores: jax.Array, semiring: Sem
 
 
 class LeafCountUsage(NamedTuple):
-    """Posterior probabilities of what trees use.
+    """Posterior probabilities of leaves, productions and divisions.
 
     Attributes
     ----------
@@ -318,7 +318,7 @@ def sample_chunk(
         used = jnp.where(splits, used, 0)
         left, right = take(chart.left, used), take(chart.right, used)
         below = level + 1 if chart.uses_depth else level
-        # What is not on the left is on the right, one leaf at least.
+        # The other leaves are on the right, at least one.
         rest = count[:, None] - 2 - jnp.arange(most)[None]
         on_right = log_q[right[:, None], below[:, None], jnp.maximum(rest, 0)]
         weight = log_q[left, below] + on_right + weights.divisions[:, count - 1].T

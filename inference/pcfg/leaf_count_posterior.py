@@ -36,7 +36,7 @@ from bdtppl.models.priors import TreePrior, TreeShape, require_weighs, weighs
 __all__ = ["LeafCountPosterior", "exact_posterior", "with_num_trees"]
 
 _MOST_ENTRIES = 1 << 29  # numbers of the largest table, 4 GiB
-_CHUNK = 4096  # trees drawn at once, and trees that new rows are followed through
+_CHUNK = 4096  # trees drawn at once, and trees that predict new rows
 
 
 def exact_posterior(
@@ -46,7 +46,7 @@ def exact_posterior(
     y: np.ndarray,
     observed: np.ndarray | None = None,
 ) -> ExactPosterior:
-    """Make the exact posterior of the kind that a prior needs; see `ExactPosterior`."""
+    """Make the exact posterior for a prior of any kind; see `ExactPosterior`."""
     kinds: dict[Any, Any] = {"nodes": ExactPosterior, "leaf counts": LeafCountPosterior}
     require_weighs(prior, "The exact posterior", *kinds)
     return kinds[weighs(prior)](grammar, prior, leaf, y, observed)
@@ -113,9 +113,9 @@ def _count_terms(prior: LeafCountPrior, production: jax.Array, left: jax.Array) 
 class LeafCountPosterior(ExactPosterior):
     """Exact posterior of hard trees under a prior on the number of leaves.
 
-    K is the prior's ``max_leaves``. Parameters, and what is not named here, are as for
+    K is the prior's ``max_leaves``. Parameters, and attributes not named here, are as for
     `ExactPosterior`. A `LeafCount` prior without counts gets those of the grammar. `predictive` is
-    exact for rows that every rule treats like some training row; others are followed through 4,096
+    exact for rows that every rule treats like some training row; other rows are predicted by 4,096
     sampled trees, always the same ones.
 
     Raises
@@ -220,7 +220,7 @@ class LeafCountPosterior(ExactPosterior):
     def entropy(self) -> float:
         """Entropy in nats of the posterior over trees."""
         usage, (_, scores, _), (_, weights) = self._usage, self._terms, self._weights
-        # The expected log joint, term by term; what is never used may weigh -inf.
+        # The expected log joint, term by term; unused terms may weigh -inf.
         terms = (
             (usage.stops, scores),
             (usage.productions, weights.productions),

@@ -174,14 +174,14 @@ def _value_and_gradient(chart: Chart, statistics, prior, leaf, no_weight):
 
 
 def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Array):
-    """Make the log evidence a function of prior and leaf, in the precision of whoever calls.
+    """Make the log evidence a function of prior and leaf, in the caller's precision.
 
     Parameters
     ----------
     grammar
         The grammar.
     prior
-        A prior of the kind that will be passed; its numbers do not matter.
+        A prior of the family that will be passed; its numbers do not matter.
     statistics
         float64 [N padded, s]; statistics of every subproblem.
 
@@ -219,7 +219,7 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
 
 
 def _outer_precision(array: jax.Array) -> jax.Array:
-    """Cast to what the process computes in, outside the double-precision scope."""
+    """Cast to the precision outside the double-precision scope."""
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     with jax.enable_x64(True):
         return array.astype(dtype)

@@ -101,8 +101,7 @@ def inside(
 ) -> jax.Array:
     """Score every subproblem from the smallest up.
 
-    The semiring has no default: XLA would compile a sum that is asked for and one that is not
-    asked for as two functions.
+    The semiring has no default: a default and the same explicit value would be compiled twice.
 
     Parameters
     ----------
@@ -117,7 +116,7 @@ def inside(
         forbids the feature).
     semiring
         "sum" for log Q, the log of the sum over trees; "max" for log Q_max (section 5.4), the best
-        tree, in which rules that make one partition are not shared out.
+        tree, where equivalent rules do not share their weight.
 
     Returns
     -------
@@ -146,7 +145,7 @@ def inside(
                 largest = segment(jax.ops.segment_max, terms, block.slot)
                 return added_up(jnp.maximum(old, largest))
 
-            # What stopping weighs is a scale that is known already, and overflows only where
+            # The weight of stopping is a scale that is already known; it overflows only if
             # splitting weighs e^700 times as much.
             new = added_up(old)
             fits = (jnp.isfinite(new) | ~block.is_node[:, None]).all()
@@ -191,7 +190,7 @@ def outside(
 ) -> Usage:
     """Derive log Q(root) by everything, from the root down.
 
-    Takes what `inside` took and gave ("sum").
+    Takes the arguments of `inside`, and its result for "sum".
     """
 
     def step(k, carry):
@@ -266,8 +265,8 @@ def derivation_entropy(
     """Entropy of the posterior over trees, as the prior counts trees, in nats.
 
     The entropy of a derivation is the sum over nodes of the visit probability times the entropy of
-    the node's choice; a choice of probability p made up of trees that the prior counts apart, or
-    shared with others that it does not, counts with the log probability of its own tree.
+    the node's choice. If the prior counts several trees for one choice, or one tree for several
+    choices, the choice of probability p counts with the log probability of a single tree.
     """
 
     def surprise(weight, log_probability):

@@ -2,13 +2,13 @@
 
 The posterior predictive of a row is a mixture over the leaves that its path can end in. The weight
 of a leaf is the probability that the path of a tree from the posterior reaches it and stops, and
-these weights follow from the root down: a node hands its probability on to the children on the
+these weights are computed from the root down: a node passes its probability to the children on the
 row's side of each of its productions (Sullivan et al. 2023, section 5.5). No tree is drawn.
 
-A row that every rule treats like some training row needs no recursion: the leaf it ends in is that
-row's, so its weights are the posterior probabilities of the leaves that hold that row. Other rows
-are followed sparsely. Branches of negligible probability are cut off; what is cut off in sum is
-measured, and is at most 1e-9 of a row's probability.
+A row that every rule treats like some training row needs no recursion: it ends in the leaf of that
+row, so its weights are the posterior probabilities of the leaves that hold that row. Other rows are
+followed sparsely. Branches of negligible probability are dropped; in sum they hold at most 1e-9 of
+a row's probability.
 """
 
 import os
@@ -26,7 +26,7 @@ from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["DEPTH_NEGLIGIBLE", "LeafWeights", "PathWeights", "SampledPaths"]
 
-DEPTH_NEGLIGIBLE = 1e-13  # expected nodes at a depth that rows are not followed to
+DEPTH_NEGLIGIBLE = 1e-13  # rows are not followed to depths with fewer expected nodes
 
 _MOST_LOST = 1e-9
 _ROW_ENTRIES = 1 << 22  # node-by-row entries followed at once
@@ -34,7 +34,7 @@ _ROW_ENTRIES = 1 << 22  # node-by-row entries followed at once
 
 @dataclass(frozen=True)
 class LeafWeights:
-    """Finds the leaves of rows; how rows unlike any training row are followed is left open.
+    """Finds the leaves of rows; subclasses follow rows unlike any training row.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class LeafWeights:
                 codes[:, feature], inside = self.grammar.design.nearest_code(
                     matrix[:, feature], feature
                 )
-                # Which gap of a node a value between two codes lies in depends on the node, but
-                # where there is one feature nodes are unbroken runs of codes.
+                # The gap of a value between two codes depends on the node; but with a single
+                # feature nodes are unbroken runs of codes.
                 alike &= inside | (len(features) == 1)
         keys = np.ascontiguousarray(codes[:, features])
         cells = [self._cell_of_codes.get(key.tobytes(), -1) for key in keys]

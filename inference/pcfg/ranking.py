@@ -1,9 +1,9 @@
 """The most probable trees, by lazy enumeration over the max-scored chart.
 
 The best tree follows the best choice at every node (Sullivan et al. 2023, section 5.4 and Algorithm
-2). The next ones are found lazily: every node keeps a heap of candidates, each a production with
-the ranks of its children's trees, and only the heaps on the way to the k best are ever built
-(Huang and Chiang 2005, algorithm 3).
+2). The next ones are found lazily: every node has a heap of candidates, each a production with the
+ranks of its children's trees. Only heaps on the way to the k best trees are built (Huang and Chiang
+2005, algorithm 3).
 """
 
 import heapq
@@ -90,7 +90,7 @@ class _Ranking:
 
     def get(self, key: _Key, rank: int) -> _Candidate | None:
         """Find the tree of one rank below a node, or None where there are fewer."""
-        # Trees can be deeper than Python's stack, so what a node waits for is kept in a list.
+        # Trees can be deeper than Python's stack, so a list replaces recursion.
         wanted = [(key, rank)]
         while wanted:
             waits_for = self._advance(*wanted[-1])
@@ -102,7 +102,7 @@ class _Ranking:
         return entries[rank] if rank < len(entries) else None
 
     def _advance(self, key: _Key, rank: int) -> list[tuple[_Key, int]]:
-        """Find trees up to a rank, or return what must be found below first."""
+        """Find trees up to a rank, or return the trees below that must be found first."""
         if key not in self.ranked:
             self.ranked[key] = _Ranked(self._open(*key))
         ranked = self.ranked[key]
@@ -117,7 +117,7 @@ class _Ranking:
         return []
 
     def _expand(self, depth: int, ranked: _Ranked) -> list[tuple[_Key, int]]:
-        """Hand a tree's successors to the heap, or return what must be found below first."""
+        """Put a tree's successors on the heap, or return the trees that must be found first."""
         tree = ranked.found[ranked.num_expanded]
         if tree.production == _STOP:
             return []

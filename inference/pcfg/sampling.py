@@ -3,8 +3,8 @@
 Once the chart is scored, a tree is drawn from the root down: a node stops, or uses a production,
 with the probabilities of Sullivan et al. 2023, equations 15 and 16. A draw's queue of nodes is the
 tree's array itself; one step of the loop handles one slot of all draws at once, by binary search
-over the node's cumulative production probabilities. Blocks of draws have keys of their own, and
-slots keys made from these, so neither chunks nor capacities change a draw.
+over the node's cumulative production probabilities. Each block of draws has a key, from which the
+keys of slots are made, so chunks and capacities do not change a draw.
 
 Functions run inside a `jax.enable_x64` scope.
 """
@@ -92,7 +92,7 @@ class Derivations(NamedTuple):
 def accumulate(chart: Chart, block: ChartBlock, probability, parents, cumulative) -> jax.Array:
     """Write a block's running sums of probabilities [P, D] into those of all productions."""
     running = jnp.cumsum(probability, axis=0)
-    # Subtract what earlier nodes of the block have added.
+    # Subtract the sums of earlier nodes of the block.
     first = take(chart.first_production, parents) - block.production_start
     before = jnp.where(first[:, None] > 0, take(running, jnp.maximum(first - 1, 0)), 0.0)
     old = lax.dynamic_slice_in_dim(cumulative, block.production_start, len(running))
@@ -165,7 +165,7 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
         def of_block(key):
             for number in which:
                 key = jax.random.fold_in(key, number)
-            # Two a draw, side by side: those of a draw do not depend on how many draws there are.
+            # Two for each draw, in one row: they do not depend on the number of draws.
             return jax.random.uniform(key, (num_draws // len(rng_keys), 2))
 
         return jax.vmap(of_block)(rng_keys).reshape(num_draws, 2)
@@ -176,7 +176,7 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
         stops, used = choose(chart, choices, node, depth, uniform)
         splits = exists & ~stops
         end = count[:, None] + jnp.pad(splits[:, :-1], ((0, 0), (1, 0)))  # the left one first
-        # What does not split, or finds no room, is written beyond the queue, in rows of its own.
+        # Nodes that do not split, or find no room, are written to extra rows beyond the queue.
         beyond = num_splits + jnp.arange(node.shape[1], dtype=jnp.int32)
         end = jnp.where(splits & (end < num_splits), end, beyond)
         put = {"mode": "promise_in_bounds", "unique_indices": True}
@@ -250,13 +250,13 @@ def sample_derivations(
     pick_cuts
         Whether gaps hold several rules, of which one must be picked.
     finish
-        What to make of each chunk, in the worker that drew it.
+        Called on each chunk, in the worker that drew it.
     """
     capacity = padded_size(max(capacity, 16))
     workers = os.cpu_count() or 1
     num_blocks = -(-num_draws // _BLOCK)
     rounds = -(-num_blocks // (_MOST_BLOCKS * workers))
-    # All workers draw about as many; a few sizes, so that few are compiled.
+    # Workers draw about equal numbers; few sizes are compiled.
     blocks = min(padded_size(-(-num_blocks // (rounds * workers)), 4), _MOST_BLOCKS)
     size = blocks * min(_BLOCK, max(64, padded_size(num_draws)))
     draws = np.zeros(size, np.int8)

@@ -59,7 +59,7 @@ class _Productions:
         return np.bincount(self._group, values, minlength=shape[0] * shape[1]).reshape(shape)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Hand values [N, d] to the productions, [E]."""
+        """Look up values [N, d] for the productions, [E]."""
         return values.ravel().take(self._group)
 
     def before(self, values: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""On which side of a production a row falls.
+"""The side of a production for each row.
 
 With ``rules="gaps"`` a production is one rule, at the middle of its gap. With ``rules="cuts"`` it
-stands for all cuts inside the gap, unless each is a production of its own: training rows lie
-outside it, but a new row may lie between its cuts and then goes left under some of them.
+stands for all cuts inside the gap, unless each cut is a separate production. Training rows lie
+outside the gap, but a new row may lie between its cuts, and then goes left under some of them.
 """
 
 from types import ModuleType

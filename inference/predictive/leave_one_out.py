@@ -38,8 +38,8 @@ class LeftOut(NamedTuple):
     cdf
         float64 [n]; probability of a target of at most the row's own; None for classes.
     efficiency
-        float64 [n]; effective share of the draws behind each row's prediction: 1 where leaving the
-        row out changes no weight.
+        float64 [n]; effective share of draws in each row's prediction: 1 if leaving the row out
+        changes no weight.
     """
 
     mean: np.ndarray
@@ -101,7 +101,7 @@ def leave_one_out(posterior: Posterior | SoftPosterior, rows: np.ndarray | None 
 
 
 def _hard_draws(posterior: Posterior, rows: np.ndarray) -> _Draws:
-    """Let the distinct trees speak, each without the row in its leaf."""
+    """Predict by the distinct trees, each without the row in its leaf."""
     ranked, leaf, y = posterior.ranked, posterior.leaf, posterior.y[rows]
     slots = route(ranked.trees, posterior.matrix[rows])
     statistics = np.take_along_axis(ranked.statistics, slots[..., None], axis=1)
@@ -115,7 +115,7 @@ def _hard_draws(posterior: Posterior, rows: np.ndarray) -> _Draws:
 
 
 def _soft_draws(posterior: SoftPosterior, rows: np.ndarray) -> _Draws:
-    """Let the draws speak, whose parameters make rows independent."""
+    """Predict by the draws, given whose parameters rows are independent."""
     posterior.require_pointwise_likelihood()
     mixture, y = posterior.predictive(posterior.matrix[rows]), posterior.y[rows]
     log_density = mixture.each_log_density(y)

@@ -1,9 +1,9 @@
-"""Replicated data sets: targets that the model could as well have seen, all rows together.
+"""Replicated data sets: joint draws of the targets of all rows.
 
-The targets of one replicate share a draw of the posterior, tree and leaf parameters alike. So a
-statistic of replicates varies as it would in new data, which it does not where every row has a
-draw of its own. Leaf parameters of hard trees are integrated out; so the targets of a replicate
-are drawn one after the other, each given those before it in its leaf (Polya's urn).
+The targets of one replicate share one draw of tree and leaf parameters. So a statistic of
+replicates varies as in new data, which is not so if every row has a separate draw. Leaf parameters
+of hard trees are integrated out; so the targets of a replicate are drawn one after the other, each
+given those before it in its leaf (Polya's urn).
 """
 
 import jax
@@ -76,16 +76,16 @@ def draw_in_turn(
     leaf
         Leaf family.
     statistics
-        float64 [r, k, s]; what r trees have seen in each slot before.
+        float64 [r, k, s]; statistics of earlier rows in each slot of r trees.
     slots
-        int [r, m]; where rows end.
+        int [r, m]; slots of the rows' leaves.
 
     Returns
     -------
     numpy.ndarray
         [r, m].
     """
-    rows = padded(slots.T, padded_size(slots.shape[1]))  # those of padding come last
+    rows = padded(slots.T, padded_size(slots.shape[1]))  # padding comes last
     drawn = _draw_replicate(as_float64(leaf), rng_key, jnp.asarray(statistics), rows)
     return np.asarray(drawn)[: slots.shape[1]].T
 

@@ -1,8 +1,8 @@
-"""Trees and targets before any target was seen: draws from the prior, and what they predict.
+"""Draws of trees and targets from the prior.
 
 A tree is drawn from the prior on the design. Its leaves' parameters are integrated out, so targets
-are drawn one after the other, as of replicated data, from leaves that have seen nothing. Soft trees
-have explicit parameters, drawn with the tree.
+are drawn one after the other, as in replicated data, from leaves without data. Soft trees have
+explicit parameters, drawn with the tree.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def draw_prior_trees(
 def draw_prior_targets(
     rng_key: jax.Array, trees: Tree, leaf: Leaf, matrix: np.ndarray
 ) -> np.ndarray:
-    """Draw the targets of rows [n, d] given each tree [draw] and nothing else, [draw, n].
+    """Draw the targets of rows [n, d] given each tree [draw] and no data, [draw, n].
 
     Examples
     --------
@@ -80,14 +80,14 @@ def draw_soft_prior(
     with_leaf: bool = True,
     hard_inputs: bool = False,
 ) -> SoftPosterior:
-    """Draw soft trees from the prior, as draws [1, num_draws] of what predicts like a posterior.
+    """Draw soft trees from the prior, as draws [1, num_draws] of a `SoftPosterior`.
 
     Parameters
     ----------
     rng
         Generator.
     posterior
-        Whose model, sharpness and inputs these are.
+        Posterior with the model, sharpness and inputs.
     topology_prior
         Law of the topologies.
     num_draws
@@ -95,9 +95,9 @@ def draw_soft_prior(
     max_splits
         Most splits; None for no limit.
     with_leaf
-        Whether the tree without a split is one.
+        Whether the tree without a split is included.
     hard_inputs
-        Whether splits look at one input each, all of them equally likely.
+        Whether each split looks at one input; inputs are equally likely.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The four questions that a prior over trees answers, as in stochastic logic programming.
 
-Draw a tree, list the trees with their probabilities, sum the weights of all trees, and give the
-probability of one. A draw grows top-down; nothing is compiled for the table where the prior's
-weights sum to one at every node. Other priors take sums and draws from the exact chart.
+Draw a tree, list the trees with their probabilities, sum the weights of all trees, and compute the
+probability of one. If the prior's weights sum to one at every node, draws grow top-down without a
+chart of the table. Other priors take sums and draws from the exact chart.
 
 References
 ----------
@@ -56,9 +56,9 @@ __all__ = [
     "laid_out",
 ]
 
-NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, which is certain
-_CAPACITY = 31  # slots that draws are given at first
-_TREES_A_PIECE = 4096  # trees that are drawn at once
+NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, so the likelihood is 1
+_CAPACITY = 31  # slots of draws at first
+_TREES_A_PIECE = 4096  # trees drawn at once
 
 
 class EnumeratedTrees(NamedTuple):
@@ -79,8 +79,8 @@ class EnumeratedTrees(NamedTuple):
 class PriorTrees:
     """The law of trees that a node-wise prior has on a design.
 
-    Two rules are two trees, also where they part the rows alike; a prior that counts partitions
-    shares the weight of one among its rules.
+    Different rules make different trees, even if they make the same partition; a prior that counts
+    partitions shares the weight of one among its rules.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def _grow(rng_keys: jax.Array, model: PackedModel) -> Shape:
 
 @in_float64
 def has_root_rule(design: Design, rules: Rules, constraints: Constraints | None = None) -> bool:
-    """Say whether the root of a tree over all rows has an available rule.
+    """Check whether the root of a tree over all rows has an available rule.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ class Choices(NamedTuple):
 
 
 class NodeChoices:
-    """Choices of single nodes by their rows, uint64 [W], and depth; each node is weighed once."""
+    """Choices of single nodes by their rows, uint64 [W], and depth, with a cache."""
 
     def __init__(self, model: PackedModel):
         self.model = model
@@ -285,7 +285,7 @@ class NodeChoices:
         self._known: dict[tuple[bytes, int], Choices] = {}
 
     def __call__(self, rows: np.ndarray, depth: int) -> Choices:
-        """Look the choices of a node up, or weigh them."""
+        """Look up the choices of a node, or compute them."""
         key = rows.tobytes(), depth
         if key not in self._known:
             weights = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))

@@ -35,15 +35,15 @@ from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 __all__ = ["SoftDensity"]
 
 _SIZES = 8  # sizes per doubling of the rows: each extra row costs time at every step
-_TRACING = RLock()  # NumPyro's handlers are on one stack for all threads
+_TRACING = RLock()  # all threads share the stack of NumPyro's handlers
 
 
 def _log_prior(law: Any, to: Any, coordinates: jax.Array, value: jax.Array) -> jax.Array:
     """Log density of a site's free coordinates, its transformation's Jacobian included.
 
-    NumPyro cuts values off that are next to 0, and a sparse Dirichlet or Beta law has much of its
-    mass there: the density would be flat from some coordinate on, and improper. Of the fractions
-    that break a Dirichlet law's stick each has a Beta law, and logits of these are the coordinates.
+    NumPyro clips values near 0, but a sparse Dirichlet or Beta law has much of its mass there: the
+    density would be flat beyond some coordinate, and improper. So these laws are computed from the
+    logits: each stick-breaking fraction of a Dirichlet law has a Beta law.
     """
     base: Any = law
     first: Any
@@ -92,7 +92,7 @@ class SoftDensity:
     ) -> "SoftDensity":
         """Add rows without a target, so that tables of about one size share compiled code.
 
-        The model says by its ``no_target`` which targets it passes over.
+        The model ignores targets that equal its ``no_target``.
         """
         unknown = np.asarray(model.no_target)  # pyright: ignore[reportFunctionMemberAccess]
         y = np.asarray(y).astype(np.result_type(y, unknown.dtype))
@@ -151,7 +151,7 @@ class SoftDensity:
         return total
 
     def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:
-        """Part a position [size] into the free coordinates of the model's sites."""
+        """Split a position [size] into the free coordinates of the model's sites."""
         parts, start = {}, 0
         for name, (_, shape) in self._sites.items():
             stop = start + math.prod(shape)
@@ -193,7 +193,7 @@ class SoftDensity:
     @cached_property
     def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Transformation and shape of the free coordinates of each site, in the order of names."""
-        # Which paths and inputs these are does not matter: sites depend on their number alone.
+        # Any paths and inputs will do: sites depend on their number alone.
         paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
         inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
         sites = {}

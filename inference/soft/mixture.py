@@ -1,6 +1,6 @@
-"""Posterior predictives of rows as mixtures over draws, each of which gives a row its own law.
+"""Posterior predictives of rows as mixtures over draws.
 
-Soft trees send every row down all paths, so rows share no leaves as in
+Soft trees send every row down all paths, so each row has its own law under each draw, unlike in
 `bdtppl.inference.hard.mixture`.
 """
 

@@ -29,7 +29,7 @@ __all__ = ["SoftPosterior", "TopologyDraws", "Votes", "along_chains", "resample"
 Votes = Literal["probability", "balanced"]
 
 _BATCH = 64  # draws that predict at once
-_HARD = 1e-12  # sharpness of splits that are hard as far as float64 can tell
+_HARD = 1e-12  # sharpness of splits that are hard in float64
 
 
 class TopologyDraws(NamedTuple):
@@ -90,8 +90,7 @@ class SoftPosterior:
     log_evidence, log_evidence_se
         Over all topologies, with their prior; NaN where unknown.
     effective_size
-        Of the weighted draws that these were resampled from, 1 over the sum of their squared
-        weights; NaN where they were not.
+        Effective sample size of the weighted draws before resampling; NaN if there were none.
     sample_stats
         Further numbers of each draw, [chain, draw], by shared names (``log_joint``).
     """
@@ -131,11 +130,11 @@ class SoftPosterior:
 
     @property
     def has_pointwise_likelihood(self) -> bool:
-        """Whether each row has a likelihood of its own; in equation 8 it has none."""
+        """Whether each row has its own likelihood; not so in equation 8."""
         return getattr(self.model, "likelihood", None) != "compound"
 
     def require_pointwise_likelihood(self) -> None:
-        """Raise ValueError where rows have no likelihood of their own."""
+        """Raise ValueError if rows have no likelihood of their own."""
         if not self.has_pointwise_likelihood:
             raise ValueError(
                 "The compound likelihood (equation 8) is no law of labels that rows make up one by "
@@ -150,10 +149,10 @@ class SoftPosterior:
     def in_units(
         self, model: SoftRegression, y: np.ndarray, loc: float, scale: float
     ) -> "SoftPosterior":
-        """Take a posterior given targets (y - loc) / scale to that of targets y, under a model.
+        """Convert a posterior of targets (y - loc) / scale to one of targets y, under a model.
 
-        Means and noise are scaled back, and the evidence has the factor scale^-N. Numbers of draws
-        (``sample_stats``) stay as they are.
+        Means and noise are scaled back, and the evidence is multiplied by scale^-N.
+        ``sample_stats`` are unchanged.
         """
         trees, jacobian = self.trees, len(y) * np.log(scale)
         mean = np.where(trees.is_leaf, trees.leaves["mean"] * scale + loc, 0.0)
@@ -177,11 +176,11 @@ class SoftPosterior:
         matrix
             Rows [m, d].
         sharpness
-            h of the splits; default that of the draws, 0 for hard splits.
+            h of the splits; default that of the draws; 0 for hard splits.
         votes
             "probability" for the leaves' probabilities of classes; "balanced" for the score of the
-            authors' program: a leaf votes for a class with the share of the class's training rows
-            that it has, and votes are scaled to add up to 1.
+            authors' code: a leaf's vote for a class is its share of the class's training rows, and
+            votes are scaled to add up to 1.
         """
         laws = self._laws(matrix, sharpness, votes)
         return self._mixture([law.reshape(-1, *law.shape[2:]) for law in laws])
@@ -256,7 +255,7 @@ def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Ar
         if votes == "balanced":
             counts = model.counts(tree.reached(x, sharpness), y)
             scores = reached.T @ _shares(counts, axis=0)
-            # Where only leaves without training rows are reached, nothing votes but the prior.
+            # If only leaves without training rows are reached, the prior votes.
             prior = jnp.asarray(model.concentration) / sum(model.concentration)
             votes_for = _shares(scores, axis=1)
             return (jnp.where(scores.sum(axis=1, keepdims=True) > 0, votes_for, prior[None]),)
@@ -357,7 +356,7 @@ def _assembled(
     draw: np.ndarray,
     **about: Any,
 ) -> SoftPosterior:
-    """Take the draw of a topology at each place [chain, draw]."""
+    """Build the posterior from the draw of a topology at each place [chain, draw]."""
     used = np.unique(topology)
     trees = SoftTrees.joined(
         [
@@ -372,7 +371,7 @@ def _assembled(
     any_density: Any = density(0)
     return SoftPosterior(
         model=any_density.model,
-        y=np.asarray(any_density.y)[: len(about["matrix"])],  # without rows that fill it up
+        y=np.asarray(any_density.y)[: len(about["matrix"])],  # without rows that were added
         topologies=tuple(each.topology for each in of_topologies),
         probability=np.array([each.probability for each in of_topologies]),
         log_evidences=np.array([each.log_evidence for each in of_topologies]),

@@ -1,8 +1,8 @@
-"""Which rows share a leaf: the co-membership matrix, and the tree that comes nearest to it.
+"""Co-membership: probabilities that two rows share a leaf, and the nearest tree.
 
-The probability that two rows end in one leaf does not depend on how a tree is written, so it sums
-the posterior over structures up where single trees have little probability each. The consensus is
-the tree whose own matrix of zeros and ones has the least squared distance from it.
+These probabilities do not depend on how a tree is written, so they summarise the posterior over
+structures even if single trees have little probability each. The consensus is the tree whose own
+matrix of zeros and ones has the least squared distance from the probabilities.
 
 References
 ----------
@@ -24,7 +24,7 @@ from bdtppl.models.hard.tree import Tree, route
 __all__ = ["exact_co_membership", "hard_co_membership", "nearest_tree", "soft_co_membership"]
 
 _NEGLIGIBLE_WEIGHT = 1e-12  # probability of a leaf
-_PIECE = 256  # trees, or subproblems times 16, that are taken at once
+_PIECE = 256  # trees, or 16 times as many subproblems
 _MOST_DRAWS = 1000  # of soft trees
 
 
@@ -60,7 +60,7 @@ def hard_co_membership(trees: Tree, weights: np.ndarray, matrix: np.ndarray) -> 
 
 
 def nearest_tree(trees: Tree, matrix: np.ndarray, co_membership: np.ndarray) -> tuple[int, float]:
-    """Find the tree [t] whose leaves part rows [n, d] most nearly as a co-membership matrix does.
+    """Find the tree [t] whose partition of rows [n, d] is nearest to a co-membership matrix.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def nearest_tree(trees: Tree, matrix: np.ndarray, co_membership: np.ndarray) -> 
     distance = []
     for start in range(0, trees.batch_shape[0], _PIECE):
         leaves, tree = _leaves(trees[start : start + _PIECE], matrix)
-        # A tree's own matrix has ones alone, so its square is itself.
+        # A tree's own matrix has entries 0 and 1, so it equals its square.
         within = ((leaves @ (1 - 2 * co_membership)) * leaves).sum(axis=1)
         distance.append(np.bincount(tree, within))
     distances = np.concatenate(distance) + (co_membership**2).sum()

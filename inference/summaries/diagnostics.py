@@ -1,7 +1,7 @@
 """Do chains agree? Rank-normalised R-hat and effective sample sizes, and which chains dissent.
 
-Chains by gradients tell more: the Bayesian fraction of missing information, and the log density of
-their draws, from which the posterior mass of the mode that each chain is in can be estimated.
+Chains of gradient samplers have more diagnostics: the Bayesian fraction of missing information, and
+the posterior mass of each chain's mode, which is estimated from the log density of its draws.
 
 References
 ----------
@@ -63,9 +63,9 @@ def error_of_mean(values: np.ndarray) -> float:
 
 
 def dissenting_chains(values: np.ndarray, bound: float) -> list[int]:
-    """Name the chains to leave out, until the others' R-hat is at most a bound; two remain.
+    """Find chains to leave out, until the R-hat of the others is at most a bound; two remain.
 
-    Of values [chain, draw] the chain is left out without which R-hat is least, and so on.
+    Of values [chain, draw], the chain whose removal gives the least R-hat is left out; and so on.
     """
     left = list(range(len(values)))
     while len(left) > 2 and not _r_hat(values[left]) <= bound:
@@ -88,8 +88,8 @@ def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
     """Estimate the log integral of the density over the mode that each chain is in.
 
     The mean log density of draws from a law, plus the law's entropy, is the log of its normalising
-    constant; the entropy is taken to be that of a normal law with the draws' covariance. This
-    compares chains, it is no estimate of evidence.
+    constant. The entropy is approximated by that of a normal law with the draws' covariance. This
+    is for comparing chains, not for estimating evidence.
 
     Parameters
     ----------
@@ -115,14 +115,14 @@ def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
 
 
 def stuck(log_masses: np.ndarray, within: float = _NEGLIGIBLE) -> np.ndarray:
-    """Tell which chains are in modes of negligible mass, bool [..., chain].
+    """Flag chains in modes of negligible mass, bool [..., chain].
 
     Parameters
     ----------
     log_masses
         float [..., chain]; see `log_masses`.
     within
-        Nats below the best chain from which on a mode is negligible.
+        A mode is negligible this many nats below the best chain.
 
     Examples
     --------
@@ -147,4 +147,4 @@ def _number(function, values: np.ndarray) -> float:
     if values.shape[1] < _FEWEST_DRAWS:
         return float("nan")
     with np.errstate(divide="ignore", invalid="ignore"):  # constant draws have no variance
-        return float(np.asarray(function(values)).item())  # [1] of ArviZ 0.23 where numba is there
+        return float(np.asarray(function(values)).item())  # [1] in ArviZ 0.23 with numba

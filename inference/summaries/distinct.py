@@ -10,7 +10,7 @@ from jax import lax
 
 __all__ = ["Groups", "distinct", "map_distinct"]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing; its multiples are odd
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing
 
 T = TypeVar("T")
 
@@ -69,9 +69,9 @@ def map_distinct(
     words
         uint64 [m, W].
     groups
-        Those of them that are equal.
+        Groups of equal nodes.
     piece
-        Nodes that are handed over at once.
+        Nodes of one call.
 
     Returns
     -------

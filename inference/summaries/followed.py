@@ -11,7 +11,7 @@ _ROWS = 5  # training rows whose predictions are followed
 
 
 def followed(posterior: Posterior | SoftPosterior) -> dict[str, np.ndarray]:
-    """Name what of the draws is diagnosed, float64 [chain, draw] each.
+    """Compute the quantities to diagnose, float64 [chain, draw] each.
 
     The log joint, the number of leaves, and at a few training rows the predictive mean, or the
     probability of the row's own class.

@@ -1,8 +1,7 @@
-"""Shares of the posterior by draws of any kind, with their Monte Carlo errors.
+"""Monte Carlo errors of posterior shares.
 
-The error of a share depends on how the draws came about: along chains, where neighbours are alike;
-in independent weighted runs; or one by one with importance weights. Shares that are known exactly
-have none.
+The error of a share depends on the sampler: draws along chains are correlated; weighted runs are
+independent of each other; draws with importance weights are all independent.
 
 References
 ----------
@@ -31,13 +30,13 @@ def share_errors(member: np.ndarray, weights: np.ndarray, draws: Draws) -> np.nd
         float [chain, draw]; they add up to 1.
     draws
         "chains" for Markov chains, whose draws are averaged in batches of about the square root of
-        their number; "runs" where chains are independent runs of weighted draws; "independent"
-        where all draws are.
+        their number; "runs" if chains are independent runs of weighted draws; "independent" if all
+        draws are independent.
 
     Returns
     -------
     numpy.ndarray
-        float64 [k]; NaN where there is one run or batch alone.
+        float64 [k]; NaN if there is only one run or batch.
 
     Examples
     --------
