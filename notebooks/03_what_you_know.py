@@ -228,16 +228,9 @@ print(last_year.rules(names))
 # %%
 this_year = Design.from_matrix(X.to_numpy(), names=tuple(names))
 leaf = NormalInverseGamma.from_targets(y.to_numpy())
-edited = sample_edits(
-    jax.random.key(0),
-    TreeModel(
-        this_year,
-        y.to_numpy(),
-        EditTree(last_year, edit_probability=0.8),
-        leaf,
-        Constraints(min_leaf=2),
-    ),
-).posterior
+prior = EditTree(last_year, edit_probability=0.8)
+model = TreeModel(this_year, y.to_numpy(), prior, leaf, Constraints(min_leaf=2))
+edited = sample_edits(jax.random.key(0), model).posterior
 X_test, y_test = diabetes.data.iloc[test], diabetes.target.iloc[test].to_numpy()
 prediction = {
     "last year's tree as it was": cart.predict(X_test.to_numpy()),

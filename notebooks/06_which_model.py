@@ -33,11 +33,11 @@ X, y = diabetes.data[["bmi", "s5"]].iloc[rows], diabetes.target.iloc[rows]
 # %% [markdown]
 # ## Side by side
 #
-# Five of the models below are one: the same prior, the same leaves and the same cuts, its posterior
-# got exactly, by a trained policy, by tempered Markov chains, by a particle filter, and by a greedy
-# search for one tree. Then a prior that expects a stump if anything, and soft trees, whose splits
-# are smooth and run along combinations of the measurements: topology by topology, and by chains
-# that jump between topologies.
+# Five of the models below are one: the same prior, the same leaves and the same cuts, with the
+# posterior computed exactly, by a trained policy, by tempered Markov chains, by a particle filter,
+# and by a greedy search for one tree. Then a prior that expects a stump if anything, and soft trees,
+# whose splits are smooth and run along combinations of the measurements: topology by topology, and
+# by chains that jump between topologies.
 
 # %%
 usual = dict(prior=DepthDecay(0.95, 1.0), bins=5, max_depth=2, min_leaf=5)
@@ -47,7 +47,9 @@ models = {
     "Markov chains": MetropolisTreeRegressor(**usual, temperatures=6, random_state=0),
     "particle filter": ParticleTreeRegressor(**usual, random_state=0),
     "greedy": GreedyModalTreeRegressor(**usual),
-    "a stump if anything": ExactTreeRegressor(**usual | {"prior": DepthDecay(0.5, 2.0)}),
+    "a stump if anything": ExactTreeRegressor(
+        **usual | {"prior": DepthDecay(0.5, 2.0)}, random_state=0
+    ),
     "soft": DCCTreeRegressor(
         iterations=2, max_splits=1, chains=4, warmup=150, draws=100, random_state=0
     ),
