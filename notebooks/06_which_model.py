@@ -35,9 +35,9 @@ X, y = diabetes.data[["bmi", "s5"]].iloc[rows], diabetes.target.iloc[rows]
 #
 # Five of the models below are one: the same prior, the same leaves and the same cuts, with the
 # posterior computed exactly, by a trained policy, by tempered Markov chains, by a particle filter,
-# and by a greedy search for one tree. Then a prior that expects a stump if anything, and soft trees,
-# whose splits are smooth and run along combinations of the measurements: topology by topology, and
-# by chains that jump between topologies.
+# and by a greedy search for one tree. Then a prior that expects a stump if anything, and soft
+# trees, whose splits are smooth and run along combinations of the measurements: topology by
+# topology, and by chains that jump between topologies.
 
 # %%
 usual = dict(prior=DepthDecay(0.95, 1.0), bins=5, max_depth=2, min_leaf=5)
