@@ -53,7 +53,9 @@ def check_contents(wheel: Path) -> None:
         f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, package in FOLDERS.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "templates"
+        if path.suffix in (".py", ".pyi")
+        or path.name == "py.typed"
+        or path.parent.name == "templates"
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
