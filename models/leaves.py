@@ -78,7 +78,9 @@ class Leaf:
     """A leaf family: an immutable pytree of hyperparameters with these methods.
 
     Statistics have shape [..., s]; they are sums over rows, so the statistics of two disjoint sets
-    of rows add to those of their union. A subclass, decorated with
+    of rows add to those of their union. They are all 0 where no row is, and fractions of whole ones
+    where greedy trees smooth. JAX traces the methods in float64, and differentiates `log_marginal`
+    backward for empirical Bayes and hyperplanes. A subclass, decorated with
     `bdtppl.models.pytrees.pytree_dataclass`, works in every inference; its name and the numbers in
     ``parameter_support`` are known to saved models, prior files and the command line.
 
@@ -171,9 +173,34 @@ def require_leaf(leaf: Any, task: str) -> None:
                 f"leaf is a {type(leaf).__name__}, which lacks the method {method}; a leaf family "
                 f"has {listed(_NEEDED)}."
             )
+    _check_shapes(leaf)
     if leaf.task != task:
         targets = "class labels" if task == "classification" else "real targets"
         raise TypeError(f"leaf must be a family for {targets}; got {type(leaf).__name__}.")
+
+
+def _check_shapes(leaf: Leaf) -> None:
+    """Raise TypeError where JAX cannot trace a family's methods, or they return other shapes."""
+
+    def shape_of(method: str, *arguments: Any) -> Any:
+        try:
+            return jax.eval_shape(getattr(leaf, method), *arguments)
+        except Exception as error:  # whatever the method raises
+            name = f"{type(leaf).__name__}.{method}"
+            raise TypeError(f"{name} cannot be traced by JAX: {error}") from error
+
+    rows = shape_of("statistics", jnp.zeros(2), jnp.ones(2))
+    if len(rows.shape) != 2 or rows.shape[0] != 2:
+        raise TypeError(
+            f"{type(leaf).__name__}.statistics must have shape [n, s]; of two rows it has "
+            f"{rows.shape}."
+        )
+    scores = shape_of("log_marginal", rows)
+    if scores.shape != (2,):
+        raise TypeError(
+            f"{type(leaf).__name__}.log_marginal must have shape [n] for statistics [n, s]; of two "
+            f"rows it has {scores.shape}."
+        )
 
 
 @pytree_dataclass

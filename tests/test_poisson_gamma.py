@@ -196,3 +196,23 @@ def test_a_family_that_is_no_pytree_is_refused():
     del LEAF_FAMILIES["Bare"]
     with pytest.raises(TypeError, match="Bare, which is no pytree: decorate the class"):
         bdtppl.ExactTreeRegressor(leaf=Bare()).fit([[0.0], [1.0]], [1.0, 2.0])
+
+
+def test_methods_of_the_wrong_shape_or_that_cannot_be_traced_are_named():
+    @pytree_dataclass
+    class Turned(PoissonGamma):
+        def statistics(self, y, weight):
+            return super().statistics(y, weight).T[:1]
+
+    @pytree_dataclass
+    class Branching(PoissonGamma):
+        def log_marginal(self, statistics):
+            return super().log_marginal(statistics) if statistics.sum() > 0 else 0.0
+
+    for kind in (Turned, Branching):
+        del LEAF_FAMILIES[kind.__name__]
+    X, y = [[0.0], [1.0]], [1.0, 2.0]
+    with pytest.raises(TypeError, match=r"Turned\.statistics must have shape \[n, s\]"):
+        bdtppl.GreedyModalTreeRegressor(leaf=Turned()).fit(X, y)
+    with pytest.raises(TypeError, match=r"Branching\.log_marginal cannot be traced by JAX"):
+        bdtppl.GreedyModalTreeRegressor(leaf=Branching()).fit(X, y)

@@ -136,7 +136,10 @@ def decode(value: Any) -> Any:
         case name if name in _ELSEWHERE:
             part = getattr(import_module(_ELSEWHERE[name]), name)
         case name:
-            raise ValueError(f"{name!r} is not known to this version of bdtppl")
+            raise ValueError(
+                f"{name!r} is not known to this version of bdtppl; if it is a class of your own, "
+                f"import the module that defines it first"
+            )
     return part(**{k: decode(item) for k, item in value.items() if k != "name"})
 
 

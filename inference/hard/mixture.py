@@ -28,6 +28,7 @@ from bdtppl.models.leaves import Leaf
 __all__ = ["LeafMixture", "leaf_cdf"]
 
 _GRID = 24
+_MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
 _TAIL = 1e-9  # probability of counts that scores leave out
 
 
@@ -99,15 +100,17 @@ class LeafMixture:
 
         Bracketed on a grid, then found by Newton's method, which falls back on halving the bracket.
         """
-        weights = self._without_specks()
-        used, place = np.unique(weights.indices, return_inverse=True)
-        shape = len(weights.indptr) - 1, len(used)
-        weights = csr_array((weights.data, place, weights.indptr), shape)
+        weights, used, _ = self._over_leaves()
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
         means = _means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)
         is_discrete = self._is_discrete
-        solved = [_solve(weights, leaves, grid, cdf, p, is_discrete) for p in probabilities]
+        if is_discrete and grid[-1] - grid[0] <= _MOST_COUNTS:
+            counts = np.arange(np.floor(grid[0]), np.ceil(grid[-1]) + 1)
+            table = _cdfs_at(weights, leaves, counts)
+            solved = [counts[(table >= p).argmax(axis=1)] for p in probabilities]
+        else:
+            solved = [_solve(weights, leaves, grid, cdf, p, is_discrete) for p in probabilities]
         return np.stack(solved, axis=1)[self.kind]
 
     @in_float64
@@ -121,8 +124,7 @@ class LeafMixture:
         """
         if self._is_discrete:
             return self._crps_of_counts(y)
-        weights = self._without_specks()
-        used, place = np.unique(weights.indices, return_inverse=True)
+        weights, used, place = self._over_leaves()
         laws = _leaf_cdfs(self.leaf, self.statistics[used])
         if not isinstance(laws, _StudentCdfs):
             raise ValueError(
@@ -148,18 +150,19 @@ class LeafMixture:
 
     def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
         """Sum (F(k) - 1{y <= k})^2 over the counts k, as far as the law has mass."""
-        weights = self._without_specks()
+        weights, used, _ = self._over_leaves()
         most = int(max(self.quantiles([1 - _TAIL]).max(), np.max(y))) + 1
         counts = np.arange(most + 1)
-        used, place = np.unique(weights.indices, return_inverse=True)
-        leaves = _Cdfs(self.leaf, self.statistics[used])
-        cdfs = leaves.cdf(np.repeat(np.arange(len(used)), most + 1), np.tile(counts, len(used)))
-        shape = len(weights.indptr) - 1, len(used)
-        mixed = csr_array((weights.data, place, weights.indptr), shape) @ cdfs.reshape(
-            len(used), -1
-        )
+        mixed = _cdfs_at(weights, _Cdfs(self.leaf, self.statistics[used]), counts)
         is_above = np.asarray(y)[:, None] <= counts
         return ((mixed[self.kind] - is_above) ** 2).sum(axis=1)
+
+    def _over_leaves(self) -> tuple[csr_array, np.ndarray, np.ndarray]:
+        """Weights over the leaves that count; which leaves these are, and those of each entry."""
+        weights = self._without_specks()
+        used, place = np.unique(weights.indices, return_inverse=True)
+        shape = len(weights.indptr) - 1, len(used)
+        return csr_array((weights.data, place, weights.indptr), shape), used, place
 
     def _without_specks(self) -> csr_array:
         """Leave out leaves that together hold less than 1e-8 of a kind's probability."""
@@ -239,7 +242,7 @@ class _Cdfs:
             own = self._statistics[np.broadcast_to(leaf, shape).ravel()]
             at = np.broadcast_to(np.asarray(y, float), shape).ravel()
             cdf = np.asarray(_cdf_of(self._leaf, _padded(own), _padded(at)))[: len(at)]
-        except NotImplementedError:
+        except (NotImplementedError, AttributeError):
             raise ValueError(
                 f"The predictive of a {self.name} has no method cdf, which quantiles need."
             ) from None
@@ -260,6 +263,13 @@ def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
 def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Predictive CDF of leaves [l, s] at one target each, float64 [l]."""
     return _leaf_cdfs(leaf, statistics).cdf(np.arange(len(y)), y)
+
+
+def _cdfs_at(weights: csr_array, leaves: Any, counts: np.ndarray) -> np.ndarray:
+    """CDF of each kind of rows at each count, float64 [u, counts]."""
+    every = np.unique(weights.indices)
+    cdfs = leaves.cdf(np.repeat(every, len(counts)), np.tile(counts, len(every)))
+    return weights @ cdfs.reshape(len(every), -1)
 
 
 def _bracket(
