@@ -1,0 +1,1 @@
+"""The exact posterior over trees of few levels, by statistics of boxes."""

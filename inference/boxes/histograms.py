@@ -1,0 +1,300 @@
+"""Joint histograms of the leaf statistics over few features, and prefix sums of them.
+
+The statistics of every box are differences of prefix sums of a histogram over the features that the
+box is cut on. Histograms of disjoint sets of rows add, so rows may come in chunks, from several
+processes or machines; one pass fills those over all sets of as many features as trees have levels,
+and those over fewer features are their sums.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import combinations
+
+import numba
+import numpy as np
+
+from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.models.arrays.threads import in_threads
+
+__all__ = ["BoxHistograms", "row_keys"]
+
+_ROWS_AT_ONCE = 1 << 13  # whose codes stay in the cache while all histograms are filled
+_SETS_AT_ONCE = 16  # filled by one thread before it takes the next ones
+
+
+class BoxHistograms:
+    """Sums of row values over the cells of all sets of few features; s values a row.
+
+    Parameters
+    ----------
+    space
+        The boxes.
+    num_values
+        s.
+    with_keys
+        Whether to sum keys of rows too, which tell sets of rows apart.
+
+    Attributes
+    ----------
+    values
+        float64 [cells of all sets, s].
+    keys
+        uint64 [cells of all sets], empty without keys.
+    """
+
+    def __init__(self, space: BoxSpace, num_values: int, *, with_keys: bool = False):
+        self.space = space
+        self.num_values = num_values
+        most = min(space.num_levels, space.num_features)
+        sizes = space.num_codes + space.has_missing
+        self._starts: dict[tuple[int, ...], int] = {}
+        start = 0
+        for count in range(most, -1, -1):  # those that rows are added to come first
+            for features in combinations(range(space.num_features), count):
+                self._starts[features] = start
+                start += int(np.prod(sizes[list(features)], dtype=np.int64))
+            if count == most:
+                self._num_filled = start
+        self._sizes = sizes
+        self._most = most
+        self.values = np.zeros((start, num_values))
+        self.keys = np.zeros(start if with_keys else 0, np.uint64)
+        self._are_summed = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all histograms."""
+        return self.values.nbytes + self.keys.nbytes
+
+    @cached_property
+    def _filled_sets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Features [m, most], strides [m, most] and starts [m] of the sets that rows fill."""
+        sets = [s for s in self._starts if len(s) == self._most]
+        features = np.array(sets, np.int64).reshape(len(sets), self._most)
+        sizes = self._sizes[features]
+        strides = np.ones_like(features)
+        for axis in range(self._most - 2, -1, -1):
+            strides[:, axis] = strides[:, axis + 1] * sizes[:, axis + 1]
+        return features, strides, np.array([self._starts[s] for s in sets], np.int64)
+
+    def add(self, codes: np.ndarray, values: np.ndarray, keys: np.ndarray | None = None) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        codes
+            Integers [n, d of the design]; -1 where missing.
+        values
+            float64 [n, s]; statistics of the rows.
+        keys
+            uint64 [n], for histograms with keys.
+        """
+        columns = np.empty((self.space.num_features, len(codes)), np.int16)
+        for place, feature in enumerate(self.space.features):
+            column = codes[:, feature]
+            columns[place] = np.where(column < 0, self.space.num_codes[place], column)
+        values = np.ascontiguousarray(values, np.float64)
+        keys = np.empty(0, np.uint64) if keys is None or not len(self.keys) else keys
+        features, strides, starts = self._filled_sets
+        pieces = [slice(a, a + _SETS_AT_ONCE) for a in range(0, len(starts), _SETS_AT_ONCE)]
+        in_threads(
+            lambda some: _fill(
+                columns, values, keys, features[some], strides[some], starts[some],
+                self.values, self.keys,
+            ),
+            pieces,
+            len(codes) * len(starts),
+        )
+        self._are_summed = False
+
+    def merge(self, values: np.ndarray, keys: np.ndarray) -> None:
+        """Add the sums that another object of the same boxes got from other rows (`sums`)."""
+        self.values[: self._num_filled] += values
+        if len(self.keys):
+            self.keys[: self._num_filled] += keys
+        self._are_summed = False
+
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values and keys that rows have filled, to be merged elsewhere."""
+        return self.values[: self._num_filled], self.keys[: self._num_filled]
+
+    def over(self, features: Sequence[int]) -> np.ndarray:
+        """Histogram over a set of features, float64 [size of each..., s]."""
+        self._sum_over_fewer()
+        start = self._starts[tuple(features)]
+        shape = tuple(self._sizes[list(features)])
+        size = int(np.prod(shape, dtype=np.int64))
+        return self.values[start : start + size].reshape(*shape, self.num_values)
+
+    @property
+    def total(self) -> np.ndarray:
+        """Sum over all rows, float64 [s]."""
+        return self.over(())
+
+    def _sum_over_fewer(self) -> None:
+        """Fill the histograms over fewer features, each from one with a feature more."""
+        if self._are_summed:
+            return
+        for features, start in self._starts.items():
+            if len(features) == self._most:
+                continue
+            extra = next(f for f in range(self.space.num_features) if f not in features)
+            larger = tuple(sorted((*features, extra)))
+            shape = tuple(self._sizes[list(larger)])
+            source = slice(self._starts[larger], self._starts[larger] + int(np.prod(shape)))
+            target = slice(start, start + int(np.prod(shape)) // int(self._sizes[extra]))
+            axis = larger.index(extra)
+            summed = self.values[source].reshape(*shape, -1).sum(axis=axis)
+            self.values[target] = summed.reshape(-1, self.num_values)
+            if len(self.keys):
+                own = self.keys[source].reshape(shape).sum(axis=axis, dtype=np.uint64)
+                self.keys[target] = own.ravel()
+        self._are_summed = True
+
+    def prefix_sums(self, features: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Prefix sums over some features and any further one.
+
+        Parameters
+        ----------
+        features
+            Places of k features, fewer than trees have levels.
+
+        Returns
+        -------
+        values
+            float64 [cells, d, width, s]. Along each of the k features and along the further one
+            entry v sums over the codes below v; after the entry of all codes comes that of the
+            missing values alone (the last one along the further feature).
+        keys
+            uint64 [cells, d, width, 1] in the same way; [1, 1, 1, 1] without keys.
+        """
+        self._sum_over_fewer()
+        space, k, d = self.space, len(features), self.space.num_features
+        own = np.array(features, np.int64)
+        start = np.zeros(d, np.int64)
+        strides = np.zeros((d, k), np.int64)
+        own_stride = np.zeros(d, np.int64)
+        for g in range(d):
+            joint = tuple(sorted({*features, g}))
+            sizes = self._sizes[list(joint)]
+            steps = np.append(np.cumprod(sizes[:0:-1])[::-1], 1)
+            start[g] = self._starts[joint]
+            for axis, f in enumerate(features):
+                strides[g, axis] = steps[joint.index(f)]
+            own_stride[g] = 0 if g in features else steps[joint.index(g)]
+        lengths = space.num_codes[own] + 1 + space.has_missing[own]
+        arguments = own, lengths, space.num_codes, space.has_missing, start, strides, own_stride
+        shape = int(np.prod(lengths, dtype=np.int64)), d, space.width
+        values = np.zeros((*shape, self.num_values))
+        _sum_up(self.values, values, *arguments)
+        if not len(self.keys):
+            return values, np.zeros((1, 1, 1, 1), np.uint64)
+        keys = np.zeros((*shape, 1), np.uint64)
+        _sum_up(self.keys.reshape(-1, 1), keys, *arguments)
+        return values, keys
+
+
+def row_keys(codes: np.ndarray) -> np.ndarray:
+    """Hash rows of codes [n, d] to keys, uint64 [n], the same on every machine.
+
+    Sums of keys tell sets of rows apart, but for an accident of probability 2^-64 for each pair.
+    """
+    keys = np.full(len(codes), 0x9E3779B97F4A7C15, np.uint64)
+    for column in codes.T:
+        keys ^= column.astype(np.int64).view(np.uint64) + np.uint64(0x2545F4914F6CDD1D)
+        keys = _mixed(keys)
+    return keys
+
+
+def _mixed(words: np.ndarray) -> np.ndarray:
+    """Mix bits (the finaliser of SplitMix64, Steele, Lea and Flood 2014)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(columns, values, keys, features, strides, starts, all_values, all_keys):
+    """Add rows to the histograms of some sets of features."""
+    num_rows, num_values = values.shape
+    num_sets, most = features.shape
+    cell = np.empty(_ROWS_AT_ONCE, np.int64)
+    for begin in range(0, num_rows, _ROWS_AT_ONCE):
+        size = min(_ROWS_AT_ONCE, num_rows - begin)
+        for m in range(num_sets):
+            for i in range(size):
+                cell[i] = starts[m]
+            for axis in range(most):
+                column, stride = columns[features[m, axis]], strides[m, axis]
+                for i in range(size):
+                    cell[i] += column[begin + i] * stride
+            if num_values == 3:
+                for i in range(size):
+                    c = cell[i]
+                    all_values[c, 0] += values[begin + i, 0]
+                    all_values[c, 1] += values[begin + i, 1]
+                    all_values[c, 2] += values[begin + i, 2]
+            elif num_values == 2:
+                for i in range(size):
+                    c = cell[i]
+                    all_values[c, 0] += values[begin + i, 0]
+                    all_values[c, 1] += values[begin + i, 1]
+            else:
+                for i in range(size):
+                    c = cell[i]
+                    for s in range(num_values):
+                        all_values[c, s] += values[begin + i, s]
+            if len(keys):
+                for i in range(size):
+                    all_keys[cell[i]] += keys[begin + i]
+
+
+@numba.njit(cache=True, nogil=True)
+def _sum_up(source, target, own, lengths, num_codes, has_missing, start, strides, own_stride):
+    """Spread histograms [cells, s] over a target [cells of prefix sums, d, width, s]; sum it up."""
+    k, d = len(own), len(num_codes)
+    width, num_values = target.shape[2], target.shape[3]
+    place = np.zeros(k, np.int64)
+    num_cells = 1
+    for axis in range(k):
+        num_cells *= lengths[axis] - 1
+    for _ in range(num_cells):
+        cell = 0
+        for axis in range(k):
+            cell = cell * lengths[axis] + place[axis] + 1
+        for g in range(d):
+            base = start[g]
+            for axis in range(k):
+                base += place[axis] * strides[g, axis]
+            if own_stride[g]:
+                for v in range(num_codes[g]):
+                    for s in range(num_values):
+                        target[cell, g, v + 1, s] = source[base + v * own_stride[g], s]
+                if has_missing[g]:
+                    at = base + num_codes[g] * own_stride[g]
+                    for s in range(num_values):
+                        target[cell, g, width - 1, s] = source[at, s]
+            else:
+                for axis in range(k):
+                    if own[axis] == g:
+                        code = place[axis]
+                        v = code + 1 if code < num_codes[g] else width - 1
+                        for s in range(num_values):
+                            target[cell, g, v, s] = source[base, s]
+            for v in range(1, num_codes[g]):
+                for s in range(num_values):
+                    target[cell, g, v + 1, s] += target[cell, g, v, s]
+        for axis in range(k - 1, -1, -1):
+            place[axis] += 1
+            if place[axis] < lengths[axis] - 1:
+                break
+            place[axis] = 0
+    step = 1
+    for axis in range(k - 1, -1, -1):
+        last = num_codes[own[axis]]
+        for cell in range(len(target)):
+            code = cell // step % lengths[axis]
+            if 1 < code <= last:
+                target[cell] += target[cell - step]
+        step *= lengths[axis]

@@ -1,0 +1,805 @@
+"""The recursion over boxes, compiled: log Q of boxes, what visits hand on, and rules one by one.
+
+A node's statistics and those of the left side of each of its rules are differences of prefix sums.
+They are taken axis by axis, so that boxes which share their sides on the first features share that
+work. Level l needs the values of level l + 1 alone; below the last level every node is a leaf,
+whose score is computed where it is needed and never stored.
+
+Functions take the tables of one group of boxes (`GroupTables`) and add to arrays of one level.
+"""
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+__all__ = [
+    "GroupTables",
+    "LeafEvents",
+    "LeafTables",
+    "PriorTables",
+    "Rules",
+    "Usage",
+    "expand",
+    "inside",
+    "outside",
+    "statistics",
+]
+
+_COUNTS, _NORMAL, _GIVEN = 0, 1, 2  # kinds of leaf scores
+
+
+class GroupTables(NamedTuple):
+    """One group of boxes of a level; k features are cut, d can be.
+
+    Attributes
+    ----------
+    values, keys
+        Prefix sums [cells, d, width, s] and [cells, d, width, 1] (`BoxHistograms.prefix_sums`).
+    own
+        int64 [k]; the features that are cut.
+    side_low, side_high, side_missing
+        int64 [k, most sides]; the sides of each.
+    shape
+        int64 [k]; number of sides.
+    lengths
+        int64 [k]; entries of the prefix sums along each.
+    offset
+        Number of the group's first box in its level.
+    is_last
+        Whether children are leaves.
+    child_offset, child_step
+        int64 [d, 3]; first box of the child group by the feature of the rule and the kind of the
+        child's side, and step of that side; unused on the last level.
+    child_stride
+        int64 [d, 3, k]; steps of the sides of the k features in the child group.
+    allowed
+        bool [d]; features that rules may use.
+    num_codes, has_missing
+        [d].
+    side_place
+        int64 [d, 2, width, width]; place of each side among those of its kind.
+    middle
+        int64 [d, width, width]; cut of the gap between two codes that lies nearest its middle.
+    gap_width
+        float64 [d, width, width]; width of the gap between two codes.
+    min_leaf
+        Fewest rows in a leaf.
+    each_cut
+        Whether all cuts of a gap are rules.
+    """
+
+    values: np.ndarray
+    keys: np.ndarray
+    own: np.ndarray
+    side_low: np.ndarray
+    side_high: np.ndarray
+    side_missing: np.ndarray
+    shape: np.ndarray
+    lengths: np.ndarray
+    offset: int
+    is_last: bool
+    child_offset: np.ndarray
+    child_step: np.ndarray
+    child_stride: np.ndarray
+    allowed: np.ndarray
+    num_codes: np.ndarray
+    has_missing: np.ndarray
+    side_place: np.ndarray
+    middle: np.ndarray
+    gap_width: np.ndarray
+    min_leaf: float
+    each_cut: bool
+
+
+class PriorTables(NamedTuple):
+    """A prior's weights on one level, by what it reads (`bdtppl.inference.boxes.weights`).
+
+    Attributes
+    ----------
+    split
+        float64, flat; log weight of all rules that an entry stands for.
+    rule
+        The same for one of them, as the prior counts trees.
+    stop
+        float64 [d + 1]; log weight of stopping by the number of features with a rule.
+    stop_below
+        Log weight of stopping below the last level.
+    strides
+        int64 [5]; steps by feature, number of features with a rule, cuts of the gap, cuts of the
+        feature, and rules that make the same partition.
+    reads_width
+        Whether the log of the gap's share of its feature's width is added.
+    reads_partitions
+        Whether equal partitions are counted.
+    feature_weight
+        float64 [d]; added to the log weight of the feature's rules.
+    """
+
+    split: np.ndarray
+    rule: np.ndarray
+    stop: np.ndarray
+    stop_below: float
+    strides: np.ndarray
+    reads_width: bool
+    reads_partitions: bool
+    feature_weight: np.ndarray
+
+
+class LeafTables(NamedTuple):
+    """A leaf family's scores (`bdtppl.inference.boxes.weights`).
+
+    Attributes
+    ----------
+    kind
+        0: counts of classes; 1: count, sum and sum of squares of normal targets; 2: scores are
+        given, and the statistics are a row count followed by those of the family.
+    each
+        float64 [classes, counts]; log gamma ratios of the counts of each class.
+    total
+        float64 [counts]; what depends on the number of rows.
+    concentration
+        float64 [classes]; Dirichlet concentrations, for counts beyond the table.
+    numbers
+        float64 [4]; mean less centre, pseudo count, shape and scale of a normal leaf.
+    is_silent
+        Whether all scores are 0, as for sums over the prior alone.
+    first
+        Box of the group that the given scores begin with.
+    own
+        float64 [boxes]; given scores of the boxes.
+    left, right
+        float64 [boxes, d, 2, width]; given scores of both sides of rules, by whether missing values
+        go left, and by the number of codes on the left.
+    """
+
+    kind: int
+    is_silent: bool
+    each: np.ndarray
+    total: np.ndarray
+    concentration: np.ndarray
+    numbers: np.ndarray
+    first: int
+    own: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+
+
+class Rules(NamedTuple):
+    """Room for the rules of one box, r entries.
+
+    Attributes
+    ----------
+    feature, low, high, missing_left
+        int64 [r]; codes on both sides of the entry's gap, and where missing values go.
+    num_cuts
+        int64 [r]; rules that the entry stands for.
+    key
+        uint64 [r]; key of the partition.
+    split, rule
+        float64 [r]; log weights of the entry and of one of its rules.
+    below
+        float64 [r]; log Q of both children.
+    left, right
+        int64 [r]; numbers of the children in the next level, for the cut in the middle.
+    """
+
+    feature: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    missing_left: np.ndarray
+    num_cuts: np.ndarray
+    key: np.ndarray
+    split: np.ndarray
+    rule: np.ndarray
+    below: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+
+
+class Usage(NamedTuple):
+    """Expectations under the posterior, added up by the outside pass.
+
+    Attributes
+    ----------
+    split
+        float64, as `PriorTables.split`; expected uses of each weight.
+    stop
+        float64 [d + 1]; expected leaves by the number of features with a rule.
+    cuts
+        float64 [d, width]; expected splits by feature and cut.
+    entropy
+        float64 [1]; entropy of the choices so far, in nats.
+    """
+
+    split: np.ndarray
+    stop: np.ndarray
+    cuts: np.ndarray
+    entropy: np.ndarray
+
+
+class LeafEvents(NamedTuple):
+    """Room for leaves that the outside pass meets.
+
+    Attributes
+    ----------
+    box
+        int64 [e]; box of the group that stops, or whose rule makes the leaf on the last level.
+    feature, cut, missing_left
+        int64 [e]; the rule, feature -1 where the box itself stops.
+    is_right
+        int64 [e]; side of the rule.
+    weight
+        float64 [e]; expected number of such leaves in a tree.
+    statistics
+        float64 [e, s].
+    """
+
+    box: np.ndarray
+    feature: np.ndarray
+    cut: np.ndarray
+    missing_left: np.ndarray
+    is_right: np.ndarray
+    weight: np.ndarray
+    statistics: np.ndarray
+
+
+class _Box(NamedTuple):
+    """Room for the box at hand.
+
+    Attributes
+    ----------
+    low, high, missing
+        int64 [d]; its side of each feature.
+    place
+        int64 [k]; places of the sides of features that are cut.
+    slab, slab_start
+        Prefix sums with the first axes taken, one after another.
+    key_slab, key_slab_start
+        The same for keys.
+    total, left
+        float64 [s]; statistics of the box and of one side of a rule.
+    table, stamp, count
+        Hash table of partitions.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    missing: np.ndarray
+    place: np.ndarray
+    slab: np.ndarray
+    slab_start: np.ndarray
+    key_slab: np.ndarray
+    key_slab_start: np.ndarray
+    total: np.ndarray
+    left: np.ndarray
+    table: np.ndarray
+    stamp: np.ndarray
+    count: np.ndarray
+
+
+@numba.njit(cache=True, nogil=True)
+def _make_rules(group):
+    most = 2 * group.values.shape[1] * group.values.shape[2]
+    return Rules(
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.uint64),
+        np.zeros(most),
+        np.zeros(most),
+        np.zeros(most),
+        np.zeros(most, np.int64),
+        np.zeros(most, np.int64),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _make_box(group):
+    k = len(group.own)
+    _, d, width, num_values = group.values.shape
+    start, key_start = np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)
+    for axis in range(k):
+        cells = d * width
+        for later in range(axis + 1, k):
+            cells *= group.lengths[later]
+        start[axis + 1] = start[axis] + cells * num_values
+        key_start[axis + 1] = key_start[axis] + cells
+    slots = 64
+    has_keys = group.keys.shape[2] > 1
+    while has_keys and slots < 4 * d * width:
+        slots *= 2
+    box = _Box(
+        np.zeros(d, np.int64),
+        group.num_codes.copy(),
+        np.zeros(d, np.int64),
+        np.full(k, -1, np.int64),
+        np.zeros(start[k]),
+        start,
+        np.zeros(key_start[k] if has_keys else 1, np.uint64),
+        key_start,
+        np.zeros(num_values),
+        np.zeros(num_values),
+        np.zeros(slots, np.uint64),
+        np.zeros(slots, np.int64),
+        np.zeros(slots, np.int64),
+    )
+    for g in range(d):
+        box.missing[g] = 1 if group.has_missing[g] else 0
+    return box
+
+
+@numba.njit(cache=True, nogil=True)
+def _take_side(source, target, low, high, missing, last):
+    """Take one side along the first axis of flat prefix sums."""
+    size = len(target)
+    for i in range(size):
+        target[i] = source[high * size + i]
+    if low > 0:
+        for i in range(size):
+            target[i] -= source[low * size + i]
+    if missing:
+        for i in range(size):
+            target[i] += source[last * size + i]
+
+
+@numba.njit(cache=True, nogil=True)
+def _open_box(group, box, number):
+    """Take the sides of a box of the group; returns its prefix sums and keys, flat."""
+    k = len(group.own)
+    has_keys = group.keys.shape[2] > 1
+    values, keys = group.values.reshape(-1), group.keys.reshape(-1)
+    rest, step = number, 1
+    for axis in range(k):
+        step *= group.shape[axis]
+    changed = False
+    for axis in range(k):
+        step //= group.shape[axis]
+        side = rest // step
+        rest -= side * step
+        begin, end = box.slab_start[axis], box.slab_start[axis + 1]
+        key_begin, key_end = box.key_slab_start[axis], box.key_slab_start[axis + 1]
+        if changed or side != box.place[axis]:
+            changed = True
+            box.place[axis] = side
+            f = group.own[axis]
+            low, high = group.side_low[axis, side], group.side_high[axis, side]
+            missing = group.side_missing[axis, side]
+            box.low[f], box.high[f], box.missing[f] = low, high, missing
+            last = group.num_codes[f] + 1
+            _take_side(values, box.slab[begin:end], low, high, missing, last)
+            if has_keys:
+                _take_side(keys, box.key_slab[key_begin:key_end], low, high, missing, last)
+        values = box.slab[begin:end]
+        if has_keys:
+            keys = box.key_slab[key_begin:key_end]
+    return values, keys
+
+
+@numba.njit(cache=True, nogil=True)
+def _rows_at(leaf, values, at, num_values):
+    """Rows behind the statistics at a position."""
+    if leaf.kind == _COUNTS:
+        total = 0.0
+        for s in range(num_values):
+            total += values[at + s]
+        return total
+    return values[at]
+
+
+@numba.njit(cache=True, nogil=True)
+def _log_gamma_ratio(table, start, count):
+    """Log of gamma(start + count) / gamma(start), from a table as far as it goes."""
+    if count < len(table):
+        return table[int(count)]
+    return math.lgamma(start + count) - math.lgamma(start)
+
+
+@numba.njit(cache=True, nogil=True)
+def _score(leaf, statistics):
+    """Log marginal of statistics [s], where it is not given."""
+    if leaf.is_silent:
+        return 0.0
+    if leaf.kind == _COUNTS:
+        rows, result, start = 0.0, 0.0, 0.0
+        for s in range(len(statistics)):
+            rows += statistics[s]
+            start += leaf.concentration[s]
+            result += _log_gamma_ratio(leaf.each[s], leaf.concentration[s], statistics[s])
+        return result - _log_gamma_ratio(leaf.total, start, rows)
+    rows = statistics[0]
+    shift, pseudo_count, shape, scale = leaf.numbers
+    first = statistics[1] - shift * rows
+    second = statistics[2] - 2 * shift * statistics[1] + shift * shift * rows
+    squares = max(second - first * first / (pseudo_count + rows), 0.0)
+    if rows < len(leaf.total):
+        constant = leaf.total[int(rows)]
+    else:
+        constant = (
+            math.lgamma(shape + rows / 2)
+            - math.lgamma(shape)
+            + shape * math.log(scale)
+            + math.log(pseudo_count / (pseudo_count + rows)) / 2
+            - rows / 2 * math.log(2 * math.pi)
+        )
+    return constant - (shape + rows / 2) * math.log(scale + squares / 2)
+
+
+@numba.njit(cache=True, nogil=True)
+def _total(group, leaf, box, values):
+    """Statistics of the box, into ``box.total``; returns its rows."""
+    num_values = group.values.shape[3]
+    last = (group.values.shape[2] - 1) * num_values
+    for s in range(num_values):
+        box.total[s] = values[box.high[0] * num_values + s] + values[last + s]
+    return _rows_at(leaf, box.total, 0, num_values)
+
+
+@numba.njit(cache=True, nogil=True)
+def _left_side(group, box, rules, j, values):
+    """Statistics of the left side of an entry, into ``box.left``."""
+    _, _, width, num_values = group.values.shape
+    start = rules.feature[j] * width * num_values
+    at = start + (rules.low[j] + 1) * num_values
+    for s in range(num_values):
+        box.left[s] = values[at + s]
+    if rules.missing_left[j]:
+        at = start + (width - 1) * num_values
+        for s in range(num_values):
+            box.left[s] += values[at + s]
+
+
+@numba.njit(cache=True, nogil=True)
+def _slot_of(box, key, stamp):
+    """Place of a partition in the hash table, which it enters if it is new."""
+    mask = len(box.table) - 1
+    slot = np.int64((key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
+    while box.stamp[slot] == stamp:
+        if box.table[slot] == key:
+            return slot
+        slot = (slot + 1) & mask
+    box.stamp[slot], box.table[slot], box.count[slot] = stamp, key, 0
+    return slot
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_gaps(group, leaf, box, rows, values, rules):
+    """List the gaps that rules can cut; returns their number and that of their features.
+
+    For the weights it leaves the cuts of the feature in ``rules.left`` and the log of the gap's
+    share of the feature's width in ``rules.below``.
+    """
+    _, d, width, num_values = group.values.shape
+    count, num_features = 0, 0
+    for g in range(d):
+        low, high = box.low[g], box.high[g]
+        if high - low < 2 or not group.allowed[g]:
+            continue
+        start = g * width * num_values
+        missing = _rows_at(leaf, values, start + (width - 1) * num_values, num_values)
+        first, before, last_code = count, 0.0, -1
+        num_cuts, total_width = 0, 0.0
+        for code in range(low, high):
+            here = _rows_at(leaf, values, start + (code + 1) * num_values, num_values)
+            if here < before + 0.5:
+                continue
+            if last_code >= 0:
+                for side in range(2 if group.has_missing[g] else 1):
+                    left = before + side * missing
+                    if left < group.min_leaf or rows - left < group.min_leaf:
+                        continue
+                    rules.feature[count], rules.missing_left[count] = g, side
+                    rules.low[count], rules.high[count] = last_code, code
+                    rules.num_cuts[count] = code - last_code if group.each_cut else 1
+                    num_cuts += rules.num_cuts[count]
+                    total_width += group.gap_width[g, last_code, code]
+                    count += 1
+            last_code, before = code, here
+        for j in range(first, count):
+            rules.left[j] = num_cuts
+            share = group.gap_width[g, rules.low[j], rules.high[j]] / total_width
+            rules.below[j] = math.log(share)
+        num_features += count > first
+    return count, num_features
+
+
+@numba.njit(cache=True, nogil=True)
+def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
+    """Compute log weights of the entries that `_find_gaps` has listed."""
+    width = group.values.shape[2]
+    if prior.reads_partitions:
+        total = keys[box.high[0]] + keys[width - 1]
+        for j in range(count):
+            start = rules.feature[j] * width
+            key = keys[start + rules.low[j] + 1]
+            if rules.missing_left[j]:
+                key += keys[start + width - 1]
+            rules.key[j] = min(key, total - key)
+            box.count[_slot_of(box, rules.key[j], stamp)] += rules.num_cuts[j]
+    steps = prior.strides
+    for j in range(count):
+        at = (
+            rules.feature[j] * steps[0]
+            + num_features * steps[1]
+            + rules.num_cuts[j] * steps[2]
+            + rules.left[j] * steps[3]
+        )
+        if prior.reads_partitions:
+            at += box.count[_slot_of(box, rules.key[j], stamp)] * steps[4]
+        added = prior.feature_weight[rules.feature[j]]
+        if prior.reads_width:
+            added += rules.below[j]
+        rules.split[j] = prior.split[at] + added
+        rules.rule[j] = prior.rule[at] + added
+        rules.right[j] = at
+
+
+@numba.njit(cache=True, nogil=True)
+def _child(group, box, g, low, high, missing):
+    """Number in the next level of the box with another side of one feature."""
+    kind = 1 if low == 0 or high == group.num_codes[g] else 2
+    if not group.has_missing[g]:
+        missing = 0
+    number = group.child_offset[g, kind]
+    number += group.side_place[g, missing, low, high] * group.child_step[g, kind]
+    for axis in range(len(group.own)):
+        if group.own[axis] != g:
+            number += box.place[axis] * group.child_stride[g, kind, axis]
+    return number
+
+
+@numba.njit(cache=True, nogil=True)
+def _children(group, box, rules, j, cut):
+    """Numbers of the two children of an entry, for one of its cuts."""
+    g = rules.feature[j]
+    keeps = box.missing[g]
+    left = _child(group, box, g, box.low[g], cut, keeps * rules.missing_left[j])
+    right = _child(group, box, g, cut, box.high[g], keeps * (1 - rules.missing_left[j]))
+    return left, right
+
+
+@numba.njit(cache=True, nogil=True)
+def _score_below(group, prior, leaf, box, number, values, below, rules, count):
+    """Log Q of both children of every entry, into ``rules.below``."""
+    for j in range(count):
+        if not group.is_last:
+            left, right = _children(group, box, rules, j, rules.low[j] + 1)
+            rules.below[j] = below[left] + below[right]
+            continue
+        rules.below[j] = 2 * prior.stop_below
+        if leaf.kind == _GIVEN and not leaf.is_silent:
+            at = number - leaf.first, rules.feature[j], rules.missing_left[j], rules.low[j] + 1
+            rules.below[j] += leaf.left[at] + leaf.right[at]
+        else:
+            _left_side(group, box, rules, j, values)
+            rules.below[j] += _score(leaf, box.left)
+            for s in range(len(box.left)):
+                box.left[s] = box.total[s] - box.left[s]
+            rules.below[j] += _score(leaf, box.left)
+
+
+@numba.njit(cache=True, nogil=True)
+def _open(group, prior, leaf, box, rules, number, below):
+    """Open a box; returns its log weight of stopping, its score, entries and features."""
+    values, keys = _open_box(group, box, number)
+    rows = _total(group, leaf, box, values)
+    if rows < 0.5:
+        return -np.inf, 0.0, 0, 0
+    count, num_features = 0, 0
+    if rows > 1.5 and rows >= 2 * group.min_leaf:
+        count, num_features = _find_gaps(group, leaf, box, rows, values, rules)
+        _weigh(group, prior, box, keys, rules, count, num_features, number + 1)
+        # `rules.right` holds places in the prior's table until the entries are scored.
+        _score_below(group, prior, leaf, box, number, values, below, rules, count)
+    if leaf.kind == _GIVEN and not leaf.is_silent:
+        own = leaf.own[number - leaf.first]
+    else:
+        own = _score(leaf, box.total)
+    return prior.stop[num_features], own, count, num_features
+
+
+@numba.njit(cache=True, nogil=True)
+def inside(group, prior, leaf, below, target, is_max, first, last):
+    """Compute log Q of some boxes of a group, into their level's array.
+
+    Parameters
+    ----------
+    group, prior, leaf
+        Tables.
+    below
+        float64; log Q of the next level.
+    target
+        float64; log Q of this level.
+    is_max
+        Whether to take the best tree in place of the sum over trees.
+    first, last
+        The boxes of the group from ``first`` to ``last`` - 1.
+    """
+    box, rules = _make_box(group), _make_rules(group)
+    for number in range(first, last):
+        stop, score, count, _ = _open(group, prior, leaf, box, rules, number, below)
+        stop += score
+        best = stop
+        for j in range(count):
+            if is_max:
+                best = max(best, rules.rule[j] + rules.below[j])
+            else:
+                rules.split[j] += rules.below[j]
+                best = max(best, rules.split[j])
+        if not is_max and count and best > -np.inf:
+            total = math.exp(stop - best)
+            for j in range(count):
+                total += math.exp(rules.split[j] - best)
+            best += math.log(total)
+        target[group.offset + number] = best
+
+
+@numba.njit(cache=True, nogil=True)
+def expand(group, prior, leaf, below, number):
+    """List the rules of one box.
+
+    Returns its log weight of stopping, its score, its statistics [s], those of the left side of
+    each rule [rules, s], and the `Rules`.
+
+    Children are numbered for the cut in the middle of each gap; on the last level they are leaves,
+    without a number.
+    """
+    box, rules = _make_box(group), _make_rules(group)
+    stop, score, count, _ = _open(group, prior, leaf, box, rules, number, below)
+    if not group.is_last:
+        for j in range(count):
+            cut = group.middle[rules.feature[j], rules.low[j], rules.high[j]]
+            rules.left[j], rules.right[j] = _children(group, box, rules, j, cut)
+    left = np.zeros((count, len(box.left)))
+    values, _ = _open_box(group, box, number)
+    for j in range(count):
+        _left_side(group, box, rules, j, values)
+        left[j] = box.left
+    return (
+        stop,
+        score,
+        box.total,
+        left,
+        Rules(
+            rules.feature[:count],
+            rules.low[:count],
+            rules.high[:count],
+            rules.missing_left[:count],
+            rules.num_cuts[:count],
+            rules.key[:count],
+            rules.split[:count],
+            rules.rule[:count],
+            rules.below[:count],
+            rules.left[:count],
+            rules.right[:count],
+        ),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _surprise(weight, log_probability):
+    return -weight * log_probability if weight > 0 else 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def outside(
+    group, prior, leaf, log_q, below, visits, visits_below, usage, events, least, first, last
+):
+    """Hand the visits of some boxes of a group on to their children, and list the leaves.
+
+    Parameters
+    ----------
+    group, prior, leaf
+        Tables.
+    log_q, below
+        float64; log Q of this level and of the next one.
+    visits, visits_below
+        float64; expected number of nodes that are each box, of this level and the next.
+    usage
+        `Usage` to add to.
+    events
+        `LeafEvents` to fill.
+    least
+        Visits below this are dropped.
+    first, last
+        The boxes of the group from ``first`` to ``last`` - 1.
+
+    Returns
+    -------
+    next
+        Box to go on with once there is room for events again.
+    count
+        Number of events.
+    """
+    box, rules = _make_box(group), _make_rules(group)
+    most = 1 + 4 * group.values.shape[1] * group.values.shape[2]  # events of one box
+    num_events = 0
+    for number in range(first, last):
+        seen = visits[group.offset + number]
+        if seen <= least:
+            continue
+        if num_events + most > len(events.weight):
+            return number, num_events
+        stop, score, count, num_features = _open(group, prior, leaf, box, rules, number, below)
+        stop += score
+        own = log_q[group.offset + number]
+        weight = seen * math.exp(stop - own)
+        usage.stop[num_features] += weight
+        usage.entropy[0] += _surprise(weight, stop - own)
+        if weight > least:
+            events.box[num_events], events.feature[num_events] = number, -1
+            events.weight[num_events] = weight
+            events.statistics[num_events] = box.total
+            num_events += 1
+        for j in range(count):
+            log_p = rules.split[j] + rules.below[j] - own
+            weight = seen * math.exp(log_p)
+            usage.split[rules.right[j]] += weight
+            usage.entropy[0] += _surprise(weight, log_p + rules.rule[j] - rules.split[j])
+            g, share = rules.feature[j], weight
+            start, end = rules.low[j] + 1, rules.high[j] + 1
+            if group.each_cut:
+                share /= rules.num_cuts[j]
+            else:
+                start = group.middle[g, rules.low[j], rules.high[j]]
+                end = start + 1
+            if weight <= least:
+                usage.cuts[g, start] += weight
+                continue
+            for cut in range(start, end):
+                usage.cuts[g, cut] += share
+                if not group.is_last:
+                    left, right = _children(group, box, rules, j, cut)
+                    visits_below[left] += share
+                    visits_below[right] += share
+            if group.is_last:
+                values, _ = _open_box(group, box, number)
+                _left_side(group, box, rules, j, values)
+                for cut in range(start, end):
+                    for side in range(2):
+                        events.box[num_events], events.feature[num_events] = number, g
+                        events.cut[num_events] = cut
+                        events.missing_left[num_events] = rules.missing_left[j]
+                        events.is_right[num_events] = side
+                        events.weight[num_events] = share
+                        for s in range(len(box.left)):
+                            own_part = box.left[s] if side == 0 else box.total[s] - box.left[s]
+                            events.statistics[num_events, s] = own_part
+                        num_events += 1
+    return last, num_events
+
+
+@numba.njit(cache=True, nogil=True)
+def statistics(group, leaf, own, left, first):
+    """Write the statistics of some boxes, and of the left side of every possible rule.
+
+    Parameters
+    ----------
+    group, leaf
+        Tables.
+    own
+        float64 [boxes, s].
+    left
+        float64 [boxes, d, 2, width, s], by whether missing values go left and the number of codes
+        on the left; [0, ...] where rules are not needed.
+    first
+        First of the boxes.
+    """
+    box = _make_box(group)
+    _, d, width, num_values = group.values.shape
+    for number in range(len(own)):
+        values, _ = _open_box(group, box, first + number)
+        _total(group, leaf, box, values)
+        own[number] = box.total
+        if len(left):
+            for g in range(d):
+                start = g * width * num_values
+                for cut in range(width):
+                    for s in range(num_values):
+                        present = values[start + cut * num_values + s]
+                        missing = values[start + (width - 1) * num_values + s]
+                        left[number, g, 0, cut, s] = present
+                        left[number, g, 1, cut, s] = present + missing

@@ -1,0 +1,236 @@
+"""What the recursion over boxes looks up: a prior's weights by counts, and scores of leaves.
+
+A prior's weights are tabulated by its own methods, for all values of the counts that they read, so
+every prior that reads counts alone is known here without a line of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import gammaln
+
+from bdtppl.inference.boxes.kernels import LeafTables, PriorTables
+from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.precision import as_float64, in_float64
+from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.priors import Node, Rule, TreePrior
+
+__all__ = ["PriorGrid", "add_row_count", "has_own_score", "leaf_tables", "reads_partitions"]
+
+_NODE_COUNTS = {"log_num_features"}
+_RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
+_MOST_WEIGHTS = 20_000_000
+_MOST_TABULATED = 1 << 16  # counts whose log gammas are looked up
+
+
+def reads_partitions(prior: TreePrior) -> bool:
+    """Whether a prior's weights depend on how many rules part the rows alike."""
+    return "log_num_equivalent" in prior.rule_facts
+
+
+def require_counts(prior: TreePrior) -> None:
+    """Refuse a prior that reads more of nodes and rules than counts.
+
+    Raises
+    ------
+    ValueError
+        If it does.
+    """
+    known = {*_RULE_COUNTS, "log_width_share"}
+    other = sorted({*prior.node_facts} - _NODE_COUNTS | {*prior.rule_facts} - known)
+    if other:
+        raise ValueError(
+            f"Trees of few levels are summed over by boxes, whose weights may depend on counts of "
+            f"rules and the depth alone; the {type(prior).__name__} given reads "
+            f"{', '.join(other)}: use the chart (method='chart')."
+        )
+
+
+@jax.jit
+def _weigh(prior: Any, node: Node, rule: Rule) -> tuple[Any, Any]:
+    shape = jnp.shape(rule.feature)
+    split = jnp.broadcast_to(prior.log_split(node, rule), shape)
+    return split, jnp.broadcast_to(prior.log_rule(node, rule), shape)
+
+
+@jax.jit
+def _stop(prior: Any, node: Node) -> Any:
+    return jnp.broadcast_to(prior.log_stop(node), jnp.shape(node.depth))
+
+
+class PriorGrid:
+    """All counts that a prior may meet on boxes, and its weights there; d features.
+
+    Parameters
+    ----------
+    space
+        The boxes.
+    prior
+        A prior, resolved; those of `weights` may have other numbers.
+
+    Raises
+    ------
+    ValueError
+        If the prior reads more than counts, or the table of its weights would be too large.
+    """
+
+    def __init__(self, space: BoxSpace, prior: TreePrior):
+        require_counts(prior)
+        self.space = space
+        self.each_cut = prior.rules == "cuts"
+        self.reads_width = "log_width_share" in prior.rule_facts
+        sides = 1 + space.has_missing.astype(np.int64)
+        cuts = int((space.num_codes - 1).max())
+        most = {
+            "log_num_features": space.num_features,
+            "log_num_cuts": cuts if self.each_cut else 1,
+            "log_num_feature_cuts": int(((space.num_codes - 1) * sides).max()),
+            "log_num_equivalent": int(((space.num_codes - 1) * sides).sum()),
+        }
+        read = {*prior.node_facts, *prior.rule_facts}
+        if self.each_cut:
+            read.add("log_num_cuts")
+        # Entry 0 of a count that is read stays unused, so that counts are places.
+        lengths = [most[name] + 1 if name in read else 1 for name in most]
+        shape = (space.num_levels, space.num_features, *lengths)
+        if np.prod(shape, dtype=float) > _MOST_WEIGHTS:
+            raise ValueError(
+                f"The weights of a {type(prior).__name__} on {space.num_features} features of up "
+                f"to {cuts} cuts are too many to tabulate; use fewer bins."
+            )
+        self.shape = shape
+        places = np.indices(shape, dtype=np.int32).reshape(len(shape), -1)
+        self._length = padded_size(places.shape[1])
+        places = np.pad(places, ((0, 0), (0, self._length - places.shape[1])))
+        logs = dict(zip(most, np.log(np.maximum(places[2:], 1)), strict=True))
+        facts = {name: logs[name] for name in _RULE_COUNTS if name in read}
+        if self.reads_width:
+            facts["log_width_share"] = np.zeros(self._length)
+        self._node = Node(
+            places[0].astype(float),
+            np.ones(self._length, bool),
+            log_num_features=logs["log_num_features"],
+        )
+        self._rule = Rule(space.features.astype(np.int32)[places[1]], **facts)
+        # At the root of a table without a rule, and below the last level, nodes only stop.
+        depth, count = np.indices((space.num_levels + 1, space.num_features + 1))
+        self._stop_shape = depth.shape
+        has_rule = (count > 0) & (depth < space.num_levels)
+        self._stops = Node(
+            depth.ravel().astype(float),
+            has_rule.ravel(),
+            log_num_features=np.log(np.maximum(count.ravel(), 1)),
+        )
+        steps = np.ones(len(shape), np.int64)
+        steps[:-1] = np.cumprod(shape[:0:-1])[::-1]
+        self._steps = np.where(np.array(shape) > 1, steps, 0)[1:]
+
+    def _weights(self, prior: Any) -> tuple[Any, Any, Any]:
+        size = int(np.prod(self.shape))
+        split, rule = _weigh(prior, self._node, self._rule)
+        return split[:size], rule[:size], _stop(prior, self._stops)
+
+    @in_float64
+    def tables(self, prior: TreePrior, without: int | None = None) -> list[PriorTables]:
+        """Tabulate a prior's weights on each level.
+
+        Parameters
+        ----------
+        prior
+            The prior.
+        without
+            Place of a feature whose rules get no weight, though they are counted.
+        """
+        split, rule, stop = (np.asarray(each) for each in self._weights(as_float64(prior)))
+        levels = self.space.num_levels
+        split, rule = split.reshape(levels, -1), rule.reshape(levels, -1)
+        stop = stop.reshape(self._stop_shape)
+        feature_weight = np.zeros(self.space.num_features)
+        if without is not None:
+            feature_weight[without] = -np.inf
+        return [
+            PriorTables(
+                np.ascontiguousarray(split[level]),
+                np.ascontiguousarray(rule[level]),
+                np.ascontiguousarray(stop[level]),
+                float(stop[levels, 0]),
+                self._steps,
+                self.reads_width,
+                self.reads_counts_of_partitions,
+                feature_weight,
+            )
+            for level in range(levels)
+        ]
+
+    @property
+    def reads_counts_of_partitions(self) -> bool:
+        """Whether rules that make the same partition are counted."""
+        return self._rule.log_num_equivalent is not None
+
+    @in_float64
+    def gradient(self, prior: TreePrior, split: np.ndarray, stop: np.ndarray) -> Any:
+        """Derive the sum of weights times expected uses by the prior's numbers.
+
+        Parameters
+        ----------
+        prior
+            The prior.
+        split, stop
+            Expected uses of the weights on each level, [levels, ...] and [levels + 1, d + 1].
+
+        Returns
+        -------
+        pytree
+            As the prior.
+        """
+
+        def total(prior: Any) -> Any:
+            weights, _, stops = self._weights(prior)
+            used, stopped = jnp.asarray(split.ravel()), jnp.asarray(stop.ravel())
+            expected = jnp.where(used > 0, used * jnp.where(used > 0, weights, 0.0), 0.0).sum()
+            return expected + jnp.where(stopped > 0, stopped * stops, 0.0).sum()
+
+        return jax.grad(total)(as_float64(prior))
+
+
+def has_own_score(leaf: Leaf) -> bool:
+    """Whether the compiled recursion scores leaves of a family itself."""
+    return isinstance(leaf, DirichletCategorical | NormalInverseGamma)
+
+
+def add_row_count(leaf: Leaf, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Put the repeat counts [n] before statistics of rows [n, s] whose family needs them."""
+    return rows if has_own_score(leaf) else np.column_stack([weights, rows])
+
+
+def leaf_tables(leaf: Leaf, num_rows: int) -> LeafTables:
+    """Tabulate what the scores of leaves of up to some rows need."""
+    none, empty = np.zeros(0), np.zeros((0, 0, 0, 0))
+    counts = np.arange(min(num_rows + 1, _MOST_TABULATED))
+    if isinstance(leaf, DirichletCategorical):
+        concentration = np.asarray(leaf.concentration, np.float64)
+        each = gammaln(concentration[:, None] + counts) - gammaln(concentration)[:, None]
+        prior = concentration.sum()
+        total = gammaln(prior + counts) - gammaln(prior)
+        return LeafTables(0, False, each, total, concentration, np.zeros(4), 0, none, empty, empty)
+    if isinstance(leaf, NormalInverseGamma):
+        table = leaf.log_marginal_table(int(counts[-1]))
+        numbers = np.array(
+            [leaf.mean - leaf.centre, leaf.pseudo_count, leaf.shape, leaf.scale], np.float64
+        )
+        shape = numbers[2] + counts / 2
+        # The score of targets equal to the prior mean, less its logarithm of the scale.
+        same = [counts.astype(float), numbers[0] * counts, numbers[0] ** 2 * counts]
+        total = table(same) + shape * np.log(numbers[3])
+        return LeafTables(
+            1, False, np.zeros((1, 1)), total, np.zeros(1), numbers, 0, none, empty, empty
+        )
+    return LeafTables(
+        2, False, np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.zeros(4), 0, none, empty, empty
+    )
+
+
