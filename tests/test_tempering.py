@@ -240,6 +240,6 @@ def test_rounds_of_any_number_give_the_same_draws(monkeypatch):
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
     options = {"chains": 3, "warmup": 325, "draws": 9, "thin": 20, "temperatures": 3}
     one = sample_chains(ep.key(0), TreeModel(*arguments), **options).posterior
-    monkeypatch.setattr("bdtppl.inference.metropolis.sample._ROUNDS", 2)
+    monkeypatch.setattr("bdtppl.inference.metropolis.sample._REPORTS", 2)
     other = sample_chains(ep.key(0), TreeModel(*arguments), **options).posterior
     np.testing.assert_array_equal(one.trees.threshold, other.trees.threshold)

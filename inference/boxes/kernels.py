@@ -332,7 +332,7 @@ def _make_box(group):
     return box
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _take_side(source, target, low, high, missing, last):
     """Take one side along the first axis of flat prefix sums."""
     size = len(target)
@@ -346,7 +346,7 @@ def _take_side(source, target, low, high, missing, last):
             target[i] += source[last * size + i]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _open_box(group, box, number):
     """Take the sides of a box of the group; returns its prefix sums and keys, flat."""
     k = len(group.own)
@@ -379,7 +379,7 @@ def _open_box(group, box, number):
     return values, keys
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _rows_at(leaf, values, at, num_values):
     """Rows behind the statistics at a position."""
     if leaf.kind == _COUNTS:
@@ -391,44 +391,67 @@ def _rows_at(leaf, values, at, num_values):
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_gamma_ratio(table, start, count):
-    """Log of gamma(start + count) / gamma(start), from a table as far as it goes."""
-    if count < len(table):
-        return table[int(count)]
+def _log_gamma_ratio_beyond(start, count):
+    """Log of gamma(start + count) / gamma(start)."""
     return math.lgamma(start + count) - math.lgamma(start)
 
 
 @numba.njit(cache=True, nogil=True)
-def _score(leaf, statistics):
-    """Log marginal of statistics [s], where it is not given."""
-    if leaf.is_silent:
-        return 0.0
-    if leaf.kind == _COUNTS:
-        rows, result, start = 0.0, 0.0, 0.0
-        for s in range(len(statistics)):
-            rows += statistics[s]
-            start += leaf.concentration[s]
-            result += _log_gamma_ratio(leaf.each[s], leaf.concentration[s], statistics[s])
-        return result - _log_gamma_ratio(leaf.total, start, rows)
-    rows = statistics[0]
-    shift, pseudo_count, shape, scale = leaf.numbers
-    first = statistics[1] - shift * rows
-    second = statistics[2] - 2 * shift * statistics[1] + shift * shift * rows
+def _normal_constant_beyond(pseudo_count, shape, scale, rows):
+    """What a normal leaf's score has beside the logarithm of its posterior scale."""
+    return (
+        math.lgamma(shape + rows / 2)
+        - math.lgamma(shape)
+        + shape * math.log(scale)
+        + math.log(pseudo_count / (pseudo_count + rows)) / 2
+        - rows / 2 * math.log(2 * math.pi)
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _score_counts(values, start, each, total, concentration):
+    """Log marginal of the class counts from a position on."""
+    limit, rows, result, prior = len(total), 0.0, 0.0, 0.0
+    for s in range(len(concentration)):
+        count = values[start + s]
+        rows += count
+        prior += concentration[s]
+        if count < limit:
+            result += each[s, np.uint32(count)]
+        else:
+            result += _log_gamma_ratio_beyond(concentration[s], count)
+    if rows < limit:
+        return result - total[np.uint32(rows)]
+    return result - _log_gamma_ratio_beyond(prior, rows)
+
+
+@numba.njit(cache=True, nogil=True)
+def _score_normal(rows, first, second, total, shift, pseudo_count, shape, scale):
+    """Log marginal of so many normal targets with some sum and sum of squares."""
+    second += shift * (shift * rows - 2 * first)
+    first -= shift * rows
     squares = max(second - first * first / (pseudo_count + rows), 0.0)
-    if rows < len(leaf.total):
-        constant = leaf.total[int(rows)]
+    if rows < len(total):
+        constant = total[np.uint32(rows)]
     else:
-        constant = (
-            math.lgamma(shape + rows / 2)
-            - math.lgamma(shape)
-            + shape * math.log(scale)
-            + math.log(pseudo_count / (pseudo_count + rows)) / 2
-            - rows / 2 * math.log(2 * math.pi)
-        )
+        constant = _normal_constant_beyond(pseudo_count, shape, scale, rows)
     return constant - (shape + rows / 2) * math.log(scale + squares / 2)
 
 
 @numba.njit(cache=True, nogil=True)
+def _score(leaf, values):
+    """Log marginal of statistics [s], where it is not given."""
+    if leaf.is_silent:
+        return 0.0
+    if leaf.kind == _COUNTS:
+        return _score_counts(values, 0, leaf.each, leaf.total, leaf.concentration)
+    shift, pseudo_count, shape, scale = leaf.numbers
+    return _score_normal(
+        values[0], values[1], values[2], leaf.total, shift, pseudo_count, shape, scale
+    )
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
 def _total(group, leaf, box, values):
     """Statistics of the box, into ``box.total``; returns its rows."""
     num_values = group.values.shape[3]
@@ -438,7 +461,7 @@ def _total(group, leaf, box, values):
     return _rows_at(leaf, box.total, 0, num_values)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _left_side(group, box, rules, j, values):
     """Statistics of the left side of an entry, into ``box.left``."""
     _, _, width, num_values = group.values.shape
@@ -452,7 +475,7 @@ def _left_side(group, box, rules, j, values):
             box.left[s] += values[at + s]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _slot_of(box, key, stamp):
     """Place of a partition in the hash table, which it enters if it is new."""
     mask = len(box.table) - 1
@@ -465,7 +488,7 @@ def _slot_of(box, key, stamp):
     return slot
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _find_gaps(group, leaf, box, rows, values, rules):
     """List the gaps that rules can cut; returns their number and that of their features.
 
@@ -506,7 +529,7 @@ def _find_gaps(group, leaf, box, rows, values, rules):
     return count, num_features
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
     """Compute log weights of the entries that `_find_gaps` has listed."""
     width = group.values.shape[2]
@@ -537,7 +560,7 @@ def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
         rules.right[j] = at
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _child(group, box, g, low, high, missing):
     """Number in the next level of the box with another side of one feature."""
     kind = 1 if low == 0 or high == group.num_codes[g] else 2
@@ -551,7 +574,7 @@ def _child(group, box, g, low, high, missing):
     return number
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _children(group, box, rules, j, cut):
     """Numbers of the two children of an entry, for one of its cuts."""
     g = rules.feature[j]
@@ -562,26 +585,98 @@ def _children(group, box, rules, j, cut):
 
 
 @numba.njit(cache=True, nogil=True)
-def _score_below(group, prior, leaf, box, number, values, below, rules, count):
-    """Log Q of both children of every entry, into ``rules.below``."""
+def _add_count_scores(
+    values, width, box_total, each, total, concentration, feature, low, missing_left, score, count
+):
+    """Add the scores of both sides of entries to ``score``.
+
+    It takes arrays one by one: a tuple of arrays costs more to hand over than a score.
+    """
+    num_values, limit = len(box_total), len(total)
+    prior = concentration.sum()
     for j in range(count):
-        if not group.is_last:
-            left, right = _children(group, box, rules, j, rules.low[j] + 1)
-            rules.below[j] = below[left] + below[right]
-            continue
-        rules.below[j] = 2 * prior.stop_below
-        if leaf.kind == _GIVEN and not leaf.is_silent:
-            at = number - leaf.first, rules.feature[j], rules.missing_left[j], rules.low[j] + 1
-            rules.below[j] += leaf.left[at] + leaf.right[at]
+        start = feature[j] * width * num_values
+        at = start + (low[j] + 1) * num_values
+        missing = start + (width - 1) * num_values
+        goes_left = float(missing_left[j])
+        left_rows, right_rows, result = 0.0, 0.0, 0.0
+        for s in range(num_values):
+            left = values[at + s] + goes_left * values[missing + s]
+            right = box_total[s] - left
+            left_rows += left
+            right_rows += right
+            if left + right < limit:
+                result += each[s, np.uint32(left)] + each[s, np.uint32(right)]
+            else:
+                result += _log_gamma_ratio_beyond(concentration[s], left)
+                result += _log_gamma_ratio_beyond(concentration[s], right)
+        if left_rows + right_rows < limit:
+            result -= total[np.uint32(left_rows)] + total[np.uint32(right_rows)]
         else:
-            _left_side(group, box, rules, j, values)
-            rules.below[j] += _score(leaf, box.left)
-            for s in range(len(box.left)):
-                box.left[s] = box.total[s] - box.left[s]
-            rules.below[j] += _score(leaf, box.left)
+            result -= _log_gamma_ratio_beyond(prior, left_rows)
+            result -= _log_gamma_ratio_beyond(prior, right_rows)
+        score[j] += result
 
 
 @numba.njit(cache=True, nogil=True)
+def _add_normal_scores(
+    values, width, box_total, total, numbers, feature, low, missing_left, score, count
+):
+    """Add the scores of both sides of entries to ``score``."""
+    shift, pseudo_count, shape, scale = numbers[0], numbers[1], numbers[2], numbers[3]
+    for j in range(count):
+        start = feature[j] * width * 3
+        at = start + (low[j] + 1) * 3
+        missing = start + (width - 1) * 3
+        goes_left = float(missing_left[j])
+        rows = values[at] + goes_left * values[missing]
+        first = values[at + 1] + goes_left * values[missing + 1]
+        second = values[at + 2] + goes_left * values[missing + 2]
+        score[j] += _score_normal(
+            rows, first, second, total, shift, pseudo_count, shape, scale
+        ) + _score_normal(
+            box_total[0] - rows,
+            box_total[1] - first,
+            box_total[2] - second,
+            total,
+            shift,
+            pseudo_count,
+            shape,
+            scale,
+        )
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _score_below(group, prior, leaf, box, number, values, below, rules, count):
+    """Log Q of both children of every entry, into ``rules.below``."""
+    if not group.is_last:
+        for j in range(count):
+            left, right = _children(group, box, rules, j, rules.low[j] + 1)
+            rules.below[j] = below[left] + below[right]
+        return
+    for j in range(count):
+        rules.below[j] = 2 * prior.stop_below
+    if leaf.is_silent:
+        return
+    if leaf.kind == _GIVEN:
+        for j in range(count):
+            at = number - leaf.first, rules.feature[j], rules.missing_left[j], rules.low[j] + 1
+            rules.below[j] += leaf.left[at] + leaf.right[at]
+        return
+    width = group.values.shape[2]
+    if leaf.kind == _COUNTS:
+        _add_count_scores(
+            values, width, box.total, leaf.each, leaf.total, leaf.concentration, rules.feature,
+            rules.low, rules.missing_left, rules.below, count,
+        )
+    else:
+        _add_normal_scores(
+            values, width, box.total, leaf.total, leaf.numbers, rules.feature, rules.low,
+            rules.missing_left, rules.below, count,
+        )
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
 def _open(group, prior, leaf, box, rules, number, below):
     """Open a box; returns its log weight of stopping, its score, entries and features."""
     values, keys = _open_box(group, box, number)
@@ -679,7 +774,7 @@ def expand(group, prior, leaf, below, number):
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _surprise(weight, log_probability):
     return -weight * log_probability if weight > 0 else 0.0
 
