@@ -1,0 +1,171 @@
+"""The most probable trees, by lazy enumeration.
+
+The best tree follows the best choice at every node (Sullivan et al. 2023, section 5.4 and Algorithm
+2). The next ones are found lazily: every node has a heap of candidates, each a choice with the
+ranks of its children's trees. Only heaps on the way to the k best trees are built (Huang and Chiang
+2005, algorithm 3).
+"""
+
+import heapq
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["STOP", "Candidate", "Choices", "ranked_trees"]
+
+STOP = -1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tree below a node: its choice, and which of its children's trees it takes.
+
+    Attributes
+    ----------
+    log_joint
+        Log weight of the tree.
+    choice
+        Number of the node's rule, or `STOP`.
+    left_rank, right_rank
+        Ranks of the children's trees.
+    """
+
+    log_joint: float
+    choice: int
+    left_rank: int = 0
+    right_rank: int = 0
+
+    def __lt__(self, other: "Candidate") -> bool:
+        return (-self.log_joint, self.choice, self.left_rank, self.right_rank) < (
+            -other.log_joint,
+            other.choice,
+            other.left_rank,
+            other.right_rank,
+        )
+
+
+class Choices(Protocol):
+    """What nodes may do, given the weight of the best tree below each."""
+
+    def candidates(self, node: Hashable) -> list[Candidate]:
+        """List stopping and all rules of a node, each with the best trees below."""
+        ...
+
+    def children(self, node: Hashable, choice: int) -> tuple[Hashable, Hashable]:
+        """Return the nodes below a rule."""
+        ...
+
+
+class _Ranked:
+    """Trees below a node, as far as they are known.
+
+    Attributes
+    ----------
+    heap
+        Candidates, the best first.
+    found
+        Trees in order.
+    num_expanded
+        How many of them have handed their successors to the heap.
+    """
+
+    def __init__(self, heap: list[Candidate]):
+        self.heap = heap
+        self.found: list[Candidate] = []
+        self.num_expanded = 0
+
+    def settles(self, rank: int) -> bool:
+        """Whether the tree of a rank is found, or known not to exist."""
+        is_exhausted = not self.heap and self.num_expanded == len(self.found)
+        return rank < len(self.found) or is_exhausted
+
+
+class _Ranking:
+    """Ranked trees below every node asked for, found on demand."""
+
+    def __init__(self, choices: Choices):
+        self.choices = choices
+        self.ranked: dict[Hashable, _Ranked] = {}
+
+    def get(self, key: Hashable, rank: int) -> Candidate | None:
+        """Find the tree of one rank below a node, or None where there are fewer."""
+        # Trees can be deeper than Python's stack, so a list replaces recursion.
+        wanted = [(key, rank)]
+        while wanted:
+            waits_for = self._advance(*wanted[-1])
+            if waits_for:
+                wanted += waits_for
+            else:
+                wanted.pop()
+        entries = self.ranked[key].found
+        return entries[rank] if rank < len(entries) else None
+
+    def _advance(self, key: Hashable, rank: int) -> list[tuple[Hashable, int]]:
+        """Find trees up to a rank, or return the trees below that must be found first."""
+        if key not in self.ranked:
+            opened = [c for c in self.choices.candidates(key) if c.log_joint > -math.inf]
+            heapq.heapify(opened)
+            self.ranked[key] = _Ranked(opened)
+        ranked = self.ranked[key]
+        while not ranked.settles(rank):
+            if ranked.num_expanded < len(ranked.found):
+                waits_for = self._expand(key, ranked)
+                if waits_for:
+                    return waits_for
+                ranked.num_expanded += 1
+            elif ranked.heap:
+                ranked.found.append(heapq.heappop(ranked.heap))
+        return []
+
+    def _expand(self, node: Hashable, ranked: _Ranked) -> list[tuple[Hashable, int]]:
+        """Put a tree's successors on the heap, or return the trees that must be found first."""
+        tree = ranked.found[ranked.num_expanded]
+        if tree.choice == STOP:
+            return []
+        children = self.choices.children(node, tree.choice)
+        ranks = tree.left_rank, tree.right_rank
+        steps = [(ranks[0], ranks[1] + 1)]
+        if ranks[1] == 0:  # each pair of ranks is reached by one way only
+            steps.append((ranks[0] + 1, 0))
+        wanted = [pair for step in (ranks, *steps) for pair in zip(children, step, strict=True)]
+        waits_for = [
+            (key, rank)
+            for key, rank in wanted
+            if key not in self.ranked or not self.ranked[key].settles(rank)
+        ]
+        if waits_for:
+            return waits_for
+        below = [self.ranked[key].found for key in children]
+        for step in steps:
+            if all(rank < len(entries) for entries, rank in zip(below, step, strict=True)):
+                change = sum(
+                    entries[rank].log_joint - entries[old].log_joint
+                    for entries, rank, old in zip(below, step, ranks, strict=True)
+                )
+                heapq.heappush(
+                    ranked.heap, Candidate(tree.log_joint + change, tree.choice, *step)
+                )
+        return []
+
+
+def ranked_trees(
+    choices: Choices, root: Hashable
+) -> Iterator[tuple[float, list[tuple[Hashable, int]]]]:
+    """Yield trees by falling log joint, each as its nodes and their choices, slot by slot.
+
+    The children of the j-th split are in the slots 2 j + 1 and 2 j + 2.
+    """
+    ranking = _Ranking(choices)
+    rank = 0
+    while (best := ranking.get(root, rank)) is not None:
+        queue, made = [(root, rank)], []
+        for node, rank_below in queue:
+            chosen = ranking.get(node, rank_below)
+            assert chosen is not None  # the tree above takes it
+            made.append((node, chosen.choice))
+            if chosen.choice != STOP:
+                left, right = choices.children(node, chosen.choice)
+                queue += [(left, chosen.left_rank), (right, chosen.right_rank)]
+        yield best.log_joint, made
+        rank += 1
