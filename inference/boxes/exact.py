@@ -13,24 +13,44 @@ References
 Sullivan et al. 2023 (BCART-PCFG), section 5, for the recursion.
 """
 
+from copy import copy
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
-from bdtppl.inference.boxes.recursion import Expansion, Recursion
+from bdtppl.inference.boxes.kernels import PriorTables, Usage
+from bdtppl.inference.boxes.predictive import BoxMixture, LeafList, LeafTable
+from bdtppl.inference.boxes.recursion import Recursion
 from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.trees import WrittenTrees, draw_trees, rank_trees
 from bdtppl.inference.boxes.weights import PriorGrid, add_row_count, has_own_score
+from bdtppl.inference.draws import draw_uniforms
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior, require_rules_apart, require_weighs
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["BoxPosterior"]
 
-_LEAST_VISITS = 1e-17
+_LEAST_VISITS = 1e-13  # expected number of a node, below which it is left out of marginals
+_LEAST_DERIVED = 1e-10  # the same for gradients
+
+
+class _Marginals(NamedTuple):
+    """What one walk from the root down tells."""
+
+    usage: list[Usage]
+    table: LeafTable
+    leaves: LeafList | None
 
 
 class BoxPosterior:
@@ -76,11 +96,13 @@ class BoxPosterior:
         self.design, self.leaf, self.y = design, leaf, np.asarray(y)
         self.constraints, self.prior = constraints, prior.resolve(design)
         self.space = BoxSpace.of(design, constraints, max_depth)
-        self._grid = PriorGrid(self.space, self.prior)
+        self.grid = PriorGrid(self.space, self.prior)
+        # Families without a compiled score do not say how many rows their statistics hold.
+        self._num_skipped = 0 if has_own_score(leaf) else 1
         if histograms is None:
             rows = row_statistics(leaf, self.y, design.weights)
             values = add_row_count(leaf, rows, design.weights)
-            with_keys = self._grid.reads_counts_of_partitions
+            with_keys = self.grid.reads_partitions
             histograms = BoxHistograms(self.space, values.shape[1], with_keys=with_keys)
             codes = design.codes
             histograms.add(codes, values, row_keys(codes) if with_keys else None)
@@ -89,14 +111,40 @@ class BoxPosterior:
         is_counted = has_own_score(leaf) and leaf.task == "classification"
         num_rows = int(round(total.sum() if is_counted else total[0]))
         self.recursion = Recursion(
-            design, self.space, histograms, constraints.min_leaf, self._grid, leaf, num_rows
+            design, self.space, histograms, constraints.min_leaf, self.grid, leaf, num_rows
         )
+
+    def with_model(self, prior: TreePrior | None = None, leaf: Leaf | None = None):
+        """Score the same boxes by other numbers of the prior or the leaf family.
+
+        Parameters
+        ----------
+        prior, leaf
+            Of the same kind as before; default the ones before.
+        """
+        other = copy(self)
+        for name, value in list(vars(other).items()):
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del vars(other)[name]
+        if prior is not None:
+            other.prior = prior.resolve(self.design)
+        if leaf is not None:
+            other.leaf = leaf
+        return other
 
     # Evidence.
 
     @cached_property
     def _log_q(self) -> list[np.ndarray]:
         return self.recursion.inside(self.prior, self.leaf)
+
+    @cached_property
+    def _log_best(self) -> list[np.ndarray]:
+        return self.recursion.inside(self.prior, self.leaf, is_max=True)
+
+    @cached_property
+    def _weights(self) -> list[PriorTables]:
+        return self.grid.tables(self.prior)
 
     @cached_property
     def log_partition(self) -> float:
@@ -108,9 +156,224 @@ class BoxPosterior:
         """Log of the sum over trees of the prior weight alone."""
         if self.prior.is_normalised:
             return 0.0
-        return float(self.recursion.inside(self.prior, None)[0][0])
+        return float(self._log_prior_q[0][0])
+
+    @cached_property
+    def _log_prior_q(self) -> list[np.ndarray]:
+        return self.recursion.inside(self.prior, None)
 
     @property
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets under the normalised prior."""
         return self.log_partition - self.log_prior_normaliser
+
+    @in_float64
+    def gradient(self) -> tuple[Any, Any]:
+        """Derive the log evidence by the numbers of prior and leaf family.
+
+        Returns
+        -------
+        prior, leaf
+            As the prior and the leaf family, gradients in place of numbers.
+        """
+        leaf = as_float64(self.leaf)
+        total = jax.tree.map(np.zeros_like, leaf)
+        usage = []
+        walk = self.recursion.outside(self.prior, self.leaf, self._log_q, least=_LEAST_DERIVED)
+        for leaves, usage in walk:
+            statistics = leaves.statistics[:, self._num_skipped :]
+            some = _derived(leaf, padded(statistics, _LEAVES), padded(leaves.weight, _LEAVES))
+            total = jax.tree.map(np.add, total, some)
+        by_prior = self._prior_gradient(usage)
+        if not self.prior.is_normalised:
+            silent = []
+            for _, silent in self.recursion.outside(
+                self.prior, None, self._log_prior_q, least=_LEAST_DERIVED
+            ):
+                pass
+            by_prior = jax.tree.map(np.subtract, by_prior, self._prior_gradient(silent))
+        return by_prior, total
+
+    def _prior_gradient(self, usage: list[Usage]) -> Any:
+        split = np.stack([each.split for each in usage])
+        stop = np.stack([each.stop for each in usage])
+        # Every split of the last level has two leaves below it.
+        stop = np.vstack([stop, np.zeros_like(stop[:1])])
+        stop[-1, 0] = 2 * usage[-1].split.sum()
+        return self.grid.gradient(self.prior, split, stop)
+
+    # Marginals.
+
+    @cached_property
+    @in_float64
+    def _marginals(self) -> _Marginals:
+        layout = self.histograms.layout
+        table, parts, usage = None, [], []
+        walk = self.recursion.outside(self.prior, self.leaf, self._log_q, least=_LEAST_VISITS)
+        for leaves, usage in walk:
+            leaves = leaves._replace(statistics=leaves.statistics[:, self._num_skipped :])
+            means = np.asarray(_means(as_float64(self.leaf), padded(leaves.statistics, _LEAVES)))
+            means = means[: len(leaves.weight)].reshape(len(leaves.weight), -1)
+            if table is None:
+                table = LeafTable(layout, means.shape[1] + 1)
+            values = np.column_stack([means, np.ones(len(means))]) * leaves.weight[:, None]
+            table.add(leaves, values)
+            if self.leaf.task == "regression":
+                parts.append(leaves)
+        assert table is not None  # the root is a leaf of some tree
+        return _Marginals(usage, table.finish(), LeafList(parts, layout) if parts else None)
+
+    @cached_property
+    def leaves(self) -> LeafList:
+        """The leaves of greatest probability."""
+        if self._marginals.leaves is not None:
+            return self._marginals.leaves
+        walk = self.recursion.outside(self.prior, self.leaf, self._log_q, least=_LEAST_VISITS)
+        parts = (
+            leaves._replace(statistics=leaves.statistics[:, self._num_skipped :])
+            for leaves, _ in walk
+        )
+        return LeafList(parts, self.histograms.layout)
+
+    @property
+    def expected_splits(self) -> np.ndarray:
+        """Expected number of splits on each feature, float64 [d of the design]."""
+        return self._on_features(sum(each.cuts.sum(axis=1) for each in self._marginals.usage))
+
+    def _on_features(self, values: Any) -> np.ndarray:
+        """Spread values of usable features over those of the design."""
+        result = np.zeros(self.design.num_features)
+        result[self.space.features] = values
+        return result
+
+    @property
+    def expected_leaves(self) -> float:
+        """Expected number of leaves."""
+        return 1 + float(self.expected_splits.sum())
+
+    @cached_property
+    def split_inclusion(self) -> np.ndarray:
+        """Probability that a tree splits on each feature at all, float64 [d of the design].
+
+        One minus the share of the sum over trees that remains without the feature.
+        """
+        without = [
+            self.recursion.inside(self.prior, self.leaf, without=place)[0][0]
+            for place in range(self.space.num_features)
+        ]
+        share = np.minimum(np.array(without) - self.log_partition, 0.0)
+        return self._on_features(0.0 - np.expm1(share))
+
+    def rule_inclusion(self) -> list[tuple[int, float, float]]:
+        """List rules with their expected number of uses, as (feature, threshold, expectation).
+
+        In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
+        rule only once, the expectation is a probability.
+        """
+        expected = sum(each.cuts for each in self._marginals.usage)
+        place, cut = np.nonzero(expected)
+        feature, uses = self.space.features[place], expected[place, cut]
+        threshold = self.design.cut_threshold[self.design.offset[feature] + cut]
+        order = np.argsort(-uses, kind="stable")
+        return [(int(feature[i]), float(threshold[i]), float(uses[i])) for i in order]
+
+    @property
+    def entropy(self) -> float:
+        """Entropy in nats of the posterior over trees, as the prior counts trees."""
+        return float(sum(each.entropy[0] for each in self._marginals.usage))
+
+    # Trees.
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k trees of greatest posterior probability, or all if there are fewer.
+
+        Under a prior that counts partitions they are over partitions, at full weight. Trees that
+        differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
+        such tree, and have the probability of all.
+
+        Parameters
+        ----------
+        k
+            Number of trees.
+
+        Raises
+        ------
+        ValueError
+            If k is less than 1.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1; got {k}.")
+        counts_partitions = bool(self.prior.counts_partitions)
+        best = rank_trees(
+            self.recursion,
+            self._weights,
+            self.leaf,
+            self._log_best,
+            k,
+            counts_partitions=counts_partitions,
+            num_skipped=self._num_skipped,
+        )
+        probability = np.exp(best.log_joint - self.log_partition)
+        if not counts_partitions:
+            probability *= best.num_cuts
+        return RankedTrees(best.trees, best.statistics, best.log_joint, probability)
+
+    def _draw(self, rng_key: jax.Array, num_draws: int) -> WrittenTrees:
+        if num_draws < 1:
+            raise ValueError(f"At least one draw is needed; got {num_draws}.")
+        uniform = draw_uniforms(rng_key, (num_draws, 2**self.space.num_levels - 1, 2))
+        return draw_trees(
+            self.recursion, self._weights, self.leaf, self._log_q, uniform, self._num_skipped
+        )
+
+    def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
+        """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
+        return self._draw(rng_key, num_draws).trees
+
+    def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
+        """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
+
+        The draws are independent; they are laid out as chains for the tools for samplers.
+        """
+        drawn = self._draw(rng_key, chains * draws)
+        return Posterior.of(
+            TreeModel(self.design, self.y, self.prior, self.leaf, self.constraints),
+            drawn.trees.reshape(chains, draws),
+            drawn.statistics,
+            log_evidence=self.log_evidence,
+            log_evidence_se=0.0,
+            log_joint=drawn.log_joint,
+            log_likelihood=drawn.log_likelihood,
+        )
+
+    # Predictions.
+
+    def predictive(self, matrix: np.ndarray) -> BoxMixture:
+        """Exact posterior predictive at new rows [m, d], without sampling."""
+        codes = self.design.encode(matrix)
+        found = self._marginals.table.at(codes)
+        mean = found[:, :-1] / found[:, -1:]
+        if self.leaf.task == "regression":
+            mean = mean[:, 0]
+        return BoxMixture(self.leaf, mean, codes, lambda: self.leaves)
+
+    def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
+        """Draw predictions, each from a tree of its own, [num_draws, m]."""
+        return self.predictive(matrix).sample(rng_key, num_draws)
+
+    def co_membership(self, rows: np.ndarray) -> np.ndarray:
+        """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
+        return self.leaves.shared(self.design.codes[rows])
+
+
+_LEAVES = 1 << 18  # entries that compiled functions of leaves are padded to
+
+
+@jax.jit
+def _means(leaf: Leaf, statistics: jax.Array) -> Any:
+    return leaf.posterior_mean(statistics)
+
+
+@jax.jit
+def _derived(leaf: Leaf, statistics: jax.Array, weight: jax.Array) -> Any:
+    return jax.grad(lambda leaf: (weight * leaf.log_marginal(statistics)).sum())(leaf)

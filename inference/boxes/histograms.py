@@ -6,7 +6,8 @@ processes or machines; one pass fills those over all sets of as many features as
 and those over fewer features are their sums.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -16,10 +17,84 @@ import numpy as np
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.models.arrays.threads import in_threads
 
-__all__ = ["BoxHistograms", "row_keys"]
+__all__ = ["BoxHistograms", "CellLayout", "row_keys"]
 
 _ROWS_AT_ONCE = 1 << 13  # whose codes stay in the cache while all histograms are filled
 _SETS_AT_ONCE = 16  # filled by one thread before it takes the next ones
+
+
+class CellLayout:
+    """Where the cells of all sets of few features lie in one flat array.
+
+    Sets of as many features as trees have levels come first: rows are added to these. A cell has
+    one place along each of its features, for the codes and, where values are missing, for those.
+
+    Parameters
+    ----------
+    space
+        The boxes.
+
+    Attributes
+    ----------
+    starts
+        First cell by set of features, larger sets first.
+    num_filled, num_cells
+        Cells of the sets that rows are added to, and of all.
+    sizes
+        int64 [d]; places along each feature.
+    """
+
+    def __init__(self, space: BoxSpace):
+        self.space = space
+        self.most = min(space.num_levels, space.num_features)
+        self.sizes = space.num_codes + space.has_missing
+        self.starts: dict[tuple[int, ...], int] = {}
+        self.num_cells = self.num_filled = 0
+        for count in range(self.most, -1, -1):
+            for features in combinations(range(space.num_features), count):
+                self.starts[features] = self.num_cells
+                self.num_cells += math.prod(self.shape(features))
+            if count == self.most:
+                self.num_filled = self.num_cells
+
+    def shape(self, features: Sequence[int]) -> tuple[int, ...]:
+        """Places along each feature of a set."""
+        return tuple(self.sizes[list(features)].tolist())
+
+    def cells(self, features: Sequence[int]) -> slice:
+        """Cells of a set."""
+        start = self.starts[tuple(features)]
+        return slice(start, start + math.prod(self.shape(features)))
+
+    def smaller_sets(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+        """List the sets of fewer features, each with a set of one more and its new axis."""
+        for features in self.starts:
+            if len(features) < self.most:
+                extra = next(f for f in range(self.space.num_features) if f not in features)
+                larger = tuple(sorted((*features, extra)))
+                yield features, larger, larger.index(extra)
+
+    @cached_property
+    def filled_sets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Features [m, most], strides [m, most] and starts [m] of the sets that rows fill."""
+        sets = [s for s in self.starts if len(s) == self.most]
+        features = np.array(sets, np.int64).reshape(len(sets), self.most)
+        sizes = self.sizes[features]
+        strides = np.ones_like(features)
+        for axis in range(self.most - 2, -1, -1):
+            strides[:, axis] = strides[:, axis + 1] * sizes[:, axis + 1]
+        return features, strides, np.array([self.starts[s] for s in sets], np.int64)
+
+    def columns(self, codes: np.ndarray) -> np.ndarray:
+        """Places of rows along each usable feature, int16 [d, n], from codes of the design.
+
+        A missing value where none was missing goes right of every cut, as a large one does.
+        """
+        columns = np.empty((self.space.num_features, len(codes)), np.int16)
+        for place, feature in enumerate(self.space.features):
+            column = codes[:, feature]
+            columns[place] = np.where(column < 0, self.sizes[place] - 1, column)
+        return columns
 
 
 class BoxHistograms:
@@ -44,38 +119,16 @@ class BoxHistograms:
 
     def __init__(self, space: BoxSpace, num_values: int, *, with_keys: bool = False):
         self.space = space
+        self.layout = CellLayout(space)
         self.num_values = num_values
-        most = min(space.num_levels, space.num_features)
-        sizes = space.num_codes + space.has_missing
-        self._starts: dict[tuple[int, ...], int] = {}
-        start = 0
-        for count in range(most, -1, -1):  # those that rows are added to come first
-            for features in combinations(range(space.num_features), count):
-                self._starts[features] = start
-                start += int(np.prod(sizes[list(features)], dtype=np.int64))
-            if count == most:
-                self._num_filled = start
-        self._sizes = sizes
-        self._most = most
-        self.values = np.zeros((start, num_values))
-        self.keys = np.zeros(start if with_keys else 0, np.uint64)
+        self.values = np.zeros((self.layout.num_cells, num_values))
+        self.keys = np.zeros(self.layout.num_cells if with_keys else 0, np.uint64)
         self._are_summed = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of all histograms."""
         return self.values.nbytes + self.keys.nbytes
-
-    @cached_property
-    def _filled_sets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Features [m, most], strides [m, most] and starts [m] of the sets that rows fill."""
-        sets = [s for s in self._starts if len(s) == self._most]
-        features = np.array(sets, np.int64).reshape(len(sets), self._most)
-        sizes = self._sizes[features]
-        strides = np.ones_like(features)
-        for axis in range(self._most - 2, -1, -1):
-            strides[:, axis] = strides[:, axis + 1] * sizes[:, axis + 1]
-        return features, strides, np.array([self._starts[s] for s in sets], np.int64)
 
     def add(self, codes: np.ndarray, values: np.ndarray, keys: np.ndarray | None = None) -> None:
         """Add rows.
@@ -89,18 +142,21 @@ class BoxHistograms:
         keys
             uint64 [n], for histograms with keys.
         """
-        columns = np.empty((self.space.num_features, len(codes)), np.int16)
-        for place, feature in enumerate(self.space.features):
-            column = codes[:, feature]
-            columns[place] = np.where(column < 0, self.space.num_codes[place], column)
+        columns = self.layout.columns(codes)
         values = np.ascontiguousarray(values, np.float64)
         keys = np.empty(0, np.uint64) if keys is None or not len(self.keys) else keys
-        features, strides, starts = self._filled_sets
+        features, strides, starts = self.layout.filled_sets
         pieces = [slice(a, a + _SETS_AT_ONCE) for a in range(0, len(starts), _SETS_AT_ONCE)]
         in_threads(
             lambda some: _fill(
-                columns, values, keys, features[some], strides[some], starts[some],
-                self.values, self.keys,
+                columns,
+                values,
+                keys,
+                features[some],
+                strides[some],
+                starts[some],
+                self.values,
+                self.keys,
             ),
             pieces,
             len(codes) * len(starts),
@@ -109,22 +165,20 @@ class BoxHistograms:
 
     def merge(self, values: np.ndarray, keys: np.ndarray) -> None:
         """Add the sums that another object of the same boxes got from other rows (`sums`)."""
-        self.values[: self._num_filled] += values
+        self.values[: self.layout.num_filled] += values
         if len(self.keys):
-            self.keys[: self._num_filled] += keys
+            self.keys[: self.layout.num_filled] += keys
         self._are_summed = False
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         """Values and keys that rows have filled, to be merged elsewhere."""
-        return self.values[: self._num_filled], self.keys[: self._num_filled]
+        return self.values[: self.layout.num_filled], self.keys[: self.layout.num_filled]
 
     def over(self, features: Sequence[int]) -> np.ndarray:
         """Histogram over a set of features, float64 [size of each..., s]."""
         self._sum_over_fewer()
-        start = self._starts[tuple(features)]
-        shape = tuple(self._sizes[list(features)])
-        size = int(np.prod(shape, dtype=np.int64))
-        return self.values[start : start + size].reshape(*shape, self.num_values)
+        values = self.values[self.layout.cells(features)]
+        return values.reshape(*self.layout.shape(features), self.num_values)
 
     @property
     def total(self) -> np.ndarray:
@@ -135,15 +189,13 @@ class BoxHistograms:
         """Fill the histograms over fewer features, each from one with a feature more."""
         if self._are_summed:
             return
-        for features, start in self._starts.items():
-            if len(features) == self._most:
-                continue
-            extra = next(f for f in range(self.space.num_features) if f not in features)
-            larger = tuple(sorted((*features, extra)))
-            shape = tuple(self._sizes[list(larger)])
-            source = slice(self._starts[larger], self._starts[larger] + int(np.prod(shape)))
-            target = slice(start, start + int(np.prod(shape)) // int(self._sizes[extra]))
-            axis = larger.index(extra)
+        layout = self.layout
+        for features, larger, axis in layout.smaller_sets():
+            shape, source, target = (
+                layout.shape(larger),
+                layout.cells(larger),
+                layout.cells(features),
+            )
             summed = self.values[source].reshape(*shape, -1).sum(axis=axis)
             self.values[target] = summed.reshape(-1, self.num_values)
             if len(self.keys):
@@ -176,9 +228,9 @@ class BoxHistograms:
         own_stride = np.zeros(d, np.int64)
         for g in range(d):
             joint = tuple(sorted({*features, g}))
-            sizes = self._sizes[list(joint)]
+            sizes = self.layout.shape(joint)
             steps = np.append(np.cumprod(sizes[:0:-1])[::-1], 1)
-            start[g] = self._starts[joint]
+            start[g] = self.layout.starts[joint]
             for axis, f in enumerate(features):
                 strides[g, axis] = steps[joint.index(f)]
             own_stride[g] = 0 if g in features else steps[joint.index(g)]

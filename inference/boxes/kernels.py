@@ -666,13 +666,30 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, count):
     width = group.values.shape[2]
     if leaf.kind == _COUNTS:
         _add_count_scores(
-            values, width, box.total, leaf.each, leaf.total, leaf.concentration, rules.feature,
-            rules.low, rules.missing_left, rules.below, count,
+            values,
+            width,
+            box.total,
+            leaf.each,
+            leaf.total,
+            leaf.concentration,
+            rules.feature,
+            rules.low,
+            rules.missing_left,
+            rules.below,
+            count,
         )
     else:
         _add_normal_scores(
-            values, width, box.total, leaf.total, leaf.numbers, rules.feature, rules.low,
-            rules.missing_left, rules.below, count,
+            values,
+            width,
+            box.total,
+            leaf.total,
+            leaf.numbers,
+            rules.feature,
+            rules.low,
+            rules.missing_left,
+            rules.below,
+            count,
         )
 
 

@@ -6,10 +6,11 @@ with boxes in place of sets of rows. Trees have few levels, so levels are comput
 one up, and the cost in rows is that of the histograms.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,10 +39,10 @@ __all__ = ["Expansion", "Leaves", "Recursion"]
 
 _MOST_EVENTS = 1 << 18
 _MOST_SCORES = 1 << 22  # given scores of one call
+_SUMS_KEPT = 8  # prefix sums of feature sets that trees were looked up in last
 
 
-@dataclass(frozen=True)
-class Expansion:
+class Expansion(NamedTuple):
     """The rules of one box; r entries, s statistics.
 
     Attributes
@@ -65,8 +66,7 @@ class Expansion:
     rules: Rules
 
 
-@dataclass(frozen=True)
-class Leaves:
+class Leaves(NamedTuple):
     """Some leaves of trees, with the sides of the features that are cut; l leaves.
 
     Attributes
@@ -123,11 +123,12 @@ class Recursion:
         self.leaf = leaf
         self.design, self.space, self.histograms = design, space, histograms
         self.min_leaf, self.grid, self.num_rows = float(min_leaf), grid, num_rows
+        self._prefix_sums = lru_cache(_SUMS_KEPT)(histograms.prefix_sums)
         self._layouts = [list(space.groups(level)) for level in range(space.num_levels)]
         self._offsets = [np.array([g.offset for g in groups]) for groups in self._layouts]
         self._by_name = [{(g.features, g.kinds): g for g in groups} for groups in self._layouts]
         width = space.width
-        self._middle = np.zeros((space.num_features, width, width), np.int64)
+        self.middle = np.zeros((space.num_features, width, width), np.int64)
         self._gap_width = np.ones((space.num_features, width, width))
         for place, feature in enumerate(space.features):
             start, size = design.offset[feature], int(space.num_codes[place])
@@ -138,7 +139,7 @@ class Recursion:
             above = np.clip(np.searchsorted(cuts, middle), low + 1, high)
             under = np.maximum(above - 1, low + 1)
             is_under = np.abs(cuts[under] - middle) <= np.abs(cuts[above] - middle)
-            self._middle[place, low, high] = np.where(is_under, under, above)
+            self.middle[place, low, high] = np.where(is_under, under, above)
             gap = design.gap_width(start + low, start + high)
             self._gap_width[place, low, high] = np.where(gap > 0, gap, 1.0)
 
@@ -191,7 +192,7 @@ class Recursion:
             num_codes=space.num_codes,
             has_missing=space.has_missing,
             side_place=space.side_place,
-            middle=self._middle,
+            middle=self.middle,
             gap_width=self._gap_width,
             min_leaf=self.min_leaf,
             each_cut=self.grid.each_cut,
@@ -215,8 +216,10 @@ class Recursion:
             statistics(group, tables, own, left, start)
             right = own[: len(left), None, None, None] - left
             scores = [self._scores(leaf, each[..., 1:]) for each in (own, left, right)]
-            yield start, start + count, tables._replace(
-                first=start, own=scores[0], left=scores[1], right=scores[2]
+            yield (
+                start,
+                start + count,
+                tables._replace(first=start, own=scores[0], left=scores[1], right=scores[2]),
             )
 
     def _scores(self, leaf: Leaf, values: np.ndarray) -> np.ndarray:
@@ -238,7 +241,12 @@ class Recursion:
     # Passes.
 
     def inside(
-        self, prior: TreePrior, leaf: Leaf | None, *, without: int | None = None, is_max: bool = False
+        self,
+        prior: TreePrior,
+        leaf: Leaf | None,
+        *,
+        without: int | None = None,
+        is_max: bool = False,
     ) -> list[np.ndarray]:
         """Compute log Q of all boxes, float64 [boxes] for each level.
 
@@ -267,9 +275,7 @@ class Recursion:
                 for group in groups:
                     own = self._tables(level, group, values, keys)
                     for first, last, scored in self._pieces(leaf, tables, own, group.size):
-                        inside(
-                            own, prior_tables[level], scored, below, target, is_max, first, last
-                        )
+                        inside(own, prior_tables[level], scored, below, target, is_max, first, last)
 
             sets = self._sets(level)
             in_threads(solve, sets, len(target) * self.space.num_features * self.space.width)
@@ -318,9 +324,7 @@ class Recursion:
             below = np.zeros(1) if is_last else log_q[level + 1]
             visits_below = np.zeros(len(below))
             for features, groups in self._sets(level):
-                seen = [
-                    g for g in groups if (visits[g.offset : g.offset + g.size] > least).any()
-                ]
+                seen = [g for g in groups if (visits[g.offset : g.offset + g.size] > least).any()]
                 if not seen:
                     continue
                 values, keys = self.histograms.prefix_sums(features)
@@ -329,21 +333,29 @@ class Recursion:
                     for first, last, scored in self._pieces(leaf, tables, own, group.size):
                         while first < last:
                             first, count = outside(
-                                own, prior_tables[level], scored, log_q[level], below, visits,
-                                visits_below, usages[level], events, least, first, last,
+                                own,
+                                prior_tables[level],
+                                scored,
+                                log_q[level],
+                                below,
+                                visits,
+                                visits_below,
+                                usages[level],
+                                events,
+                                least,
+                                first,
+                                last,
                             )
                             if count:
                                 yield self._leaves(group, own, events, count), usages
             visits = visits_below
 
-    def _leaves(
-        self, group: Group, own: GroupTables, events: LeafEvents, count: int
-    ) -> Leaves:
+    def _leaves(self, group: Group, own: GroupTables, events: LeafEvents, count: int) -> Leaves:
         """Write down the sides of leaves."""
         space, k = self.space, len(group.features)
         places = np.unravel_index(events.box[:count], group.shape) if k else ()
-        features = np.full((count, k + 1), space.num_features, np.int64)
-        low, high, missing = np.zeros((3, count, k + 1), np.int64)
+        features = np.full((count, space.num_levels), space.num_features, np.int64)
+        low, high, missing = np.zeros((3, count, space.num_levels), np.int64)
         for axis, (f, place) in enumerate(zip(group.features, places, strict=True)):
             features[:, axis] = f
             low[:, axis] = own.side_low[axis, place]
@@ -364,7 +376,7 @@ class Recursion:
         order = np.argsort(features, axis=1, kind="stable")
 
         def ordered(array: np.ndarray) -> np.ndarray:
-            return np.take_along_axis(array, order, axis=1)[:, : space.num_levels]
+            return np.take_along_axis(array, order, axis=1)
 
         features = ordered(features)
         return Leaves(
@@ -377,16 +389,32 @@ class Recursion:
         )
 
     def expand(
-        self, prior: list[PriorTables], leaf: Leaf, below: np.ndarray, level: int, number: int
-    ) -> Expansion:
-        """List the rules of one box of a level."""
-        group = self._layouts[level][
-            int(np.searchsorted(self._offsets[level], number, side="right")) - 1
-        ]
-        values, keys = self.histograms.prefix_sums(group.features)
-        own = self._tables(level, group, values, keys)
-        place = number - group.offset
+        self,
+        prior: PriorTables,
+        leaf: Leaf,
+        below: np.ndarray,
+        level: int,
+        numbers: Sequence[int] | np.ndarray,
+    ) -> Iterator[Expansion]:
+        """List the rules of some boxes of a level, in ascending order.
+
+        Parameters
+        ----------
+        prior
+            Weights on the level.
+        leaf
+            Leaf family.
+        below
+            Log Q of the boxes of the next level.
+        level, numbers
+            The boxes.
+        """
         tables = self.leaf_tables(leaf)
-        [(_, _, scored)] = self._pieces(leaf, tables, own, 1, first=place)
-        log_stop, score, total, left, rules = expand(own, prior[level], scored, below, place)
-        return Expansion(log_stop, score, total, left, rules)
+        groups = np.searchsorted(self._offsets[level], numbers, side="right") - 1
+        for place, some in groupby(zip(groups.tolist(), numbers, strict=True), itemgetter(0)):
+            group = self._layouts[level][place]
+            own = self._tables(level, group, *self._prefix_sums(group.features))
+            for _, number in some:
+                first = int(number) - group.offset
+                [(_, _, scored)] = self._pieces(leaf, tables, own, 1, first=first)
+                yield Expansion(*expand(own, prior, scored, below, first))

@@ -110,6 +110,8 @@ class BoxSpace:
             raise ValueError(f"num_levels must be at least 1; got {num_levels}.")
         limit = constraints.max_depth
         usable = constraints.allows(design.names) & (design.num_codes > 1)
+        has_rule = limit != 0 and usable.any()
+        usable[0] |= not usable.any()  # some feature spans the boxes, even if no rule may use it
         features = np.flatnonzero(usable)
         place = {name: j for j, name in enumerate(design.names)}
 
@@ -129,7 +131,7 @@ class BoxSpace:
             design.num_codes[features].astype(np.int64),
             design.has_missing[features],
             tuple((first, then) for first, then in pairs if then >= 0),
-            allowed_at if limit != 0 else np.zeros_like(allowed_at),
+            allowed_at if has_rule else np.zeros_like(allowed_at),
         )
 
     @property

@@ -4,7 +4,6 @@ A prior's weights are tabulated by its own methods, for all values of the counts
 every prior that reads counts alone is known here without a line of its own.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,22 +13,17 @@ from scipy.special import gammaln
 
 from bdtppl.inference.boxes.kernels import LeafTables, PriorTables
 from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
 from bdtppl.models.priors import Node, Rule, TreePrior
 
-__all__ = ["PriorGrid", "add_row_count", "has_own_score", "leaf_tables", "reads_partitions"]
+__all__ = ["PriorGrid", "add_row_count", "has_own_score", "leaf_tables"]
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
 _MOST_WEIGHTS = 20_000_000
 _MOST_TABULATED = 1 << 16  # counts whose log gammas are looked up
-
-
-def reads_partitions(prior: TreePrior) -> bool:
-    """Whether a prior's weights depend on how many rules part the rows alike."""
-    return "log_num_equivalent" in prior.rule_facts
 
 
 def require_counts(prior: TreePrior) -> None:
@@ -160,14 +154,14 @@ class PriorGrid:
                 float(stop[levels, 0]),
                 self._steps,
                 self.reads_width,
-                self.reads_counts_of_partitions,
+                self.reads_partitions,
                 feature_weight,
             )
             for level in range(levels)
         ]
 
     @property
-    def reads_counts_of_partitions(self) -> bool:
+    def reads_partitions(self) -> bool:
         """Whether rules that make the same partition are counted."""
         return self._rule.log_num_equivalent is not None
 
@@ -232,5 +226,3 @@ def leaf_tables(leaf: Leaf, num_rows: int) -> LeafTables:
     return LeafTables(
         2, False, np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.zeros(4), 0, none, empty, empty
     )
-
-
