@@ -13,23 +13,26 @@ References
 Sullivan et al. 2023 (BCART-PCFG), section 5, for the recursion.
 """
 
+from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
 from bdtppl.inference.boxes.kernels import PriorTables, Usage
 from bdtppl.inference.boxes.predictive import BoxMixture, LeafList, LeafTable
-from bdtppl.inference.boxes.recursion import Recursion
+from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.trees import WrittenTrees, draw_trees, rank_trees
 from bdtppl.inference.boxes.weights import PriorGrid, add_row_count, has_own_score
 from bdtppl.inference.draws import draw_uniforms
+from bdtppl.inference.hard.mixture import leaf_means
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
@@ -109,7 +112,7 @@ class BoxPosterior:
         self.histograms = histograms
         total = histograms.total
         is_counted = has_own_score(leaf) and leaf.task == "classification"
-        num_rows = int(round(total.sum() if is_counted else total[0]))
+        num_rows = round(float(total.sum() if is_counted else total[0]))
         self.recursion = Recursion(
             design, self.space, histograms, constraints.min_leaf, self.grid, leaf, num_rows
         )
@@ -123,7 +126,7 @@ class BoxPosterior:
             Of the same kind as before; default the ones before.
         """
         other = copy(self)
-        for name, value in list(vars(other).items()):
+        for name in list(vars(other)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del vars(other)[name]
         if prior is not None:
@@ -176,22 +179,19 @@ class BoxPosterior:
         prior, leaf
             As the prior and the leaf family, gradients in place of numbers.
         """
-        leaf = as_float64(self.leaf)
-        total = jax.tree.map(np.zeros_like, leaf)
-        usage = []
-        walk = self.recursion.outside(self.prior, self.leaf, self._log_q, least=_LEAST_DERIVED)
-        for leaves, usage in walk:
-            statistics = leaves.statistics[:, self._num_skipped :]
-            some = _derived(leaf, padded(statistics, _LEAVES), padded(leaves.weight, _LEAVES))
-            total = jax.tree.map(np.add, total, some)
+        leaf, total = as_float64(self.leaf), None
+        usage = self.recursion.no_usage()
+        for leaves in self._walk(self.leaf, self._log_q, usage, _LEAST_DERIVED):
+            size = len(leaves.weight)
+            weight = np.pad(leaves.weight, (0, padded_size(size) - size))
+            some = _derived(leaf, padded(leaves.statistics, len(weight)), weight)
+            total = some if total is None else jax.tree.map(jnp.add, total, some)
         by_prior = self._prior_gradient(usage)
         if not self.prior.is_normalised:
-            silent = []
-            for _, silent in self.recursion.outside(
-                self.prior, None, self._log_prior_q, least=_LEAST_DERIVED
-            ):
+            silent = self.recursion.no_usage()
+            for _ in self._walk(None, self._log_prior_q, silent, _LEAST_DERIVED):
                 pass
-            by_prior = jax.tree.map(np.subtract, by_prior, self._prior_gradient(silent))
+            by_prior = jax.tree.map(jnp.subtract, by_prior, self._prior_gradient(silent))
         return by_prior, total
 
     def _prior_gradient(self, usage: list[Usage]) -> Any:
@@ -204,16 +204,20 @@ class BoxPosterior:
 
     # Marginals.
 
+    def _walk(
+        self, leaf: Leaf | None, log_q: list[np.ndarray], usage: list[Usage], least: float
+    ) -> Iterator[Leaves]:
+        """Yield leaves with the statistics that the family knows."""
+        for leaves in self.recursion.outside(self.prior, leaf, log_q, usage, least=least):
+            yield leaves._replace(statistics=leaves.statistics[:, self._num_skipped :])
+
     @cached_property
     @in_float64
     def _marginals(self) -> _Marginals:
         layout = self.histograms.layout
-        table, parts, usage = None, [], []
-        walk = self.recursion.outside(self.prior, self.leaf, self._log_q, least=_LEAST_VISITS)
-        for leaves, usage in walk:
-            leaves = leaves._replace(statistics=leaves.statistics[:, self._num_skipped :])
-            means = np.asarray(_means(as_float64(self.leaf), padded(leaves.statistics, _LEAVES)))
-            means = means[: len(leaves.weight)].reshape(len(leaves.weight), -1)
+        table, parts, usage = None, [], self.recursion.no_usage()
+        for leaves in self._walk(self.leaf, self._log_q, usage, _LEAST_VISITS):
+            means = leaf_means(self.leaf, leaves.statistics).reshape(len(leaves.weight), -1)
             if table is None:
                 table = LeafTable(layout, means.shape[1] + 1)
             values = np.column_stack([means, np.ones(len(means))]) * leaves.weight[:, None]
@@ -228,11 +232,7 @@ class BoxPosterior:
         """The leaves of greatest probability."""
         if self._marginals.leaves is not None:
             return self._marginals.leaves
-        walk = self.recursion.outside(self.prior, self.leaf, self._log_q, least=_LEAST_VISITS)
-        parts = (
-            leaves._replace(statistics=leaves.statistics[:, self._num_skipped :])
-            for leaves, _ in walk
-        )
+        parts = self._walk(self.leaf, self._log_q, self.recursion.no_usage(), _LEAST_VISITS)
         return LeafList(parts, self.histograms.layout)
 
     @property
@@ -364,14 +364,6 @@ class BoxPosterior:
     def co_membership(self, rows: np.ndarray) -> np.ndarray:
         """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
         return self.leaves.shared(self.design.codes[rows])
-
-
-_LEAVES = 1 << 18  # entries that compiled functions of leaves are padded to
-
-
-@jax.jit
-def _means(leaf: Leaf, statistics: jax.Array) -> Any:
-    return leaf.posterior_mean(statistics)
 
 
 @jax.jit

@@ -20,13 +20,16 @@ __all__ = [
     "LeafTables",
     "PriorTables",
     "Rules",
+    "BEST",
+    "EXPAND",
+    "INSIDE",
+    "OUTSIDE",
     "Usage",
-    "expand",
-    "inside",
-    "outside",
     "statistics",
+    "visit",
 ]
 
+INSIDE, BEST, OUTSIDE, EXPAND = 0, 1, 2, 3  # tasks of visits
 _COUNTS, _NORMAL, _GIVEN = 0, 1, 2  # kinds of leaf scores
 
 
@@ -197,6 +200,12 @@ class Rules(NamedTuple):
     left: np.ndarray
     right: np.ndarray
 
+    @classmethod
+    def empty(cls, size: int) -> "Rules":
+        """Make room for so many rules."""
+        types = ("i8",) * 5 + ("u8",) + ("f8",) * 3 + ("i8",) * 2
+        return cls(*(np.zeros(size, each) for each in types))
+
 
 class Usage(NamedTuple):
     """Expectations under the posterior, added up by the outside pass.
@@ -217,6 +226,16 @@ class Usage(NamedTuple):
     stop: np.ndarray
     cuts: np.ndarray
     entropy: np.ndarray
+
+    @classmethod
+    def empty(cls, num_weights: int, num_features: int, width: int) -> "Usage":
+        """Begin with nothing."""
+        return cls(
+            np.zeros(num_weights),
+            np.zeros(num_features + 1),
+            np.zeros((num_features, width)),
+            np.zeros(1),
+        )
 
 
 class LeafEvents(NamedTuple):
@@ -243,6 +262,12 @@ class LeafEvents(NamedTuple):
     is_right: np.ndarray
     weight: np.ndarray
     statistics: np.ndarray
+
+    @classmethod
+    def empty(cls, size: int, num_values: int) -> "LeafEvents":
+        """Make room for so many leaves."""
+        numbers = (np.zeros(size, np.int64) for _ in range(5))
+        return cls(*numbers, np.zeros(size), np.zeros((size, num_values)))
 
 
 class _Box(NamedTuple):
@@ -277,24 +302,6 @@ class _Box(NamedTuple):
     table: np.ndarray
     stamp: np.ndarray
     count: np.ndarray
-
-
-@numba.njit(cache=True, nogil=True)
-def _make_rules(group):
-    most = 2 * group.values.shape[1] * group.values.shape[2]
-    return Rules(
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.uint64),
-        np.zeros(most),
-        np.zeros(most),
-        np.zeros(most),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -398,7 +405,7 @@ def _log_gamma_ratio_beyond(start, count):
 
 @numba.njit(cache=True, nogil=True)
 def _normal_constant_beyond(pseudo_count, shape, scale, rows):
-    """What a normal leaf's score has beside the logarithm of its posterior scale."""
+    """Compute what a normal leaf's score has beside the logarithm of its posterior scale."""
     return (
         math.lgamma(shape + rows / 2)
         - math.lgamma(shape)
@@ -562,7 +569,7 @@ def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _child(group, box, g, low, high, missing):
-    """Number in the next level of the box with another side of one feature."""
+    """Find the number in the next level of the box with another side of one feature."""
     kind = 1 if low == 0 or high == group.num_codes[g] else 2
     if not group.has_missing[g]:
         missing = 0
@@ -695,11 +702,11 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, count):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _open(group, prior, leaf, box, rules, number, below):
-    """Open a box; returns its log weight of stopping, its score, entries and features."""
+    """Open a box; returns its log weight of stopping, its score, entries, features and sums."""
     values, keys = _open_box(group, box, number)
     rows = _total(group, leaf, box, values)
     if rows < 0.5:
-        return -np.inf, 0.0, 0, 0
+        return -np.inf, 0.0, 0, 0, values
     count, num_features = 0, 0
     if rows > 1.5 and rows >= 2 * group.min_leaf:
         count, num_features = _find_gaps(group, leaf, box, rows, values, rules)
@@ -710,85 +717,25 @@ def _open(group, prior, leaf, box, rules, number, below):
         own = leaf.own[number - leaf.first]
     else:
         own = _score(leaf, box.total)
-    return prior.stop[num_features], own, count, num_features
+    return prior.stop[num_features], own, count, num_features, values
 
 
-@numba.njit(cache=True, nogil=True)
-def inside(group, prior, leaf, below, target, is_max, first, last):
-    """Compute log Q of some boxes of a group, into their level's array.
-
-    Parameters
-    ----------
-    group, prior, leaf
-        Tables.
-    below
-        float64; log Q of the next level.
-    target
-        float64; log Q of this level.
-    is_max
-        Whether to take the best tree in place of the sum over trees.
-    first, last
-        The boxes of the group from ``first`` to ``last`` - 1.
-    """
-    box, rules = _make_box(group), _make_rules(group)
-    for number in range(first, last):
-        stop, score, count, _ = _open(group, prior, leaf, box, rules, number, below)
-        stop += score
-        best = stop
-        for j in range(count):
-            if is_max:
-                best = max(best, rules.rule[j] + rules.below[j])
-            else:
-                rules.split[j] += rules.below[j]
-                best = max(best, rules.split[j])
-        if not is_max and count and best > -np.inf:
-            total = math.exp(stop - best)
-            for j in range(count):
-                total += math.exp(rules.split[j] - best)
-            best += math.log(total)
-        target[group.offset + number] = best
-
-
-@numba.njit(cache=True, nogil=True)
-def expand(group, prior, leaf, below, number):
-    """List the rules of one box.
-
-    Returns its log weight of stopping, its score, its statistics [s], those of the left side of
-    each rule [rules, s], and the `Rules`.
-
-    Children are numbered for the cut in the middle of each gap; on the last level they are leaves,
-    without a number.
-    """
-    box, rules = _make_box(group), _make_rules(group)
-    stop, score, count, _ = _open(group, prior, leaf, box, rules, number, below)
-    if not group.is_last:
-        for j in range(count):
-            cut = group.middle[rules.feature[j], rules.low[j], rules.high[j]]
-            rules.left[j], rules.right[j] = _children(group, box, rules, j, cut)
-    left = np.zeros((count, len(box.left)))
-    values, _ = _open_box(group, box, number)
+@numba.njit(cache=True, nogil=True, inline="always")
+def _add_up(rules, count, stop, is_max):
+    """Log Q of a box from its entries, or that of its best tree."""
+    best = stop
     for j in range(count):
-        _left_side(group, box, rules, j, values)
-        left[j] = box.left
-    return (
-        stop,
-        score,
-        box.total,
-        left,
-        Rules(
-            rules.feature[:count],
-            rules.low[:count],
-            rules.high[:count],
-            rules.missing_left[:count],
-            rules.num_cuts[:count],
-            rules.key[:count],
-            rules.split[:count],
-            rules.rule[:count],
-            rules.below[:count],
-            rules.left[:count],
-            rules.right[:count],
-        ),
-    )
+        if is_max:
+            best = max(best, rules.rule[j] + rules.below[j])
+        else:
+            rules.split[j] += rules.below[j]
+            best = max(best, rules.split[j])
+    if not is_max and count and best > -np.inf:
+        total = math.exp(stop - best)
+        for j in range(count):
+            total += math.exp(rules.split[j] - best)
+        best += math.log(total)
+    return best
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -797,17 +744,41 @@ def _surprise(weight, log_probability):
 
 
 @numba.njit(cache=True, nogil=True)
-def outside(
-    group, prior, leaf, log_q, below, visits, visits_below, usage, events, least, first, last
+def visit(
+    task,
+    group,
+    prior,
+    leaf,
+    log_q,
+    below,
+    first,
+    last,
+    rules,
+    visits,
+    visits_below,
+    usage,
+    events,
+    least,
 ):
-    """Hand the visits of some boxes of a group on to their children, and list the leaves.
+    """Visit some boxes of a group, for one of three tasks.
+
+    `INSIDE` and `BEST` write log Q of boxes, or that of their best trees, into their level's array.
+    `OUTSIDE` hands visits on to children and lists leaves. `EXPAND` leaves the rules of the last
+    box in ``rules`` and its statistics, followed by those of left sides, in the events. They are
+    one function because most of it is the same, and takes seconds to compile.
 
     Parameters
     ----------
+    task
+        The task.
     group, prior, leaf
         Tables.
     log_q, below
         float64; log Q of this level and of the next one.
+    first, last
+        The boxes of the group from ``first`` to ``last`` - 1.
+    rules
+        `Rules` with room for those of a box.
     visits, visits_below
         float64; expected number of nodes that are each box, of this level and the next.
     usage
@@ -816,31 +787,47 @@ def outside(
         `LeafEvents` to fill.
     least
         Visits below this are dropped.
-    first, last
-        The boxes of the group from ``first`` to ``last`` - 1.
 
     Returns
     -------
     next
         Box to go on with once there is room for events again.
     count
-        Number of events.
+        Number of events, or of rules.
+    stop, score
+        Log weight of stopping in the last box, and its score.
     """
-    box, rules = _make_box(group), _make_rules(group)
+    box = _make_box(group)
     most = 1 + 4 * group.values.shape[1] * group.values.shape[2]  # events of one box
-    num_events = 0
+    num_events, stop, score = 0, 0.0, 0.0
     for number in range(first, last):
-        seen = visits[group.offset + number]
-        if seen <= least:
+        seen = 1.0
+        if task == OUTSIDE:
+            seen = visits[group.offset + number]
+            if seen <= least:
+                continue
+            if num_events + most > len(events.weight):
+                return number, num_events, stop, score
+        stop, score, count, num_features, values = _open(
+            group, prior, leaf, box, rules, number, below
+        )
+        if task <= BEST:
+            log_q[group.offset + number] = _add_up(rules, count, stop + score, task == BEST)
             continue
-        if num_events + most > len(events.weight):
-            return number, num_events
-        stop, score, count, num_features = _open(group, prior, leaf, box, rules, number, below)
-        stop += score
+        if task == EXPAND:
+            events.statistics[0] = box.total
+            for j in range(count):
+                _left_side(group, box, rules, j, values)
+                events.statistics[1 + j] = box.left
+                if not group.is_last:
+                    cut = group.middle[rules.feature[j], rules.low[j], rules.high[j]]
+                    rules.left[j], rules.right[j] = _children(group, box, rules, j, cut)
+            num_events = count
+            continue
         own = log_q[group.offset + number]
-        weight = seen * math.exp(stop - own)
+        weight = seen * math.exp(stop + score - own)
         usage.stop[num_features] += weight
-        usage.entropy[0] += _surprise(weight, stop - own)
+        usage.entropy[0] += _surprise(weight, stop + score - own)
         if weight > least:
             events.box[num_events], events.feature[num_events] = number, -1
             events.weight[num_events] = weight
@@ -868,7 +855,6 @@ def outside(
                     visits_below[left] += share
                     visits_below[right] += share
             if group.is_last:
-                values, _ = _open_box(group, box, number)
                 _left_side(group, box, rules, j, values)
                 for cut in range(start, end):
                     for side in range(2):
@@ -881,7 +867,7 @@ def outside(
                             own_part = box.left[s] if side == 0 else box.total[s] - box.left[s]
                             events.statistics[num_events, s] = own_part
                         num_events += 1
-    return last, num_events
+    return last, num_events, stop, score
 
 
 @numba.njit(cache=True, nogil=True)

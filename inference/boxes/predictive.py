@@ -205,14 +205,17 @@ class BoxMixture(LeafMixture):
 
     @property
     def statistics(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Statistics of the listed leaves, float64 [u, s]."""
         return self._list().statistics
 
     @property
     def weights(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Weights of the statistics at rows that differ, sparse float64 [kinds, u]."""
         return self._weights[0]
 
     @property
     def kind(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Kind of each row, int64 [m]."""
         return self._weights[1]
 
     def mean(self) -> np.ndarray:

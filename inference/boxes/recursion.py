@@ -6,6 +6,7 @@ with boxes in place of sets of rows. Trees have few levels, so levels are comput
 one up, and the cost in rows is that of the histograms.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -16,16 +17,18 @@ import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.kernels import (
+    BEST,
+    EXPAND,
+    INSIDE,
+    OUTSIDE,
     GroupTables,
     LeafEvents,
     LeafTables,
     PriorTables,
     Rules,
     Usage,
-    expand,
-    inside,
-    outside,
     statistics,
+    visit,
 )
 from bdtppl.inference.boxes.space import BoxSpace, Group
 from bdtppl.inference.boxes.weights import PriorGrid, leaf_tables
@@ -40,6 +43,10 @@ __all__ = ["Expansion", "Leaves", "Recursion"]
 _MOST_EVENTS = 1 << 18
 _MOST_SCORES = 1 << 22  # given scores of one call
 _SUMS_KEPT = 8  # prefix sums of feature sets that trees were looked up in last
+
+_NONE = np.zeros(1)
+_NO_USAGE = Usage.empty(1, 1, 1)
+_NO_VISITS = (_NONE, _NONE, _NO_USAGE, LeafEvents.empty(0, 1), 0.0)  # what sums do not look at
 
 
 class Expansion(NamedTuple):
@@ -146,7 +153,7 @@ class Recursion:
     # Tables of groups.
 
     def _sets(self, level: int) -> list[tuple[tuple[int, ...], list[Group]]]:
-        """Groups of a level by the features that are cut."""
+        """List the groups of a level by the features that are cut."""
         by_set = groupby(self._layouts[level], key=lambda group: group.features)
         return [(features, list(groups)) for features, groups in by_set]
 
@@ -197,6 +204,9 @@ class Recursion:
             min_leaf=self.min_leaf,
             each_cut=self.grid.each_cut,
         )
+
+    def _make_rules(self) -> Rules:
+        return Rules.empty(2 * self.space.num_features * self.space.width)
 
     # Leaf scores.
 
@@ -263,6 +273,7 @@ class Recursion:
         """
         prior_tables = self.grid.tables(prior, without)
         tables = self.leaf_tables(leaf)
+        task = BEST if is_max else INSIDE
         levels: list[np.ndarray] = [np.zeros(1)]
         for level in range(self.space.num_levels - 1, -1, -1):
             groups = self._layouts[level]
@@ -272,15 +283,33 @@ class Recursion:
             def solve(some, level=level, target=target, below=below) -> None:
                 features, groups = some
                 values, keys = self.histograms.prefix_sums(features)
+                rules = self._make_rules()
                 for group in groups:
                     own = self._tables(level, group, values, keys)
                     for first, last, scored in self._pieces(leaf, tables, own, group.size):
-                        inside(own, prior_tables[level], scored, below, target, is_max, first, last)
+                        own_prior = prior_tables[level]
+                        visit(
+                            task,
+                            own,
+                            own_prior,
+                            scored,
+                            target,
+                            below,
+                            first,
+                            last,
+                            rules,
+                            *_NO_VISITS,
+                        )
 
             sets = self._sets(level)
             in_threads(solve, sets, len(target) * self.space.num_features * self.space.width)
             levels.append(target)
         return levels[:0:-1]
+
+    def no_usage(self) -> list[Usage]:
+        """Begin expectations on each level."""
+        space, size = self.space, math.prod(self.grid.shape[1:])
+        return [Usage.empty(size, space.num_features, space.width) for _ in range(space.num_levels)]
 
     def leaf_tables(self, leaf: Leaf | None) -> LeafTables:
         """Tables of a family's scores, or of no scores at all."""
@@ -289,9 +318,15 @@ class Recursion:
         return leaf_tables(leaf, self.num_rows)
 
     def outside(
-        self, prior: TreePrior, leaf: Leaf, log_q: list[np.ndarray], *, least: float
-    ) -> Iterator[tuple[Leaves, list[Usage]]]:
-        """Walk from the root down; yields leaves, and what was expected on each level so far.
+        self,
+        prior: TreePrior,
+        leaf: Leaf | None,
+        log_q: list[np.ndarray],
+        usage: list[Usage],
+        *,
+        least: float,
+    ) -> Iterator[Leaves]:
+        """Walk from the root down; yields leaves.
 
         Parameters
         ----------
@@ -299,25 +334,15 @@ class Recursion:
             The model.
         log_q
             Result of `inside`.
+        usage
+            Expectations on each level to add to (`no_usage`).
         least
             Expected numbers of nodes below this are dropped.
         """
         prior_tables, tables = self.grid.tables(prior), self.leaf_tables(leaf)
         space = self.space
-        usages = [
-            Usage(
-                np.zeros(len(each.split)),
-                np.zeros(space.num_features + 1),
-                np.zeros((space.num_features, space.width)),
-                np.zeros(1),
-            )
-            for each in prior_tables
-        ]
-        events = LeafEvents(
-            *(np.zeros(_MOST_EVENTS, np.int64) for _ in range(5)),
-            np.zeros(_MOST_EVENTS),
-            np.zeros((_MOST_EVENTS, self.histograms.num_values)),
-        )
+        events = LeafEvents.empty(_MOST_EVENTS, self.histograms.num_values)
+        rules = self._make_rules()
         visits = np.ones(1)
         for level in range(space.num_levels):
             is_last = level == space.num_levels - 1
@@ -332,22 +357,24 @@ class Recursion:
                     own = self._tables(level, group, values, keys)
                     for first, last, scored in self._pieces(leaf, tables, own, group.size):
                         while first < last:
-                            first, count = outside(
+                            first, count, *_ = visit(
+                                OUTSIDE,
                                 own,
                                 prior_tables[level],
                                 scored,
                                 log_q[level],
                                 below,
-                                visits,
-                                visits_below,
-                                usages[level],
-                                events,
-                                least,
                                 first,
                                 last,
+                                rules,
+                                visits,
+                                visits_below,
+                                usage[level],
+                                events,
+                                least,
                             )
                             if count:
-                                yield self._leaves(group, own, events, count), usages
+                                yield self._leaves(group, own, events, count)
             visits = visits_below
 
     def _leaves(self, group: Group, own: GroupTables, events: LeafEvents, count: int) -> Leaves:
@@ -417,4 +444,24 @@ class Recursion:
             for _, number in some:
                 first = int(number) - group.offset
                 [(_, _, scored)] = self._pieces(leaf, tables, own, 1, first=first)
-                yield Expansion(*expand(own, prior, scored, below, first))
+                rules = self._make_rules()
+                events = LeafEvents.empty(1 + len(rules.feature), self.histograms.num_values)
+                _, count, stop, score = visit(
+                    EXPAND,
+                    own,
+                    prior,
+                    scored,
+                    _NONE,
+                    below,
+                    first,
+                    first + 1,
+                    rules,
+                    _NONE,
+                    _NONE,
+                    _NO_USAGE,
+                    events,
+                    0.0,
+                )
+                rules = Rules(*(each[:count] for each in rules))
+                total, left = events.statistics[0], events.statistics[1 : 1 + count]
+                yield Expansion(stop, score, total, left, rules)

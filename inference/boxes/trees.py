@@ -90,6 +90,10 @@ class _Pages:
         """Close the ranks of used slots; the first statistics are left out."""
         num_nodes = self.is_used.sum(axis=1)
         trees = Tree.empty(len(num_nodes), int(num_nodes.max()))
+        trees.feature.fill(-1)
+        trees.threshold.fill(np.nan)
+        for array in (trees.left, trees.right, trees.missing_left):
+            array.fill(0)
         tree, old = np.nonzero(self.is_used)
         new = np.cumsum(self.is_used, axis=1)[tree, old] - 1
         is_split = self.feature >= 0
@@ -133,6 +137,8 @@ def draw_trees(
     trees, slots = np.arange(num_trees), np.zeros(num_trees, np.int64)
     boxes = np.zeros(num_trees, np.int64)
     for level in range(num_levels):
+        if not len(boxes):
+            break
         order = np.argsort(boxes, kind="stable")
         trees, slots, boxes = trees[order], slots[order], boxes[order]
         numbers, first = np.unique(boxes, return_index=True)
@@ -156,9 +162,8 @@ def draw_trees(
                 continue
             for side, children in ((1, box.rules.left), (2, box.rules.right)):
                 deeper.append((own_trees, 2 * own_slots + side, children[entries]))
-        if not deeper:
-            break
-        trees, slots, boxes = (np.concatenate(arrays) for arrays in zip(*deeper, strict=True))
+        if deeper:
+            trees, slots, boxes = (np.concatenate(arrays) for arrays in zip(*deeper, strict=True))
     return pages.written(num_skipped)
 
 

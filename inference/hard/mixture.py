@@ -25,7 +25,7 @@ from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
 
-__all__ = ["LeafMixture", "leaf_cdf"]
+__all__ = ["LeafMixture", "leaf_cdf", "leaf_means"]
 
 _GRID = 24
 _MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
@@ -56,7 +56,7 @@ class LeafMixture:
     @in_float64
     def mean(self) -> np.ndarray:
         """Predictive mean [m], or class probabilities [m, c]."""
-        return (self.weights @ _means(self.leaf, self.statistics))[self.kind]
+        return (self.weights @ leaf_means(self.leaf, self.statistics))[self.kind]
 
     @in_float64
     def log_density(self, y: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ class LeafMixture:
         """
         weights, used, _ = self._over_leaves()
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
-        means = _means(self.leaf, self.statistics[used])
+        means = leaf_means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)
         is_discrete = self._is_discrete
         if is_discrete and grid[-1] - grid[0] <= _MOST_COUNTS:
@@ -189,7 +189,8 @@ def _cdf_of(leaf: Leaf, statistics: jax.Array, y: jax.Array) -> jax.Array:
     return leaf.predictive(statistics).cdf(y)
 
 
-def _means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
+def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
+    """Predictive means of leaves with statistics [l, s], [l] or [l, c]."""
     return np.asarray(_mean_of(leaf, _padded(statistics)))[: len(statistics)]
 
 

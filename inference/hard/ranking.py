@@ -143,9 +143,7 @@ class _Ranking:
                     entries[rank].log_joint - entries[old].log_joint
                     for entries, rank, old in zip(below, step, ranks, strict=True)
                 )
-                heapq.heappush(
-                    ranked.heap, Candidate(tree.log_joint + change, tree.choice, *step)
-                )
+                heapq.heappush(ranked.heap, Candidate(tree.log_joint + change, tree.choice, *step))
         return []
 
 
