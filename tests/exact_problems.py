@@ -258,8 +258,23 @@ def expected_cuts(values, weights, *, bins=None, binning="quantile", grid=None) 
     else:
         edges = np.quantile(np.repeat(values, weights), np.arange(1, bins) / bins)
     # An edge parts the values below it from those that are not; one cut in each gap so parted.
-    parted = {sum(value < edge for value in distinct) for edge in edges}
-    return np.array([middles[below - 1] for below in sorted(parted) if 0 < below < len(distinct)])
+    parted = {sum(value < edge for value in distinct) for edge in edges} - {0, len(distinct)}
+    if binning == "quantile" and len(parted) < bins - 1:
+        parted = nearest_gaps(values, weights, bins)
+    return np.array([middles[below - 1] for below in sorted(parted)])
+
+
+def nearest_gaps(values, weights, bins: int) -> tuple[int, ...]:
+    """Try all choices of gaps for equal shares of the rows: how many distinct values each parts."""
+    distinct, total = sorted(set(values)), int(sum(weights))
+    held = [
+        sum(int(w) for v, w in zip(values, weights, strict=True) if v < cut) for cut in distinct
+    ]
+
+    def distance(gaps):
+        return sum(abs(bins * held[g] - i * total) for i, g in enumerate(gaps, 1))
+
+    return min(itertools.combinations(range(1, len(distinct)), bins - 1), key=distance)
 
 
 def codes_of(matrix: np.ndarray, cuts: list[np.ndarray], grid: int | None = None) -> np.ndarray:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_iris
 
-from bdtppl.models.data.design import Design
+from bdtppl.models.data.design import Design, _nearest_gaps
 
 # Beyond half the largest float the range of a column overflows.
 FINITE = st.floats(-8e307, 8e307)
@@ -146,16 +146,76 @@ def test_grid_thresholds_are_the_least_floats_that_reach_a_point(values, grid):
 # -------------------------------------------------------------------------------------- buckets
 
 
+SMALL_NUMBERS = st.integers(-20, 20)
+MANY_ZEROS = st.sampled_from([0] * 6 + [*range(9)])
+
+
+@st.composite
+def repeated(draw, of=SMALL_NUMBERS):
+    """Values, their weights, and a number of bins."""
+    values = draw(st.lists(of, min_size=1, max_size=15))
+    weights = draw(st.lists(st.integers(1, 4), min_size=len(values), max_size=len(values)))
+    return np.array(values, float), np.array(weights), draw(st.integers(2, 6))
+
+
 @pytest.mark.parametrize("binning", ["quantile", "uniform"])
+@pytest.mark.parametrize("of", [SMALL_NUMBERS, MANY_ZEROS], ids=["few repeats", "many repeats"])
 @given(data=st.data())
-def test_buckets_are_those_of_the_definition(binning, data):
-    values = data.draw(st.lists(st.integers(-20, 20), min_size=1, max_size=15))
-    weights = data.draw(st.lists(st.integers(1, 4), min_size=len(values), max_size=len(values)))
-    bins = data.draw(st.integers(2, 6))
-    values, weights = np.array(values, float), np.array(weights)
+def test_buckets_are_those_of_the_definition(binning, of, data):
+    values, weights, bins = data.draw(repeated(of=of))
     design = column(values, weights=weights, bins=bins, binning=binning)
     expected = ep.expected_cuts(values, weights, bins=bins, binning=binning)
     np.testing.assert_allclose(design.cut_threshold[1:], expected)
+
+
+@pytest.mark.parametrize("binning", ["quantile", "uniform"])
+@given(values=COLUMNS, bins=st.integers(2, 6), data=st.data())
+def test_a_column_of_two_values_has_a_cut(binning, values, bins, data):
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=len(values), max_size=len(values)))
+    design = column(values, weights=weights, bins=bins, binning=binning)
+    most = min(bins, len(np.unique(values)))
+    least = most if binning == "quantile" else min(most, 2)
+    assert least <= design.num_codes[0] <= most
+
+
+def check_nearest(choose, values, weights, bins):
+    """Gaps have the least distance from equal shares, and of such choices are the lowest."""
+    _, place = np.unique(values, return_inverse=True)
+    below = np.cumsum(np.bincount(place, weights))
+    found = choose(below[:-1], below[-1], bins)
+    assert tuple(found + 1) == ep.nearest_gaps(values, weights, bins)
+
+
+def one_by_one(below, total, bins):
+    """Give each share in turn the nearest gap that leaves one for each share after it."""
+    gaps = [-1]
+    for i in range(1, bins):
+        free = np.arange(gaps[-1] + 1, len(below) - (bins - 1 - i))
+        gaps.append(free[np.argmin(np.abs(bins * below[free] - i * total))])
+    return np.array(gaps[1:])
+
+
+def highest(below, total, bins):
+    """Choose as the code does, from the other end: of ties the highest."""
+    return len(below) - 1 - _nearest_gaps(total - below[::-1], total, bins)[::-1]
+
+
+@given(case=repeated(of=MANY_ZEROS))
+def test_gaps_are_the_nearest_of_all_choices(case):
+    values, weights, bins = case
+    if len(set(values)) > bins:
+        check_nearest(_nearest_gaps, values, weights, bins)
+
+
+@pytest.mark.parametrize(
+    ("broken", "values", "bins"),
+    [(one_by_one, [0, 1, 1, 2, 2, 2, 2, 3, 4], 4), (highest, [0, 1, 2], 2)],
+)
+def test_gaps_that_are_not_the_nearest_are_noticed(broken, values, bins):
+    case = np.array(values, float), np.ones(len(values), int), bins
+    check_nearest(_nearest_gaps, *case)
+    with pytest.raises(AssertionError):
+        check_nearest(broken, *case)
 
 
 def check_weights(values, weights, used, **options):
@@ -188,6 +248,9 @@ def test_buckets_by_hand():
     assert column(values, bins=2).cut_threshold.tolist() == [-np.inf, 2.5]
     assert column(values, bins=3, binning="uniform").cut_threshold.tolist() == [-np.inf, 3.5, 7.0]
     assert column(values, bins=5).cut_threshold.tolist() == column(values).cut_threshold.tolist()
+    # Both edges lie in the value that fills most rows, or in the least one.
+    assert column([0, 0, 0, 1, 2], bins=2).cut_threshold.tolist() == [-np.inf, 0.5]
+    assert column([0, 1, 1, 1, 1, 2, 3], bins=3).cut_threshold.tolist() == [-np.inf, 0.5, 1.5]
 
 
 # -------------------------------------------------------------------------------------- the rest

@@ -114,9 +114,11 @@ class Design(CutPoints):
             Integers [n], at least 1: repeated rows. Default 1.
         bins
             None keeps a cut between any two neighbouring distinct values; k gives a feature of more
-            than k distinct values at most k buckets.
+            than k distinct values at most k buckets, and at least two.
         binning
-            "quantile" or "uniform" (equal width); used with ``bins``.
+            "quantile" or "uniform" (equal width); used with ``bins``. Quantiles give exactly k
+            buckets: where repeated values let some of them coincide, cuts lie in the k - 1
+            different gaps between distinct values that come nearest to the shares 1/k to (k-1)/k.
         grid
             t cuts at the inner points of ``linspace(0, 1, t + 2)`` after scaling each feature to
             [0, 1] by its range, compared in float64 (DT-GFN, section 5.1); excludes ``bins``.
@@ -343,7 +345,7 @@ def _rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _bucket_cuts(
     values: np.ndarray, weights: np.ndarray, bins: int, binning: Binning
 ) -> np.ndarray:
-    """Cuts between at most ``bins`` non-empty buckets."""
+    """Cuts between at most ``bins`` non-empty buckets; at least one between two distinct values."""
     distinct = np.unique(values)
     if len(distinct) <= bins:
         return _midpoint_cuts(distinct)
@@ -353,8 +355,50 @@ def _bucket_cuts(
         edges = _quantiles(values, weights, np.arange(1, bins) / bins)
     # An edge that parts no training values, or the same ones as the edge before it, is no cut.
     buckets = np.searchsorted(np.unique(edges), distinct, side="right")
-    starts = np.flatnonzero(np.diff(buckets))
-    return midpoint(distinct[starts], distinct[starts + 1])
+    gaps = np.flatnonzero(np.diff(buckets))
+    if binning == "quantile" and len(gaps) < bins - 1:  # repeated values fill whole buckets
+        held = np.bincount(np.searchsorted(distinct, values), weights)
+        gaps = _nearest_gaps(np.cumsum(held)[:-1], held.sum(), bins)
+    return midpoint(distinct[gaps], distinct[gaps + 1])
+
+
+def _nearest_gaps(below: np.ndarray, total: float, bins: int) -> np.ndarray:
+    """Choose ``bins - 1`` gaps that part the rows as nearly as possible into equal buckets.
+
+    Gap g has the share ``below[g] / total`` of the rows below it. The shares 1/bins, ...,
+    (bins - 1)/bins get one gap each, in order, such that their distances from the shares of the
+    gaps have the least sum; of several such choices, the one of the lowest gaps. This is an
+    alignment of two ordered lists, which a dynamic programme finds.
+
+    Parameters
+    ----------
+    below
+        float64 [gaps], increasing; weight of the rows below each gap, at least ``bins - 1`` gaps.
+    total
+        Weight of all rows.
+    bins
+        Number of buckets.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64 [bins - 1], increasing; the gaps.
+    """
+    # Distances times bins * total are whole numbers, so that ties are exact.
+    wanted = np.arange(1.0, bins) * total
+    # Other shares take at most bins - 2 of the bins - 1 gaps on either side of one: one is left.
+    beside = np.searchsorted(bins * below, wanted)[:, None] + np.arange(1 - bins, bins - 1)
+    windows = np.clip(beside, 0, len(below) - 1)
+    sums, gaps, least = [], windows[0, :0], np.zeros(1)
+    for window, share in zip(windows, wanted, strict=True):
+        before = least[np.searchsorted(gaps, window)]  # of the shares before, by lower gaps
+        sums.append(before + np.abs(bins * below[window] - share))
+        gaps, least = window, np.append(np.inf, np.minimum.accumulate(sums[-1]))
+    chosen, end = [], len(below)
+    for window, sum_up_to in zip(windows[::-1], sums[::-1], strict=True):
+        end = window[np.argmin(sum_up_to[: np.searchsorted(window, end)])]
+        chosen.append(end)
+    return np.array(chosen[::-1])
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
