@@ -190,6 +190,7 @@ class Structures:
                     self.names, self.inclusion, self.inclusion_error, strict=True
                 )
             },
+            "no_cut": list(self._model.no_cut),
             "diagnostics": {
                 name: {"r_hat": _or_none(diagnosed.r_hat), "ess": _or_none(diagnosed.ess)}
                 for name, diagnosed in self.diagnostics.items()

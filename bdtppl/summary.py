@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bdtppl.models.wording import listed
 from bdtppl.rendering import as_html, as_text
 
 __all__ = [
@@ -161,15 +162,17 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     else:
         best = f"of those found, log joint {summary['map_log_joint']:.3f}"
     if "split_inclusion" in summary:
-        shares = "Split inclusion", "probability that a tree splits on the feature"
+        shares = summary["split_inclusion"]
+        heading = "Split inclusion", "probability that a tree splits on the feature"
     else:
-        shares = "Feature importance", "share in what the tree's splits gain"
+        shares = summary["feature_importance"]
+        heading = "Feature importance", "share in what the tree's splits gain"
     return Group(
         facts_view(facts),
         _heading("Most probable tree", f"{best}, {_leaves_in_words(summary['map_leaves'])}"),
         _indented(_indented_rules(summary["map_rules"])),
-        _heading(*shares),
-        _indented(_shares_view(summary.get("split_inclusion") or summary["feature_importance"])),
+        _heading(*heading),
+        _indented(_shares_view(shares, summary["no_cut"])),
     )
 
 
@@ -318,19 +321,15 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
             _leaves_in_words(each["leaves"]),
             Text(used if isinstance(used, str) else f"on {', '.join(used)}" if used else ""),
         )
-    shares = Table.grid(padding=(0, 2))
-    ranked = sorted(summary["inclusion"].items(), key=lambda item: -item[1]["probability"])
-    for name, each in ranked[:_MOST_FEATURES]:
-        bar = Text(_bar(each["probability"]), style="blue")
-        shares.add_row(Text(name), _with_error(each), bar)
-    if len(ranked) > _MOST_FEATURES:
-        shares.add_row(Text(f"{len(ranked) - _MOST_FEATURES} more", style="dim"))
+    inclusion = summary["inclusion"]
+    shares = {name: each["probability"] for name, each in inclusion.items()}
+    written = {name: _with_error(each) for name, each in inclusion.items()}
     parts = [
         facts_view(facts),
         _heading(*best),
         _indented(trees),
         _heading("Features", summary["inclusion_is"]),
-        _indented(shares),
+        _indented(_shares_view(shares, summary["no_cut"], written)),
     ]
     if consensus:
         parts.append(_heading("Consensus", alike))
@@ -407,19 +406,25 @@ def _indented_rules(rules: str) -> Text:
     return text
 
 
-def _shares_view(shares: Mapping[str, float]) -> Table:
+def _shares_view(
+    shares: Mapping[str, float],
+    no_cut: Sequence[str] = (),
+    written: Mapping[str, str] | None = None,
+) -> RenderableType:
+    """Lay out the largest shares and count the rest; name the features that no tree can use."""
     table = Table.grid(padding=(0, 2))
     table.add_column(overflow="fold")
-    table.add_column(justify="right")
+    table.add_column(no_wrap=True)
     table.add_column(style="blue", no_wrap=True)
-    ranked = sorted(shares.items(), key=lambda item: -item[1])
-    for name, share in ranked[:_MOST_FEATURES]:
-        table.add_row(Text(name), f"{share:.3f}", _bar(share))
+    ranked = sorted((name for name in shares if name not in no_cut), key=lambda name: -shares[name])
+    for name in ranked[:_MOST_FEATURES]:
+        share = shares[name]
+        table.add_row(Text(name), written[name] if written else f"{share:.3f}", _bar(share))
     rest = ranked[_MOST_FEATURES:]
     if rest:
-        highest = f"at most {rest[0][1]:.3f}"
+        highest = f"at most {shares[rest[0]]:.3f}"
         table.add_row(Text(f"{len(rest)} more, {highest}", style="dim"))
-    return table
+    return Group(table, Text(f"no cut: {listed(no_cut)}")) if no_cut else table
 
 
 def _bar(share: float) -> str:

@@ -187,7 +187,7 @@ assert fitted.log_evidence[-1] > start.log_evidence_
 # `posterior_` holds independent draws. So there is nothing to wait for: R-hat is 1 and the
 # effective sample size is the number of draws.
 #
-# Leave-one-out by importance sampling warns of a few flowers: without them the posterior would be
+# Leave-one-out by importance sampling warns of some flowers: without them the posterior would be
 # another one, and no weighting of these draws turns into it. There the cross-validation above is to
 # be trusted.
 

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import bdtppl
 from bdtppl.models.soft.tree import SoftClassification
 
-__all__ = ["FITS", "FAST", "NEW", "X", "fitted"]
+__all__ = ["FITS", "FAST", "NEW", "X", "fitted", "new"]
 
 _RNG = np.random.default_rng(0)
 X = _RNG.uniform(size=(30, 2)).round(2)
@@ -46,12 +46,16 @@ FAST = ("ExactTreeClassifier", "GreedyModalTreeRegressor")
 @functools.cache
 def fitted(name: str) -> Any:
     """Fit an estimator by name; do not change it."""
+    with warnings.catch_warnings():  # they are short
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "log evidence", UserWarning)
+        return new(name).fit(X, LABELS if name.endswith("Classifier") else Y)
+
+
+def new(name: str) -> Any:
+    """Make an estimator by name, not yet fitted."""
     kind = name.removesuffix("Classifier").removesuffix("Regressor")
     settings = dict(_SETTINGS[kind])
     if kind in ("DCCTree", "RJHMCTree") and name.endswith("Classifier"):
         settings["model"] = _MIXTURE
-    model = getattr(bdtppl, name)(random_state=0, **settings)
-    with warnings.catch_warnings():  # they are short
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.filterwarnings("ignore", "log evidence", UserWarning)
-        return model.fit(X, LABELS if name.endswith("Classifier") else Y)
+    return getattr(bdtppl, name)(random_state=0, **settings)

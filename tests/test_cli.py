@@ -202,6 +202,7 @@ def test_constant_columns_fit(tmp_path):
     table = write_table(tmp_path / "t.csv", {"a": [1, 1, 1], "b": ["", "", ""], "y": list("uvv")})
     result = run("fit", table, "--target", "y", "--out", tmp_path / "out")
     assert "always: v (0.60, 3 rows)" in result.stdout
+    assert result.stderr.count("No cut in 'a' and 'b'") == 1
     assert run("predict", tmp_path / "out", table).stdout.count("v,0.4,0.6\n") == 3
 
 

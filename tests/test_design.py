@@ -253,6 +253,14 @@ def test_buckets_by_hand():
     assert column([0, 1, 1, 1, 1, 2, 3], bins=3).cut_threshold.tolist() == [-np.inf, 0.5, 1.5]
 
 
+@pytest.mark.parametrize("cuts", [{}, {"bins": 2}, {"bins": 2, "binning": "uniform"}, {"grid": 1}])
+def test_only_columns_of_one_value_have_no_cut(cuts):
+    values = [[0, 0, 0, 1, 2], [7] * 5, [3, np.nan, 3, 3, np.nan], [np.nan] * 5, [1, 1, 1, 1, 9]]
+    design = Design.from_matrix(np.array(values).T, **cuts)
+    assert design.no_cut == ("x1", "x2", "x3")
+    assert design.has_cut.tolist() == [True, False, False, False, True]
+
+
 # -------------------------------------------------------------------------------------- the rest
 
 

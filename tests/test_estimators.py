@@ -274,7 +274,8 @@ def test_bad_input_to_predict():
 
 
 def test_constant_columns_are_leaves_only():
-    model = ExactTreeRegressor().fit(np.ones((20, 3)), Y0[:20])
+    with pytest.warns(UserWarning, match="No cut in 'x0', 'x1' and 'x2'"):
+        model = ExactTreeRegressor().fit(np.ones((20, 3)), Y0[:20])
     assert model.map_tree_.num_leaves == 1
     np.testing.assert_allclose(model.predict(np.ones((2, 3))), model.leaf_.mean, rtol=1e-9)
     assert model.exact_.entropy == 0

@@ -98,7 +98,8 @@ def test_columns_of_any_kind_and_a_class_that_is_absent():
         "word": np.where(x > 70, "high", "low"),
     }
     y = np.where(x > 50, "b", "a")
-    model = GreedyModalTreeClassifier(classes=["a", "b", "c"], bins="auto").fit(table, y)
+    with pytest.warns(UserWarning, match="No cut in 'constant'"):
+        model = GreedyModalTreeClassifier(classes=["a", "b", "c"], bins="auto").fit(table, y)
     assert model.score(table, y) == 1
     assert model.predict_proba(table).shape == (80, 3)
     assert model.map_tree_.feature[0] == 3  # its one cut has all of its feature's weight

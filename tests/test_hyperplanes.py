@@ -340,7 +340,8 @@ def test_columns_that_make_no_hyperplane_are_left_out():
         "copy": X[:, 1],
     }
     table["word"][::3] = "no"
-    with pytest.warns(UserWarning, match=r"leave out .*missing values \(NaN\), here 'gap', "):
+    message = r"leave out .*missing values \(NaN\), here 'gap', "
+    with pytest.warns(UserWarning, match=message), pytest.warns(UserWarning, match="No cut"):
         model = classifier().fit(table, labels)
     names = np.array(model.design_.names[: model.directions_.shape[1]])
     used = names[(model.directions_ != 0).any(axis=0)]

@@ -26,6 +26,7 @@ SUMMARY = {
     "map_leaves": 1,
     "map_rules": "always: 0",
     "split_inclusion": {"x[red]": 0.0},
+    "no_cut": [],
 }
 
 

@@ -146,6 +146,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         -----
         sklearn.exceptions.ConvergenceWarning
             If the draws are not to be relied on.
+        UserWarning
+            If a column's values are all equal or missing, so that no hard tree splits on it.
         """
         check_parameters(self)
         return self._fit(X, y, sample_weight)

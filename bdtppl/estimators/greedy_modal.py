@@ -192,6 +192,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
                 ahead.submit(compile_ahead, prior, leaf, matrix, y)
             constraints = self._limits(schema)
             design = self._design(schema, matrix, weights)
+        self._warn_of_no_cut(design)
         self._warn_of_missing(design, constraints)
         seed = self._draw_seed()
         search = {"num_starts": int(self.hyperplanes), "seed": seed}
@@ -278,7 +279,8 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         """Name the columns that hyperplanes leave out because values are missing."""
         if not self.hyperplanes:
             return
-        left_out = constraints.allows(design.names) & design.has_missing & ~design.is_indicator
+        left_out = constraints.allows(design.names) & design.has_missing & design.has_cut
+        left_out &= ~design.is_indicator
         if left_out.any():
             names = ", ".join(repr(design.names[f]) for f in np.flatnonzero(left_out))
             warnings.warn(

@@ -12,14 +12,14 @@ from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.data.design import Binning, CutPoints, Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, require_leaf
 from bdtppl.models.priors import TreePrior, require_tree_prior
-from bdtppl.models.wording import describe_model
+from bdtppl.models.wording import describe_model, listed
 
 __all__ = [
     "ClassLeaves",
@@ -133,6 +133,21 @@ class TreeEstimator(HardParameters, TableEstimator):
     def _limits(self, schema: Schema) -> Constraints:
         """Join max_depth and min_leaf with the further constraints, on features that exist."""
         return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
+
+    @property
+    def no_cut(self) -> tuple[str, ...]:
+        """Names of the features without a cut."""
+        return self.design_.no_cut
+
+    def _warn_of_no_cut(self, design: CutPoints) -> None:
+        """Name the columns that no tree can split on."""
+        if names := design.no_cut:
+            warnings.warn(
+                f"No cut in {listed([repr(name) for name in names])}: no tree splits on a column "
+                f"whose values are all equal or missing (NaN).",
+                UserWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
 
     def _warn_of_no_rule(self) -> None:
         """Warn where the constraints, and not the table alone, keep the root from splitting."""
@@ -267,6 +282,7 @@ class TreeEstimator(HardParameters, TableEstimator):
             "leaf": describe_model(self.leaf_),
             "constraints": describe_constraints(self.constraints_),
             "rows": int(self.design_.weights.sum()),
+            "no_cut": list(self.no_cut),
         }
 
 

@@ -46,6 +46,9 @@ class Results:
         Whether the draws' weights are importance weights.
     unknown
         Quantities of `bdtppl.compare` that the inference cannot know, and why.
+    no_cut
+        Names of the features without a cut (`bdtppl.models.data.design.Design`), which have no
+        part in any tree.
     exact_
         The exact posterior, or None.
     trajectory_
@@ -63,6 +66,7 @@ class Results:
     draws_are: ClassVar[str] = "independent"
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray
+    no_cut: tuple[str, ...] = ()
     exact_: Any = None
     trajectory_: Any = None
     diagnostics_: Mapping[str, Any] = MappingProxyType({})

@@ -86,7 +86,10 @@ def assumptions(subject: Subject) -> Iterator[Block]:
             f"{chances[1]} below it, {chances[2]} below that, and so on."
         )
     else:
-        yield Text(" ".join([*prior_in_words(model.prior_), _cuts_in_words(model)]))
+        said = [*prior_in_words(model.prior_), _cuts_in_words(model)]
+        if names := model.no_cut:
+            said.append(f"There is no cut in {listed(names)}: values are all equal or missing.")
+        yield Text(" ".join(said))
         yield Text(model.leaf_.in_words(subject.classes))
         limits = constraints_in_words(model.constraints_)
         if limits:

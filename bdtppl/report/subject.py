@@ -64,7 +64,8 @@ class Subject:
         """How much each feature matters, the most important one first."""
         shares = self.summary.get("split_inclusion") or self.summary.get("feature_importance")
         shares = shares or self.summary["input_weights"]
-        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+        no_cut = self.model.no_cut  # come last
+        return dict(sorted(shares.items(), key=lambda item: (item[0] in no_cut, -item[1])))
 
     def named(self, axes: Any) -> Any:
         """Call the target by its name on axes that were drawn without it."""

@@ -106,8 +106,9 @@ def _evidence_cell(topology: dict) -> str:
 
 
 def _share_table(subject: Subject, caption: str) -> ReportTable:
+    no_cut = subject.model.no_cut
     shown = list(subject.shares.items())[:_COLUMNS_LISTED]
-    rows = [[str(name), f"{share:.3f}"] for name, share in shown]
+    rows = [[name, "no cut" if name in no_cut else f"{share:.3f}"] for name, share in shown]
     return ReportTable(caption, ["column", "share"], rows, [share for _, share in shown])
 
 

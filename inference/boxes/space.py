@@ -109,7 +109,7 @@ class BoxSpace:
         if num_levels < 1:
             raise ValueError(f"num_levels must be at least 1; got {num_levels}.")
         limit = constraints.max_depth
-        usable = constraints.allows(design.names) & (design.num_codes > 1)
+        usable = constraints.allows(design.names) & design.has_cut
         has_rule = limit != 0 and usable.any()
         usable[0] |= not usable.any()  # some feature spans the boxes, even if no rule may use it
         features = np.flatnonzero(usable)

@@ -82,7 +82,7 @@ class Columns(RowGroups):
     def of(cls, design: Design, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> "Columns":
         """Lay out the features that are allowed, bool [d of the design]."""
         codes = design.codes.T
-        features = np.flatnonzero(allowed & (design.num_codes > 1))
+        features = np.flatnonzero(allowed & design.has_cut)
         return cls(
             leaf_statistics(leaf, y, design.weights),
             None if (design.weights == 1).all() else design.weights,

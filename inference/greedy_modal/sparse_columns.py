@@ -50,7 +50,7 @@ class SparseColumns(RowGroups):
             leaf_statistics(leaf, y, design.weights),
             None if (design.weights == 1).all() else design.weights,
             np.arange(design.num_features),
-            allowed & (design.num_codes > 1),
+            allowed & design.has_cut,
             design,
         )
 

@@ -27,6 +27,24 @@ class CutPoints:
     num_codes: np.ndarray
     low_edge: np.ndarray
     high_edge: np.ndarray
+    names: tuple[str, ...]
+
+    @property
+    def has_cut(self) -> np.ndarray:
+        """Features with a cut, bool [d]; rules split on no other."""
+        return self.num_codes > 1
+
+    @property
+    def no_cut(self) -> tuple[str, ...]:
+        """Names of the features without a cut, on which no tree splits.
+
+        Examples
+        --------
+        >>> table = np.array([[1.0, 5.0], [1.0, 6.0], [np.nan, 6.0]])
+        >>> Design.from_matrix(table, names=("constant", "size")).no_cut
+        ('constant',)
+        """
+        return tuple(self.names[f] for f in np.flatnonzero(~self.has_cut))
 
     @cached_property
     def offset(self) -> np.ndarray:
