@@ -163,7 +163,7 @@ plt.show()
 # Its gradient is exact too, so hyperparameters can be fitted (empirical Bayes) ...
 
 # %%
-from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
+from bdtppl.inference.empirical_bayes import empirical_bayes
 
 start = ExactTreeClassifier(prior=LeafPenalty(4.0), bins=6).fit(X, y)
 fitted = empirical_bayes(start.exact_, parameters=["log_phi", "concentration"])

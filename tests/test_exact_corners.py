@@ -9,8 +9,8 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import t as student
 
+from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.compiler import compile_grammar
-from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
 from bdtppl.models.data.design import Design

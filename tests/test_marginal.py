@@ -12,8 +12,8 @@ from numpyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
 from tiers import slow_but
 
+from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.compiler import compile_grammar
-from bdtppl.inference.pcfg.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
 from bdtppl.models.data.design import Design

@@ -22,6 +22,7 @@ from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.marginal import value_and_gradient
 from bdtppl.inference.pcfg.passes import (
     Semiring,
     Usage,
@@ -206,6 +207,36 @@ class ExactPosterior:
             self.grammar.num_productions,
         )
         return log_partition - log_prior_normaliser
+
+    def with_model(
+        self, prior: TreePrior | None = None, leaf: Leaf | None = None
+    ) -> "ExactPosterior":
+        """Score the same chart by other numbers of the prior or the leaf family.
+
+        Parameters
+        ----------
+        prior, leaf
+            Of the same kind as before; default the ones before.
+        """
+        prior = self.prior if prior is None else prior
+        leaf = self.leaf if leaf is None else leaf
+        return type(self)(self.grammar, prior, leaf, self.y, self.observed)
+
+    @in_float64
+    def gradient(self) -> tuple[Any, Any]:
+        """Derive the log evidence by the numbers of prior and leaf family.
+
+        Returns
+        -------
+        prior, leaf
+            As the prior and the leaf family, gradients in place of numbers.
+        """
+        prior, scores, no_weight = self._terms
+        statistics = padded(self.statistics, len(scores))
+        _, gradient = value_and_gradient(
+            self.chart, statistics, prior, as_float64(self.leaf), no_weight
+        )
+        return gradient
 
     # Marginals, by differentiation.
 

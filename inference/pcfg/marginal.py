@@ -29,7 +29,7 @@ from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior, require_weighs
 
-__all__ = ["TreeMarginal", "log_evidence_function"]
+__all__ = ["TreeMarginal", "log_evidence_function", "value_and_gradient"]
 
 
 class TreeMarginal(dist.Distribution):
@@ -161,7 +161,7 @@ def _node_statistics(chart: Chart, rows, cell_of_row, terminals, num_cells) -> j
 
 
 @jax.jit
-def _value_and_gradient(chart: Chart, statistics, prior, leaf, no_weight):
+def value_and_gradient(chart: Chart, statistics, prior, leaf, no_weight):
     """Log evidence and its gradient by (prior, leaf), in float64."""
 
     def log_evidence(prior, leaf):
@@ -200,7 +200,7 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
 
     def forward(prior, leaf):
         with jax.enable_x64(True):
-            value, gradient = _value_and_gradient(
+            value, gradient = value_and_gradient(
                 chart, statistics, *as_float64((prior, leaf)), no_weight
             )
             gradient = jax.tree.map(lambda g, x: g.astype(x.dtype), gradient, (prior, leaf))

@@ -6,22 +6,39 @@ the unconstrained scale of each parameter.
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from numpyro.distributions import biject_to
+from scipy.optimize import minimize
 
-from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pcfg.marginal import log_evidence_function
-from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 
-__all__ = ["EmpiricalBayes", "empirical_bayes"]
+__all__ = ["EmpiricalBayes", "Evidence", "empirical_bayes"]
+
+
+class Evidence(Protocol):
+    """An exact posterior whose evidence depends on numbers of its prior and leaf family."""
+
+    prior: Any
+    leaf: Any
+
+    @property
+    def log_evidence(self) -> float:
+        """Log marginal likelihood of the targets."""
+        ...
+
+    def gradient(self) -> tuple[Any, Any]:
+        """Derive it by the numbers of prior and leaf family."""
+        ...
+
+    def with_model(self, prior: Any = None, leaf: Any = None) -> "Evidence":
+        """Score the same rows by other numbers."""
+        ...
 
 
 class EmpiricalBayes(NamedTuple):
@@ -32,7 +49,7 @@ class EmpiricalBayes(NamedTuple):
     prior, leaf
         The model at the end, of plain numbers.
     log_evidence
-        float64 [steps + 1]; log evidence before each step and at the end.
+        float64 [evaluations + 1]; log evidence wherever it was computed, and at the end.
     is_converged
         Whether the gradient vanished within the steps allowed.
     """
@@ -45,7 +62,7 @@ class EmpiricalBayes(NamedTuple):
 
 @in_float64
 def empirical_bayes(
-    exact: ExactPosterior,
+    exact: Evidence,
     *,
     parameters: Collection[str] | None = None,
     max_steps: int = 100,
@@ -56,7 +73,8 @@ def empirical_bayes(
     Parameters
     ----------
     exact
-        Exact posterior to start from; it is not changed.
+        Exact posterior to start from (`bdtppl.inference.pcfg.exact.ExactPosterior` or
+        `bdtppl.inference.boxes.exact.BoxPosterior`); it is not changed.
     parameters
         Names of the parameters of prior and leaf family to fit, such as ``log_phi`` or
         ``concentration``; the default is all that a family declares in ``parameter_support``.
@@ -74,6 +92,7 @@ def empirical_bayes(
     --------
     >>> import numpy as np
     >>> from bdtppl.inference.pcfg.compiler import compile_grammar
+    >>> from bdtppl.inference.pcfg.exact import ExactPosterior
     >>> from bdtppl.models.data.design import Design
     >>> from bdtppl.models.leaves import DirichletCategorical
     >>> from bdtppl.models.priors import LeafPenalty
@@ -108,39 +127,47 @@ def empirical_bayes(
                 "where no gradient leads away; start it inside, or leave it out of parameters."
             )
 
-    def model_at(position: dict) -> tuple[TreePrior, Leaf]:
-        changed = {"prior": {}, "leaf": {}}
-        for name, value in position.items():
-            changed[known[name][0]][name] = to_support[name](value)
-        return tuple(replace(model[part], **changed[part]) for part in model)
+    sizes = [max(np.size(start[name]), 1) for name in chosen]
+    bounds = np.cumsum([0, *sizes])
 
-    statistics = padded(exact.statistics, len(exact.chart.has_rule))
-    log_evidence = log_evidence_function(exact.grammar, exact.prior, statistics)
+    def parts_at(position: jax.Array) -> dict[str, dict[str, Any]]:
+        changed: dict[str, dict[str, Any]] = {"prior": {}, "leaf": {}}
+        for place, name in enumerate(chosen):
+            own = position[bounds[place] : bounds[place + 1]].reshape(np.shape(start[name]))
+            changed[known[name][0]][name] = to_support[name](own)
+        return changed
 
-    def loss(position: dict) -> jax.Array:
-        return -log_evidence(*model_at(position))
+    def model_at(position: np.ndarray) -> dict[str, Any]:
+        return {
+            part: replace(model[part], **{name: _plain(value) for name, value in own.items()})
+            for part, own in parts_at(jnp.asarray(position)).items()
+        }
 
-    optimiser = optax.lbfgs()
-    value_and_gradient = optax.value_and_grad_from_state(loss)
+    trace = []
 
-    @jax.jit
-    def step(position, state):
-        value, gradient = value_and_gradient(position, state=state)
-        updates, state = optimiser.update(
-            gradient, state, position, value=value, grad=gradient, value_fn=loss
-        )
-        return optax.apply_updates(position, updates), state, value, gradient
+    def loss(position: np.ndarray) -> tuple[float, np.ndarray]:
+        changed = exact.with_model(**model_at(position))
+        trace.append(float(changed.log_evidence))
+        by_part = dict(zip(model, changed.gradient(), strict=True))
+        values, pull = jax.vjp(parts_at, jnp.asarray(position))
+        by_value = {
+            part: {name: jnp.asarray(getattr(by_part[part], name), float) for name in own}
+            for part, own in values.items()
+        }
+        return -trace[-1], -np.asarray(pull(by_value)[0])
 
-    position, state, trace, is_converged = start, optimiser.init(start), [], False
-    for _ in range(max_steps):
-        next_position, state, value, gradient = step(position, state)
-        trace.append(-float(value))
-        largest = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient))
-        if largest <= tolerance:
-            is_converged = True
-            break
-        position = next_position
-    prior, leaf = jax.tree.map(np.asarray, model_at(position))
-    prior, leaf = (jax.tree.map(lambda a: a if a.ndim else float(a), m) for m in (prior, leaf))
-    trace.append(-float(loss(position)))
-    return EmpiricalBayes(prior, leaf, np.array(trace), is_converged)
+    start_at = np.concatenate([np.ravel(start[name]) for name in chosen])
+    options = {"maxiter": max_steps, "gtol": tolerance, "ftol": 0.0}
+    found = minimize(loss, start_at, jac=True, method="L-BFGS-B", options=options)
+    fitted = model_at(found.x)
+    return EmpiricalBayes(
+        fitted["prior"],
+        fitted["leaf"],
+        np.array([*trace, -float(found.fun)]),
+        bool(np.abs(found.jac).max() <= tolerance),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Turn a JAX number into a float, and an array into one of NumPy."""
+    return np.asarray(value) if np.ndim(value) else float(value)

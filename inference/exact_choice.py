@@ -1,0 +1,316 @@
+"""Choose how an exact posterior is computed: cut points, depth, numbers of the model, and the way.
+
+Boxes (`bdtppl.inference.boxes`) sum over trees of few levels at any number of rows; a chart
+(`bdtppl.inference.pcfg`) sums over trees of any depth, where few cut points and rows allow it. More
+buckets and more levels cost more, and which of both pays depends on the table. So the log evidence
+decides, among what a budget can pay for.
+
+The search climbs ladders: one for each number of buckets, whose rungs are levels. Every ladder
+begins at the deepest rung that costs little. Then the ladder with the greatest evidence goes one
+rung up, as long as some next rung fits what is left of the budget. Costs are estimated by counts of
+boxes and rules at fixed rates, so that the choice does not depend on the machine or its load.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.boxes.histograms import CellLayout
+from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.weights import PriorGrid, has_own_score
+from bdtppl.inference.empirical_bayes import empirical_bayes
+from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
+from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior, weighs, weighs_each_cut
+
+__all__ = ["Budget", "Method", "Setting", "choose_by_evidence", "box_cost"]
+
+Method = Literal["auto", "boxes", "chart"]
+
+_BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
+_MOST_LEVELS = 8
+_FIRST_RUNGS = 0.02  # of the budget, for each
+_FITTED = 0.25  # of what is left of the budget, for fits of numbers
+_FIT_STEPS = 12
+_FIT_COST = 3.0  # a step's value and gradient, in sums over trees
+_SECONDS_A_SCORE = 7e-8
+_SECONDS_A_ROW = 4e-9  # and a set of features
+_SMALL_CHART = 50_000  # subproblems
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a choice may cost.
+
+    Attributes
+    ----------
+    seconds
+        CPU seconds of all that is tried, at nominal rates.
+    num_bytes
+        Most memory of one sum over trees.
+    subproblems
+        Most subproblems of a chart.
+    """
+
+    seconds: float = 5.0
+    num_bytes: float = 1e9
+    subproblems: int = 500_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to compute an exact posterior.
+
+    Attributes
+    ----------
+    method
+        "boxes" or "chart".
+    bins
+        Most buckets of a feature; None for all cuts.
+    max_depth
+        Most levels of trees; None for any.
+    seconds
+        Estimated CPU seconds of one sum over trees.
+    log_evidence
+        Log evidence; NaN where it was not computed.
+    """
+
+    method: str
+    bins: int | None
+    max_depth: int | None
+    seconds: float
+    log_evidence: float = np.nan
+
+    def __str__(self) -> str:
+        cuts = "all cuts" if self.bins is None else f"{self.bins} buckets"
+        depth = "any depth" if self.max_depth is None else f"{self.max_depth} levels"
+        return f"{cuts} and {depth}"
+
+
+def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Budget:
+    """Estimate what one log evidence by boxes costs in seconds and bytes."""
+    layout = CellLayout(space)
+    num_values = 2 if leaf.task == "classification" else 3
+    if hasattr(leaf, "concentration"):
+        num_values = len(leaf.concentration)
+    passes = (1 + ("log_num_equivalent" in prior.rule_facts)) * (2 - bool(prior.is_normalised))
+    rate = _SECONDS_A_SCORE * (1 + num_values / 4) * (1 if has_own_score(leaf) else 8)
+    seconds = rate * passes * space.num_scores
+    seconds += _SECONDS_A_ROW * num_rows * len(layout.filled_sets[0])
+    cells = layout.num_cells * (num_values + 1)
+    return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
+
+
+class _Search:
+    """Settings of one model and table."""
+
+    def __init__(self, make_design, y, prior, leaf, constraints, fitted, budget, on_step):
+        self.make_design: Callable[[int | None], Design] = make_design
+        self.y, self.prior, self.leaf, self.constraints = y, prior, leaf, constraints
+        self.fitted: Collection[str] = fitted
+        self.budget, self.left, self.on_step = budget, budget.seconds, on_step
+        self.tried: list[Setting] = []
+        self.best: tuple[Setting, Any] | None = None
+        self.too_costly: list[Setting] = []
+
+    def ladder(self, design: Design, bins: int | None) -> list[Setting]:
+        """List rungs that one alone could be paid for; the first beyond is noted."""
+        limit = self.constraints.max_depth
+        rungs: list[Setting] = []
+        for levels in range(1, 1 + (_MOST_LEVELS if limit is None else min(limit, _MOST_LEVELS))):
+            space = BoxSpace.of(design, self.constraints, levels)
+            cost = box_cost(space, self.prior, self.leaf, design.num_rows)
+            rung = Setting("boxes", bins, levels, cost.seconds)
+            if cost.seconds > self.budget.seconds or cost.num_bytes > self.budget.num_bytes:
+                self.too_costly.append(rung)
+                break
+            rungs.append(rung)
+        return rungs
+
+    def boxes(self, design: Design, setting: Setting) -> BoxPosterior:
+        return BoxPosterior(
+            design,
+            self.prior,
+            self.leaf,
+            self.y,
+            max_depth=setting.max_depth,
+            constraints=self.constraints,
+        )
+
+    def score(self, exact: Any, setting: Setting) -> Setting:
+        """Compute the log evidence of a setting and keep the best one."""
+        scored = replace(setting, log_evidence=float(exact.log_evidence))
+        self.left -= setting.seconds
+        self.tried.append(scored)
+        self.on_step(len(self.tried))
+        if self.best is None or not scored.log_evidence <= self.best[0].log_evidence:
+            self.best = scored, exact
+        return scored
+
+    def fit_numbers(self, names: Collection[str]) -> None:
+        """Fit numbers of the model at the best setting, if that can be paid for."""
+        if not names or self.best is None:
+            return
+        setting, exact = self.best
+        step = _FIT_COST * setting.seconds
+        steps = min(_FIT_STEPS, int(_FITTED * self.left / max(step, 1e-9)))
+        if steps < 2:
+            return
+        found = empirical_bayes(exact, parameters=names, max_steps=steps, tolerance=0.05)
+        self.left -= step * len(found.log_evidence)
+        self.prior, self.leaf = found.prior, found.leaf
+        better = exact.with_model(found.prior, found.leaf)
+        self.best = replace(setting, log_evidence=float(better.log_evidence)), better
+        self.tried[self.tried.index(setting)] = self.best[0]
+
+
+def choose_by_evidence(
+    make_design: Callable[[int | None], Design],
+    y: np.ndarray,
+    prior: TreePrior,
+    leaf: Leaf,
+    constraints: Constraints,
+    *,
+    bins: int | None | Literal["auto"] = "auto",
+    method: Method = "auto",
+    fitted: Collection[str] = (),
+    budget: Budget = Budget(),
+    on_step: Callable[[int], None] = lambda num_tried: None,
+) -> tuple[Any, Setting, list[Setting]]:
+    """Choose cut points, depth and numbers of the model by evidence, within a budget.
+
+    Parameters
+    ----------
+    make_design
+        Builds the design for a number of buckets.
+    y
+        Targets [n].
+    prior, leaf, constraints
+        The model.
+    bins
+        A number of buckets, None for all cuts, or "auto" for several of both.
+    method
+        "boxes", "chart" or "auto".
+    fitted
+        Names of numbers of prior and leaf family to fit by evidence.
+    budget
+        What all of it may cost.
+    on_step
+        Called with the number of settings tried.
+
+    Returns
+    -------
+    exact
+        `BoxPosterior` or `bdtppl.inference.pcfg.exact.ExactPosterior`.
+    chosen
+        Its setting.
+    settings
+        All settings tried, and the cheapest ones that a larger budget would try, whose log evidence
+        is NaN; the best first.
+
+    Raises
+    ------
+    TooManySubproblems
+        If the budget pays for nothing.
+    """
+    search = _Search(make_design, y, prior, leaf, constraints, fitted, budget, on_step)
+    designs = _different_designs(make_design, bins)
+    if method != "chart":
+        _climb(search, designs)
+    if method != "boxes":
+        _try_charts(search, designs, is_forced=method == "chart")
+    if search.best is None:
+        raise TooManySubproblems(
+            budget.subproblems, " with any number of buckets", "fewer features"
+        )
+    search.fit_numbers(fitted)
+    chosen, exact = search.best
+    tried = sorted(search.tried, key=lambda setting: -setting.log_evidence)
+    return exact, chosen, [*tried, *sorted(search.too_costly, key=lambda s: s.seconds)]
+
+
+def _different_designs(make_design, bins) -> dict[int | None, Design]:
+    """Designs by number of buckets, the first of those that code the rows alike."""
+    if bins != "auto":
+        return {bins: make_design(bins)}
+    designs, known = {}, set()
+    for number in (*_BUCKETS, None):
+        design = make_design(number)
+        if number is None and design.num_codes.max() > 2 * _BUCKETS[-1]:
+            continue
+        key = design.codes.tobytes()
+        if key not in known:
+            known.add(key)
+            designs[number] = design
+    return designs
+
+
+def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
+    ladders = {number: search.ladder(design, number) for number, design in designs.items()}
+    ladders = {number: rungs for number, rungs in ladders.items() if rungs}
+    rung: dict[int | None, int] = {}
+    value: dict[int | None, float] = {}
+
+    def stand(number: int | None, place: int) -> None:
+        setting = ladders[number][place]
+        scored = search.score(search.boxes(designs[number], setting), setting)
+        rung[number], value[number] = place, scored.log_evidence
+
+    for number, rungs in ladders.items():
+        cheap = [p for p, s in enumerate(rungs) if s.seconds <= _FIRST_RUNGS * search.budget.seconds]
+        if cheap:
+            stand(number, cheap[-1])
+    if not rung and ladders:
+        cheapest = min(ladders, key=lambda number: ladders[number][0].seconds)
+        stand(cheapest, 0)
+    # The prior's strength matters little before the depth is chosen, but the leaves' numbers do.
+    of_leaf = [name for name in search.fitted if name in search.leaf.parameter_support]
+    search.fit_numbers(of_leaf)
+    while True:
+        above = {
+            number: ladders[number][place + 1]
+            for number, place in rung.items()
+            if place + 1 < len(ladders[number])
+        }
+        paid = [number for number, setting in above.items() if setting.seconds <= search.left]
+        if not paid:
+            break
+        best = max(paid, key=lambda number: value[number])
+        before = search.best
+        stand(best, rung[best] + 1)
+        if search.best is not before:
+            search.fit_numbers(of_leaf)
+    search.too_costly += [setting for setting in above.values() if setting.seconds > search.left]
+
+
+def _try_charts(search: _Search, designs: dict[int | None, Design], *, is_forced: bool) -> None:
+    """Try the chart of the finest cuts that fits."""
+    limit = search.budget.subproblems if is_forced else _SMALL_CHART
+    options: dict[str, Any] = {
+        "rules": search.prior.rules,
+        "constraints": search.constraints,
+        "each_cut": weighs_each_cut(search.prior),
+    }
+    for number in AUTO_BINS if None in designs or len(designs) > 1 else designs:
+        design = designs.get(number)
+        if design is None:
+            design = search.make_design(number)
+        if estimate_subproblems(design, **options, limit=limit) > limit:
+            continue
+        try:
+            grammar = compile_grammar(design, **options, max_subproblems=limit)
+        except TooManySubproblems:
+            continue
+        exact = exact_posterior(grammar, search.prior, search.leaf, search.y)
+        depth = search.constraints.max_depth
+        search.score(exact, Setting("chart", number, depth, 2e-6 * grammar.num_productions))
+        return
