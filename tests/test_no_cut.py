@@ -4,6 +4,7 @@ import warnings
 
 import every_estimator
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 from tiers import slow_but
@@ -78,6 +79,16 @@ def test_sparse_columns_without_a_cut_are_named():
     table = csr_array(np.stack([SIZE, 0 * SIZE], axis=1))
     with pytest.warns(UserWarning, match="No cut in 'x1': "):
         GreedyModalTreeRegressor().fit(table, SIZE)
+
+
+def test_a_level_without_rows_is_named_where_shares_are():
+    hues = np.where(SIZE > 2, "red", "blue")
+    for levels, said in ((["blue", "red", "grey"], 0), (["blue"], 1)):
+        hue = pd.Categorical(np.where(np.isin(hues, levels), hues, "blue"), categories=levels)
+        model, caught = fit_one("ExactTreeClassifier", pd.DataFrame({"size": SIZE, "hue": hue}))
+        assert len(caught) == said
+        assert all("No cut in 'hue'" in str(each.message) for each in caught)
+        assert model.no_cut == (f"hue={levels[-1]}",)
 
 
 def test_columns_that_all_have_cuts_are_not_spoken_of():

@@ -161,7 +161,7 @@ class ExactTree(ExactParameters, TreeEstimator):
                 max_subproblems=self.max_subproblems,
                 on_progress=on_progress,
             )
-        self._warn_of_no_cut(grammar.design)
+        self._warn_of_no_cut(schema, grammar.design)
         fit = _Fit(
             grammar.design,
             constraints,

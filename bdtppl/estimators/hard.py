@@ -139,11 +139,12 @@ class TreeEstimator(HardParameters, TableEstimator):
         """Names of the features without a cut."""
         return self.design_.no_cut
 
-    def _warn_of_no_cut(self, design: CutPoints) -> None:
-        """Name the columns that no tree can split on."""
-        if names := design.no_cut:
+    def _warn_of_no_cut(self, schema: Schema, design: CutPoints) -> None:
+        """Name the columns that no tree can split on; levels alone may have no rows."""
+        uncut = set(design.no_cut)
+        if names := [repr(each.name) for each in schema.columns if uncut.issuperset(each.features)]:
             warnings.warn(
-                f"No cut in {listed([repr(name) for name in names])}: no tree splits on a column "
+                f"No cut in {listed(names)}: no tree splits on a column "
                 f"whose values are all equal or missing (NaN).",
                 UserWarning,
                 stacklevel=4,  # the caller of `fit`
