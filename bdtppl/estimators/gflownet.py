@@ -213,7 +213,6 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check()
         target = self._read_model(X, y, sample_weight)
-        self._warn_of_no_cut(self.schema_, target.design)
         target = replace(target, prior=target.prior.resolve(target.design))
         self._keep_model(target)
         design, constraints = target.design, target.constraints

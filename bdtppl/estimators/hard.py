@@ -103,6 +103,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         leaf = self._default_leaf(y, weights)
         constraints = self._limits(schema)
         design = self._design(schema, matrix, weights)
+        self._warn_of_no_cut(schema, design, stacklevel=5)
         self.schema_ = schema
         return TreeModel(design, y, prior, leaf, constraints)
 
@@ -139,7 +140,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         """Names of the features without a cut."""
         return self.design_.no_cut
 
-    def _warn_of_no_cut(self, schema: Schema, design: CutPoints) -> None:
+    def _warn_of_no_cut(self, schema: Schema, design: CutPoints, stacklevel: int = 4) -> None:
         """Name the columns that no tree can split on; levels alone may have no rows."""
         uncut = set(design.no_cut)
         if names := [repr(each.name) for each in schema.columns if uncut.issuperset(each.features)]:
@@ -147,7 +148,7 @@ class TreeEstimator(HardParameters, TableEstimator):
                 f"No cut in {listed(names)}: no tree splits on a column "
                 f"whose values are all equal or missing (NaN).",
                 UserWarning,
-                stacklevel=4,  # the caller of `fit`
+                stacklevel=stacklevel,  # the caller of `fit`
             )
 
     def _warn_of_no_rule(self) -> None:

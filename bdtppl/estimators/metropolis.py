@@ -140,7 +140,6 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         kernel = as_kernel(self.proposal)
         model = self._read_model(X, y, sample_weight)
-        self._warn_of_no_cut(self.schema_, model.design)
         if isinstance(model.prior, LeafCount):  # counts trees before leaves are put in order
             unordered = replace(model.constraints, monotone=())
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)

@@ -109,7 +109,6 @@ class ParticleTree(ParticleParameters, WeightedTrees):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         model = self._read_model(X, y, sample_weight)
-        self._warn_of_no_cut(self.schema_, model.design)
         seed = self._draw_seed()
         with waiting("growing trees", shown=self.progress):
             filtered = sample_particles(
