@@ -148,6 +148,7 @@ def test_rows_that_the_model_would_refuse_are_refused(fitted, column, value):
     assert [answer is None for answer in run_sql(to_sql(model), odd)] == asked
 
 
+@pytest.mark.filterwarnings("ignore:No cut")
 def test_a_single_leaf_is_written_too():
     model = ExactTreeRegressor().fit([[1.0], [1.0]], [1.0, 3.0])
     value = tree_value(model, [[1.0]])[0]
@@ -327,6 +328,7 @@ def test_values_that_are_one_in_single_precision_are_refused():
         to_sklearn(model)
 
 
+@pytest.mark.filterwarnings("ignore:No cut")
 def test_rows_of_a_sparse_table_keep_their_columns():
     from scipy.sparse import csr_array
 

@@ -244,6 +244,7 @@ def test_tables_with_names_are_read_by_name_or_by_position():
     np.testing.assert_array_equal(model.predict(table.tolist()), expected)
 
 
+@pytest.mark.filterwarnings("ignore:No cut")
 def test_a_tree_without_a_split_keeps_the_first_column():
     table, score, label = text_like()
     for model, y in ((GreedyModalTreeClassifier, label), (GreedyModalTreeRegressor, score)):
@@ -349,6 +350,7 @@ def test_bad_tables_get_one_sentence():
 # ------------------------------------------------------------------------------------ wide tables
 
 
+@pytest.mark.filterwarnings("ignore:No cut")
 def test_memory_is_linear_in_entries_rows_and_columns():
     shape, num_entries = (3_000, 20_000), 100_000
     rng = np.random.default_rng(0)
