@@ -38,11 +38,12 @@ Method = Literal["auto", "boxes", "chart"]
 
 _BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _MOST_LEVELS = 8
-_FIRST_RUNGS = 0.02  # of the budget, for each
+_FIRST_RUNGS = 0.04  # of the budget, for each
 _FITTED = 0.25  # of what is left of the budget, for fits of numbers
 _FIT_STEPS = 12
 _FIT_COST = 3.0  # a step's value and gradient, in sums over trees
-_SECONDS_A_SCORE = 7e-8
+_SECONDS_A_SCORE = 1.6e-8  # and a statistic
+_SECONDS_A_GROUP = 6e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
 _SMALL_CHART = 50_000  # subproblems
 
@@ -102,9 +103,13 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
     num_values = 2 if leaf.task == "classification" else 3
     if hasattr(leaf, "concentration"):
         num_values = len(leaf.concentration)
-    passes = (1 + ("log_num_equivalent" in prior.rule_facts)) * (2 - bool(prior.is_normalised))
-    rate = _SECONDS_A_SCORE * (1 + num_values / 4) * (1 if has_own_score(leaf) else 8)
-    seconds = rate * passes * space.num_scores
+    per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_own_score(leaf) else 8)
+    num_groups = sum(1 for level in range(space.num_levels) for _ in space.groups(level))
+    seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
+    if "log_num_equivalent" in prior.rule_facts:  # partitions are told apart
+        seconds *= 1.5
+    if not prior.is_normalised:  # the prior alone is summed too
+        seconds *= 1.7
     seconds += _SECONDS_A_ROW * num_rows * len(layout.filled_sets[0])
     cells = layout.num_cells * (num_values + 1)
     return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
