@@ -11,7 +11,7 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
-from bdtppl.inference.pcfg import compiler, grammar
+from bdtppl.inference.pcfg import compiler
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.arrays.bitsets import pack, unpack
@@ -107,7 +107,7 @@ def test_grammar_equals_brute_force(model, family, seed):
 
 
 @pytest.mark.parametrize("rules", ["gaps", "cuts"])
-def test_chunks_and_pieces_change_nothing(rules, monkeypatch):
+def test_chunks_change_nothing(rules, monkeypatch):
     rng = np.random.default_rng(0)
     matrix = rng.integers(0, 7, (18, 2)).astype(float) ** 2
     matrix[rng.random((18, 2)) < 0.1] = np.nan
@@ -124,7 +124,6 @@ def test_chunks_and_pieces_change_nothing(rules, monkeypatch):
         problem=problem,
     )
     monkeypatch.setattr(compiler, "_CHUNK_ENTRIES", 1)
-    monkeypatch.setattr(grammar, "_CACHE_ENTRIES", 5)
     assert case.grammar.num_subproblems > 200
     check_grammar(case, case.grammar)
 
@@ -135,6 +134,117 @@ def test_sums_over_rows():
     sums = found.node_sums(found.cell_sums(values))
     expected = [values[sorted(rows)].sum(axis=0) for rows in ep.node_rows(found)]
     np.testing.assert_allclose(sums, expected, atol=1e-12)
+
+
+# ----------------------------------------------------------------------------------- numbering
+
+
+def rules_in_order(design, codes, cells, weights, constraints, each_cut):
+    """Rules of a set of cells: the two sides and the positions of codes, in the grammar's order."""
+    for f, offset in enumerate(design.offset[:-1].tolist()):
+        present = sorted({codes[c][f] for c in cells} - {-1})
+        for low, high in itertools.pairwise(present):
+            cuts = range(low + 1, high + 1) if each_cut else [None]
+            for cut, missing in itertools.product(cuts, [False, True][: 1 + design.has_missing[f]]):
+                left = frozenset(c for c in cells if -missing <= codes[c][f] <= low)
+                right = cells - left
+                rows = [sum(weights[c] for c in side) for side in (left, right)]
+                if min(rows) >= constraints.min_leaf:
+                    cut_at = None if cut is None else offset + cut
+                    yield left, right, offset + low, offset + high, cut_at, missing
+
+
+def numbered(design, constraints, each_cut, chunk, order=sorted):
+    """Arrays of the grammar, by sets of cells and sums of their keys in Python's integers.
+
+    New children of a chunk are numbered in the order of their keys, and nodes then by height.
+    """
+    codes, cell_of_row = np.unique(design.codes, axis=0, return_inverse=True)
+    codes, weights = codes.tolist(), np.bincount(cell_of_row.ravel(), design.weights).tolist()
+    keys = np.random.default_rng(0).integers(1, 2**64, len(codes), dtype=np.uint64).tolist()
+    found, depth, rules_of = [frozenset(range(len(codes)))], 0, {}
+    begin = 0
+    while begin < len(found) and depth != constraints.max_depth:
+        level = found[begin:]
+        for start in range(0, len(level), chunk):
+            nodes = level[start : start + chunk]
+            settings = weights, constraints, each_cut
+            rules_of |= {c: list(rules_in_order(design, codes, c, *settings)) for c in nodes}
+            children = {side for c in nodes for rule in rules_of[c] for side in rule[:2]}
+            new = {sum(keys[c] for c in side) % 2**64: side for side in children - set(found)}
+            found += [new[key] for key in order(new)]
+        begin, depth = begin + len(level), depth + 1
+    height = {}
+    for cells in sorted(found, key=len):
+        sides = [side for rule in rules_of.get(cells, []) for side in rule[:2]]
+        height[cells] = max((height[side] for side in sides), default=-1) + 1
+    found.sort(key=height.get)
+    number = {cells: i for i, cells in enumerate(found)}
+    productions = [rule for cells in found for rule in rules_of.get(cells, [])]
+    left, right, low, high, cut, missing = zip(*productions, strict=True)
+    return {
+        "members": pack(np.array([[c in cells for c in range(len(codes))] for cells in found])),
+        "height": [height[cells] for cells in found],
+        "first_production": np.cumsum([0, *(len(rules_of.get(cells, [])) for cells in found)]),
+        "left": [number[side] for side in left],
+        "right": [number[side] for side in right],
+        "low": low,
+        "high": high,
+        "cut": cut if each_cut else None,
+        "missing_left": missing if design.has_missing.any() else None,
+        "num_rows": [sum(weights[c] for c in cells) for cells in found],
+    }
+
+
+def check_numbering(found, expected):
+    for name, values in expected.items():
+        array = getattr(found, name)
+        assert (array is None) == (values is None)
+        np.testing.assert_array_equal(array, values, err_msg=name)
+
+
+NUMBERED = {
+    "plain": ({}, {}, False),
+    "missing values": ({"missing": True}, {}, False),
+    "small leaves apart": ({"missing": True}, {"min_leaf": 3}, False),
+    "two levels": ({}, {"max_depth": 2}, False),
+    "each cut of a grid": ({"grid": 9}, {}, True),
+    "each cut, missing values": ({"missing": True, "grid": 6}, {"min_leaf": 2}, True),
+}
+
+
+def numbered_case(name, monkeypatch):
+    """Design, grammar and settings of a case that has more than one chunk."""
+    columns, limits, each_cut = NUMBERED[name]
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(0, 6, (22, 3)).astype(float) ** 2
+    if columns.get("missing"):
+        matrix[rng.random(len(matrix)) < 0.2, 1] = np.nan
+    weights = rng.integers(1, 4, len(matrix))
+    design = Design.from_matrix(matrix, weights=weights, grid=columns.get("grid"))
+    constraints = Constraints(**limits)
+    monkeypatch.setattr(compiler, "_CHUNK_ENTRIES", 1)
+    settings = {"rules": "cuts" if each_cut else "gaps", "each_cut": each_cut, "keep": False}
+    found = compile_grammar(design, constraints=constraints, **settings)
+    assert found.num_subproblems > 128
+    return design, found, (constraints, each_cut, 64)
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_nodes_and_productions_are_numbered_like_those_of_a_plain_search(name, monkeypatch):
+    design, found, settings = numbered_case(name, monkeypatch)
+    check_numbering(found, numbered(design, *settings))
+
+
+def test_another_numbering_is_noticed(monkeypatch):
+    design, found, settings = numbered_case("missing values", monkeypatch)
+    for other in (
+        numbered(design, *settings, order=lambda keys: sorted(keys, reverse=True)),
+        numbered(design, *settings[:2], 65),
+        numbered(design, *settings) | {"left": found.right, "right": found.left},
+    ):
+        with pytest.raises(AssertionError):
+            check_numbering(found, other)
 
 
 # ----------------------------------------------------------------------- many words, many keys
@@ -168,16 +278,18 @@ def test_a_full_table_has_all_its_boxes():
     assert found.num_productions == expected
 
 
-@pytest.mark.parametrize("capacity", [1, 10, 1000])
-def test_hash_table_against_a_dictionary(capacity):
-    rng = np.random.default_rng(capacity)
-    table, known = HashTable(capacity), {}
+@pytest.mark.parametrize("num_slots", [2, 16, 4096])
+def test_hash_table_against_a_dictionary(num_slots):
+    rng = np.random.default_rng(num_slots)
+    table, known = HashTable(num_slots), {}
     for size in (1, 5, 0, 300, 40, 3000, 3000):
-        # A few values of the high bits, the last one among them: long runs of taken slots that
+        # A few values of the low bits, the last one among them: long runs of taken slots that
         # reach round the table's end.
-        high = rng.choice(np.array([0, 1, 2**63, 2**64 - 2**20], np.uint64), size)
-        keys = high + rng.integers(1, max(2, size // 2), size, dtype=np.uint64)
+        high = rng.integers(0, max(2, size // 2), size, dtype=np.uint64)
+        low = np.array([0, 1, 2**19, 2**20 - 1], np.uint64)[high % np.uint64(4)]
+        keys = (high << np.uint64(20)) + low
         ids, first = table.insert(keys)
+        assert np.all(np.diff(keys[first]) < 2**63)  # ascending
         new = [key for key in dict.fromkeys(keys.tolist()) if key not in known]
         assert len(first) == len(new)
         assert set(keys[first].tolist()) == set(new)
@@ -241,12 +353,12 @@ def test_sets_that_share_an_identity_are_found_out_and_compiled_again(monkeypatc
 
 def test_a_production_to_a_wrong_child_is_not_verified():
     found = ep.random_case("leaf penalty, gaps", "classes", 513).grammar
-    counts, rng = np.diff(found.first_production), np.random.default_rng(0)
-    assert compiler._is_verified(found.members, counts, found.left, found.right, rng)
+    child, rng = np.stack([found.left, found.right], axis=1), np.random.default_rng(0)
+    assert compiler._is_verified(found.members, found.first_production, child, rng)
     for production in range(0, found.num_productions, 7):
-        left = found.left.copy()
-        left[production] = (left[production] + 1) % found.num_subproblems
-        assert not compiler._is_verified(found.members, counts, left, found.right, rng)
+        wrong = child.copy()
+        wrong[production, 0] = (wrong[production, 0] + 1) % found.num_subproblems
+        assert not compiler._is_verified(found.members, found.first_production, wrong, rng)
 
 
 # ----------------------------------------------------------------------------- budget and cache

@@ -12,7 +12,10 @@ import pytest
 import bdtppl
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("jax", "numpyro", "blackjax", "optax", "arviz", "xarray", "matplotlib", "sklearn", "numpy")
+HEAVY = (
+    *("jax", "numpyro", "blackjax", "optax", "numba"),
+    *("arviz", "xarray", "matplotlib", "sklearn", "numpy"),
+)
 MAY_IMPORT = {
     "models": ("bdtppl.models",),
     "inference": ("bdtppl.models", "bdtppl.inference"),
@@ -67,8 +70,9 @@ def test_source_folder_without_its_parts_says_so_in_one_sentence():
     assert result.stderr.count("Traceback") == 1
 
 
-def test_import_loads_nothing_heavy():
-    script = f"import sys, bdtppl; print([name for name in {HEAVY} if name in sys.modules])"
+@pytest.mark.parametrize("module", ["bdtppl", "bdtppl.cli"])
+def test_import_loads_nothing_heavy(module):
+    script = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     result = run_python("-c", script)
     assert result.stdout.strip() == "[]", result.stderr
 

@@ -11,18 +11,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
+import numba
 import numpy as np
 
-from bdtppl.inference.pcfg.hashing import distinct
 from bdtppl.models.arrays.bitsets import unpack
-from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
 
 __all__ = ["Grammar"]
-
-_CACHE_ENTRIES = 1 << 17  # productions of one piece, so that its sort stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,29 +261,7 @@ class Grammar:
     @cached_property
     def _partitions(self) -> tuple[np.ndarray, np.ndarray]:
         """Number of equivalent rules, and whether a production is the first to make them."""
-        num_equivalent = np.empty(self.num_productions, np.int32)
-        is_first = np.zeros(self.num_productions, bool)
-        child_bits = self.num_subproblems.bit_length()
-        # Rules are grouped within parents, so pieces of whole parents fit the cache.
-        cuts = np.arange(_CACHE_ENTRIES, self.num_productions, _CACHE_ENTRIES)
-        bounds = self.first_production[np.searchsorted(self.first_production, cuts)]
-        bounds = np.unique(np.concatenate([[0], bounds, [self.num_productions]]))
-
-        num_cuts, parents = self.num_cuts, self.parent
-
-        def settle(piece: tuple[int, int]) -> None:
-            start, stop = piece
-            # Children of one parent are complements, so the lesser one identifies the partition.
-            lesser = np.minimum(self.left[start:stop], self.right[start:stop]).astype(np.uint64)
-            parent = (parents[start:stop] - parents[start]).astype(np.uint64)
-            key_bits = child_bits + int(parent[-1]).bit_length()
-            first, group = distinct((parent << np.uint64(child_bits)) | lesser, key_bits)
-            rules = np.bincount(group, num_cuts[start:stop], minlength=len(first))
-            num_equivalent[start:stop] = rules.astype(np.int32).take(group)
-            is_first[start + first] = True
-
-        in_threads(settle, pairwise(bounds), self.num_productions)
-        return num_equivalent, is_first
+        return _partitions(self.first_production, self.left, self.right, self.num_cuts)
 
     @property
     def num_equivalent(self) -> np.ndarray:
@@ -330,3 +305,23 @@ class Grammar:
             sums[start:stop] = sums.take(self.left.take(production), axis=0)
             sums[start:stop] += sums.take(self.right.take(production), axis=0)
         return sums
+
+
+@numba.njit(cache=True, nogil=True)
+def _partitions(first, left, right, num_cuts):
+    """Count the rules of each production's partition, and find the first production of each."""
+    num_equivalent, is_first = np.empty(len(left), np.int32), np.empty(len(left), np.bool_)
+    # The lesser child names a partition of a parent, because the other one is its complement.
+    parent_of = np.full(len(first) - 1, -1, np.int32)
+    num_rules = np.empty(len(first) - 1, np.int32)
+    for node in range(len(first) - 1):
+        productions = range(first[node], first[node + 1])
+        for production in productions:
+            lesser = min(left[production], right[production])
+            is_first[production] = parent_of[lesser] != node
+            if is_first[production]:
+                parent_of[lesser], num_rules[lesser] = node, 0
+            num_rules[lesser] += num_cuts[production]
+        for production in productions:
+            num_equivalent[production] = num_rules[min(left[production], right[production])]
+    return num_equivalent, is_first
