@@ -17,11 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.evidence.estimates import pareto_k
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pcfg.leaf_count_posterior import LeafCountPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.summaries.co_membership import (
-    exact_co_membership,
     hard_co_membership,
     nearest_tree,
     soft_co_membership,
@@ -126,7 +123,7 @@ class Structures:
         if isinstance(posterior, SoftPosterior):
             return soft_co_membership(posterior, rows)
         if self._model.draws_are == "exact":
-            return exact_co_membership(self._model.exact_, rows)
+            return self._model.exact_.co_membership(rows)
         ranked = posterior.ranked
         return hard_co_membership(ranked.trees, ranked.probability, posterior.matrix[rows])
 
@@ -284,13 +281,13 @@ def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
     } | _drawn_trees(posterior, kind)
 
 
-def _listed(exact: ExactPosterior) -> RankedTrees | None:
+def _listed(exact: Any) -> RankedTrees | None:
     """List the exact posterior's trees until they have nine tenths of it, or are too many.
 
-    None where the chart does not rank them: under a prior on the number of leaves, and where an
+    None where it does not rank them: under a prior on the number of leaves, and where an
     entry stands for several cuts of a gap, each of which is a tree.
     """
-    if isinstance(exact, LeafCountPosterior) or exact._sides.num_cuts is not None:
+    if not exact.lists_trees:
         return None
     number = 10
     while True:

@@ -11,28 +11,36 @@ rung up, as long as some next rung fits what is left of the budget. Costs are es
 boxes and rules at fixed rates, so that the choice does not depend on the machine or its load.
 """
 
-import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import CellLayout
 from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.inference.boxes.weights import PriorGrid, has_own_score
+from bdtppl.inference.boxes.weights import has_own_score
 from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, weighs, weighs_each_cut
+from bdtppl.models.priors import TreePrior, weighs_each_cut
 
-__all__ = ["Budget", "Method", "Setting", "choose_by_evidence", "box_cost"]
+__all__ = [
+    "Budget",
+    "Method",
+    "Setting",
+    "box_cost",
+    "choose_by_evidence",
+    "exact_of",
+    "exact_within_budget",
+]
 
 Method = Literal["auto", "boxes", "chart"]
 
@@ -44,8 +52,10 @@ _FIT_STEPS = 12
 _FIT_COST = 3.0  # a step's value and gradient, in sums over trees
 _SECONDS_A_SCORE = 1.6e-8  # and a statistic
 _SECONDS_A_GROUP = 6e-4
+_SECONDS_A_PRODUCTION = 2e-6
 _SECONDS_A_ROW = 4e-9  # and a set of features
 _SMALL_CHART = 50_000  # subproblems
+_PATIENCE = 10  # times the budget of a search, for boxes that were asked for
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,9 @@ class Budget:
     seconds: float = 5.0
     num_bytes: float = 1e9
     subproblems: int = 500_000
+
+
+_DEFAULT = Budget()
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,84 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
     return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
 
 
+def exact_of(
+    model: TreeModel, method: str, max_subproblems: int = 500_000
+) -> ExactPosterior | BoxPosterior:
+    """Make the exact posterior of a model by one method.
+
+    Parameters
+    ----------
+    model
+        The model; boxes need a limit of depth.
+    method
+        "boxes" or "chart".
+    max_subproblems
+        Most subproblems of a chart.
+
+    Raises
+    ------
+    ValueError
+        If boxes cannot answer for the model.
+    TooManySubproblems
+        If the chart is too large.
+    """
+    design, constraints = model.design, model.constraints
+    if method == "boxes":
+        if constraints.max_depth is None:
+            raise ValueError("method='boxes' sums over trees of few levels: give max_depth.")
+        return BoxPosterior(
+            design,
+            model.prior,
+            model.leaf,
+            model.y,
+            max_depth=max(constraints.max_depth, 1),
+            constraints=constraints,
+        )
+    grammar = compile_grammar(
+        design,
+        rules=model.prior.rules,
+        constraints=constraints,
+        each_cut=weighs_each_cut(model.prior),
+        max_subproblems=max_subproblems,
+    )
+    return exact_posterior(grammar, model.prior, model.leaf, model.y)
+
+
+def exact_within_budget(
+    model: TreeModel, method: Method = "auto", budget: Budget = _DEFAULT
+) -> tuple[ExactPosterior | BoxPosterior, str]:
+    """Make the exact posterior of a model, by the cheaper of both methods.
+
+    A small chart is taken; beyond that boxes, where depth is limited and the budget pays for them.
+
+    Returns
+    -------
+    exact
+        The posterior.
+    method
+        "boxes" or "chart".
+
+    Raises
+    ------
+    TooManySubproblems
+        If neither fits the budget; the message suggests what would.
+    """
+    if method != "auto":
+        return exact_of(model, method, budget.subproblems), method
+    depth, reason = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
+    if depth is None or reason is not None:
+        return exact_of(model, "chart", budget.subproblems), "chart"
+    limit = min(_SMALL_CHART, budget.subproblems)
+    try:
+        return exact_of(model, "chart", limit), "chart"
+    except TooManySubproblems:
+        space = BoxSpace.of(model.design, model.constraints, max(depth, 1))
+        cost = box_cost(space, model.prior, model.leaf, model.design.num_rows)
+        if cost.seconds <= _PATIENCE * budget.seconds and cost.num_bytes <= budget.num_bytes:
+            return exact_of(model, "boxes"), "boxes"
+        return exact_of(model, "chart", budget.subproblems), "chart"
+
+
 class _Search:
     """Settings of one model and table."""
 
@@ -141,22 +232,17 @@ class _Search:
             rungs.append(rung)
         return rungs
 
-    def boxes(self, design: Design, setting: Setting) -> BoxPosterior:
-        return BoxPosterior(
-            design,
-            self.prior,
-            self.leaf,
-            self.y,
-            max_depth=setting.max_depth,
-            constraints=self.constraints,
-        )
+    def boxes(self, design: Design, setting: Setting) -> ExactPosterior | BoxPosterior:
+        limits = replace(self.constraints, max_depth=setting.max_depth)
+        return exact_of(TreeModel(design, self.y, self.prior, self.leaf, limits), "boxes")
 
     def score(self, exact: Any, setting: Setting) -> Setting:
         """Compute the log evidence of a setting and keep the best one."""
         scored = replace(setting, log_evidence=float(exact.log_evidence))
         self.left -= setting.seconds
         self.tried.append(scored)
-        self.on_step(len(self.tried))
+        if self.on_step is not None:
+            self.on_step(len(self.tried))
         if self.best is None or not scored.log_evidence <= self.best[0].log_evidence:
             self.best = scored, exact
         return scored
@@ -188,8 +274,8 @@ def choose_by_evidence(
     bins: int | None | Literal["auto"] = "auto",
     method: Method = "auto",
     fitted: Collection[str] = (),
-    budget: Budget = Budget(),
-    on_step: Callable[[int], None] = lambda num_tried: None,
+    budget: Budget = _DEFAULT,
+    on_step: Callable[[int], None] | None = None,
 ) -> tuple[Any, Setting, list[Setting]]:
     """Choose cut points, depth and numbers of the model by evidence, within a budget.
 
@@ -229,10 +315,13 @@ def choose_by_evidence(
     """
     search = _Search(make_design, y, prior, leaf, constraints, fitted, budget, on_step)
     designs = _different_designs(make_design, bins)
-    if method != "chart":
+    reason = why_no_boxes(prior, constraints)
+    if reason is not None and method == "boxes":
+        raise ValueError(reason)
+    if method != "chart" and reason is None and constraints.max_depth != 0:
         _climb(search, designs)
     if method != "boxes":
-        _try_charts(search, designs, is_forced=method == "chart")
+        _try_charts(search, designs, is_forced=search.best is None)
     if search.best is None:
         raise TooManySubproblems(
             budget.subproblems, " with any number of buckets", "fewer features"
@@ -271,7 +360,8 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
         rung[number], value[number] = place, scored.log_evidence
 
     for number, rungs in ladders.items():
-        cheap = [p for p, s in enumerate(rungs) if s.seconds <= _FIRST_RUNGS * search.budget.seconds]
+        most = _FIRST_RUNGS * search.budget.seconds
+        cheap = [place for place, setting in enumerate(rungs) if setting.seconds <= most]
         if cheap:
             stand(number, cheap[-1])
     if not rung and ladders:
@@ -300,22 +390,20 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
 def _try_charts(search: _Search, designs: dict[int | None, Design], *, is_forced: bool) -> None:
     """Try the chart of the finest cuts that fits."""
     limit = search.budget.subproblems if is_forced else _SMALL_CHART
-    options: dict[str, Any] = {
-        "rules": search.prior.rules,
-        "constraints": search.constraints,
-        "each_cut": weighs_each_cut(search.prior),
-    }
-    for number in AUTO_BINS if None in designs or len(designs) > 1 else designs:
-        design = designs.get(number)
-        if design is None:
-            design = search.make_design(number)
-        if estimate_subproblems(design, **options, limit=limit) > limit:
+    limits, rules = search.constraints, search.prior.rules
+    each_cut = weighs_each_cut(search.prior)
+    for number in AUTO_BINS if len(designs) > 1 else designs:
+        design = designs[number] if number in designs else search.make_design(number)
+        size = estimate_subproblems(
+            design, rules=rules, constraints=limits, each_cut=each_cut, limit=limit
+        )
+        if size > limit:
             continue
+        model = TreeModel(design, search.y, search.prior, search.leaf, limits)
         try:
-            grammar = compile_grammar(design, **options, max_subproblems=limit)
+            exact = exact_of(model, "chart", limit)
         except TooManySubproblems:
             continue
-        exact = exact_posterior(grammar, search.prior, search.leaf, search.y)
-        depth = search.constraints.max_depth
-        search.score(exact, Setting("chart", number, depth, 2e-6 * grammar.num_productions))
+        seconds = _SECONDS_A_PRODUCTION * exact.grammar.num_productions
+        search.score(exact, Setting("chart", number, limits.max_depth, seconds))
         return

@@ -13,7 +13,6 @@ from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.weights import PriorGrid
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.summaries.co_membership import exact_co_membership
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint as scored
@@ -227,7 +226,7 @@ def test_refuses_by_name_what_boxes_cannot_do():
     with pytest.raises(ValueError, match=r"keep_together.*chart"):
         BoxPosterior(design, DepthDecay(0.9, 1.0), *model, max_depth=2, constraints=together)
     by_rows = DepthDecay(0.9, 1.0, cut_weights=lambda node, rule: rule.num_left)
-    with pytest.raises(ValueError, match=r"log_share.*chart"):
+    with pytest.raises(ValueError, match=r"log_share.*method='chart'"):
         BoxPosterior(design, by_rows, *model, max_depth=2)
 
 
@@ -249,4 +248,4 @@ def test_a_table_without_a_rule_has_one_tree():
 def test_co_membership_is_that_of_the_chart():
     chart, boxes = _both(0, PRIORS[0], "classes")
     rows = np.arange(chart.grammar.design.num_rows)
-    np.testing.assert_allclose(boxes.co_membership(rows), exact_co_membership(chart, rows), **CLOSE)
+    np.testing.assert_allclose(boxes.co_membership(rows), chart.co_membership(rows), **CLOSE)

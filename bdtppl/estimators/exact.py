@@ -1,7 +1,8 @@
 """Decision trees with their exact posterior, for classification and regression."""
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -12,23 +13,27 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter, require_integer
+from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.exact_choice import (
+    Budget,
+    Method,
+    Setting,
+    choose_by_evidence,
+    exact_of,
+    exact_within_budget,
+)
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.inference.pcfg.budget import compile_within_budget
-from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pcfg.grammar import Grammar
-from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
-from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import (
     LeafPenalty,
     TreePrior,
     require_rules_apart,
-    weighs_each_cut,
 )
 from bdtppl.progress import counting, waiting
 from bdtppl.summary import summarised
@@ -38,31 +43,18 @@ __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
 @dataclass
 class _Fit:
-    """Inputs to rebuild the chart, and cached results."""
+    """Inputs to rebuild the exact posterior, and cached results."""
 
-    design: Design
-    constraints: Constraints
-    prior: TreePrior
-    leaf: Leaf
-    y: np.ndarray
+    model: TreeModel
+    method: str
+    max_subproblems: int
     seed: int
     chains: int
     draws: int
-    max_subproblems: int
 
     @cached_property
-    def grammar(self) -> Grammar:
-        return compile_grammar(
-            self.design,
-            rules=self.prior.rules,
-            constraints=self.constraints,
-            each_cut=weighs_each_cut(self.prior),
-            max_subproblems=self.max_subproblems,
-        )
-
-    @cached_property
-    def exact(self) -> ExactPosterior:
-        return exact_posterior(self.grammar, self.prior, self.leaf, self.y)
+    def exact(self) -> ExactPosterior | BoxPosterior:
+        return exact_of(self.model, self.method, self.max_subproblems)
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -74,11 +66,15 @@ class _Fit:
         return self.exact.k_best(1)
 
     def __getstate__(self) -> dict:
-        # The chart is rebuilt where it is needed: copies stay small.
+        # The sums over trees are computed again where they are needed: copies stay small.
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-_FEWEST_BINS = 5
+_FEWEST_BINS = 3  # that are not called coarse
+_SETTING = ("method", "bins", "max_depth", "seconds", "log_evidence")
+
+_logger = logging.getLogger("bdtppl")
+_said: set[tuple] = set()
 
 
 @declared
@@ -88,9 +84,22 @@ class ExactParameters(ShowsProgress):
     bins: int | Literal["auto"] | None = parameter(
         "auto",
         "Most buckets per feature; None keeps a cut between any two neighbouring distinct values; "
-        '"auto" takes the first of None, 10, 5, 3 and 2 whose chart fits ``max_subproblems``.',
+        '"auto" tries several numbers of buckets and levels within ``max_seconds``, fits the '
+        "numbers of a default prior and leaf family, and keeps what has the greatest evidence.",
         option=str,
     )
+    method: Method = parameter(
+        "auto",
+        'How trees are summed over: "boxes" of few levels, at any number of rows; a "chart" of the '
+        'sets of rows that trees of any depth can make; or "auto", the cheaper one, and with '
+        '``bins="auto"`` that of greater evidence.',
+    )
+    max_seconds: float = parameter(
+        5.0,
+        'CPU seconds, as estimated at fixed rates, that ``bins="auto"`` may spend.',
+        above=0,
+    )
+    max_bytes: float = parameter(1e9, "Most memory that boxes may take, in bytes.", above=0)
     max_subproblems: int = parameter(500_000, "Budget of the exact chart.", least=1)
     chains: int = parameter(4, "Chains that the independent draws are laid out as.", least=1)
     draws: int = parameter(250, "Draws of each chain.", least=1)
@@ -118,12 +127,17 @@ class ExactTree(ExactParameters, TreeEstimator):
         Log of the sum over trees of prior weight (not normalised) times likelihood.
     map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree, with ``map_log_joint_`` and ``map_probability_``.
-    exact_ : bdtppl.inference.pcfg.exact.ExactPosterior
+    exact_ : bdtppl.inference.pcfg.exact.ExactPosterior | bdtppl.inference.boxes.exact.BoxPosterior
         The exact posterior itself: entropy, marginals, paths.
+    method_
+        "boxes" or "chart".
+    settings_
+        What ``bins="auto"`` tried, a table as lists by column (method, bins, max_depth, seconds,
+        log_evidence), the best first; then what a larger budget would try, with NaN.
     design_
         The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.
+        The model, defaults filled in; the depth that was chosen is one of the constraints.
     bins_
         Buckets per feature that were used.
     {fitted}
@@ -151,45 +165,62 @@ class ExactTree(ExactParameters, TreeEstimator):
                 is_indicator=schema.is_indicator,
             )
 
-        with counting("subproblems", shown=self.progress) as on_progress:
-            grammar, bins = compile_within_budget(
-                make_design,
-                None if self.grid is not None and self.bins == "auto" else self.bins,
-                rules=prior.rules,
-                constraints=constraints,
-                each_cut=weighs_each_cut(prior),
-                max_subproblems=self.max_subproblems,
-                on_progress=on_progress,
-            )
-        self._warn_of_no_cut(schema, grammar.design)
+        budget = Budget(self.max_seconds, self.max_bytes, int(self.max_subproblems))
+        if self.bins == "auto" and self.grid is None:
+            with counting("settings", shown=self.progress) as on_step:
+                exact, chosen, settings = choose_by_evidence(
+                    make_design,
+                    y,
+                    prior,
+                    leaf,
+                    constraints,
+                    method=self.method,
+                    fitted=self._free_numbers(prior, leaf),
+                    budget=budget,
+                    on_step=on_step,
+                )
+            method, bins = chosen.method, chosen.bins
+            constraints = replace(constraints, max_depth=chosen.max_depth)
+            self.settings_ = {
+                name: [getattr(setting, name) for setting in settings] for name in _SETTING
+            }
+            _say_once(matrix.shape, settings)
+        else:
+            bins = None if self.bins == "auto" else self.bins
+            model = TreeModel(make_design(bins), y, prior, leaf, constraints)
+            with waiting("summing over trees", shown=self.progress):
+                exact, method = exact_within_budget(model, self.method, budget)
+        with waiting("scoring trees", shown=self.progress):
+            self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
+        require_finite("The log evidence", self.log_evidence_)
+        # The prior has what is counted on the table filled in.
+        model = TreeModel(exact.design, y, exact.prior, exact.leaf, constraints)
         fit = _Fit(
-            grammar.design,
-            constraints,
-            prior.resolve(grammar.design),
-            leaf,
-            y,
+            model,
+            method,
+            int(self.max_subproblems),
             self._draw_seed(),
             int(self.chains),
             int(self.draws),
-            int(self.max_subproblems),
         )
-        fit.grammar = grammar
-        with waiting("scoring the chart", shown=self.progress):
-            log_partition, log_evidence = fit.exact.log_partition, fit.exact.log_evidence
-        fit.prior = fit.exact.prior  # with what is counted on the chart
-        require_finite("The log evidence", log_evidence)
+        fit.exact = exact
         self._set_fitted(schema, fit, bins)
-        self.log_partition_, self.log_evidence_ = log_partition, log_evidence
-        if not grammar.num_productions:
+        self._warn_of_no_cut(schema, exact.design)
+        if not exact.has_rule:
             self._warn_of_no_rule()
         return self
 
+    def _free_numbers(self, prior: TreePrior, leaf: Leaf) -> list[str]:
+        """Name the numbers that nobody has chosen: those of a default prior and leaf family."""
+        free = [*prior.parameter_support] if self.prior is None else []
+        if self.leaf is None and self.task == "regression":
+            free += leaf.parameter_support
+        return free
+
     def _set_fitted(self, schema: Schema, fit: _Fit, bins: int | None) -> None:
         self.schema_ = schema
-        self.design_ = fit.design
-        self.prior_ = fit.prior
-        self.leaf_ = fit.leaf
-        self.constraints_ = fit.constraints
+        self._keep_model(fit.model)
+        self.method_ = fit.method
         self.bins_ = bins
         self.log_evidence_se_ = 0.0
         self._fitted = fit
@@ -200,15 +231,11 @@ class ExactTree(ExactParameters, TreeEstimator):
         return {name: getattr(fit, name) for name in ("seed", "chains", "draws", "max_subproblems")}
 
     def _restore(self, posterior: Posterior, state: dict) -> None:
-        """Restore a saved fit; its chart is compiled where it is needed."""
-        self._fitted = _Fit(
-            posterior.design,
-            self.constraints_,
-            posterior.prior,
-            posterior.leaf,
-            posterior.y,
-            **state,
+        """Restore a saved fit; its sums are computed where they are needed."""
+        model = TreeModel(
+            posterior.design, posterior.y, posterior.prior, posterior.leaf, self.constraints_
         )
+        self._fitted = _Fit(model, getattr(self, "method_", "chart"), **state)
         self._fitted.posterior = posterior
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -225,8 +252,8 @@ class ExactTree(ExactParameters, TreeEstimator):
         return self._result.seed
 
     @property
-    def exact_(self) -> ExactPosterior:
-        """The exact posterior; its chart is compiled anew after loading or copying."""
+    def exact_(self) -> ExactPosterior | BoxPosterior:
+        """The exact posterior; it is computed anew after loading or copying."""
         return self._result.exact
 
     def cautions(self) -> Iterator[str]:
@@ -286,8 +313,8 @@ class ExactTree(ExactParameters, TreeEstimator):
             **self._describe(),
             "features": len(names),
             "bins": self.bins_,
-            "subproblems": exact.grammar.num_subproblems,
-            "productions": exact.grammar.num_productions,
+            "method": self.method_,
+            **exact.size,
             "log_evidence": self.log_evidence_,
             "log_partition": self.log_partition_,
             "expected_leaves": exact.expected_leaves,
@@ -314,3 +341,17 @@ class ExactTreeRegressor(RealLeaves, ExactTree):
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
+
+
+def _say_once(shape: tuple[int, ...], settings: list[Setting]) -> None:
+    """Say what was chosen, what came next, and what a larger budget would try."""
+    tried = [setting for setting in settings if np.isfinite(setting.log_evidence)]
+    said = f"bins='auto' chose {tried[0]}: log evidence {tried[0].log_evidence:.1f}"
+    if len(tried) > 1:
+        said += f"; next {tried[1]}, {tried[1].log_evidence:.1f}"
+    if len(settings) > len(tried):
+        larger = settings[len(tried)]
+        said += f". A larger max_seconds would try {larger}, about {larger.seconds:.1g} s"
+    if (shape, said) not in _said:
+        _said.add((shape, said))
+        _logger.warning("%s.", said)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import ACCENT, INK, LINE
 
@@ -115,9 +114,7 @@ def _find(model: Any, parameter: str) -> tuple[str, str, np.ndarray]:
 
 
 def _log_evidence(model: Any, part: str, name: str, current: np.ndarray, value: float) -> float:
-    """Score the chart with another value."""
+    """Compute the log evidence with another value."""
     chosen = np.full(current.shape, value) if current.ndim else value
-    parts = {each: getattr(model, f"{each}_") for each in ("prior", "leaf")}
-    parts[part] = replace(parts[part], **{name: chosen})
-    exact = model.exact_
-    return exact_posterior(exact.grammar, parts["prior"], parts["leaf"], exact.y).log_evidence
+    changed = replace(getattr(model, f"{part}_"), **{name: chosen})
+    return model.exact_.with_model(**{part: changed}).log_evidence

@@ -167,7 +167,7 @@ def _about(count: float) -> str:
 
 def _swept(model: Any) -> str | None:
     """Name the number of the prior whose evidence is drawn, where that is cheap."""
-    if model.exact_ is None or model.exact_.grammar.num_productions > _LARGEST_CHART:
+    if model.exact_ is None or model.exact_.num_rules > _LARGEST_CHART:
         return None
     support = model.prior_.parameter_support
     return next((name for name in _SWEPT if name in support), None)

@@ -28,7 +28,12 @@ from bdtppl.inference.boxes.predictive import BoxMixture, LeafList, LeafTable
 from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.trees import WrittenTrees, draw_trees, rank_trees
-from bdtppl.inference.boxes.weights import PriorGrid, add_row_count, has_own_score
+from bdtppl.inference.boxes.weights import (
+    PriorGrid,
+    add_row_count,
+    facts_beyond_counts,
+    has_own_score,
+)
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.inference.hard.mixture import leaf_means
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
@@ -39,13 +44,40 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, require_rules_apart, require_weighs
+from bdtppl.models.priors import TreePrior, require_rules_apart, weighs
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["BoxPosterior"]
+__all__ = ["BoxPosterior", "why_no_boxes"]
 
 _LEAST_VISITS = 1e-13  # expected number of a node, below which it is left out of marginals
 _LEAST_DERIVED = 1e-10  # the same for gradients
+
+
+def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
+    """Say why boxes cannot answer for a prior or for constraints, and what can; None if they can.
+
+    Parameters
+    ----------
+    prior, constraints
+        The model.
+    """
+    other = sorted(facts_beyond_counts(prior)) if weighs(prior) == "nodes" else []
+    kind = type(prior).__name__
+    for is_so, reason in (
+        (weighs(prior) != "nodes", f"a {kind} does not weigh nodes one by one"),
+        (other, f"a {kind} that reads {', '.join(other)} depends on more than counts of rules"),
+        (
+            constraints.keep_together,
+            "codes do not tell what keep_together keeps",
+        ),
+        (constraints.monotone, "monotone ties leaves together"),
+    ):
+        if is_so:
+            return (
+                f"Boxes cannot sum over these trees: {reason}. A chart (method='chart') sums over "
+                f"them unless a column is monotone."
+            )
+    return None
 
 
 class _Marginals(NamedTuple):
@@ -94,7 +126,9 @@ class BoxPosterior:
         histograms: BoxHistograms | None = None,
     ):
         constraints = Constraints() if constraints is None else constraints
-        require_weighs(prior, "BoxPosterior", "nodes")
+        reason = why_no_boxes(prior, constraints)
+        if reason is not None:
+            raise ValueError(reason)
         require_rules_apart(prior, constraints)
         self.design, self.leaf, self.y = design, leaf, np.asarray(y)
         self.constraints, self.prior = constraints, prior.resolve(design)
@@ -360,6 +394,28 @@ class BoxPosterior:
     def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
         """Draw predictions, each from a tree of its own, [num_draws, m]."""
         return self.predictive(matrix).sample(rng_key, num_draws)
+
+    @property
+    def size(self) -> dict[str, int]:
+        """Numbers of what was summed over, by name."""
+        return {"boxes": int(sum(np.isfinite(level).sum() for level in self._log_q))}
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether any tree splits."""
+        below = self._log_q[1] if len(self._log_q) > 1 else np.zeros(1)
+        [root] = self.recursion.expand(self._weights[0], self.leaf, below, 0, [0])
+        return len(root.rules.feature) > 0
+
+    @property
+    def num_rules(self) -> int:
+        """Rules in all boxes, at most."""
+        return int(self.space.num_scores)
+
+    @property
+    def lists_trees(self) -> bool:
+        """Whether an entry of `k_best` is one tree, and not one for each cut of a gap."""
+        return not self.grid.each_cut
 
     def co_membership(self, rows: np.ndarray) -> np.ndarray:
         """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""

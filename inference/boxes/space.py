@@ -97,15 +97,8 @@ class BoxSpace:
         Raises
         ------
         ValueError
-            If the constraints tie leaves together or keep boxes whole, or levels are not at least
-            1.
+            If levels are not at least 1.
         """
-        constraints.require_free_leaves("The exact posterior")
-        if constraints.keep_together:
-            raise ValueError(
-                "Trees of few levels are summed over by boxes of codes, which do not tell whether "
-                "a split cuts what keep_together keeps: use the chart (method='chart')."
-            )
         if num_levels < 1:
             raise ValueError(f"num_levels must be at least 1; got {num_levels}.")
         limit = constraints.max_depth

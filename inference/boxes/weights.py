@@ -18,7 +18,7 @@ from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
 from bdtppl.models.priors import Node, Rule, TreePrior
 
-__all__ = ["PriorGrid", "add_row_count", "has_own_score", "leaf_tables"]
+__all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "has_own_score", "leaf_tables"]
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
@@ -26,22 +26,10 @@ _MOST_WEIGHTS = 20_000_000
 _MOST_TABULATED = 1 << 16  # counts whose log gammas are looked up
 
 
-def require_counts(prior: TreePrior) -> None:
-    """Refuse a prior that reads more of nodes and rules than counts.
-
-    Raises
-    ------
-    ValueError
-        If it does.
-    """
+def facts_beyond_counts(prior: TreePrior) -> set[str]:
+    """Names of what a node-wise prior reads beside counts of rules, widths of gaps and depth."""
     known = {*_RULE_COUNTS, "log_width_share"}
-    other = sorted({*prior.node_facts} - _NODE_COUNTS | {*prior.rule_facts} - known)
-    if other:
-        raise ValueError(
-            f"Trees of few levels are summed over by boxes, whose weights may depend on counts of "
-            f"rules and the depth alone; the {type(prior).__name__} given reads "
-            f"{', '.join(other)}: use the chart (method='chart')."
-        )
+    return ({*prior.node_facts} - _NODE_COUNTS) | ({*prior.rule_facts} - known)
 
 
 @jax.jit
@@ -64,16 +52,15 @@ class PriorGrid:
     space
         The boxes.
     prior
-        A prior, resolved; those of `weights` may have other numbers.
+        A prior that reads counts alone, resolved; those of `tables` may have other numbers.
 
     Raises
     ------
     ValueError
-        If the prior reads more than counts, or the table of its weights would be too large.
+        If the table of its weights would be too large.
     """
 
     def __init__(self, space: BoxSpace, prior: TreePrior):
-        require_counts(prior)
         self.space = space
         self.each_cut = prior.rules == "cuts"
         self.reads_width = "log_width_share" in prior.rule_facts

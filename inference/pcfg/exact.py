@@ -41,9 +41,11 @@ from bdtppl.inference.pcfg.sampling import (
     sample_paths,
 )
 from bdtppl.inference.pcfg.sides import Sides
+from bdtppl.models.arrays.bitsets import unpack
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.arrays.threads import in_threads
+from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
@@ -54,6 +56,8 @@ from bdtppl.models.row_statistics import row_statistics
 __all__ = ["ExactPosterior"]
 
 _SETS_A_PIECE = 2048  # trees written out at once
+_NEGLIGIBLE_LEAF = 1e-12  # probability
+_LEAVES_A_PIECE = 4096
 
 
 class ExactPosterior:
@@ -454,6 +458,44 @@ class ExactPosterior:
             for total in score_derivations(self.chart, prior, scores, node, production, depth)
         )
         return log_joint, log_likelihood
+
+    @property
+    def size(self) -> dict[str, int]:
+        """Numbers of what was summed over, by name."""
+        grammar = self.grammar
+        return {"subproblems": grammar.num_subproblems, "productions": grammar.num_productions}
+
+    @property
+    def design(self) -> Design:
+        """The training rows."""
+        return self.grammar.design
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether any tree splits."""
+        return self.grammar.num_productions > 0
+
+    @property
+    def num_rules(self) -> int:
+        """Rules of all subproblems."""
+        return self.grammar.num_productions
+
+    @property
+    def lists_trees(self) -> bool:
+        """Whether an entry of `k_best` is one tree, and not one for each cut of a gap."""
+        return self._sides.num_cuts is None
+
+    def co_membership(self, rows: np.ndarray) -> np.ndarray:
+        """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
+        grammar, probability = self.grammar, self.leaf_probability
+        used = np.flatnonzero(probability > _NEGLIGIBLE_LEAF)
+        cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
+        total = np.zeros((len(cells), len(cells)))
+        for start in range(0, len(used), _LEAVES_A_PIECE):
+            some = used[start : start + _LEAVES_A_PIECE]
+            members = unpack(grammar.members[some], grammar.num_cells)[:, cells].astype(float)
+            total += members.T @ (probability[some, None] * members)
+        return total[np.ix_(place, place)]
 
     # Predictions.
 

@@ -152,6 +152,8 @@ class LeafCountPosterior(ExactPosterior):
         if isinstance(prior, LeafCount) and prior.log_num_trees is None:
             self.prior = with_num_trees(prior, grammar)
 
+    lists_trees = False  # it ranks trees of each number of leaves
+
     def _check_prior(self, prior: TreePrior) -> None:
         require_weighs(prior, "LeafCountPosterior", "leaf counts")
 

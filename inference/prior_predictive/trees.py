@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.exact_choice import Budget, exact_within_budget
 from bdtppl.inference.hard.shapes import LEAF, Shape, roots
 from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
 from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.state import state_of
-from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
@@ -41,7 +41,6 @@ from bdtppl.models.priors import (
     TreePrior,
     require_tree_prior,
     require_weighs,
-    weighs_each_cut,
 )
 from bdtppl.models.pytrees import describe_kind
 
@@ -128,7 +127,7 @@ class PriorTrees:
         return _without_targets(self.design, self.prior, self.constraints)
 
     @cached_property
-    def _exact(self) -> ExactPosterior:
+    def _exact(self) -> ExactPosterior | BoxPosterior:
         return exact_prior(self.design, self.prior, self.constraints)
 
     @cached_property
@@ -202,23 +201,18 @@ def exact_prior(
     constraints: Constraints,
     *,
     max_subproblems: int = 500_000,
-) -> ExactPosterior:
-    """Make the exact chart of a prior alone, of rows without targets.
+) -> ExactPosterior | BoxPosterior:
+    """Make the exact posterior of rows without targets, which is the prior.
 
     Raises
     ------
     ValueError
-        If the prior has no law without targets, or its chart is too large.
+        If the prior has no law without targets, or its sums are too large.
     """
     constraints.require_free_leaves("A law without targets")
-    grammar = compile_grammar(
-        design,
-        rules=prior.rules,
-        constraints=constraints,
-        each_cut=weighs_each_cut(prior),
-        max_subproblems=max_subproblems,
-    )
-    return exact_posterior(grammar, prior, NO_LIKELIHOOD, np.zeros(design.num_rows, int))
+    nothing = np.zeros(design.num_rows, int)
+    model = TreeModel(design, nothing, prior, NO_LIKELIHOOD, constraints)
+    return exact_within_budget(model, budget=Budget(subproblems=max_subproblems))[0]
 
 
 def _without_targets(design: Design, prior: TreePrior, constraints: Constraints) -> PackedModel:

@@ -15,30 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.arrays.bitsets import unpack
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.tree import Tree, route
 
-__all__ = ["exact_co_membership", "hard_co_membership", "nearest_tree", "soft_co_membership"]
+__all__ = ["hard_co_membership", "nearest_tree", "soft_co_membership"]
 
-_NEGLIGIBLE_WEIGHT = 1e-12  # probability of a leaf
-_PIECE = 256  # trees, or 16 times as many subproblems
+_PIECE = 256  # trees
 _MOST_DRAWS = 1000  # of soft trees
-
-
-def exact_co_membership(exact: ExactPosterior, rows: np.ndarray) -> np.ndarray:
-    """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
-    grammar, probability = exact.grammar, exact.leaf_probability
-    used = np.flatnonzero(probability > _NEGLIGIBLE_WEIGHT)
-    cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
-    total = np.zeros((len(cells), len(cells)))
-    for start in range(0, len(used), 16 * _PIECE):
-        some = used[start : start + 16 * _PIECE]
-        members = unpack(grammar.members[some], grammar.num_cells)[:, cells].astype(float)
-        total += members.T @ (probability[some, None] * members)
-    return total[np.ix_(place, place)]
 
 
 def hard_co_membership(trees: Tree, weights: np.ndarray, matrix: np.ndarray) -> np.ndarray:
