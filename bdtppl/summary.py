@@ -115,6 +115,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             f"{_counted(summary['subproblems'], 'subproblem')}, "
             f"{_counted(summary['productions'], 'production')}"
         )
+    if "boxes" in summary:
+        facts["boxes"] = f"{summary['boxes']:,}, for all trees of few levels"
     facts["cut points"] = _cut_points(summary)
     if "chains" in summary:
         facts["draws"] = (
@@ -161,9 +163,14 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         best = f"probability {summary['map_probability']:.3g}"
     else:
         best = f"of those found, log joint {summary['map_log_joint']:.3f}"
+    written = None
     if "split_inclusion" in summary:
         shares = summary["split_inclusion"]
         heading = "Split inclusion", "probability that a tree splits on the feature"
+        if "prior_inclusion" in summary:
+            before = summary["prior_inclusion"]
+            written = {name: f"{share:.3f} ({before[name]:.2f})" for name, share in shares.items()}
+            heading = heading[0], f"{heading[1]} (and by the prior alone)"
     else:
         shares = summary["feature_importance"]
         heading = "Feature importance", "share in what the tree's splits gain"
@@ -172,7 +179,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         _heading("Most probable tree", f"{best}, {_leaves_in_words(summary['map_leaves'])}"),
         _indented(_indented_rules(summary["map_rules"])),
         _heading(*heading),
-        _indented(_shares_view(shares, summary["no_cut"])),
+        _indented(_shares_view(shares, summary["no_cut"], written)),
     )
 
 

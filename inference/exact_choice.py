@@ -5,10 +5,12 @@ Boxes (`bdtppl.inference.boxes`) sum over trees of few levels at any number of r
 buckets and more levels cost more, and which of both pays depends on the table. So the log evidence
 decides, among what a budget can pay for.
 
-The search climbs ladders: one for each number of buckets, whose rungs are levels. Every ladder
-begins at the deepest rung that costs little. Then the ladder with the greatest evidence goes one
-rung up, as long as some next rung fits what is left of the budget. Costs are estimated by counts of
-boxes and rules at fixed rates, so that the choice does not depend on the machine or its load.
+Where a small chart has all cuts and any depth, nothing is left to choose. Else the search climbs
+ladders: one for each number of buckets, whose rungs are levels. Every ladder begins at the deepest
+rung that costs little. Then the ladder with the greatest evidence goes one rung up, as long as some
+next rung fits what is left of the budget. The chart of few buckets is tried too, where it is small.
+Costs are estimated by counts of boxes and rules at fixed rates, so that the choice does not depend
+on the machine or its load.
 """
 
 from collections.abc import Callable, Collection
@@ -16,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import CellLayout
@@ -40,6 +43,7 @@ __all__ = [
     "choose_by_evidence",
     "exact_of",
     "exact_within_budget",
+    "suggest",
 ]
 
 Method = Literal["auto", "boxes", "chart"]
@@ -49,6 +53,7 @@ _MOST_LEVELS = 8
 _FIRST_RUNGS = 0.04  # of the budget, for each
 _FITTED = 0.25  # of what is left of the budget, for fits of numbers
 _FIT_STEPS = 12
+_STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
 _FIT_COST = 3.0  # a step's value and gradient, in sums over trees
 _SECONDS_A_SCORE = 1.6e-8  # and a statistic
 _SECONDS_A_GROUP = 6e-4
@@ -105,9 +110,7 @@ class Setting:
     log_evidence: float = np.nan
 
     def __str__(self) -> str:
-        cuts = "all cuts" if self.bins is None else f"{self.bins} buckets"
-        depth = "any depth" if self.max_depth is None else f"{self.max_depth} levels"
-        return f"{cuts} and {depth}"
+        return f"bins={self.bins}, max_depth={self.max_depth}"
 
 
 def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Budget:
@@ -169,6 +172,50 @@ def exact_of(
         max_subproblems=max_subproblems,
     )
     return exact_posterior(grammar, model.prior, model.leaf, model.y)
+
+
+def suggest(
+    error: TooManySubproblems,
+    model: TreeModel,
+    make_design: Callable[[int | None], Design],
+    bins: int | None,
+    budget: Budget,
+) -> None:
+    """Add to an error what would fit: fewer buckets, or few levels.
+
+    Parameters
+    ----------
+    error
+        The error.
+    model
+        The model that did not fit.
+    make_design
+        Builds the design for a number of buckets.
+    bins
+        The number that did not fit.
+    budget
+        The budget.
+    """
+    limits, limit = model.constraints, budget.subproblems
+    rules, each_cut = model.prior.rules, weighs_each_cut(model.prior)
+    for number in AUTO_BINS:
+        if number is not None and (bins is None or number < bins):
+            size = estimate_subproblems(
+                make_design(number), rules=rules, constraints=limits, each_cut=each_cut, limit=limit
+            )
+            if size <= limit:
+                error.suggest(f"bins={number} would fit (about {size:,.0f} subproblems).")
+                break
+    if why_no_boxes(model.prior, limits) is None:
+        cheap = 0
+        while cheap < _MOST_LEVELS:
+            space = BoxSpace.of(model.design, limits, cheap + 1)
+            cost = box_cost(space, model.prior, model.leaf, model.design.num_rows)
+            if cost.seconds > budget.seconds or cost.num_bytes > budget.num_bytes:
+                break
+            cheap += 1
+        if cheap:
+            error.suggest(f"max_depth={cheap} would fit with the cuts as they are.")
 
 
 def exact_within_budget(
@@ -249,19 +296,39 @@ class _Search:
 
     def fit_numbers(self, names: Collection[str]) -> None:
         """Fit numbers of the model at the best setting, if that can be paid for."""
-        if not names or self.best is None:
+        if not names or self.best is None or not np.isfinite(self.best[0].log_evidence):
             return
         setting, exact = self.best
         step = _FIT_COST * setting.seconds
         steps = min(_FIT_STEPS, int(_FITTED * self.left / max(step, 1e-9)))
         if steps < 2:
             return
-        found = empirical_bayes(exact, parameters=names, max_steps=steps, tolerance=0.05)
-        self.left -= step * len(found.log_evidence)
-        self.prior, self.leaf = found.prior, found.leaf
-        better = exact.with_model(found.prior, found.leaf)
+        if list(names) == ["log_phi"]:  # a single number needs no gradient
+            better = _with_best_strength(exact, steps)
+            self.left -= steps * setting.seconds
+        else:
+            found = empirical_bayes(exact, parameters=names, max_steps=steps, tolerance=0.05)
+            self.left -= step * len(found.log_evidence)
+            better = exact.with_model(found.prior, found.leaf)
+        self.prior, self.leaf = better.prior, better.leaf
         self.best = replace(setting, log_evidence=float(better.log_evidence)), better
         self.tried[self.tried.index(setting)] = self.best[0]
+
+
+def _with_best_strength(exact: Any, steps: int) -> Any:
+    """Choose the penalty of a leaf where the evidence is greatest."""
+
+    def at(log_phi: float) -> Any:
+        return exact.with_model(prior=replace(exact.prior, log_phi=float(log_phi)))
+
+    options = {"maxiter": steps, "xatol": 0.05}
+    found = minimize_scalar(
+        lambda log_phi: -at(log_phi).log_evidence,
+        bounds=_STRENGTHS,
+        method="bounded",
+        options=options,
+    )
+    return at(found.x) if -found.fun > exact.log_evidence else exact
 
 
 def choose_by_evidence(
@@ -314,17 +381,25 @@ def choose_by_evidence(
         If the budget pays for nothing.
     """
     search = _Search(make_design, y, prior, leaf, constraints, fitted, budget, on_step)
-    designs = _different_designs(make_design, bins)
     reason = why_no_boxes(prior, constraints)
     if reason is not None and method == "boxes":
         raise ValueError(reason)
-    if method != "chart" and reason is None and constraints.max_depth != 0:
-        _climb(search, designs)
-    if method != "boxes":
-        _try_charts(search, designs, is_forced=search.best is None)
+    # Buckets are there to save cost: where a small chart has all cuts and depths, it is the answer.
+    if method != "boxes" and bins in ("auto", None):
+        _try_chart(search, make_design(None), None, _SMALL_CHART)
+    if search.best is None:
+        designs = _different_designs(make_design, bins)
+        if method != "chart" and reason is None and constraints.max_depth != 0:
+            _climb(search, designs)
+        if method != "boxes":
+            limit = _SMALL_CHART if search.best is not None else budget.subproblems
+            for number in AUTO_BINS if bins == "auto" else (bins,):
+                design = designs[number] if number in designs else make_design(number)
+                if _try_chart(search, design, number, limit):
+                    break
     if search.best is None:
         raise TooManySubproblems(
-            budget.subproblems, " with any number of buckets", "fewer features"
+            budget.subproblems, f" even with {AUTO_BINS[-1]} bins a feature", "fewer features"
         )
     search.fit_numbers(fitted)
     chosen, exact = search.best
@@ -387,23 +462,20 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
     search.too_costly += [setting for setting in above.values() if setting.seconds > search.left]
 
 
-def _try_charts(search: _Search, designs: dict[int | None, Design], *, is_forced: bool) -> None:
-    """Try the chart of the finest cuts that fits."""
-    limit = search.budget.subproblems if is_forced else _SMALL_CHART
+def _try_chart(search: _Search, design: Design, number: int | None, limit: int) -> bool:
+    """Score the chart of a design, if it has so few subproblems; says whether it has."""
     limits, rules = search.constraints, search.prior.rules
     each_cut = weighs_each_cut(search.prior)
-    for number in AUTO_BINS if len(designs) > 1 else designs:
-        design = designs[number] if number in designs else search.make_design(number)
-        size = estimate_subproblems(
-            design, rules=rules, constraints=limits, each_cut=each_cut, limit=limit
-        )
-        if size > limit:
-            continue
-        model = TreeModel(design, search.y, search.prior, search.leaf, limits)
-        try:
-            exact = exact_of(model, "chart", limit)
-        except TooManySubproblems:
-            continue
-        seconds = _SECONDS_A_PRODUCTION * exact.grammar.num_productions
-        search.score(exact, Setting("chart", number, limits.max_depth, seconds))
-        return
+    size = estimate_subproblems(
+        design, rules=rules, constraints=limits, each_cut=each_cut, limit=limit
+    )
+    if size > limit:
+        return False
+    model = TreeModel(design, search.y, search.prior, search.leaf, limits)
+    try:
+        exact = exact_of(model, "chart", limit)
+    except TooManySubproblems:
+        return False
+    seconds = _SECONDS_A_PRODUCTION * exact.num_rules
+    search.score(exact, Setting("chart", number, limits.max_depth, seconds))
+    return True

@@ -87,6 +87,7 @@ def _compare(chart, boxes):
         "log_prior_normaliser",
         "expected_splits",
         "split_inclusion",
+        "prior_inclusion",
         "entropy",
     ):
         np.testing.assert_allclose(

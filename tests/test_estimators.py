@@ -136,7 +136,7 @@ def test_auto_bins_are_said_once(caplog):
     with caplog.at_level("WARNING", logger="bdtppl"):
         model = ExactTreeClassifier(max_subproblems=60_000).fit(X, y)
         ExactTreeClassifier(max_subproblems=60_000).fit(X, 1 - y)
-    assert model.bins_ in (2, 3)
+    assert model.bins_ in (3, 5, 10, 20)
     assert sum("bins='auto' chose" in record.message for record in caplog.records) == 1
 
 

@@ -407,11 +407,10 @@ def test_intervals_that_do_not_hold_are_named():
     assert rough.startswith("For 3 of 200 rows")
 
 
-def test_coarse_bins_are_named():
-    model = ExactTreeClassifier(bins="auto")
-    model.bins_ = 3
-    (said,) = cautions(model)
-    assert "at most 3 bins" in said
+def test_a_depth_that_the_search_chose_is_named():
+    X, y = np.arange(40.0)[:, None], np.arange(40) % 2
+    (said,) = cautions(ExactTreeClassifier(method="boxes").fit(X, y))
+    assert "levels were not considered" in said
 
 
 # Scores

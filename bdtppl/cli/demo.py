@@ -115,7 +115,7 @@ def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
             _demo_columns(("x1", "x2"), X),
             Target("y", "regression", y),
         ),
-        {"prior": LeafPenalty(2.0), "random_state": 0},
+        {"prior": LeafPenalty(2.0), "bins": None, "random_state": 0},
     )
     names = ("x1", "x2", "x3")
     (X, y), (unseen, truth) = make_wu(random_state=0), make_wu(random_state=1)

@@ -192,12 +192,13 @@ class Scored:
     # Scores of rows that it has not seen.
 
     def unfitted(self) -> Any:
-        """Copy the model without its fit; classes are those that it knows."""
+        """Copy the model without its fit; classes are those that it knows, and cuts its choice."""
         model = inner = cast(Any, clone(self.model))
         while isinstance(inner, Pipeline):
             inner = inner[-1]
         if self.is_classifier:
             inner.set_params(classes=self.estimator.classes_)
+        inner.set_params(**self.estimator.chosen)
         return model
 
     def log_scores(self, mixture: Any, y: np.ndarray) -> np.ndarray:

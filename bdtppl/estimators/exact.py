@@ -21,9 +21,11 @@ from bdtppl.inference.exact_choice import (
     choose_by_evidence,
     exact_of,
     exact_within_budget,
+    suggest,
 )
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
@@ -70,7 +72,6 @@ class _Fit:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-_FEWEST_BINS = 3  # that are not called coarse
 _SETTING = ("method", "bins", "max_depth", "seconds", "log_evidence")
 
 _logger = logging.getLogger("bdtppl")
@@ -131,6 +132,9 @@ class ExactTree(ExactParameters, TreeEstimator):
         The exact posterior itself: entropy, marginals, paths.
     method_
         "boxes" or "chart".
+    chosen
+        What ``bins="auto"`` chose, as parameters: ``clone(model).set_params(**model.chosen)`` is
+        fitted to other rows without a new search, as `bdtppl.compare` does.
     settings_
         What ``bins="auto"`` tried, a table as lists by column (method, bins, max_depth, seconds,
         log_evidence), the best first; then what a larger budget would try, with NaN.
@@ -165,6 +169,7 @@ class ExactTree(ExactParameters, TreeEstimator):
                 is_indicator=schema.is_indicator,
             )
 
+        settings = []
         budget = Budget(self.max_seconds, self.max_bytes, int(self.max_subproblems))
         if self.bins == "auto" and self.grid is None:
             with counting("settings", shown=self.progress) as on_step:
@@ -184,15 +189,20 @@ class ExactTree(ExactParameters, TreeEstimator):
             self.settings_ = {
                 name: [getattr(setting, name) for setting in settings] for name in _SETTING
             }
-            _say_once(matrix.shape, settings)
         else:
             bins = None if self.bins == "auto" else self.bins
             model = TreeModel(make_design(bins), y, prior, leaf, constraints)
             with waiting("summing over trees", shown=self.progress):
-                exact, method = exact_within_budget(model, self.method, budget)
+                try:
+                    exact, method = exact_within_budget(model, self.method, budget)
+                except TooManySubproblems as error:
+                    suggest(error, model, make_design, bins, budget)
+                    raise error from None
         with waiting("scoring trees", shown=self.progress):
             self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
         require_finite("The log evidence", self.log_evidence_)
+        if len(settings) > 1:  # there was a choice
+            _say_once(matrix.shape, settings)
         # The prior has what is counted on the table filled in.
         model = TreeModel(exact.design, y, exact.prior, exact.leaf, constraints)
         fit = _Fit(
@@ -257,12 +267,29 @@ class ExactTree(ExactParameters, TreeEstimator):
         return self._result.exact
 
     def cautions(self) -> Iterator[str]:
-        """Say where columns were cut coarsely."""
-        if self.bins == "auto" and self.bins_ is not None and self.bins_ < _FEWEST_BINS:
+        """Say which trees were not considered."""
+        depth = self.constraints_.max_depth
+        if self.bins == "auto" and self.method_ == "boxes" and depth != self.max_depth:
             yield (
-                f"Columns were cut into at most {self.bins_} bins so that all trees could be "
-                f"summed over: finer cuts were not considered."
+                f"Trees of more than {depth} levels were not considered: the evidence preferred "
+                f"this depth, or deeper trees would have cost more than max_seconds."
             )
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What ``bins="auto"`` has chosen, as parameters."""
+        if self.bins != "auto" or self.grid is not None:
+            return {}
+        chosen: dict[str, Any] = {
+            "bins": self.bins_,
+            "method": self.method_,
+            "max_depth": self.constraints_.max_depth,
+        }
+        if self.prior is None:
+            chosen["prior"] = self.prior_
+        if self.leaf is None and self.task == "regression":
+            chosen["leaf"] = self.leaf_
+        return chosen
 
     @property
     def posterior_(self) -> Posterior:
@@ -324,6 +351,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             "map_leaves": int(self.map_tree_.num_leaves),
             "map_rules": self.rules(),
             "split_inclusion": dict(zip(names, map(float, exact.split_inclusion), strict=True)),
+            "prior_inclusion": dict(zip(names, map(float, exact.prior_inclusion), strict=True)),
         }
 
 
@@ -345,13 +373,15 @@ class ExactTreeRegressor(RealLeaves, ExactTree):
 
 def _say_once(shape: tuple[int, ...], settings: list[Setting]) -> None:
     """Say what was chosen, what came next, and what a larger budget would try."""
-    tried = [setting for setting in settings if np.isfinite(setting.log_evidence)]
-    said = f"bins='auto' chose {tried[0]}: log evidence {tried[0].log_evidence:.1f}"
-    if len(tried) > 1:
-        said += f"; next {tried[1]}, {tried[1].log_evidence:.1f}"
+    tried = [setting for setting in settings if not np.isnan(setting.log_evidence)]
+    chosen, *others = [f"{each} (log evidence {each.log_evidence:.1f})" for each in tried]
+    key = (*shape, tried[0].bins, tried[0].max_depth)
+    if key in _said:
+        return
+    _said.add(key)
+    said = f"bins='auto' chose {chosen} for {shape[0]:,} rows and {shape[1]:,} features"
+    said += f"; next: {others[0]}." if others else "."
     if len(settings) > len(tried):
         larger = settings[len(tried)]
-        said += f". A larger max_seconds would try {larger}, about {larger.seconds:.1g} s"
-    if (shape, said) not in _said:
-        _said.add((shape, said))
-        _logger.warning("%s.", said)
+        said += f" A larger max_seconds would try {larger}, about {larger.seconds:.1g} s."
+    _logger.warning(said)

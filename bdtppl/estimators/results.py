@@ -59,6 +59,8 @@ class Results:
         Log of the sum over trees of prior weight times likelihood, or None.
     partition_log_probabilities
         Method that weighs the partitions of a node, or None.
+    chosen
+        Parameters that the fit has chosen by itself, with which it is repeated on other rows.
     """
 
     task: ClassVar[str]
@@ -73,6 +75,7 @@ class Results:
     log_partition_: Any = None
     partition_log_probabilities: Any = None
     has_importance_weights: Any = False
+    chosen: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def is_classifier(self) -> bool:

@@ -291,12 +291,19 @@ class BoxPosterior:
 
         One minus the share of the sum over trees that remains without the feature.
         """
+        return self._inclusion(self.leaf, self.log_partition)
+
+    @cached_property
+    def prior_inclusion(self) -> np.ndarray:
+        """Probability that a tree of the prior splits on each feature, float64 [d]."""
+        return self._inclusion(None, self.log_prior_normaliser)
+
+    def _inclusion(self, leaf: Leaf | None, total: float) -> np.ndarray:
         without = [
-            self.recursion.inside(self.prior, self.leaf, without=place)[0][0]
+            self.recursion.inside(self.prior, leaf, without=place)[0][0]
             for place in range(self.space.num_features)
         ]
-        share = np.minimum(np.array(without) - self.log_partition, 0.0)
-        return self._on_features(0.0 - np.expm1(share))
+        return self._on_features(0.0 - np.expm1(np.minimum(np.array(without) - total, 0.0)))
 
     def rule_inclusion(self) -> list[tuple[int, float, float]]:
         """List rules with their expected number of uses, as (feature, threshold, expectation).

@@ -270,10 +270,18 @@ class ExactPosterior:
 
         One minus the share of the sum over trees that remains without the feature.
         """
-        prior, scores, zeros = self._terms
+        return self._inclusion(self._terms[1], self.log_partition)
+
+    @cached_in_float64
+    def prior_inclusion(self) -> np.ndarray:
+        """Probability that a tree of the prior splits on each feature, float64 [d]."""
+        return self._inclusion(jnp.zeros_like(self._terms[1]), self.log_prior_normaliser)
+
+    def _inclusion(self, scores: jax.Array, total: float) -> np.ndarray:
+        prior, _, zeros = self._terms
         forbidden = np.where(np.eye(len(zeros), dtype=bool), -np.inf, zeros)
         without = [self._at_root(self._inside(prior, scores, weights)) for weights in forbidden]
-        return 0.0 - np.expm1(np.minimum(np.asarray(without) - self.log_partition, 0.0))
+        return 0.0 - np.expm1(np.minimum(np.asarray(without) - total, 0.0))
 
     def rule_inclusion(self) -> list[tuple[int, float, float]]:
         """List rules with their expected number of uses, as (feature, threshold, expectation).
