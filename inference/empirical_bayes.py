@@ -6,7 +6,7 @@ the unconstrained scale of each parameter.
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,8 @@ class Evidence(Protocol):
         """Log marginal likelihood of the targets."""
         ...
 
-    def gradient(self) -> tuple[Any, Any]:
-        """Derive it by the numbers of prior and leaf family."""
+    def gradient(self, part: Literal["prior", "leaf"]) -> Any:
+        """Derive it by the numbers of the prior or the leaf family."""
         ...
 
     def with_model(self, prior: Any = None, leaf: Any = None) -> "Evidence":
@@ -148,10 +148,9 @@ def empirical_bayes(
     def loss(position: np.ndarray) -> tuple[float, np.ndarray]:
         changed = exact.with_model(**model_at(position))
         trace.append(float(changed.log_evidence))
-        by_part = dict(zip(model, changed.gradient(), strict=True))
         values, pull = jax.vjp(parts_at, jnp.asarray(position))
         by_value = {
-            part: {name: jnp.asarray(getattr(by_part[part], name), float) for name in own}
+            part: {name: jnp.asarray(getattr(changed.gradient(part), name), float) for name in own}
             for part, own in values.items()
         }
         return -trace[-1], -np.asarray(pull(by_value)[0])

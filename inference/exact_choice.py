@@ -51,10 +51,11 @@ Method = Literal["auto", "boxes", "chart"]
 _BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _MOST_LEVELS = 8
 _FIRST_RUNGS = 0.04  # of the budget, for each
-_FITTED = 0.25  # of what is left of the budget, for fits of numbers
-_FIT_STEPS = 12
+_FITTED = 0.15  # of what is left of the budget, for one fit of numbers
+_FIT_STEPS = 8
+_FEWEST_STEPS = 3
 _STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
-_FIT_COST = 3.0  # a step's value and gradient, in sums over trees
+_FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_SCORE = 1.6e-8  # and a statistic
 _SECONDS_A_GROUP = 6e-4
 _SECONDS_A_PRODUCTION = 2e-6
@@ -294,25 +295,31 @@ class _Search:
             self.best = scored, exact
         return scored
 
-    def fit_numbers(self, names: Collection[str]) -> None:
-        """Fit numbers of the model at the best setting, if that can be paid for."""
-        if not names or self.best is None or not np.isfinite(self.best[0].log_evidence):
+    def fit_numbers(self, names: Collection[str], setting: Setting | None = None) -> None:
+        """Fit numbers of the model by a setting, default the best one, if that can be paid for."""
+        if not names or (setting is None and self.best is None):
             return
-        setting, exact = self.best
-        step = _FIT_COST * setting.seconds
+        chosen, exact = self.best if setting is None else (setting, None)
+        if setting is None and not np.isfinite(chosen.log_evidence):
+            return
+        is_strength = list(names) == ["log_phi"]  # a single number needs no gradient
+        step = chosen.seconds * (1.0 if is_strength else _FIT_COST)
         steps = min(_FIT_STEPS, int(_FITTED * self.left / max(step, 1e-9)))
-        if steps < 2:
+        if steps < _FEWEST_STEPS:
             return
-        if list(names) == ["log_phi"]:  # a single number needs no gradient
+        if exact is None:
+            exact = self.boxes(self.make_design(chosen.bins), chosen)
+        if is_strength:
             better = _with_best_strength(exact, steps)
-            self.left -= steps * setting.seconds
+            self.left -= steps * step
         else:
             found = empirical_bayes(exact, parameters=names, max_steps=steps, tolerance=0.05)
             self.left -= step * len(found.log_evidence)
             better = exact.with_model(found.prior, found.leaf)
         self.prior, self.leaf = better.prior, better.leaf
-        self.best = replace(setting, log_evidence=float(better.log_evidence)), better
-        self.tried[self.tried.index(setting)] = self.best[0]
+        if setting is None:
+            self.best = replace(chosen, log_evidence=float(better.log_evidence)), better
+            self.tried[self.tried.index(chosen)] = self.best[0]
 
 
 def _with_best_strength(exact: Any, steps: int) -> Any:
@@ -434,6 +441,12 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
         scored = search.score(search.boxes(designs[number], setting), setting)
         rung[number], value[number] = place, scored.log_evidence
 
+    # The prior's strength matters little before the depth is chosen, but the leaves' numbers do.
+    of_leaf = [name for name in search.fitted if name in search.leaf.parameter_support]
+    most = _FITTED * search.budget.seconds / _FIT_STEPS / _FIT_COST
+    cheap = [each for rungs in ladders.values() for each in rungs if each.seconds <= most]
+    if cheap:
+        search.fit_numbers(of_leaf, max(cheap, key=lambda setting: setting.seconds))
     for number, rungs in ladders.items():
         most = _FIRST_RUNGS * search.budget.seconds
         cheap = [place for place, setting in enumerate(rungs) if setting.seconds <= most]
@@ -442,8 +455,6 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
     if not rung and ladders:
         cheapest = min(ladders, key=lambda number: ladders[number][0].seconds)
         stand(cheapest, 0)
-    # The prior's strength matters little before the depth is chosen, but the leaves' numbers do.
-    of_leaf = [name for name in search.fitted if name in search.leaf.parameter_support]
     search.fit_numbers(of_leaf)
     while True:
         above = {

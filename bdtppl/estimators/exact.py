@@ -381,7 +381,8 @@ def _say_once(shape: tuple[int, ...], settings: list[Setting]) -> None:
     _said.add(key)
     said = f"bins='auto' chose {chosen} for {shape[0]:,} rows and {shape[1]:,} features"
     said += f"; next: {others[0]}." if others else "."
-    if len(settings) > len(tried):
-        larger = settings[len(tried)]
+    beyond = settings[len(tried) :]
+    if beyond:
+        larger = next((each for each in beyond if each.bins == tried[0].bins), beyond[0])
         said += f" A larger max_seconds would try {larger}, about {larger.seconds:.1g} s."
     _logger.warning(said)

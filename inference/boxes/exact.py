@@ -16,7 +16,7 @@ Sullivan et al. 2023 (BCART-PCFG), section 5, for the recursion.
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from bdtppl.inference.boxes.weights import (
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.inference.hard.mixture import leaf_means
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
-from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
@@ -51,6 +51,8 @@ __all__ = ["BoxPosterior", "why_no_boxes"]
 
 _LEAST_VISITS = 1e-13  # expected number of a node, below which it is left out of marginals
 _LEAST_DERIVED = 1e-10  # the same for gradients
+_LENGTHS = (1 << 12, 1 << 15, 1 << 18)  # of leaves in compiled functions
+_OF_PRIOR = ("log_prior_normaliser", "_log_prior_q", "_weights", "prior_inclusion")
 
 
 def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
@@ -78,6 +80,10 @@ def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
                 f"them unless a column is monotone."
             )
     return None
+
+
+def _numbers(prior: TreePrior) -> bytes:
+    return b"".join(np.asarray(number, float).tobytes() for number in jax.tree.leaves(prior))
 
 
 class _Marginals(NamedTuple):
@@ -160,13 +166,15 @@ class BoxPosterior:
             Of the same kind as before; default the ones before.
         """
         other = copy(self)
-        for name in list(vars(other)):
-            if isinstance(getattr(type(self), name, None), cached_property):
-                del vars(other)[name]
         if prior is not None:
             other.prior = prior.resolve(self.design)
         if leaf is not None:
             other.leaf = leaf
+        # What the prior alone has is kept where its numbers are.
+        kept = _OF_PRIOR if _numbers(other.prior) == _numbers(self.prior) else ()
+        for name in list(vars(other)):
+            if isinstance(getattr(type(self), name, None), cached_property) and name not in kept:
+                del vars(other)[name]
         return other
 
     # Evidence.
@@ -205,28 +213,40 @@ class BoxPosterior:
         return self.log_partition - self.log_prior_normaliser
 
     @in_float64
-    def gradient(self) -> tuple[Any, Any]:
-        """Derive the log evidence by the numbers of prior and leaf family.
+    def gradient(self, part: Literal["prior", "leaf"]) -> Any:
+        """Derive the log evidence by the numbers of the prior or the leaf family.
 
         Returns
         -------
-        prior, leaf
-            As the prior and the leaf family, gradients in place of numbers.
+        pytree
+            As the prior or the leaf family, gradients in place of numbers.
         """
-        leaf, total = as_float64(self.leaf), None
-        usage = self.recursion.no_usage()
-        for leaves in self._walk(self.leaf, self._log_q, usage, _LEAST_DERIVED):
-            size = len(leaves.weight)
-            weight = np.pad(leaves.weight, (0, padded_size(size) - size))
-            some = _derived(leaf, padded(leaves.statistics, len(weight)), weight)
-            total = some if total is None else jax.tree.map(jnp.add, total, some)
-        by_prior = self._prior_gradient(usage)
+        if part == "leaf":
+            return self._leaf_gradient
+        _ = self._leaf_gradient
+        by_prior = self._prior_gradient(self._derived_usage)
         if not self.prior.is_normalised:
             silent = self.recursion.no_usage()
             for _ in self._walk(None, self._log_prior_q, silent, _LEAST_DERIVED):
                 pass
             by_prior = jax.tree.map(jnp.subtract, by_prior, self._prior_gradient(silent))
-        return by_prior, total
+        return by_prior
+
+    @cached_property
+    def _derived_usage(self) -> list[Usage]:
+        return self.recursion.no_usage()
+
+    @cached_property
+    def _leaf_gradient(self) -> Any:
+        """Gradient by the leaf family; the walk for it fills ``_derived_usage``."""
+        leaf, total = as_float64(self.leaf), None
+        for leaves in self._walk(self.leaf, self._log_q, self._derived_usage, _LEAST_DERIVED):
+            size = len(leaves.weight)
+            length = next(each for each in _LENGTHS if each >= size)
+            weight = np.pad(leaves.weight, (0, length - size))
+            some = _derived(leaf, padded(leaves.statistics, length), weight)
+            total = some if total is None else jax.tree.map(jnp.add, total, some)
+        return total
 
     def _prior_gradient(self, usage: list[Usage]) -> Any:
         split = np.stack([each.split for each in usage])

@@ -6,6 +6,7 @@ Means and probabilities are sums; quantiles of real targets are found by bracket
 false position.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +24,15 @@ from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve, solve_counts
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["LeafMixture", "leaf_cdf", "leaf_means"]
 
 _GRID = 24
 _MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
+_MANY_LEAVES = 2000  # of a kind of rows
+_SPECKS = 1e-5  # probability
 _TAIL = 1e-9  # probability of counts that scores leave out
 
 
@@ -132,7 +136,8 @@ class LeafMixture:
                 f"those of a {type(self.leaf).__name__} are none."
             )
         score = np.empty(len(self.kind))
-        for kind in np.unique(self.kind):
+
+        def score_kind(kind: int) -> None:
             entries = slice(*weights.indptr[kind : kind + 2])
             law, own = place[entries], self.kind == kind
             score[own] = crps(
@@ -142,6 +147,8 @@ class LeafMixture:
                 laws.scale[law],
                 laws.df[law],
             )
+
+        in_threads(score_kind, np.unique(self.kind), weights.nnz)
         return score
 
     @property
@@ -165,10 +172,19 @@ class LeafMixture:
         return csr_array((weights.data, place, weights.indptr), shape), used, place
 
     def _without_specks(self) -> csr_array:
-        """Leave out leaves that together hold less than 1e-8 of a kind's probability."""
+        """Leave out leaves that together hold less than 1e-8 of a kind's probability.
+
+        Of kinds with thousands of leaves, those that together hold less than 1e-5: each leaf costs
+        a distribution function at every point.
+        """
         most_leaves = int(np.diff(self.weights.indptr).max())
         weights = self.weights.copy()
         weights.data[weights.data < 1e-8 / most_leaves] = 0.0
+        for start, end in itertools.pairwise(weights.indptr):
+            if end - start > _MANY_LEAVES:
+                own = weights.data[start:end]
+                order = np.argsort(own)
+                own[order[np.cumsum(own[order]) < _SPECKS]] = 0.0
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
         return weights

@@ -11,7 +11,7 @@ Probabilistic Context-Free Grammars.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -226,21 +226,24 @@ class ExactPosterior:
         leaf = self.leaf if leaf is None else leaf
         return type(self)(self.grammar, prior, leaf, self.y, self.observed)
 
-    @in_float64
-    def gradient(self) -> tuple[Any, Any]:
-        """Derive the log evidence by the numbers of prior and leaf family.
+    def gradient(self, part: Literal["prior", "leaf"]) -> Any:
+        """Derive the log evidence by the numbers of the prior or the leaf family.
 
         Returns
         -------
-        prior, leaf
-            As the prior and the leaf family, gradients in place of numbers.
+        pytree
+            As the prior or the leaf family, gradients in place of numbers.
         """
+        return self._gradients[("prior", "leaf").index(part)]
+
+    @cached_in_float64
+    def _gradients(self) -> tuple[Any, Any]:
         prior, scores, no_weight = self._terms
         statistics = padded(self.statistics, len(scores))
-        _, gradient = value_and_gradient(
+        _, gradients = value_and_gradient(
             self.chart, statistics, prior, as_float64(self.leaf), no_weight
         )
-        return gradient
+        return gradients
 
     # Marginals, by differentiation.
 
