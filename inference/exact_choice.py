@@ -14,6 +14,7 @@ on the machine or its load.
 """
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -61,6 +62,7 @@ _SECONDS_A_GROUP = 6e-4
 _SECONDS_A_PRODUCTION = 2e-6
 _SECONDS_A_ROW = 4e-9  # and a set of features
 _SMALL_CHART = 50_000  # subproblems
+_FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
 _PATIENCE = 10  # times the budget of a search, for boxes that were asked for
 
 
@@ -222,9 +224,10 @@ def suggest(
 def exact_within_budget(
     model: TreeModel, method: Method = "auto", budget: Budget = _DEFAULT
 ) -> tuple[ExactPosterior | BoxPosterior, str]:
-    """Make the exact posterior of a model, by the cheaper of both methods.
+    """Make the exact posterior of a model.
 
-    A small chart is taken; beyond that boxes, where depth is limited and the budget pays for them.
+    Of few rows it is the chart where that fits; else boxes, where depth is limited and the budget
+    pays for them.
 
     Returns
     -------
@@ -240,18 +243,18 @@ def exact_within_budget(
     """
     if method != "auto":
         return exact_of(model, method, budget.subproblems), method
-    depth, reason = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
-    if depth is None or reason is not None:
-        return exact_of(model, "chart", budget.subproblems), "chart"
-    limit = min(_SMALL_CHART, budget.subproblems)
-    try:
-        return exact_of(model, "chart", limit), "chart"
-    except TooManySubproblems:
+    depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
+    if depth is not None and no_boxes is None:
         space = BoxSpace.of(model.design, model.constraints, max(depth, 1))
         cost = box_cost(space, model.prior, model.leaf, model.design.num_rows)
-        if cost.seconds <= _PATIENCE * budget.seconds and cost.num_bytes <= budget.num_bytes:
-            return exact_of(model, "boxes"), "boxes"
+        if cost.seconds > _PATIENCE * budget.seconds or cost.num_bytes > budget.num_bytes:
+            depth = None
+    if depth is None or no_boxes is not None:
         return exact_of(model, "chart", budget.subproblems), "chart"
+    if model.design.num_rows <= _FEW_ROWS:
+        with suppress(TooManySubproblems):
+            return exact_of(model, "chart", budget.subproblems), "chart"
+    return exact_of(model, "boxes"), "boxes"
 
 
 class _Search:

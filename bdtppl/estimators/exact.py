@@ -92,8 +92,8 @@ class ExactParameters(ShowsProgress):
     method: Method = parameter(
         "auto",
         'How trees are summed over: "boxes" of few levels, at any number of rows; a "chart" of the '
-        'sets of rows that trees of any depth can make; or "auto", the cheaper one, and with '
-        '``bins="auto"`` that of greater evidence.',
+        'sets of rows that trees of any depth can make; or "auto", the chart of up to 2,000 rows '
+        'where it fits and else boxes, and with ``bins="auto"`` that of greater evidence.',
     )
     max_seconds: float = parameter(
         5.0,
