@@ -21,13 +21,15 @@ import numpy as np
 
 from bdtppl.models.data.schema import Column, are_dates
 
-__all__ = ["Table", "is_number", "read_table", "to_text", "write_table"]
+__all__ = ["PARQUET", "Table", "is_number", "read_table", "to_text", "write_table"]
 
 _MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
 _MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
 _SEPARATORS = ",;\t"
 _TABS = (".tsv", ".tab")
-_PARQUET = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
+"""Endings of Parquet files."""
+
 _ROWS_NAMED = 10  # column names in an error
 
 
@@ -252,7 +254,7 @@ def read_table(path: Path) -> Table:
     if path.is_dir():
         raise IsADirectoryError(f"The table {path} is a folder; name a file.")
     try:
-        if path.suffix.lower() in _PARQUET:
+        if path.suffix.lower() in PARQUET:
             table = _read_parquet(path)
         else:
             table = _read_text(path)
@@ -281,7 +283,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence]) -> None:
     >>> read_table(Path("t.csv")).columns
     ['size', 'hue']
     """
-    if path.suffix.lower() in _PARQUET:
+    if path.suffix.lower() in PARQUET:
         _parquet_writer()(path, columns)
     else:
         separator = "\t" if path.suffix.lower() in _TABS else ","

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
-from bdtppl.inference.boxes.histograms import CellLayout
+from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.weights import has_own_score
 from bdtppl.inference.empirical_bayes import empirical_bayes
@@ -135,7 +135,10 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
 
 
 def exact_of(
-    model: TreeModel, method: str, max_subproblems: int = 500_000
+    model: TreeModel,
+    method: str,
+    max_subproblems: int = 500_000,
+    histograms: BoxHistograms | None = None,
 ) -> ExactPosterior | BoxPosterior:
     """Make the exact posterior of a model by one method.
 
@@ -147,6 +150,8 @@ def exact_of(
         "boxes" or "chart".
     max_subproblems
         Most subproblems of a chart.
+    histograms
+        Those of boxes, where the rows have not been kept.
 
     Raises
     ------
@@ -166,6 +171,7 @@ def exact_of(
             model.y,
             max_depth=max(constraints.max_depth, 1),
             constraints=constraints,
+            histograms=histograms,
         )
     grammar = compile_grammar(
         design,

@@ -353,15 +353,28 @@ class NormalInverseGamma(Leaf):
         y = np.asarray(y, np.float64)
         weight = np.ones(len(y)) if weight is None else np.asarray(weight)
         y, weight = y[weight != 0], weight[weight != 0]
-        # The mean of equal numbers may be off in its last digit, so it cannot tell that they are.
-        if (y == y[0]).all():
-            return cls(float(y[0]), 1.0, 2.0, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             mean = float(np.average(y, weights=weight))
             variance = float(np.average((y - mean) ** 2, weights=weight))
+        return cls.from_moments(mean, variance, float(y.min()), float(y.max()))
+
+    @classmethod
+    def from_moments(
+        cls, mean: float, variance: float, least: float, greatest: float
+    ) -> "NormalInverseGamma":
+        """Make the default prior of targets with these moments and this range (`from_targets`).
+
+        Raises
+        ------
+        ValueError
+            If the variance is too large or too small for float64.
+        """
+        # The mean of equal numbers may be off in its last digit, so it cannot tell that they are.
+        if least == greatest:
+            return cls(least, 1.0, 2.0, 1.0)
         if not 0 < variance < np.inf:
             raise ValueError(
-                f"y has numbers from {y.min():.3g} to {y.max():.3g}, whose variance is out of "
+                f"y has numbers from {least:.3g} to {greatest:.3g}, whose variance is out of "
                 "float64's range; rescale y."
             )
         return cls(mean, 1.0, 2.0, variance)

@@ -676,7 +676,7 @@ class Program(_NormalisedRules):
         root = Node(
             depth=np.float64(0),
             has_rule=np.True_,
-            num_rows=np.float64(design.weights.sum()),
+            num_rows=np.float64(design.total_weight),
             least=design.low_edge[first],
             greatest=design.high_edge[last],
         )

@@ -26,6 +26,7 @@ from bdtppl import (
     plot_structures,
     plot_tree,
 )
+from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.estimators.results import Results
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data.design import Design
@@ -38,6 +39,7 @@ from bdtppl.plotting.layout import Layout, text_width, wrap
 class GivenTrees(Results):
     """A fitted estimator whose most probable trees are given."""
 
+    _rows_of_slots = TreeEstimator._rows_of_slots
     probability_name = "posterior probability"
 
     def __init__(

@@ -113,11 +113,12 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     _random_seed: int
     _read_targets: Any
     _as_targets: Any
+    _check_targets: Any
     _documentation: ClassVar[str] = ""
     _fitted_words: ClassVar[str] = ""
     _words: ClassVar[dict[str, str]] = {}
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the posterior over trees.
 
         Parameters
@@ -125,11 +126,14 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         X
             Table [n, columns]: array, pandas or polars frame, or mapping of names to columns.
             Categories are read, and missing values by hard trees. Greedy modal trees also read
-            scipy sparse tables, in which entries that are not stored are zero.
+            scipy sparse tables, in which entries that are not stored are zero. Exact trees also
+            read rows in parts: a dask DataFrame, or a function that returns a new iterator of
+            chunks (X, y) or (X, y, sample_weight) on each call.
         y
-            Targets [n]: labels of a classifier, numbers of a regressor.
+            Targets [n]: labels of a classifier, numbers of a regressor. For a dask DataFrame the
+            name of its column or a dask Series; not given where X is a function.
         sample_weight
-            Repeat counts [n], integers of at least 0. Default 1.
+            Repeat counts [n], integers of at least 0. Default 1. For a dask DataFrame as y is.
 
         Returns
         -------
@@ -165,6 +169,21 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        X = self._note_columns(X)
+        schema, matrix = Schema.read(X, drop_first=self.drop_first)
+        y = column_or_1d(y, warn=True)
+        if len(y) != matrix.shape[0]:
+            raise ValueError(
+                f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
+            )
+        weights = read_weights(sample_weight, len(y))
+        kept = weights > 0
+        if not kept.any():
+            raise ValueError("sample_weight is zero in every row: no rows are left.")
+        return schema, matrix[kept], self._read_targets(y, kept), weights[kept]
+
+    def _note_columns(self, X: Any) -> Any:
+        """Set ``n_features_in_`` and the names of columns, and return the table as it is read."""
         if issparse(X):
             X = X.tocsc()  # a table by keys (dok) is a mapping too
         if isinstance(X, Mapping):
@@ -177,17 +196,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         else:
             accepted = "csc" if self.reads_sparse else False
             X = validate_data(self, X, accept_sparse=accepted, dtype=None, ensure_all_finite=False)
-        schema, matrix = Schema.read(X, drop_first=self.drop_first)
-        y = column_or_1d(y, warn=True)
-        if len(y) != matrix.shape[0]:
-            raise ValueError(
-                f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
-            )
-        weights = read_weights(sample_weight, len(y))
-        kept = weights > 0
-        if not kept.any():
-            raise ValueError("sample_weight is zero in every row: no rows are left.")
-        return schema, matrix[kept], self._read_targets(y, kept), weights[kept]
+        return X
 
     @property
     def _may_miss(self) -> np.ndarray:

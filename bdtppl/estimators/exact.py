@@ -13,11 +13,15 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter, require_integer
-from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
+from bdtppl.inference.boxes.histograms import BoxHistograms
+from bdtppl.inference.boxes.parts import Labels, Moments, Parts
+from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.exact_choice import (
     Budget,
     Method,
     Setting,
+    box_cost,
     choose_by_evidence,
     exact_of,
     exact_within_budget,
@@ -27,7 +31,8 @@ from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.models.data.design import Design
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design, check_cuts
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
@@ -37,6 +42,7 @@ from bdtppl.models.priors import (
     TreePrior,
     require_rules_apart,
 )
+from bdtppl.parted import Reader, fill, parts_of, survey
 from bdtppl.progress import counting, waiting
 from bdtppl.summary import summarised
 
@@ -53,10 +59,11 @@ class _Fit:
     seed: int
     chains: int
     draws: int
+    histograms: BoxHistograms | None = None  # of rows that were not kept
 
     @cached_property
     def exact(self) -> ExactPosterior | BoxPosterior:
-        return exact_of(self.model, self.method, self.max_subproblems)
+        return exact_of(self.model, self.method, self.max_subproblems, self.histograms)
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -139,7 +146,8 @@ class ExactTree(ExactParameters, TreeEstimator):
         What ``bins="auto"`` tried, a table as lists by column (method, bins, max_depth, seconds,
         log_evidence), the best first; then what a larger budget would try, with NaN.
     design_
-        The coded training rows.
+        The coded training rows; cut points alone (`bdtppl.models.data.design.RowlessDesign`) where
+        rows came in parts. What needs those rows raises a ValueError then.
     prior_, leaf_, constraints_
         The model, defaults filled in; the depth that was chosen is one of the constraints.
     bins_
@@ -152,6 +160,9 @@ class ExactTree(ExactParameters, TreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         if isinstance(self.bins, str) and self.bins != "auto":
             raise ValueError(f"bins must be None, 'auto' or an integer; got {self.bins!r}.")
+        parts = parts_of(X, y, sample_weight)
+        if parts is not None:
+            return self._fit_parts(parts)
         prior = self._read_prior()
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         leaf = self._default_leaf(y, weights)
@@ -198,13 +209,85 @@ class ExactTree(ExactParameters, TreeEstimator):
                 except TooManySubproblems as error:
                     suggest(error, model, make_design, bins, budget)
                     raise error from None
+        self._score(exact)
+        if len(settings) > 1:  # there was a choice
+            _say_once(matrix.shape, settings)
+        self._keep(schema, exact, constraints, method, bins)
+        self._warn_of_no_cut(schema, exact.design)
+        if not exact.has_rule:
+            self._warn_of_no_rule()
+        return self
+
+    def _fit_parts(self, parts: Parts) -> Self:
+        """Fit rows that come in parts, by two passes over them."""
+        bins = None if self.bins == "auto" else self.bins
+        check_cuts(bins, self.binning, self.grid)
+        if bins is None and self.grid is None:
+            raise ValueError(
+                f"Rows in parts need a number of buckets, such as bins=16; got bins={self.bins!r}. "
+                f"A sample in memory tells by bins='auto' which number has the greatest evidence."
+            )
+        if self.method == "chart":
+            raise ValueError(
+                "A chart needs all rows in memory: take method='boxes' for rows in parts."
+            )
+        prior = self._read_prior()
+        limits = self.constraints if isinstance(self.constraints, Constraints) else Constraints()
+        if reason := why_no_boxes(prior, limits):
+            raise ValueError(f"{reason} It needs all rows in memory, and these come in parts.")
+        if self.max_depth is None and limits.max_depth is None:
+            raise ValueError("Rows in parts need a limit of depth, such as max_depth=3.")
+        self._note_columns(parts.example)
+        reader = Reader(self._check_targets, Labels if self.is_classifier else Moments)
+        with waiting("passing over the rows, first", shown=self.progress):
+            found = survey(parts, reader)
+        leaf, schema = self._leaf_of(found.targets), found.schema(drop_first=self.drop_first)
+        constraints = self._limits(schema)
+        require_rules_apart(prior, constraints)
+        design: Any = found.design(schema, bins=bins, binning=self.binning, grid=self.grid)
+        space = BoxSpace.of(design, constraints, max(constraints.max_depth or 0, 1))
+        num_bytes = box_cost(space, prior, leaf, found.count).num_bytes
+        if num_bytes > self.max_bytes:
+            raise ValueError(
+                f"The boxes of bins={bins} and max_depth={constraints.max_depth} take about "
+                f"{num_bytes:.2g} bytes, more than max_bytes={self.max_bytes:.2g}: lower bins or "
+                f"max_depth, or raise max_bytes."
+            )
+        with waiting("passing over the rows, second", shown=self.progress):
+            design, histograms = fill(
+                parts,
+                reader,
+                schema=schema,
+                labels=self.class_labels,
+                cut_points=design,
+                space=space,
+                leaf=leaf,
+                with_keys="log_num_equivalent" in prior.rule_facts,
+            )
+        model = TreeModel(design, np.empty(0), prior, leaf, constraints)
+        exact = exact_of(model, "boxes", histograms=histograms)
+        self._score(exact)
+        self._keep(schema, exact, constraints, "boxes", bins, histograms)
+        self._warn_of_no_cut(schema, design, stacklevel=5)
+        return self
+
+    def _score(self, exact: ExactPosterior | BoxPosterior) -> None:
         with waiting("scoring trees", shown=self.progress):
             self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
         require_finite("The log evidence", self.log_evidence_)
-        if len(settings) > 1:  # there was a choice
-            _say_once(matrix.shape, settings)
+
+    def _keep(
+        self,
+        schema: Schema,
+        exact: ExactPosterior | BoxPosterior,
+        constraints: Constraints,
+        method: str,
+        bins: int | None,
+        histograms: BoxHistograms | None = None,
+    ) -> None:
+        """Set the fitted attributes."""
         # The prior has what is counted on the table filled in.
-        model = TreeModel(exact.design, y, exact.prior, exact.leaf, constraints)
+        model = TreeModel(exact.design, exact.y, exact.prior, exact.leaf, constraints)
         fit = _Fit(
             model,
             method,
@@ -212,13 +295,10 @@ class ExactTree(ExactParameters, TreeEstimator):
             self._draw_seed(),
             int(self.chains),
             int(self.draws),
+            histograms,
         )
         fit.exact = exact
         self._set_fitted(schema, fit, bins)
-        self._warn_of_no_cut(schema, exact.design)
-        if not exact.has_rule:
-            self._warn_of_no_rule()
-        return self
 
     def _free_numbers(self, prior: TreePrior, leaf: Leaf) -> list[str]:
         """Name the numbers that nobody has chosen: those of a default prior and leaf family."""
@@ -240,11 +320,21 @@ class ExactTree(ExactParameters, TreeEstimator):
         fit = self._fitted
         return {name: getattr(fit, name) for name in ("seed", "chains", "draws", "max_subproblems")}
 
+    def _saved_arrays(self) -> dict[str, np.ndarray]:
+        """Hand `bdtppl.storage` the histograms of rows that were not kept."""
+        histograms = self._fitted.histograms
+        if histograms is None:
+            return {}
+        return dict(zip(("values", "keys"), histograms.sums(), strict=True))
+
     def _restore(self, posterior: Posterior, state: dict) -> None:
         """Restore a saved fit; its sums are computed where they are needed."""
-        model = TreeModel(
-            posterior.design, posterior.y, posterior.prior, posterior.leaf, self.constraints_
-        )
+        design, limits = posterior.design, self.constraints_
+        model = TreeModel(design, posterior.y, posterior.prior, posterior.leaf, limits)
+        if "values" in state:
+            values, keys = state.pop("values"), state.pop("keys")
+            space = BoxSpace.of(design, limits, max(limits.max_depth or 1, 1))
+            state["histograms"] = BoxHistograms.of_sums(space, values, keys)
         self._fitted = _Fit(model, getattr(self, "method_", "chart"), **state)
         self._fitted.posterior = posterior
 
@@ -310,6 +400,12 @@ class ExactTree(ExactParameters, TreeEstimator):
     def map_probability_(self) -> float:
         """Posterior probability of the most probable tree."""
         return float(self._result.best.probability[0])
+
+    def _rows_of_slots(self, tree: Tree) -> np.ndarray:
+        if self._result.histograms is None:
+            return super()._rows_of_slots(tree)
+        boxes: Any = self.exact_
+        return boxes.rows_of_slots(tree)
 
     def _mixture_at(self, matrix: np.ndarray) -> LeafMixture:
         return self.exact_.predictive(matrix)

@@ -93,6 +93,7 @@ class TreeEstimator(HardParameters, TableEstimator):
     leaf_: Any
     constraints_: Constraints
     _default_leaf: Any
+    _leaf_of: Any
     _leaf_text: Any
     k_best: Any
 
@@ -283,7 +284,7 @@ class TreeEstimator(HardParameters, TableEstimator):
             "prior": describe_model(self.prior_),
             "leaf": describe_model(self.leaf_),
             "constraints": describe_constraints(self.constraints_),
-            "rows": int(self.design_.weights.sum()),
+            "rows": self.design_.total_weight,
             "no_cut": list(self.no_cut),
         }
 
@@ -335,6 +336,11 @@ class ClassLeaves(ClassTargets):
             )
         return self.leaf
 
+    def _leaf_of(self, labels: Any) -> Leaf:
+        """Take up what a pass over the rows says of their labels."""
+        self._set_classes(labels.values)
+        return self._default_leaf(labels.values, np.ones(len(labels.values)))
+
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             probability = np.asarray(self.leaf_.posterior_mean(statistics))
@@ -365,6 +371,14 @@ class RealLeaves(RealTargets):
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         if self.leaf is None:
             return NormalInverseGamma.from_targets(y, weights)
+        require_leaf(self.leaf, self.task)
+        return self.leaf
+
+    def _leaf_of(self, moments: Any) -> Leaf:
+        """Take up what a pass over the rows says of their targets."""
+        if self.leaf is None:
+            spread = moments.mean, moments.variance
+            return NormalInverseGamma.from_moments(*spread, moments.least, moments.greatest)
         require_leaf(self.leaf, self.task)
         return self.leaf
 

@@ -35,8 +35,9 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
     _words: ClassVar[dict[str, str]] = {"targets": '["a", "a", "b", "b"]'}
     _mixture: Any
 
-    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Class indices of the rows that are kept; sets ``classes_``."""
+    @staticmethod
+    def _check_targets(y: np.ndarray) -> np.ndarray:
+        """Refuse targets [n] that are no labels."""
         if y.dtype.kind == "O":
             missing = np.flatnonzero([is_missing(label) for label in y.tolist()])
         else:
@@ -47,7 +48,16 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
             row = np.flatnonzero(np.isinf(y))[0]
             raise ValueError(f"y, row {row}: the label is infinite (inf).")
         check_classification_targets(y)
-        labels = np.unique(y[kept])
+        return y
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Class indices of the rows that are kept; sets ``classes_``."""
+        y = self._check_targets(y)
+        self._set_classes(np.unique(y[kept]))
+        return np.searchsorted(self.classes_, y[kept])
+
+    def _set_classes(self, labels: np.ndarray) -> None:
+        """Set ``classes_`` from the labels of the rows, sorted."""
         if self.classes is not None:
             if isinstance(self.classes, str) or np.ndim(self.classes) != 1:
                 raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
@@ -64,7 +74,6 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
                 f"Declare absent ones with classes=[...]."
             )
         self.classes_ = labels
-        return np.searchsorted(labels, y[kept])
 
     def _as_targets(self, indices: np.ndarray) -> np.ndarray:
         return self.classes_[np.asarray(indices)]
@@ -85,8 +94,9 @@ class RealTargets(RegressorMixin):
     _words: ClassVar[dict[str, str]] = {"targets": "[0.0, 0.0, 9.0, 9.0]"}
     _mixture: Any
 
-    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Finite float64 targets of the rows that are kept."""
+    @staticmethod
+    def _check_targets(y: np.ndarray) -> np.ndarray:
+        """Read finite float64 targets [n]."""
         try:
             y = np.asarray(y).astype(np.float64)
         except (TypeError, ValueError):
@@ -95,7 +105,11 @@ class RealTargets(RegressorMixin):
         if bad.size:
             kind = "missing (NaN)" if np.isnan(y[bad[0]]) else "infinite (inf)"
             raise ValueError(f"y, row {bad[0]}: the target is {kind}; finite numbers are needed.")
-        return y[kept]
+        return y
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Finite float64 targets of the rows that are kept."""
+        return self._check_targets(y)[kept]
 
     def _as_targets(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values)

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, eye_array
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.hard.tree import Tree
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
 from bdtppl.plotting.layout import FONT_SIZE, text_width
@@ -191,12 +191,11 @@ def _only(ranked: RankedTrees, ranks: slice) -> RankedTrees:
 def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
     """Prepare trees for drawing; those of a regression share one scale."""
     design = model.design_
-    leaf_of_row = route(ranked.trees, design.matrix)
     make_leaves = _class_leaves if model.is_classifier else _real_leaves
     drawings = []
     for rank, leaves in enumerate(make_leaves(model, ranked)):
         tree = ranked.trees[rank]
-        num_rows = np.bincount(leaf_of_row[rank], design.weights, minlength=tree.capacity)
+        num_rows = model._rows_of_slots(tree)
         rules, leaf_text = [""] * tree.capacity, [""] * tree.capacity
         for slot in range(int(tree.num_nodes)):
             if tree.feature[slot] < 0:

@@ -15,7 +15,9 @@ What is stored of an estimator, for every inference alike:
   ``exact_`` are left out: the estimator computes them again when they are asked for. So are
   ``components_``, which are lost;
 - what its method ``_saved_state()`` returns, if it has one: a dictionary of such values, for what
-  is private and cannot be computed again, such as the seed of predictive draws.
+  is private and cannot be computed again, such as the seed of predictive draws;
+- what its method ``_saved_arrays()`` returns, if it has one: large arrays that belong to this
+  state, by name.
 
 `load` makes the estimator from its parameters, sets the fitted attributes, and last calls
 ``_restore(posterior, state)``, if there is such a method; otherwise it sets ``posterior_``.
@@ -36,7 +38,7 @@ import bdtppl
 from bdtppl.arviz.groups import label_trees, read_trees
 from bdtppl.estimators import estimator_class
 from bdtppl.files import staged
-from bdtppl.models.data.design import Design
+from bdtppl.models.data.design import CutPoints
 from bdtppl.models.hard.tree import Tree
 from bdtppl.storage.encoding import decode, encode
 from bdtppl.storage.posterior import describe_posterior, rebuild_posterior
@@ -175,7 +177,7 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
     for attribute, value in vars(estimator).items():
         if not _is_fitted_attribute(attribute) or attribute in _NOT_ATTRIBUTES:
             continue
-        if isinstance(value, Design) and value is posterior.design:
+        if isinstance(value, CutPoints) and value is posterior.design:
             attributes[attribute] = {"name": "Design"}
         elif isinstance(value, Tree):
             groups[attribute] = label_trees(value)
@@ -185,6 +187,8 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
     stored, of_posterior = describe_posterior(posterior, estimator.class_labels)
     groups |= of_posterior
     state = estimator._saved_state()
+    if arrays := getattr(estimator, "_saved_arrays", dict)():
+        groups["state"] = xr.Dataset({name: _on_own_axes(name, a) for name, a in arrays.items()})
     model = {
         "estimator": name,
         "parameters": {name: encode(value, name) for name, value in parameters.items()},
@@ -193,6 +197,10 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
         "state": {name: encode(value, name) for name, value in state.items()},
     }
     return model, groups
+
+
+def _on_own_axes(name: str, array: np.ndarray) -> tuple:
+    return [f"{name}_{axis}" for axis in range(array.ndim)], array
 
 
 def _is_fitted_attribute(name: str) -> bool:
@@ -223,7 +231,9 @@ def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
         if not _is_fitted_attribute(attribute):
             raise ValueError(f"{attribute!r} is not the name of a fitted attribute")
         setattr(estimator, attribute, value_of(encoded))
-    estimator._restore(posterior, {k: decode(value) for k, value in model["state"].items()})
+    arrays = {name: each.values for name, each in groups.get("state", {}).items()}
+    state = {name: decode(value) for name, value in model["state"].items()}
+    estimator._restore(posterior, state | arrays)
     return estimator
 
 

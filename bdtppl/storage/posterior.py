@@ -12,7 +12,7 @@ from bdtppl.arviz.groups import label_draws, read_sample_stats, read_trees
 from bdtppl.arviz.soft_groups import label_soft_draws, read_soft_draws
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.data.design import Design
+from bdtppl.models.data.design import Design, RowlessDesign
 from bdtppl.storage.encoding import decode, encode
 
 __all__ = ["describe_posterior", "rebuild_posterior"]
@@ -26,6 +26,10 @@ _DESIGN_AXES = {
     "low_edge": ("code",),
     "high_edge": ("code",),
     "is_indicator": ("feature",),
+}
+_ROWLESS_AXES = {name: axes for name, axes in _DESIGN_AXES.items() if "row" not in axes} | {
+    "has_missing": ("feature",),
+    "count": (),
 }
 
 
@@ -105,9 +109,10 @@ def _rebuild_soft(encoded: dict, groups: dict[str, xr.Dataset]) -> SoftPosterior
 
 
 def _label_training(posterior: Posterior) -> xr.Dataset:
-    """Label the training rows: their design and their targets."""
+    """Label the training rows, or the cut points alone where rows were not kept, and targets."""
     design = posterior.design
-    variables = {name: (axes, getattr(design, name)) for name, axes in _DESIGN_AXES.items()}
+    known = _ROWLESS_AXES if isinstance(design, RowlessDesign) else _DESIGN_AXES
+    variables = {name: (axes, getattr(design, name)) for name, axes in known.items()}
     coordinates = {
         "row": range(design.num_rows),
         "feature": list(design.names),
@@ -125,12 +130,16 @@ def _rebuild_hard(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior:
         sample_stats=sample_stats,
         leaf=decode(encoded["leaf"]),
         prior=decode(encoded["prior"]),
-        design=Design(
-            **{name: training[name].values for name in _DESIGN_AXES},
-            names=tuple(encoded["feature_names"]),
-        ),
+        design=_rebuild_design(training, tuple(encoded["feature_names"])),
         y=training["y"].values,
         log_evidence=decode(encoded["log_evidence"]),
         log_evidence_se=decode(encoded["log_evidence_se"]),
         log_weights=log_weights,
     )
+
+
+def _rebuild_design(training: xr.Dataset, names: tuple[str, ...]) -> Any:
+    if "count" in training:
+        known: dict[str, Any] = {name: training[name].values for name in _ROWLESS_AXES}
+        return RowlessDesign(**known | {"count": int(known["count"])}, names=names)
+    return Design(**{name: training[name].values for name in _DESIGN_AXES}, names=names)

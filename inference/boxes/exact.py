@@ -40,7 +40,6 @@ from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
@@ -100,7 +99,7 @@ class BoxPosterior:
     Parameters
     ----------
     design
-        Coded rows; only cut points matter where histograms are given.
+        `Design` of the rows, or `RowlessDesign` where histograms are given.
     prior
         Tree prior, node-wise; its weights may read counts of rules and the depth.
     leaf
@@ -122,7 +121,7 @@ class BoxPosterior:
 
     def __init__(
         self,
-        design: Design,
+        design: Any,
         prior: TreePrior,
         leaf: Leaf,
         y: np.ndarray,
@@ -150,12 +149,37 @@ class BoxPosterior:
             codes = design.codes
             histograms.add(codes, values, row_keys(codes) if with_keys else None)
         self.histograms = histograms
-        total = histograms.total
-        is_counted = has_own_score(leaf) and leaf.task == "classification"
-        num_rows = round(float(total.sum() if is_counted else total[0]))
+        num_rows = round(self._count(histograms.total))
         self.recursion = Recursion(
             design, self.space, histograms, constraints.min_leaf, self.grid, leaf, num_rows
         )
+
+    def _count(self, values: np.ndarray) -> float:
+        """Count the rows behind sums of their values [s], repeated ones as often as they are."""
+        is_counted = has_own_score(self.leaf) and self.leaf.task == "classification"
+        return float(values.sum() if is_counted else values[0])
+
+    def rows_of_slots(self, tree: Tree) -> np.ndarray:
+        """Count the training rows in each slot of one tree of these boxes, float64 [k]."""
+        count, boxes = np.zeros(tree.capacity), {0: {}}  # places inside, by feature that is cut
+        for slot in range(tree.capacity):  # parents have lesser slots
+            if slot not in boxes:
+                continue
+            box = boxes[slot]
+            cells = self.histograms.over(sorted(box))
+            for axis, cut in enumerate(sorted(box)):
+                cells = np.compress(box[cut], cells, axis=axis)
+            count[slot] = self._count(cells.reshape(-1, self.histograms.num_values).sum(axis=0))
+            feature = tree.feature[slot]
+            if feature >= 0:
+                place = int(np.searchsorted(self.space.features, feature))
+                first, end = self.design.offset[feature], self.design.offset[feature + 1]
+                left = self.design.cut_threshold[first:end] < tree.threshold[slot]
+                if self.space.has_missing[place]:
+                    left = np.append(left, tree.missing_left[slot])
+                for child, inside in ((tree.left, left), (tree.right, ~left)):
+                    boxes[int(child[slot])] = {**box, place: box.get(place, True) & inside}
+        return count
 
     def with_model(self, prior: TreePrior | None = None, leaf: Leaf | None = None):
         """Score the same boxes by other numbers of the prior or the leaf family.

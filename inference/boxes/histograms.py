@@ -125,6 +125,13 @@ class BoxHistograms:
         self.keys = np.zeros(self.layout.num_cells if with_keys else 0, np.uint64)
         self._are_summed = False
 
+    @classmethod
+    def of_sums(cls, space: BoxSpace, values: np.ndarray, keys: np.ndarray) -> "BoxHistograms":
+        """Make the histograms of sums (`sums`) that were filled elsewhere."""
+        made = cls(space, values.shape[1], with_keys=len(keys) > 0)
+        made.merge(values, keys)
+        return made
+
     @property
     def nbytes(self) -> int:
         """Bytes of all histograms."""

@@ -10,13 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from bdtppl.models.arrays.threads import in_threads
 
-__all__ = ["Binning", "CutPoints", "Design", "midpoint"]
+__all__ = [
+    "Binning",
+    "CutPoints",
+    "Design",
+    "RowlessDesign",
+    "check_cuts",
+    "choose_cuts",
+    "midpoint",
+]
 
 Binning = Literal["quantile", "uniform"]
 
@@ -28,6 +36,18 @@ class CutPoints:
     low_edge: np.ndarray
     high_edge: np.ndarray
     names: tuple[str, ...]
+    cut_threshold: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def num_features(self) -> int:
+        """Number of features d."""
+        return len(self.num_codes)
+
+    @property
+    def total_weight(self) -> int:
+        """Number of training rows, repeated ones counted as often as they are."""
+        return int(self.weights.sum())
 
     @property
     def has_cut(self) -> np.ndarray:
@@ -69,6 +89,15 @@ class CutPoints:
     def gap_width(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Width of the gap between the training values of two codes of one feature, float64."""
         return self.low_edge[high] - self.high_edge[low]
+
+    def encode(self, matrix: np.ndarray) -> np.ndarray:
+        """Code new rows, int32 [m, d], by the cut points of this design."""
+        codes = np.full(matrix.shape, -1, dtype=np.int32)
+        for j in range(self.num_features):
+            cuts = self.cut_threshold[self.offset[j] + 1 : self.offset[j + 1]]
+            present = ~np.isnan(matrix[:, j])
+            codes[present, j] = np.searchsorted(cuts, matrix[present, j], side="right")
+        return codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,16 +199,9 @@ class Design(CutPoints):
         if len(infinite):
             row, column = infinite[0]
             raise ValueError(f"Column {names[column]!r}, row {row}: the value is infinite (inf).")
-        if bins is not None and (not _is_integer(bins) or bins < 2):
-            raise ValueError(f"bins must be None or an integer of at least 2; got {bins!r}.")
-        if grid is not None and (not _is_integer(grid) or grid < 1):
-            raise ValueError(f"grid must be None or an integer of at least 1; got {grid!r}.")
-        if bins is not None and grid is not None:
-            raise ValueError("Give bins or grid, not both.")
+        check_cuts(bins, binning, grid)
         if cuts is not None and (bins is not None or grid is not None or len(cuts) != num_features):
             raise ValueError("Give cuts of every feature, without bins and grid.")
-        if binning not in ("quantile", "uniform"):
-            raise ValueError(f"binning must be 'quantile' or 'uniform'; got {binning!r}.")
         weights = np.ones(num_rows, np.int64) if weights is None else _check_weights(weights)
         if len(weights) != num_rows:
             raise ValueError(f"weights has {len(weights)} entries for {num_rows} rows.")
@@ -194,10 +216,10 @@ class Design(CutPoints):
             values = column[present]
             if cuts is not None:
                 points = cuts[j]
-            elif grid is not None:
-                points = _grid_cuts(values, grid)
-            elif bins is not None:
-                points = _bucket_cuts(values, weights[present], bins, binning)
+            elif grid is not None or bins is not None:
+                points = choose_cuts(
+                    values, weights[present], bins=bins, binning=binning, grid=grid
+                )
             else:
                 points = None
             if points is None:
@@ -228,11 +250,6 @@ class Design(CutPoints):
     def num_rows(self) -> int:
         """Number of rows n, repeated ones counted once."""
         return self.codes.shape[0]
-
-    @property
-    def num_features(self) -> int:
-        """Number of features d."""
-        return self.codes.shape[1]
 
     @cached_property
     def feature_of_code(self) -> np.ndarray:
@@ -268,15 +285,6 @@ class Design(CutPoints):
             names=self.names + other.names,
         )
 
-    def encode(self, matrix: np.ndarray) -> np.ndarray:
-        """Code new rows, int32 [m, d], by the cut points of this design."""
-        codes = np.full(matrix.shape, -1, dtype=np.int32)
-        for j in range(self.num_features):
-            cuts = self.cut_threshold[self.offset[j] + 1 : self.offset[j + 1]]
-            present = ~np.isnan(matrix[:, j])
-            codes[present, j] = np.searchsorted(cuts, matrix[present, j], side="right")
-        return codes
-
     def nearest_code(self, values: np.ndarray, feature: int) -> tuple[np.ndarray, np.ndarray]:
         """Find the training code that values lie at or next to.
 
@@ -306,6 +314,48 @@ class Design(CutPoints):
         code = np.where(is_between & (values >= self.gap_threshold(low, high)), high, low) - start
         missing = np.isnan(values)
         return np.where(missing, -1, code).astype(np.int32), ~is_between | missing
+
+
+@dataclass(frozen=True, eq=False)
+class RowlessDesign(CutPoints):
+    """Cut points of rows that are not kept, as where these come in parts.
+
+    What needs the rows raises a ValueError that says so.
+
+    Attributes
+    ----------
+    num_codes, cut_threshold, low_edge, high_edge, names, is_indicator
+        As in `Design`.
+    has_missing
+        bool [d]; features with a missing value in training.
+    count
+        Number of training rows, repeated ones counted as often as they are.
+    """
+
+    num_codes: np.ndarray
+    cut_threshold: np.ndarray
+    low_edge: np.ndarray
+    high_edge: np.ndarray
+    names: tuple[str, ...]
+    is_indicator: np.ndarray = field(repr=False)
+    has_missing: np.ndarray
+    count: int
+
+    num_rows: ClassVar[int] = 0
+    """Number of rows that are kept."""
+
+    @property
+    def total_weight(self) -> int:
+        """Number of training rows, repeated ones counted as often as they are."""
+        return self.count
+
+    def _lacks_rows(self) -> Any:
+        raise ValueError(
+            "The training rows came in parts and were not kept, and this needs them: fit a sample "
+            "of the rows in memory for it."
+        )
+
+    matrix = codes = weights = property(_lacks_rows)  # pyright: ignore
 
 
 def _is_integer(value) -> bool:
@@ -358,6 +408,43 @@ def _rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     codes = np.empty(len(values), np.int32)
     codes[order] = np.cumsum(is_new, dtype=np.int32) - np.int32(1)
     return codes, in_order[is_new]
+
+
+def check_cuts(bins: int | None, binning: str, grid: int | None) -> None:
+    """Raise ValueError unless cut points can be chosen so (`Design.from_matrix`)."""
+    if bins is not None and (not _is_integer(bins) or bins < 2):
+        raise ValueError(f"bins must be None or an integer of at least 2; got {bins!r}.")
+    if grid is not None and (not _is_integer(grid) or grid < 1):
+        raise ValueError(f"grid must be None or an integer of at least 1; got {grid!r}.")
+    if bins is not None and grid is not None:
+        raise ValueError("Give bins or grid, not both.")
+    if binning not in ("quantile", "uniform"):
+        raise ValueError(f"binning must be 'quantile' or 'uniform'; got {binning!r}.")
+
+
+def choose_cuts(
+    values: np.ndarray,
+    weights: np.ndarray,
+    *,
+    bins: int | None,
+    binning: Binning = "quantile",
+    grid: int | None = None,
+) -> np.ndarray:
+    """Choose the cut points of a feature, ascending float64, as `Design.from_matrix` describes.
+
+    Parameters
+    ----------
+    values
+        float64 [n]; values, none missing.
+    weights
+        int64 [n]; how often each is repeated.
+    bins, binning, grid
+        Buckets, or the number of cuts of a grid.
+    """
+    if grid is not None:
+        return _grid_cuts(values, grid)
+    assert bins is not None
+    return _bucket_cuts(values, weights, bins, binning)
 
 
 def _bucket_cuts(

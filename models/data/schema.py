@@ -54,6 +54,13 @@ class Column:
     levels: tuple[str, ...] | None = None
     shown: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, name: str, levels: tuple[str, ...] | None, *, drop_first: bool = False) -> "Column":
+        """Give each level a 0/1 column; of two, or with ``drop_first``, all but the first."""
+        if levels is None:
+            return cls(name)
+        return cls(name, levels, levels[1 if drop_first or len(levels) == 2 else 0 :])
+
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the numeric features that this column becomes."""
@@ -154,8 +161,7 @@ class Schema:
                 continue
             if getattr(values, "levels", None) is None and are_dates(levels):
                 raise _of_times(name, f"as text, such as {levels[0]!r}")
-            first = 1 if drop_first or len(levels) == 2 else 0
-            columns.append(Column(name, levels, levels[first:]))
+            columns.append(Column.of(name, levels, drop_first=drop_first))
         _warn_of_numbers_as_text(columns, series)
         schema = cls(tuple(columns))
         return schema, schema._matrix(series)

@@ -117,11 +117,6 @@ class SparseDesign(CutPoints):
         """Number of rows n, repeated ones counted once."""
         return self.matrix.shape[0]
 
-    @property
-    def num_features(self) -> int:
-        """Number of features d."""
-        return self.matrix.shape[1]
-
     @cached_property
     def has_missing(self) -> np.ndarray:
         """Features with a missing value in training, bool [d]."""

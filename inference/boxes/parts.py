@@ -1,0 +1,448 @@
+"""Rows that come in parts: two passes find the cut points and fill the histograms.
+
+A pass is a map and a reduction. Each part of the rows becomes a small summary, and summaries merge.
+The first pass (`Survey`) learns how columns are read, sketches their values and sums the targets
+up; cut points follow from it. The second pass (`Tally`) fills histograms between these cut points.
+No pass holds more rows than one part has. Whatever can map and reduce can run it: `Chunks` does, in
+this process.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
+from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.weights import add_row_count
+from bdtppl.models.data.design import Binning, Design, RowlessDesign, choose_cuts
+from bdtppl.models.data.schema import Column, Schema
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.row_statistics import row_statistics
+
+__all__ = ["Chunks", "Labels", "Moments", "Part", "Parts", "Sketch", "Survey", "Tally", "in_pairs"]
+
+_MOST_VALUES = 1 << 14  # of a sketch: 256 kB a column
+
+Summary = TypeVar("Summary")
+
+
+class Part(NamedTuple):
+    """Some rows [n]: a table, targets, and repeat counts or None."""
+
+    X: Any
+    y: Any
+    weights: Any = None
+
+
+class Parts(Protocol):
+    """Rows in parts, which can be read several times."""
+
+    @property
+    def example(self) -> Any:
+        """A table with the columns of every part."""
+        ...
+
+    def reduce(
+        self,
+        summarise: Callable[[Part], Summary | None],
+        merge: Callable[[Summary, Summary], Summary],
+    ) -> Summary | None:
+        """Summarise each part and merge the summaries in pairs; None stands for no rows."""
+        ...
+
+
+class Chunks:
+    """Parts of an iterable, one after the other in this process.
+
+    Parameters
+    ----------
+    make
+        Gives the parts as tuples (X, y) or (X, y, weights), anew for each pass.
+    """
+
+    def __init__(self, make: Callable[..., Any]):
+        self.make = make
+        self._last = None
+
+    def _anew(self) -> Iterable[tuple]:
+        made, last = self.make(), self._last
+        if made is last and isinstance(made, Iterator):
+            raise TypeError(
+                "The function returned the same iterator again, which can be read once: let it "
+                "make a new one on each call."
+            )
+        self._last = made
+        return made
+
+    @property
+    def example(self) -> Any:
+        """The table of the first part."""
+        for X, *_ in self._anew():
+            return X
+        raise ValueError("There are no chunks.")
+
+    def reduce(self, summarise, merge):
+        """Summarise each part and merge the summaries as `in_pairs` does, keeping few of them."""
+        kept: list[tuple[int, Any]] = []  # summaries of 2^level parts each
+        for chunk in self._anew():
+            level, summary = 0, summarise(Part(*chunk))
+            while kept and kept[-1][0] == level:
+                level, summary = level + 1, _merged(merge, kept.pop()[1], summary)
+            kept.append((level, summary))
+        total = kept.pop()[1] if kept else None
+        while kept:
+            total = _merged(merge, kept.pop()[1], total)
+        return total
+
+
+def in_pairs(summaries: Sequence[Any], merge: Callable[[Any, Any], Any]) -> Any:
+    """Merge neighbours until one summary is left, so that rounding depends on the parts alone."""
+    while len(summaries) > 1:
+        pairs = [summaries[i : i + 2] for i in range(0, len(summaries), 2)]
+        summaries = [_merged(merge, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return summaries[0] if summaries else None
+
+
+def _merged(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    return merge(one, other)
+
+
+# Summaries of columns and targets.
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """Values of a column, or of at most 2^14 groups of neighbours one value each.
+
+    All distinct values are kept while there are no more than that. Beyond, p parts give ranks that
+    are off by at most (1 + log2 p) / 16382 of the rows, log2 rounded up; both ends stay exact.
+
+    Attributes
+    ----------
+    values
+        float64 [m], ascending.
+    counts
+        int64 [m]; rows of each.
+    error
+        Rows by which a rank is off at most; 0 while all distinct values are kept.
+    """
+
+    values: np.ndarray
+    counts: np.ndarray
+    error: int = 0
+
+    @classmethod
+    def of(cls, values: np.ndarray, weights: np.ndarray, error: int = 0) -> "Sketch":
+        """Sketch values [n] with repeat counts [n]; ranks of these are off by ``error`` already."""
+        if (weights == 1).all():
+            distinct, counts = np.unique(values, return_counts=True)
+        else:
+            distinct, place = np.unique(values, return_inverse=True)
+            counts = np.bincount(place, weights).astype(np.int64)
+        return cls(distinct, counts, error)._within_limit()
+
+    def merge(self, other: "Sketch") -> "Sketch":
+        """Sketch the rows of both."""
+        values = np.concatenate([self.values, other.values])
+        counts = np.concatenate([self.counts, other.counts])
+        return Sketch.of(values, counts, self.error + other.error)
+
+    def rank(self, values: np.ndarray) -> np.ndarray:
+        """Estimate how many rows lie below values [k], int64 [k]."""
+        below = np.append(0, np.cumsum(self.counts))
+        return below[np.searchsorted(self.values, values)]
+
+    def _within_limit(self) -> "Sketch":
+        """Let the weighted median of each group of neighbours stand for it, if need be."""
+        if len(self.values) <= _MOST_VALUES:
+            return self
+        through = np.cumsum(self.counts)
+        before = through - self.counts
+        group = before * (_MOST_VALUES - 2) // through[-1]
+        group[0], group[-1] = -1, _MOST_VALUES
+        first = np.flatnonzero(np.diff(group, prepend=-2))
+        total = np.add.reduceat(self.counts, first)
+        median = np.searchsorted(through, before[first] + (total + 1) // 2)
+        beside = before[median] - before[first], before[first] + total - through[median]
+        return Sketch(self.values[median], total, self.error + int(np.maximum(*beside).max()))
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Distinct labels of some rows, sorted."""
+
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray, weights: np.ndarray) -> "Labels":
+        """List the labels of rows [n]."""
+        return cls(np.unique(y))
+
+    def merge(self, other: "Labels") -> "Labels":
+        """List the labels of both."""
+        return Labels(np.unique(np.concatenate([self.values, other.values])))
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments and range of the targets of some rows.
+
+    Attributes
+    ----------
+    count
+        Number of rows.
+    mean
+        Their mean.
+    squares
+        Sum of the squared distances from it.
+    least, greatest
+        Range of the targets.
+
+    References
+    ----------
+    Chan, Golub and LeVeque 1983, for the merge.
+    """
+
+    count: float
+    mean: float
+    squares: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, y: np.ndarray, weights: np.ndarray) -> "Moments":
+        """Sum up targets [n] with repeat counts [n]."""
+        mean = float(np.average(y, weights=weights))
+        squares = float(weights @ (y - mean) ** 2)
+        return cls(float(weights.sum()), mean, squares, float(y.min()), float(y.max()))
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Sum up the rows of both."""
+        count, distance = self.count + other.count, other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + distance * other.count / count,
+            self.squares + other.squares + distance**2 * self.count * other.count / count,
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+        )
+
+    @property
+    def variance(self) -> float:
+        """Mean squared distance from the mean."""
+        return self.squares / self.count
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What the first pass learns from rows.
+
+    Attributes
+    ----------
+    columns
+        Columns of the table, as the rows so far show them.
+    values
+        By column: a `Sketch`, or the number of rows of each level of a category.
+    has_missing
+        bool [columns].
+    count
+        Number of rows, repeated ones counted as often as they are.
+    targets
+        `Labels` or `Moments`.
+    """
+
+    columns: tuple[Column, ...]
+    values: tuple[Any, ...]
+    has_missing: np.ndarray
+    count: int
+    targets: Any
+
+    @classmethod
+    def of(cls, X: Any, weights: np.ndarray, targets: Any) -> "Survey":
+        """Survey a table [n, columns] of rows with repeat counts [n] and summed up targets.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the table cannot be read (`Schema.read`).
+        """
+        schema, matrix = Schema.read(X)
+        if len(matrix) != len(weights):
+            raise ValueError(
+                f"A part has {len(matrix)} rows of X and {len(weights)} of y (inconsistent "
+                f"numbers)."
+            )
+        matrix, weights = matrix[weights > 0], weights[weights > 0]
+        values, has_missing, start = [], [], 0
+        for column in schema.columns:
+            own = matrix[:, start : start + len(column.features)]
+            start += len(column.features)
+            present = ~np.isnan(own).any(axis=1) & bool(column.features)
+            if column.levels is None:
+                values.append(Sketch.of(own[present, 0], weights[present]))
+            else:
+                sums = (weights[present] @ own[present]).tolist()
+                shown = dict(zip(column.shown, sums, strict=True))
+                rest = weights[present].sum() - sum(shown.values())
+                values.append({level: int(shown.get(level, rest)) for level in column.levels})
+            has_missing.append(not present.all())
+        return cls(
+            schema.columns, tuple(values), np.array(has_missing), int(weights.sum()), targets
+        )
+
+    def merge(self, other: "Survey") -> "Survey":
+        """Survey the rows of both.
+
+        Raises
+        ------
+        ValueError
+            If columns have other names, or hold numbers in one part and categories in another.
+        """
+        names = [[column.name for column in each.columns] for each in (self, other)]
+        if names[0] != names[1]:
+            raise ValueError(f"Parts have different columns: {names[0]} and {names[1]}.")
+        pairs = zip(self.columns, self.values, other.columns, other.values, strict=True)
+        merged = [_merged_column(*pair) for pair in pairs]
+        return Survey(
+            tuple(column for column, _ in merged),
+            tuple(values for _, values in merged),
+            self.has_missing | other.has_missing,
+            self.count + other.count,
+            self.targets.merge(other.targets),
+        )
+
+    def schema(self, *, drop_first: bool = False) -> Schema:
+        """Say how tables are read, as `Schema.read` would of all rows."""
+        return Schema(
+            tuple(Column.of(each.name, each.levels, drop_first=drop_first) for each in self.columns)
+        )
+
+    def design(
+        self, schema: Schema, *, bins: int | None, binning: Binning, grid: int | None
+    ) -> RowlessDesign:
+        """Choose cut points; no training value of a code is known yet.
+
+        Parameters
+        ----------
+        schema
+            How tables are read.
+        bins, binning, grid
+            As for `Design.from_matrix`; one of ``bins`` and ``grid`` is given.
+        """
+        cuts, has_missing = [], []
+        for column, values, missing in zip(
+            schema.columns, self.values, self.has_missing, strict=True
+        ):
+            sketches = [values]
+            if column.levels is not None:
+                present = sum(values.values())
+                sketches = [_of_level(values[level], present) for level in column.shown]
+            has_missing += [bool(missing)] * len(sketches)
+            for sketch in sketches:
+                chosen = choose_cuts(
+                    sketch.values, sketch.counts, bins=bins, binning=binning, grid=grid
+                )
+                cuts.append(np.concatenate([[-np.inf], chosen]))
+        unknown = np.full(sum(map(len, cuts)), np.nan)
+        return RowlessDesign(
+            num_codes=np.array([len(each) for each in cuts], np.int32),
+            cut_threshold=np.concatenate(cuts),
+            low_edge=unknown,
+            high_edge=unknown,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+            has_missing=np.array(has_missing),
+            count=self.count,
+        )
+
+
+def _of_level(count: int, present: int) -> Sketch:
+    """Sketch the 0/1 column of a level that some of the rows present have."""
+    counts = np.array([present - count, count])
+    return Sketch(np.array([0.0, 1.0])[counts > 0], counts[counts > 0])
+
+
+def _merged_column(one: Column, values: Any, other: Column, others: Any) -> tuple[Column, Any]:
+    """Merge two views of a column; one without a value does not tell what the column is."""
+    if (one.levels is None) != (other.levels is None):
+        if _is_empty(values):
+            return other, others
+        if _is_empty(others):
+            return one, values
+        raise ValueError(
+            f"Column {one.name!r} holds numbers in some parts and categories in others: give it "
+            f"one type in all of them."
+        )
+    if one.levels is None or other.levels is None:
+        return one, values.merge(others)
+    levels = one.levels
+    if levels != other.levels:
+        levels = tuple(sorted({*one.levels, *other.levels}))
+    counts = {level: values.get(level, 0) + others.get(level, 0) for level in levels}
+    return replace(one, levels=levels), counts
+
+
+def _is_empty(values: Any) -> bool:
+    """Whether a column's summary holds no row."""
+    return not (values.counts.size if isinstance(values, Sketch) else any(values.values()))
+
+
+# Histograms.
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What the second pass sums up: histograms, and the range of the values of each code.
+
+    Attributes
+    ----------
+    values, keys
+        Sums of `BoxHistograms`.
+    low_edge, high_edge
+        float64 [V]; as in `Design`.
+    count
+        Number of rows, repeated ones counted as often as they are.
+    """
+
+    values: np.ndarray
+    keys: np.ndarray
+    low_edge: np.ndarray
+    high_edge: np.ndarray
+    count: int
+
+    @classmethod
+    def of(
+        cls,
+        matrix: np.ndarray,
+        y: np.ndarray,
+        weights: np.ndarray,
+        *,
+        cut_points: RowlessDesign,
+        space: BoxSpace,
+        leaf: Leaf,
+        with_keys: bool,
+    ) -> "Tally":
+        """Fill histograms with rows [n, d], targets [n] and repeat counts [n], at least one row."""
+        ends = cut_points.offset.tolist()
+        cuts = [cut_points.cut_threshold[a + 1 : b] for a, b in pairwise(ends)]
+        design = Design.from_matrix(matrix, weights=weights, cuts=cuts, names=cut_points.names)
+        rows = add_row_count(leaf, row_statistics(leaf, y, weights), weights)
+        histograms = BoxHistograms(space, rows.shape[1], with_keys=with_keys)
+        histograms.add(design.codes, rows, row_keys(design.codes) if with_keys else None)
+        edges = design.low_edge, design.high_edge
+        return cls(*histograms.sums(), *edges, design.total_weight)
+
+    def merge(self, other: "Tally") -> "Tally":
+        """Sum up the rows of both."""
+        return Tally(
+            self.values + other.values,
+            self.keys + other.keys,
+            np.fmin(self.low_edge, other.low_edge),
+            np.fmax(self.high_edge, other.high_edge),
+            self.count + other.count,
+        )
