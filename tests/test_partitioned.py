@@ -13,8 +13,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from bdtppl import ExactTreeClassifier, ExactTreeRegressor, load
+from bdtppl.cli import app
 from bdtppl.inference.boxes import parts as of_parts
 from bdtppl.inference.boxes.parts import Chunks, Moments, Sketch, Survey, Tally, in_pairs
 from bdtppl.models.constraints import Constraints
@@ -403,3 +405,64 @@ def test_a_killed_worker_changes_no_bit(cluster, tmp_path):
     assert killed
     assert set(cluster.run(os.getpid).values()) != before
     require_alike(model, wanted, X)
+
+
+# The command line.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    X, y, weights = table(6)
+    whole, folder = X.assign(y=y, often=weights, id=np.arange(len(X))), tmp_path_factory.mktemp("p")
+    for place, rows in enumerate(np.array_split(np.arange(len(X)), 3)):
+        whole.iloc[rows].to_parquet(folder / f"{place}.parquet")
+    return folder
+
+
+def run(*arguments):
+    """Run ``bdtppl fit``."""
+    return CliRunner(env={"COLUMNS": "80"}).invoke(app, ["fit", *map(str, arguments)])
+
+
+@needs_dask
+def test_a_folder_is_fitted_and_saved(folder, tmp_path):
+    options = ("--weight", "often", "--drop", "id", "--bins", 5, "--max-depth", 3)
+    result = run(folder, "--target", "y", *options, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    X, y, weights = table(6)
+    wanted = ExactTreeClassifier(**SETTINGS).fit(X, y, weights)
+    model = load(tmp_path / "out")
+    assert model.log_evidence_ == wanted.log_evidence_
+    np.testing.assert_array_equal(model.predict_proba(X), wanted.predict_proba(X))
+    assert (tmp_path / "out" / "tree.png").exists()
+
+
+@needs_dask
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--target", "y"), "such as --bins 16"),
+        (("--target", "size"), "say by --task"),
+        (("--target", "why"), "Column 'why' is not in the files of"),
+        (("--target", "y", "--report"), "as --report needs them"),
+        (("--target", "y", "--model", "metropolis"), "take --model exact"),
+        (("--target", "y", "--leaf", "dirichlet:0.5"), "as a leaf family needs them"),
+    ],
+    ids=str,
+)
+def test_what_a_folder_cannot_have_is_refused_by_name(folder, options, message):
+    result = run(folder, *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_a_folder_without_dask_says_what_to_install(folder, monkeypatch):
+    monkeypatch.setattr("bdtppl.parted.find_spec", lambda name: None)
+    result = run(folder, "--target", "y")
+    assert result.exit_code == 2
+    assert "pip install 'bdtppl[dask]'" in " ".join(result.output.split())
+
+
+@needs_dask
+def test_an_empty_folder_is_refused(tmp_path):
+    assert "has no Parquet file" in " ".join(run(tmp_path, "--target", "y").output.split())

@@ -10,6 +10,7 @@ import typer
 from bdtppl.cli.console import UserError, note, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
+    from bdtppl.cli.results import ReadProblem
     from bdtppl.prior_files import PriorFile
     from bdtppl.table_files import Table
 
@@ -33,7 +34,8 @@ def make_fit() -> Any:
             Path,
             typer.Argument(
                 metavar="TABLE",
-                help="CSV, TSV or Parquet file with names of columns. Cells that are empty or say "
+                help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files "
+                "that hold parts of one table. Cells that are empty or say "
                 "NA, N/A, NaN, null or ? are missing; a column with anything but numbers is a "
                 "category.",
                 show_default=False,
@@ -152,19 +154,28 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
         for option, folder in (("--out", out), ("--checkpoint", settings.get("checkpoint"))):
             if folder is not None:
                 require_writable(folder, option)
-        rows = read_table(table)
-        goal = read_target(rows, target, task)
+        if weight == target:
+            raise ValueError(f"--weight {weight} names the target.")
+        unnamed, doubts = (), ()
+        if table.is_dir():
+            problem = _read_parts(place, inference, settings, file)
+        else:
+            rows = read_table(table)
+            goal = read_target(rows, target, task)
+            beside = [*drop, *([] if weight is None else [weight])]
+            names = feature_names(rows, target, beside)
+            weights = None if weight is None else rows.repeats(weight)
+            problem = ReadProblem(
+                f"{target} in {table}", rows.features(names), goal, weights=weights
+            )
+            unnamed, doubts = rows.unnamed, rows.doubts(names)
+        goal = problem.target
         for name in settings:
             if name in options and goal.task not in options[name].tasks:
                 other = " and ".join(options[name].tasks)
                 kind = "numbers" if goal.task == "regression" else "classes"
                 option = "--" + name.replace("_", "-")
                 raise ValueError(f"{option} is for {other}; the target is {kind}.")
-        if weight == target:
-            raise ValueError(f"--weight {weight} names the target.")
-        names = feature_names(rows, target, [*drop, *([] if weight is None else [weight])])
-        features = rows.features(names)
-        weights = None if weight is None else rows.repeats(weight)
         if is_hard(inference):
             settings = _read_hard(settings, file, inference)
             settings["leaf"] = make_leaf(settings.get("leaf"), goal.task, goal.y)
@@ -176,13 +187,13 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
                     raise ValueError(f"kind {family} is no leaf family for {goal.task}.")
                 settings["leaf"] = file.make_leaf(goal.y)
     settings["random_state"] = seed
-    for position in rows.unnamed:
+    for position in unnamed:
         note(f"Column {position} of {table} has no name and was left out.")
-    for doubt in rows.doubts(names):
+    for doubt in doubts:
         note(doubt)
     with notes_after(), located(file):
         summary = report_fit(
-            ReadProblem(f"{target} in {table}", features, goal, weights=weights),
+            problem,
             inference,
             settings,
             {"table": str(table)},
@@ -192,6 +203,46 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
         )
     if as_json:
         say_json(summary)
+
+
+def _read_parts(
+    place: _ParameterPlace, inference: str, settings: dict[str, Any], file: "PriorFile | None"
+) -> "ReadProblem":
+    """Open a folder of Parquet files."""
+    from bdtppl.cli.results import ReadProblem
+    from bdtppl.cli.target import Target
+    from bdtppl.parted import read_folder
+
+    leaf = settings.get("leaf") is not None or (file is not None and file.leaf is not None)
+    for is_so, what, instead in (
+        (inference != "exact", f"--model {inference}", "take --model exact"),
+        (place.report, "--report", "take a sample of the rows for it"),
+        (leaf, "a leaf family", "leave it out, or give one in Python"),
+    ):
+        if is_so:
+            raise ValueError(
+                f"{place.table} is a folder, whose rows are never all in memory, as {what} needs "
+                f"them: {instead}."
+            )
+    table, task, reason = read_folder(place.table), place.task, None
+    for name in (place.target, *place.drop, *([] if place.weight is None else [place.weight])):
+        if name not in table.columns:
+            raise ValueError(f"Column {name!r} is not in the files of {place.table}.")
+    if task is None:
+        if table[place.target].dtype.kind in "iuf":
+            raise ValueError(
+                f"Column {place.target!r} holds numbers: say by --task whether they are classes "
+                f"(classification) or quantities (regression)."
+            )
+        task, reason = "classification", "words are classes"
+    if place.target in place.drop:
+        raise ValueError(f"--drop {place.target} names the target.")
+    return ReadProblem(
+        f"{place.target} in {place.table}",
+        table.drop(columns=list(place.drop)),
+        Target(place.target, task, place.target, reason),
+        weights=place.weight,
+    )
 
 
 def _report_path(wanted: bool, table: Path, out: Path | None) -> Path | None:

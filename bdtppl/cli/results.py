@@ -46,10 +46,15 @@ class ReadProblem(NamedTuple):
     """The rows to fit, their repeat counts, and rows held back for a figure, with their targets."""
 
     title: str
-    features: Mapping[str, np.ndarray]
+    features: Any
     target: Target
     unseen: tuple[Mapping[str, np.ndarray], np.ndarray] | None = None
-    weights: np.ndarray | None = None
+    weights: np.ndarray | str | None = None
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether the features are a dask DataFrame, and targets and weights names of columns."""
+        return isinstance(self.target.y, str)
 
 
 def report_fit(
@@ -130,6 +135,10 @@ def report_fit(
 def _opening(problem: ReadProblem) -> Group:
     """Say what is fitted."""
     name, task, y, reason = problem.target
+    guessed = "" if reason is None else f" (guessed: {reason}; see --task)"
+    if problem.is_in_parts:
+        facts = {"target": name, "task": task + guessed}
+        return Group(Text(problem.title, style="bold"), facts_view(facts))
     if task == "classification":
         classes = [str(label) for label in np.unique(y)]
         shown = ", ".join(classes[:_SHOWN_CLASSES])
@@ -137,7 +146,6 @@ def _opening(problem: ReadProblem) -> Group:
             shown += f" and {len(classes) - _SHOWN_CLASSES} more"
     else:
         shown = f"from {y.min():.6g} to {y.max():.6g}, mean {y.mean():.6g}"
-    guessed = "" if reason is None else f" (guessed: {reason}; see --task)"
     facts = {"target": f"{name}: {shown}", "task": task + guessed}
     return Group(Text(problem.title, style="bold"), facts_view(facts))
 
@@ -187,7 +195,7 @@ def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
             "tree.png": plot_tree(model),
             "structures.png": plot_structures(model, k=num_structures)[0],
         }
-    if not model.is_classifier:
+    if not (model.is_classifier or problem.is_in_parts):
         axes["predictive.png"] = plot_predictive(model)
         axes["predictive.png"].set_ylabel(problem.target.name, parse_math=False)
     if problem.unseen is not None:

@@ -1,6 +1,6 @@
 """The column to predict: classes or real numbers."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,8 @@ class Target(NamedTuple):
     """Name of the column."""
     task: Task
     """Task that the targets call for."""
-    y: np.ndarray
-    """[n]: int64 or text for classes, float64 for regression."""
+    y: Any
+    """[n]: int64 or text for classes, float64 for regression; the name where rows come in parts."""
     reason: str | None = None
     """Why the task was guessed; None where it was given."""
 
