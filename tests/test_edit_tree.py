@@ -233,8 +233,8 @@ class Twisted(RegrowEdits):
 
     power_of_r: Any = 1.0
 
-    def propose(self, rng_keys, number, model, state):
-        proposal = super().propose(rng_keys, number, model, state)
+    def propose(self, rng_keys, number, model, state, power):
+        proposal = super().propose(rng_keys, number, model, state, power)
         log_r = jnp.log(state.num_edits + 1) - jnp.log(proposal.state.num_edits + 1)
         change = (self.power_of_r - 1) * log_r
         return proposal._replace(log_ratio=proposal.log_ratio + change)

@@ -213,7 +213,7 @@ def check_that_chains_resize_by_themselves(kernel):
 
 @jax.jit
 def moved(rng_keys, tabled, state, kernel):
-    return kernel.propose(rng_keys, jnp.int32(0), tabled, state).move
+    return kernel.propose(rng_keys, jnp.int32(0), tabled, state, jnp.ones(len(rng_keys))).move
 
 
 def test_chains_resize_by_themselves():
@@ -223,8 +223,8 @@ def test_chains_resize_by_themselves():
 def test_chains_that_grow_together_are_noticed():
     @pytree_dataclass
     class Together(moves.LocalMoves):
-        def propose(self, rng_keys, number, model, state):
-            proposal = super().propose(rng_keys, number, model, state)
+        def propose(self, rng_keys, number, model, state, power):
+            proposal = super().propose(rng_keys, number, model, state, power)
             return proposal._replace(move=jnp.full_like(proposal.move, proposal.move[0]))
 
     with pytest.raises(AssertionError):
@@ -339,8 +339,8 @@ ROTATIONS = moves.LocalMoves.of({"grow": 1, "prune": 1, "rotate": 2})
 class Reckless(moves.LocalMoves):
     """Hardly ever rejects a rotation."""
 
-    def propose(self, rng_keys, number, model, state):
-        proposal = super().propose(rng_keys, number, model, state)
+    def propose(self, rng_keys, number, model, state, power):
+        proposal = super().propose(rng_keys, number, model, state, power)
         gain = 5.0 * (proposal.move == moves.MOVES.index("rotate"))
         return proposal._replace(log_ratio=proposal.log_ratio + gain)
 
@@ -369,8 +369,8 @@ def test_rotations_that_are_hardly_ever_rejected_are_noticed():
 def test_a_kernel_that_forgets_the_prior_is_noticed():
     @pytree_dataclass
     class Forgetful(moves.LocalMoves):
-        def propose(self, rng_keys, number, model, state):
-            proposal = super().propose(rng_keys, number, model, state)
+        def propose(self, rng_keys, number, model, state, power):
+            proposal = super().propose(rng_keys, number, model, state, power)
             lost = proposal.state.log_prior - state.log_prior
             return proposal._replace(log_ratio=proposal.log_ratio - lost)
 

@@ -121,8 +121,8 @@ def compiled(of_one_chain):
 class WithoutRatio(moves.LocalMoves):
     """Forgets the ratio of the proposals."""
 
-    def propose(self, rng_keys, number, model, state):
-        proposal = super().propose(rng_keys, number, model, state)
+    def propose(self, rng_keys, number, model, state, power):
+        proposal = super().propose(rng_keys, number, model, state, power)
         lost = jnp.where(proposal.log_ratio > -jnp.inf, 0.0, -jnp.inf)
         return proposal._replace(log_ratio=lost)
 

@@ -142,8 +142,8 @@ class Twisted(Regrow):
     power_of_r: Any = 1.0
     clipped: Any = 0.0
 
-    def propose(self, rng_keys, number, model, state):
-        proposal = super().propose(rng_keys, number, model, state)
+    def propose(self, rng_keys, number, model, state, power):
+        proposal = super().propose(rng_keys, number, model, state, power)
         num_points = [
             2 * s.shape.size - 1 if self.points == "choices" else s.shape.size
             for s in (state, proposal.state)

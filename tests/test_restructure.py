@@ -152,8 +152,8 @@ def test_proposals_are_those_of_the_reference(model):
 class WithoutRatio(Restructure):
     """Forgets the ratio of the proposals."""
 
-    def propose(self, rng_keys, number, model, state):
-        proposal = super().propose(rng_keys, number, model, state)
+    def propose(self, rng_keys, number, model, state, power):
+        proposal = super().propose(rng_keys, number, model, state, power)
         lost = jax.numpy.where(proposal.log_ratio > -jax.numpy.inf, 0.0, -jax.numpy.inf)
         return proposal._replace(log_ratio=lost)
 

@@ -44,13 +44,18 @@ class Alternate:
         return (*self.often.names, *self.seldom.names)
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
+        self,
+        rng_keys: jax.Array,
+        number: jax.Array,
+        model: PackedModel,
+        state: State,
+        power: jax.Array,
     ) -> Proposal:
         """Propose by the kernel whose turn it is (see `Kernel`)."""
 
         def by(kernel: Kernel, first: int):
             def proposing():
-                proposal = kernel.propose(rng_keys, number, model, state)
+                proposal = kernel.propose(rng_keys, number, model, state, power)
                 return proposal._replace(move=(proposal.move + first).astype(jnp.int32))
 
             return proposing

@@ -90,7 +90,12 @@ class RegrowEdits:
     names: ClassVar[tuple[str, ...]] = ("edit",)
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: EditState
+        self,
+        rng_keys: jax.Array,
+        number: jax.Array,
+        model: PackedModel,
+        state: EditState,
+        power: jax.Array,
     ) -> Proposal:
         """Propose one sequence in each chain (see `Kernel`)."""
         keys = jax.vmap(jax.random.split)(rng_keys)

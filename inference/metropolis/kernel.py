@@ -85,9 +85,17 @@ class Kernel(Protocol):
         ...
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
+        self,
+        rng_keys: jax.Array,
+        number: jax.Array,
+        model: PackedModel,
+        state: State,
+        power: jax.Array,
     ) -> Proposal:
-        """Propose a state to each of b chains, with keys [b], at the step with a number."""
+        """Propose a state to each of b chains, with keys [b], at the step with a number.
+
+        The likelihood counts to a power, float64 [b].
+        """
         ...
 
 
@@ -138,7 +146,7 @@ def step(
         float64 [b]; power of the likelihood.
     """
     keys = jax.vmap(jax.random.split)(rng_keys)
-    proposal = kernel.propose(keys[:, 0], number, model, state)
+    proposal = kernel.propose(keys[:, 0], number, model, state, power)
     uniform = jax.vmap(jax.random.uniform)(keys[:, 1])
     new = proposal.state
     log_acceptance = (

@@ -81,7 +81,12 @@ class LocalMoves:
             return cls(np.log(share / share.sum()))
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
+        self,
+        rng_keys: jax.Array,
+        number: jax.Array,
+        model: PackedModel,
+        state: State,
+        power: jax.Array,
     ) -> Proposal:
         """Propose one move in each chain (see `Kernel`).
 

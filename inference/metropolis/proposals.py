@@ -3,11 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bdtppl.inference.metropolis import moves, regrow, restructure  # whose kernels enter themselves
+from bdtppl.inference.metropolis import (  # whose kernels enter themselves
+    moves,
+    redraw,
+    regrow,
+    restructure,
+)
 from bdtppl.inference.metropolis.kernel import KERNELS, Kernel
 from bdtppl.inference.metropolis.moves import LocalMoves
 
-__all__ = ["KERNELS", "as_kernel", "moves", "regrow", "restructure"]
+__all__ = ["KERNELS", "as_kernel", "moves", "redraw", "regrow", "restructure"]
 
 
 def as_kernel(proposal: Any) -> Kernel:

@@ -83,7 +83,12 @@ class Regrow:
             raise ValueError(f"last must be an integer of at least 0; got {self.last!r}.")
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
+        self,
+        rng_keys: jax.Array,
+        number: jax.Array,
+        model: PackedModel,
+        state: State,
+        power: jax.Array,
     ) -> Proposal:
         """Propose one regrown tree in each chain (see `Kernel`)."""
         shape, chain = state.shape, jnp.arange(len(rng_keys))

@@ -33,7 +33,12 @@ class Restructure:
     names: ClassVar[tuple[str, ...]] = ("restructure",)
 
     def propose(
-        self, rng_keys: jax.Array, number: jax.Array, model: PackedModel, state: State
+        self,
+        rng_keys: jax.Array,
+        number: jax.Array,
+        model: PackedModel,
+        state: State,
+        power: jax.Array,
     ) -> Proposal:
         """Propose to all chains (see `Kernel`)."""
         shape = (state.shape.capacity,)

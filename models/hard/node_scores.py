@@ -31,6 +31,7 @@ __all__ = [
     "node_terms",
     "node_weights",
     "require_defined",
+    "side_stops",
     "split_scores",
 ]
 
@@ -220,6 +221,24 @@ def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeW
         jnp.where(available.is_rule, log_rules, -jnp.inf),
         _may_split(model, available, node),
     )
+
+
+def side_stops(model: PackedModel, rows: jax.Array, depth: jax.Array) -> jax.Array:
+    """Guess the log weight of stopping on both sides of every rule of nodes, float64 [m, R].
+
+    A side is taken to have a rule where its rows are enough for two leaves, and to have the features
+    and the box of its node. What is guessed differs from what `node_weights` says of the side only
+    where enough rows cannot be parted, or where the prior reads these facts.
+    """
+    available = available_rules(model, rows, depth)
+    node = jax.tree.map(lambda fact: fact[:, None], _node_facts(model, available, depth))
+    least = 2 * jnp.maximum(model.min_leaf, 1)
+    total = jnp.zeros(available.num_left.shape)
+    for num_rows in (available.num_left, available.num_rows[:, None] - available.num_left):
+        has_rule = (num_rows >= least) & (node.depth + 1 < model.max_depth)
+        side = node._replace(depth=node.depth + 1, has_rule=has_rule, num_rows=num_rows * 1.0)
+        total += model.prior.log_stop(side)
+    return total
 
 
 def require_defined(is_undefined: Any) -> None:

@@ -78,6 +78,8 @@ class PackedModel(NamedTuple):
         `bdtppl.models.hard.rule_laws.RuleTable`).
     by_feature
         float64 [R, d]; one where the rule splits on the feature.
+    codes, num_codes
+        int16 or int32 [n, d], and int32 [d]; codes of single rows, -1 where the value is missing.
     statistics
         float64 [n, s]; leaf statistics of single rows.
     classes
@@ -112,6 +114,8 @@ class PackedModel(NamedTuple):
     place: jax.Array
     num_items: jax.Array
     by_feature: jax.Array
+    codes: jax.Array
+    num_codes: jax.Array
     statistics: jax.Array
     classes: jax.Array | None
     table: CountTable | None
@@ -167,6 +171,8 @@ class PackedModel(NamedTuple):
             place=jnp.asarray(np.maximum(code, 0) * num_sides[feature] + rules.missing_left),
             num_items=jnp.asarray((design.num_codes - 1) * num_sides),
             by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
+            codes=jnp.asarray(np.pad(design.codes[row], ((0, num_rows - len(row)), (0, 0)))),
+            num_codes=jnp.asarray(design.num_codes, jnp.int32),
             min_leaf=jnp.float64(model.constraints.min_leaf),
             max_depth=jnp.float64(np.inf if depth is None else depth),
             path=jax.tree.map(jnp.asarray, path),

@@ -1,0 +1,87 @@
+"""Numba functions that XLA calls on a CPU, inside compiled programs and without Python.
+
+XLA hands a frame of pointers to such a function (XLA FFI; ``xla/ffi/api/c_api.h`` of jaxlib, whose
+layout is fixed for each major version): structs of 64-bit words, among them the buffers of the
+arguments and results.
+"""
+
+import ctypes
+from typing import Any
+
+import jax
+import numba
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["arguments", "matrix", "register", "results"]
+
+_VERSION = 3 << 32  # of the interface, 0.3: the minor number is the upper half of the word
+_METADATA = 1  # kind of a frame that asks for the version alone
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    """Read a word as a pointer."""
+
+    def generate(context, builder, signature, values):
+        return builder.inttoptr(values[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@numba.njit(nogil=True)
+def _words(address, count):
+    return numba.carray(_pointer(address), count, np.int64)
+
+
+@numba.njit(nogil=True)
+def arguments(frame):
+    """Get the buffers of the arguments; none where XLA asks for the version of the interface.
+
+    Parameters
+    ----------
+    frame
+        Address of XLA's frame, int64.
+    """
+    words = _words(frame, 15)
+    if words[1] != 0:
+        extension = _words(words[1], 4)
+        if extension[1] & 0xFFFFFFFF == _METADATA:
+            _words(extension[3], 4)[3] = _VERSION
+            return words[:0]
+    return _words(words[9], words[7])
+
+
+@numba.njit(nogil=True)
+def results(frame):
+    """Get the buffers of the results; see `arguments`."""
+    words = _words(frame, 15)
+    return _words(words[14], words[12])
+
+
+@numba.njit(nogil=True)
+def matrix(buffer, dtype):
+    """Look at a buffer of two axes as an array."""
+    words = _words(buffer, 6)
+    shape = _words(words[5], 2)
+    return numba.carray(_pointer(words[3]), (shape[0], shape[1]), dtype)
+
+
+def register(name: str, function: Any) -> None:
+    """Let XLA call a function by a name (`jax.ffi.ffi_call`).
+
+    Parameters
+    ----------
+    name
+        The name.
+    function
+        Takes the address of a frame, int64, and returns 0; it is compiled.
+    """
+    compiled = numba.cfunc(types.int64(types.int64), nopython=True, cache=True)(function)
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype = ctypes.py_object
+    capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+    # The name None is what XLA expects of handlers' capsules.
+    jax.ffi.register_ffi_target(name, capsule(compiled.address, None, None), platform="cpu")
