@@ -17,6 +17,7 @@ from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.redraw import Redraw
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.restructure import Restructure
 from bdtppl.inference.metropolis.sample import sample_chains
@@ -36,6 +37,7 @@ MOVES = {"grow": 1, "prune": 2, "change": 3, "shift": 1, "swap": 2, "rotate": 2}
 LOCAL = moves.LocalMoves.of(MOVES)
 KERNELS = {
     "local": LOCAL,
+    "redraw": Redraw(),
     "regrow": Regrow(),
     "restructure": Alternate(LOCAL, Restructure(), period=5),
 }
@@ -283,6 +285,7 @@ def test_exact_draws_stay_exact_under_every_prior(model, family, num_steps):
     [
         ("local", "depth decay, gaps"),
         ("local", "leaf penalty, gaps"),
+        ("redraw", "depth decay, gaps"),
         ("regrow", "depth decay, gaps"),
         ("restructure", "leaf penalty, gaps"),
     ],

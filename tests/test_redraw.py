@@ -2,7 +2,6 @@
 
 import functools
 from collections import Counter, defaultdict
-from dataclasses import replace
 
 import chains
 import enumeration as en
@@ -12,10 +11,15 @@ import jax.numpy as jnp
 import leaf_count_problems as lp
 import numpy as np
 import pytest
+from tiers import slow_but
 
+from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis import redraw
 from bdtppl.inference.metropolis.kernel import walk
 from bdtppl.inference.metropolis.redraw import Redraw, redrawn
+from bdtppl.inference.metropolis.state import state_of
+from bdtppl.models.hard import packed_model
+from bdtppl.models.hard.node_scores import node_weights
 from bdtppl.models.pytrees import pytree_dataclass
 
 CAPACITY = 31
@@ -40,9 +44,10 @@ def distinct_case(model):
     options |= {"repeated": False, "binning": {}, "features": None, "num_rows": 6}
     for seed in range(100):
         case = ep.random_case(model, GIBBS[model], seed, most_trees=600, **options)
-        if len(np.unique(case.matrix, axis=0)) == len(case.matrix) and max(
-            height(s.tree) for s in case.scored
-        ) > LEVELS:
+        if (
+            len(np.unique(case.matrix, axis=0)) == len(case.matrix)
+            and max(height(s.tree) for s in case.scored) > LEVELS
+        ):
             return case
     raise AssertionError
 
@@ -129,7 +134,7 @@ CASES = {
     "greedy partition, cuts": ("classes", 5, {"max_depth": 3}),
     "leaf penalty, cuts": ("values", 6, {"copied": True}),
 }
-LAWS = {"by function": ("levels", "order"), "chronological": ("boxes",)}
+LAWS = {"program": ("levels", "order"), "chronological": ("boxes",)}
 
 
 def the_case(model):
@@ -251,3 +256,53 @@ def test_trees_that_find_no_room_are_left_as_they_are():
         found = Counter(start.read(jax.tree.map(lambda a: np.asarray(a)[0], kept.shape)))
     assert tally.overflows.sum() > 0
     assert ep.g_test(found, dict(zip(start.trees, start.probability, strict=True))) > ep.FALSE_ALARM
+
+
+# --------------------------------------------------------------------------------- compiled sums
+
+
+def check_sums(model, family, seed, sums):
+    """Sums over what both sides of rules do, under powers from 0 to 1, as XLA computes them."""
+    case = ep.random_case(model, family, seed)
+    with jax.enable_x64(True):
+        tabled = packed_model.PackedModel.of(case.model)
+        assert redraw._is_compiled(tabled)
+        shape = as_shape(tabled, case.design, case.exact.sample_trees(ep.key(0), 20), 63)
+        state = state_of(tabled, shape)
+        used = np.flatnonzero(shape.is_used)[:40]
+        rows, depth = state.rows.reshape(-1, 1)[used], shape.depth.ravel()[used]
+        arguments = tabled, rows, depth, jnp.linspace(0, 1, len(used))
+        is_wanted = ~jnp.isneginf(node_weights(*arguments[:3]).log_rules)
+        expected = np.where(is_wanted, redraw._log_below_by_xla(*arguments), 0.0)
+        np.testing.assert_allclose(sums(*arguments, is_wanted), expected, atol=1e-10)
+
+
+COMPILED = [
+    (f"{prior}, {rules}", family, 0)
+    for prior in ("depth decay", "greedy partition", "description length")
+    for rules in ("gaps", "cuts")
+    for family in ep.FAMILIES
+]
+
+
+@pytest.mark.parametrize(("model", "family", "seed"), slow_but(COMPILED[1:3], COMPILED))
+def test_compiled_sums_are_those_of_xla(model, family, seed):
+    check_sums(model, family, seed, redraw._compiled_log_below)
+
+
+def test_sums_at_another_power_are_noticed():
+    def halved(model, rows, depth, power, is_wanted):
+        return redraw._compiled_log_below(model, rows, depth, power / 2, is_wanted)
+
+    with pytest.raises(AssertionError):
+        check_sums(*COMPILED[0], halved)
+
+
+def test_too_many_rules_are_refused():
+    case = ep.random_case("depth decay, gaps", "classes", 0)
+    with jax.enable_x64(True):
+        start = chains_of(case)
+        many = start.model._replace(feature=np.zeros(5_000, np.int32))
+        keys = jax.random.split(ep.key(0), len(start.trees))
+        with pytest.raises(ValueError, match="pairs of rules"):
+            Redraw().propose(keys, jnp.int32(0), many, start.state, jnp.ones(len(keys)))

@@ -1,15 +1,16 @@
 """Proposals that redraw subtrees of at most two levels from their posterior.
 
-A chain picks every third level of its tree, and on these levels every node whose subtree has at most
-two levels of splits gets another such subtree, drawn given the node's rows and path: a leaf, a
-split, or a split with one split on either side or both. No node that is picked lies below another,
-and no redrawn subtree reaches down to the next level that is picked: so the same nodes would be
-picked on the way back, and the draw is a step of Gibbs sampling over as many trees as a node has
-pairs of rules and more.
+A chain picks every third level of its tree, and on these levels every node whose subtree has at
+most two levels of splits gets another such subtree, drawn given the node's rows and path: a leaf, a
+split, or a split with one split on either side or both. No such subtree reaches a picked level
+below its own. So the same nodes would be picked on the way back, and the draw is a step of Gibbs
+sampling over all these subtrees.
 
-The weights of a subtree are those of the posterior, but for one guess: whether a leaf two levels
-below the node could split (`bdtppl.models.hard.node_scores.side_stops`), and what a prior or a
-monotone constraint says of the tree as a whole. The acceptance probability makes up for both.
+Their weights are those of the posterior, but for what leaves two levels below a node could do,
+which is guessed (`bdtppl.models.hard.node_scores.side_stops`), and for what a prior or a monotone
+constraint says of a tree as a whole. The acceptance probability makes up for both.
+
+The number of subtrees grows with the square of the number of rules, and so does the cost.
 """
 
 from importlib.util import find_spec
@@ -35,6 +36,7 @@ from bdtppl.models.pytrees import pytree_dataclass
 __all__ = ["Redraw", "redrawn"]
 
 _LEVELS = 3  # of the nodes of a subtree, its top among them
+_MOST_RULES = 2048
 _SIDES_SCORED = 1 << 6  # sides of rules whose own rules are scored at once
 
 
@@ -52,7 +54,19 @@ class Redraw:
         state: State,
         power: jax.Array,
     ) -> Proposal:
-        """Propose one tree to each chain (see `Kernel`)."""
+        """Propose one tree to each chain (see `Kernel`).
+
+        Raises
+        ------
+        ValueError
+            If there are too many rules.
+        """
+        if len(model.feature) > _MOST_RULES:
+            raise ValueError(
+                f"Redraw weighs pairs of rules, and {len(model.feature)} rules have too many; at "
+                f"most {_MOST_RULES} are possible: use fewer bins, or another proposal, such as "
+                f"'rotating'."
+            )
         keys = jax.vmap(jax.random.split)(rng_keys)
         first = jax.vmap(lambda key: jax.random.randint(key, (), 0, _LEVELS))(keys[:, 0])
         size = state.shape.capacity, 3
@@ -164,9 +178,13 @@ def _drawn(model: PackedModel, rows, depth, old, uniform, power) -> tuple[jax.Ar
 
 
 def _log_below(model: PackedModel, rows: jax.Array, depth, power, is_wanted) -> jax.Array:
-    """Sum over what both sides of each rule do; log, float64 [m, R]."""
+    """Sum over what both sides of wanted rules [m, R] do; log, float64 [m, R]."""
     if _is_compiled(model):
         return _compiled_log_below(model, rows, depth, power, is_wanted)
+    return _log_below_by_xla(model, rows, depth, power)
+
+
+def _log_below_by_xla(model: PackedModel, rows: jax.Array, depth, power) -> jax.Array:
     num_rules = len(model.feature)
 
     def total(side):
@@ -175,17 +193,17 @@ def _log_below(model: PackedModel, rows: jax.Array, depth, power, is_wanted) -> 
 
     rule = jnp.tile(jnp.arange(num_rules), len(rows))
     depth, power = (jnp.repeat(each, num_rules) for each in (depth + 1, power))
-    log_totals = [
+    left, right = (
         lax.map(total, (side, depth, power), batch_size=_SIDES_SCORED)
         for side in children(model, jnp.repeat(rows, num_rules, axis=0), rule)
-    ]
-    return sum(log_totals).reshape(len(rows), num_rules)
+    )
+    return (left + right).reshape(len(rows), num_rules)
 
 
 def _is_compiled(model: PackedModel) -> bool:
     """Whether numba's sums serve a model: the weights follow from counts, the leaves are known.
 
-    They are ten to fifty times faster than XLA's on a CPU.
+    On a CPU they take a tenth of XLA's time.
     """
     facts = {*model.prior.node_facts, *model.prior.rule_facts}
     reads_counts = facts <= {"log_num_features", "log_num_cuts", "log_num_feature_cuts"}
@@ -195,6 +213,7 @@ def _is_compiled(model: PackedModel) -> bool:
 
 
 def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> jax.Array:
+    # Numba takes long to import, and is not always there.
     from bdtppl.inference.metropolis.stump_sums import Tables, stump_sums
 
     num_nodes, num_features = len(rows), len(model.num_codes)
@@ -220,22 +239,23 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
     nodes = [jnp.stack(nodes, axis=1), log_stop(1), log_stop(2), plain]
     code = jnp.arange(len(model.feature)) - model.first - model.missing_left
     rules = jnp.stack([model.feature, code, model.missing_left, model.can_cut])
+    statistics = model.statistics
     if model.table is not None:
+        statistics = jnp.pad(statistics, ((0, 0), (1, 0)), constant_values=1.0)
         each, total, numbers = jnp.stack(model.table.each), model.table.total, jnp.zeros(4)
     else:
         leaf, count = model.leaf, jnp.arange(len(model.statistics) + 1.0)
         shift = leaf.mean - leaf.centre
         same = jnp.stack([count, shift * count, shift**2 * count], axis=1)  # all at the mean
         total = leaf.log_marginal(same) + (leaf.shape + count / 2) * jnp.log(leaf.scale)
-        each, numbers = jnp.zeros((0, len(total))), jnp.stack(
-            [shift, leaf.pseudo_count, leaf.shape, leaf.scale]
-        )
+        each = jnp.zeros((0, len(total)))
+        numbers = jnp.stack([shift, leaf.pseudo_count, leaf.shape, leaf.scale])
     least, is_gaps = jnp.maximum(model.min_leaf, 1.0), float(model.prior.rules == "gaps")
     return stump_sums(
         Tables(
             codes=model.codes.astype(jnp.int32),
             num_codes=model.num_codes[None],
-            statistics=model.statistics,
+            statistics=statistics,
             rules=rules.astype(jnp.int32),
             each=each,
             total=total[None],
@@ -302,7 +322,6 @@ def _with_subtrees(
 
 
 KERNELS["redraw"] = NamedKernel(
-    lambda: Alternate(LocalMoves.of(ROTATING), Redraw(), period=5),
-    "makes the moves of Chipman, George and McCulloch and rotations and, at every fifth step, draws "
-    "all subtrees of at most two levels anew on every third level of the tree",
+    lambda: Alternate(Redraw(), LocalMoves.of(ROTATING), period=2),
+    "draws subtrees of at most two levels from their posterior and makes local moves, in turn",
 )

@@ -1,7 +1,8 @@
 """Sums over what both sides of each rule do on one level, compiled for CPUs.
 
-The statistics of a side's sides are prefix sums of the histogram of a node's rows over the codes of
-two features. So a row costs one addition for each pair of features, however many rules there are.
+The statistics of a side's own sides are prefix sums of the histogram of a node's rows over the
+codes of two features. So a row costs one addition a statistic for each pair of features, however
+many rules there are.
 """
 
 import math
@@ -17,6 +18,7 @@ from bdtppl.models.arrays.foreign import arguments, matrix, register, results
 __all__ = ["Tables", "stump_sums"]
 
 _NAME = "bdtppl_stump_sums"
+_LOST = -40.0  # logs of terms that rounding loses anyway
 # Rows of `Tables.rules`.
 _FEATURE, _CODE, _MISSING_LEFT, _CAN_CUT = range(4)
 # Columns of `Tables.nodes`.
@@ -39,7 +41,7 @@ class Tables(NamedTuple):
     num_codes
         int32 [1, d].
     statistics
-        float64 [n, s].
+        float64 [n, 1 + s]; a one, and the class or the normal target and its square.
     rules
         int32 [4, R]; feature, code below the cut, whether missing values go left, and whether a
         tree may use the rule.
@@ -86,117 +88,180 @@ def stump_sums(tables: Tables) -> jax.Array:
 
 
 @numba.njit(cache=True, nogil=True)
-def _score(each, total, numbers, values):
-    """Log marginal of statistics [s]."""
-    if len(each):
-        rows, result = 0.0, 0.0
-        for s in range(len(each)):
-            rows += values[s]
-            result += each[s, int(values[s] + 0.5)]
-        return result + total[0, int(rows + 0.5)]
-    rows, first, second = values[0], values[1], values[2]
-    shift, pseudo_count, shape, scale = numbers[0, 0], numbers[0, 1], numbers[0, 2], numbers[0, 3]
-    second += shift * (shift * rows - 2 * first)
-    first -= shift * rows
-    squares = max(second - first * first / (pseudo_count + rows), 0.0)
-    return total[0, int(rows + 0.5)] - (shape + rows / 2) * math.log(scale + squares / 2)
+def _score(tables, values, chosen, is_other, whole, scores):
+    """Add log marginals of one side of some rules to ``scores``.
+
+    Parameters
+    ----------
+    tables
+        `Tables`.
+    values
+        float64 [1 + s, R]; statistics of the left sides, the number of rows first.
+    chosen
+        int64 [r]; the rules.
+    is_other
+        Whether to score the right sides.
+    whole
+        float64 [1 + s]; statistics of both sides.
+    scores
+        float64 [r].
+    """
+    sign, total = -1.0 if is_other else 1.0, tables.total[0]
+    add = whole if is_other else np.zeros(len(whole))
+    for i in range(len(chosen)):
+        scores[i] += total[np.uint32(add[0] + sign * values[0, chosen[i]])]
+    for s in range(len(tables.each)):
+        each, own, more = tables.each[s], values[1 + s], add[1 + s]
+        for i in range(len(chosen)):
+            scores[i] += each[np.uint32(more + sign * own[chosen[i]])]
+    if len(tables.each):
+        return
+    numbers, firsts, seconds = tables.numbers[0], values[1], values[2]
+    shift, pseudo_count, shape, scale = numbers[0], numbers[1], numbers[2], numbers[3]
+    more_rows, more_first, more_second = add[0], add[1], add[2]
+    for i in range(len(chosen)):
+        rule = chosen[i]
+        rows = more_rows + sign * values[0, rule]
+        first = more_first + sign * firsts[rule]
+        second = more_second + sign * seconds[rule] + shift * (shift * rows - 2 * first)
+        first -= shift * rows
+        squares = max(second - first * first / (pseudo_count + rows), 0.0)
+        scores[i] -= (shape + rows / 2) * math.log(scale + squares / 2)
 
 
 @numba.njit(cache=True, nogil=True)
-def _num_rows(each, values):
-    return values.sum() if len(each) else values[0]
+def _log_sum(tables, weights, values, present, whole, num_missing, chosen, terms):
+    """Sum over what a side does; log.
 
-
-@numba.njit(cache=True, nogil=True)
-def _log_sum(tables, node, start, cells, terms, left, right, total):
-    """Sum over what a side does, from its histogram ``cells`` [codes of all features, s]; log."""
-    rules, num_rules, num_values = tables.rules, tables.rules.shape[1], cells.shape[1]
-    least, is_gaps = tables.numbers[0, 4], tables.numbers[0, 5] > 0
-    weights = tables.nodes[node]
-    power, log_split = weights[_POWER], weights[_LOG_SPLIT:]
-    log_stop, stop_below = weights[_LOG_STOP:_LOG_STOP_BELOW], weights[_LOG_STOP_BELOW:_LOG_SPLIT]
-    total[:] = 0.0
-    for cell in range(start[0], start[1]):
-        for s in range(num_values):
-            total[s] += cells[cell, s]
-    rows = _num_rows(tables.each, total)
-    own = power * _score(tables.each, tables.total, tables.numbers, total)
+    Parameters
+    ----------
+    tables
+        `Tables`.
+    weights
+        float64 [8 + d]; a row of `Tables.nodes`.
+    values, whole
+        float64 [1 + s, R] and [1 + s]; statistics of the left sides of rules and of all rows.
+    present, num_missing
+        float64 [R]; rows at the code below the cut, and rows without a value.
+    chosen, terms
+        Room for R numbers.
+    """
+    rules, least, rows = tables.rules, tables.numbers[0, 4], whole[0]
+    feature, is_right, can_cut = rules[_FEATURE], rules[_MISSING_LEFT] == 0, rules[_CAN_CUT]
+    on_left = values[0]
+    start = chosen[:1]
+    terms[0], start[0] = 0.0, 0
+    _score(tables, np.zeros((len(whole), 1)), start, True, whole, terms)
+    own = weights[_POWER] * terms[0]
     if rows < 2 * least or weights[_CAN_SPLIT] == 0:
-        return log_stop[0] + own
-    count, num_available, begin, rule = 0, 0, 0, 0
-    while rule < num_rules:
-        f = rules[_FEATURE, rule]
-        missing = start[f]  # its cell; those of codes follow
-        num_missing = _num_rows(tables.each, cells[missing])
-        while rule < num_rules and rules[_FEATURE, rule] == f:
-            if rules[_CODE, rule] <= 0:  # the first rule of a side of missing values
-                left[:] = 0.0
-                if rules[_MISSING_LEFT, rule]:
-                    left[:] = cells[missing]
-                    before = 0.0
-            is_present = False
-            if 0 <= rules[_CODE, rule] < tables.num_codes[0, f]:
-                cell = missing + 1 + rules[_CODE, rule]
-                for s in range(num_values):
-                    left[s] += cells[cell, s]
-                is_present = _num_rows(tables.each, cells[cell]) > 0.5
-            if rules[_CAN_CUT, rule] and (is_present or not is_gaps):
-                for s in range(num_values):
-                    right[s] = total[s] - left[s]
-                on_left, on_right = _num_rows(tables.each, left), _num_rows(tables.each, right)
-                least_left, least_right = least, least
-                if rules[_MISSING_LEFT, rule]:
-                    least_left = max(least, num_missing + 1)
-                else:
-                    least_right = max(least, num_missing + 1)
-                if on_left > least_left - 0.5 and on_right > least_right - 0.5:
-                    terms[count] = (
-                        log_split[f]
-                        + stop_below[int(on_left > 2 * least - 0.5)]
-                        + stop_below[int(on_right > 2 * least - 0.5)]
-                        + power * (_score(tables.each, tables.total, tables.numbers, left) + _score(tables.each, tables.total, tables.numbers, right))
-                    )
-                    count += 1
-            rule += 1
-        if count > begin:
-            num_available += 1
-            less = weights[_PER_RULES] * math.log(count - begin)
-            for place in range(begin, count):
-                terms[place] += less
-            begin = count
+        return weights[_LOG_STOP] + own
+    count, is_gaps = 0, tables.numbers[0, 5] > 0
+    for rule in range(len(on_left)):
+        left = on_left[rule]
+        is_rule = (can_cut[rule] != 0) & (left >= least) & (rows - left >= least)
+        is_rule &= (present[rule] > 0) | (not is_gaps)
+        # Rows without a value part nothing by themselves.
+        is_rule &= (rows - left if is_right[rule] else left) > num_missing[rule]
+        chosen[count] = rule
+        count += is_rule
     if count == 0:
-        return log_stop[0] + own
-    less = weights[_PER_FEATURES] * math.log(num_available)
-    stop = log_stop[1] + own - less
-    most = stop
-    for place in range(count):
-        most = max(most, terms[place])
+        return weights[_LOG_STOP] + own
+    chosen, terms = chosen[:count], terms[:count]
+    terms[:] = 0.0
+    _score(tables, values, chosen, False, whole, terms)
+    _score(tables, values, chosen, True, whole, terms)
+    stop, stop_with_rule = weights[_LOG_STOP_BELOW], weights[_LOG_STOP_BELOW + 1]
+    num_features, begin = 0, 0
+    while begin < count:
+        f, end = feature[chosen[begin]], begin
+        while end < count and feature[chosen[end]] == f:
+            end += 1
+        of_feature = weights[_LOG_SPLIT + f] + weights[_PER_RULES] * math.log(end - begin)
+        for i in range(begin, end):
+            left = on_left[chosen[i]]
+            stops = stop_with_rule if left >= 2 * least else stop
+            stops += stop_with_rule if rows - left >= 2 * least else stop
+            terms[i] = of_feature + stops + weights[_POWER] * terms[i]
+        num_features, begin = num_features + 1, end
+    of_count = weights[_PER_FEATURES] * math.log(num_features)
+    own += weights[_LOG_STOP + 1] - of_count
+    most = max(own, terms.max())
     if most == -np.inf:
         return most
-    result = math.exp(stop - most)
-    for place in range(count):
-        if terms[place] - most > -40.0:  # what is smaller is lost in rounding
-            result += math.exp(terms[place] - most)
-    return math.log(result) + most + less
+    result = math.exp(own - most)
+    for i in range(count):
+        if terms[i] - most > _LOST:
+            result += math.exp(terms[i] - most)
+    return math.log(result) + most + of_count
+
+
+@numba.njit(cache=True, nogil=True)
+def _histograms(tables, inside, joint):
+    """Sum statistics over the codes of every two features.
+
+    Parameters
+    ----------
+    tables
+        `Tables`.
+    inside
+        int64; the rows.
+    joint
+        float64 [1 + s, codes of all features, codes of all features]; missing values are a code of
+        their own, before all others of the feature.
+    """
+    num_features, num_values = tables.codes.shape[1], tables.statistics.shape[1]
+    joint[:] = 0.0
+    cell = np.empty(num_features, np.int64)
+    for row in inside:
+        start = 1
+        for f in range(num_features):
+            cell[f] = start + tables.codes[row, f]
+            start += tables.num_codes[0, f] + 1
+        for s in range(num_values):
+            own = tables.statistics[row, s]
+            for f in range(num_features):
+                slab = joint[s, cell[f]]
+                for g in range(num_features):
+                    slab[cell[g]] += own
+
+
+@numba.njit(cache=True, nogil=True)
+def _left_sides(tables, start, cells, target):
+    """Sum values by code [codes of all features] over the left sides of rules [R]."""
+    rules, running = tables.rules, 0.0
+    for rule in range(len(target)):
+        f, code = rules[_FEATURE, rule], rules[_CODE, rule]
+        if code <= 0:  # the first rule of a side of missing values
+            running = cells[start[f]] if rules[_MISSING_LEFT, rule] else 0.0
+        if 0 <= code < tables.num_codes[0, f]:
+            running += cells[start[f] + 1 + code]
+        target[rule] = running
 
 
 @numba.njit(cache=True, nogil=True)
 def _fill(tables, result):
     """Write what `stump_sums` returns."""
-    rules, codes, statistics, is_wanted = (
-        tables.rules, tables.codes, tables.statistics, tables.is_wanted
-    )
+    rules, is_wanted = tables.rules, tables.is_wanted
     num_nodes, num_rules = is_wanted.shape
-    num_rows, num_features = codes.shape
-    num_values = statistics.shape[1]
+    num_rows, num_features = tables.codes.shape
+    num_values = tables.statistics.shape[1]
     start = np.zeros(num_features + 1, np.int64)
-    for f in range(num_features):
-        start[f + 1] = start[f] + tables.num_codes[0, f] + 1
-    width = tables.num_codes.max() + 1
-    joint = np.zeros((width, start[-1], num_values))
-    whole, below, above = np.zeros((3, start[-1], num_values))
-    terms = np.zeros(num_rules)
-    left, right, total = np.zeros((3, num_values))
+    start[1:] = np.cumsum(tables.num_codes[0] + 1)
+    num_cells = start[-1]
+    # Of rows at each code: sums over the left sides of rules, rows at rules' codes, rows without
+    # a value, and sums over all.
+    joint = np.zeros((num_values, num_cells, num_cells))
+    at_code = np.zeros((num_cells, num_values + 2, num_rules))
+    all_at_code = np.zeros((num_cells, num_values))
+    own_cell, missing_cell = np.zeros((2, num_rules), np.int64)
+    for rule in range(num_rules):
+        f = rules[_FEATURE, rule]
+        missing_cell[rule] = start[f]
+        code = min(max(rules[_CODE, rule], 0), tables.num_codes[0, f] - 1)
+        own_cell[rule] = start[f] + 1 + code
+    below, above, both = np.zeros((3, num_values + 2, num_rules))
+    all_below, all_above, all_both = np.zeros((3, num_values))
+    terms, chosen = np.zeros(num_rules + 1), np.zeros(num_rules + 1, np.int64)
     inside = np.zeros(num_rows, np.int64)
     result[:] = 0.0
     for node in range(num_nodes):
@@ -205,38 +270,46 @@ def _fill(tables, result):
             if (tables.rows[node, row >> 6] >> np.uint64(row & 63)) & np.uint64(1):
                 inside[count] = row
                 count += 1
-        rule = 0
-        while rule < num_rules:
-            f, first, is_any = rules[_FEATURE, rule], rule, False
-            while rule < num_rules and rules[_FEATURE, rule] == f:
-                is_any |= is_wanted[node, rule]
-                rule += 1
-            if not is_any:
+        _histograms(tables, inside[:count], joint)
+        for cell in range(num_cells):
+            for s in range(num_values):
+                all_at_code[cell, s] = joint[s, cell, : start[1]].sum()
+            if all_at_code[cell, 0] == 0:
+                at_code[cell] = 0.0
                 continue
-            joint[: tables.num_codes[0, f] + 1] = 0.0
-            for i in range(count):
-                row = inside[i]
-                slab = joint[codes[row, f] + 1]
-                for g in range(num_features):
-                    cell = start[g] + codes[row, g] + 1
-                    for s in range(num_values):
-                        slab[cell, s] += statistics[row, s]
-            whole[:] = 0.0
-            for code in range(tables.num_codes[0, f] + 1):
-                whole += joint[code]
-            for own in range(first, rule):
-                if rules[_CODE, own] <= 0:  # the first rule of a side of missing values
-                    below[:] = 0.0
-                    if rules[_MISSING_LEFT, own]:
-                        below += joint[0]
-                if 0 <= rules[_CODE, own] < tables.num_codes[0, f]:
-                    below += joint[rules[_CODE, own] + 1]
-                if is_wanted[node, own]:
-                    above[:] = whole - below
-                    for side in (below, above):
-                        result[node, own] += _log_sum(
-                            tables, node, start, side, terms, left, right, total
-                        )
+            for s in range(num_values):
+                _left_sides(tables, start, joint[s, cell], at_code[cell, s])
+            for rule in range(num_rules):
+                at_code[cell, num_values, rule] = joint[0, cell, own_cell[rule]]
+                at_code[cell, num_values + 1, rule] = joint[0, cell, missing_cell[rule]]
+        both[:], all_both[:] = 0.0, 0.0
+        for cell in range(start[1]):
+            both += at_code[cell]
+            all_both += all_at_code[cell]
+        for rule in range(num_rules):
+            f, code = rules[_FEATURE, rule], rules[_CODE, rule]
+            if code <= 0:  # the first rule of a side of missing values
+                below[:], all_below[:] = 0.0, 0.0
+                if rules[_MISSING_LEFT, rule]:
+                    below += at_code[start[f]]
+                    all_below += all_at_code[start[f]]
+            if 0 <= code < tables.num_codes[0, f]:
+                below += at_code[start[f] + 1 + code]
+                all_below += all_at_code[start[f] + 1 + code]
+            if is_wanted[node, rule]:
+                above[:] = both - below
+                all_above[:] = all_both - all_below
+                for side, whole in ((below, all_below), (above, all_above)):
+                    result[node, rule] += _log_sum(
+                        tables,
+                        tables.nodes[node],
+                        side[:num_values],
+                        side[num_values],
+                        whole,
+                        side[num_values + 1],
+                        chosen,
+                        terms,
+                    )
 
 
 def _call(frame):

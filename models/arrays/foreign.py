@@ -33,7 +33,7 @@ def _pointer(typing_context, address):
 
 @numba.njit(nogil=True)
 def _words(address, count):
-    return numba.carray(_pointer(address), count, np.int64)
+    return numba.carray(_pointer(address), count, np.int64)  # pyright: ignore[reportCallIssue]
 
 
 @numba.njit(nogil=True)
@@ -66,7 +66,8 @@ def matrix(buffer, dtype):
     """Look at a buffer of two axes as an array."""
     words = _words(buffer, 6)
     shape = _words(words[5], 2)
-    return numba.carray(_pointer(words[3]), (shape[0], shape[1]), dtype)
+    address = _pointer(words[3])  # pyright: ignore[reportCallIssue]
+    return numba.carray(address, (shape[0], shape[1]), dtype)
 
 
 def register(name: str, function: Any) -> None:

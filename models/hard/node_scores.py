@@ -226,9 +226,9 @@ def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeW
 def side_stops(model: PackedModel, rows: jax.Array, depth: jax.Array) -> jax.Array:
     """Guess the log weight of stopping on both sides of every rule of nodes, float64 [m, R].
 
-    A side is taken to have a rule where its rows are enough for two leaves, and to have the features
-    and the box of its node. What is guessed differs from what `node_weights` says of the side only
-    where enough rows cannot be parted, or where the prior reads these facts.
+    A side is taken to have a rule where its rows are enough for two leaves, and to have the
+    features and the box of its node. So the guess is wrong only where enough rows cannot be parted,
+    or where the prior reads these facts.
     """
     available = available_rules(model, rows, depth)
     node = jax.tree.map(lambda fact: fact[:, None], _node_facts(model, available, depth))
