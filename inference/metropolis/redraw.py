@@ -22,10 +22,8 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from bdtppl.inference.hard.shapes import LEAF, Shape, branched, cut_back, places
-from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.growth import draw_choice
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
-from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, at_nodes, scored
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, side_stops, split_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
@@ -322,6 +320,5 @@ def _with_subtrees(
 
 
 KERNELS["redraw"] = NamedKernel(
-    lambda: Alternate(Redraw(), LocalMoves.of(ROTATING), period=2),
-    "draws subtrees of at most two levels from their posterior and makes local moves, in turn",
+    Redraw, "draws subtrees of at most two levels from their posterior, given the rest of the tree"
 )

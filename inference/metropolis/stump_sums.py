@@ -88,8 +88,8 @@ def stump_sums(tables: Tables) -> jax.Array:
 
 
 @numba.njit(cache=True, nogil=True)
-def _score(tables, values, chosen, is_other, whole, scores):
-    """Add log marginals of one side of some rules to ``scores``.
+def _score(tables, values, chosen, sign, add, scores):
+    """Add log marginals of one side of some rules, ``add`` plus ``sign`` times values, to scores.
 
     Parameters
     ----------
@@ -99,15 +99,12 @@ def _score(tables, values, chosen, is_other, whole, scores):
         float64 [1 + s, R]; statistics of the left sides, the number of rows first.
     chosen
         int64 [r]; the rules.
-    is_other
-        Whether to score the right sides.
-    whole
-        float64 [1 + s]; statistics of both sides.
+    sign, add
+        1 and zeros [1 + s] for left sides; -1 and the statistics of both sides for right ones.
     scores
         float64 [r].
     """
-    sign, total = -1.0 if is_other else 1.0, tables.total[0]
-    add = whole if is_other else np.zeros(len(whole))
+    total = tables.total[0]
     for i in range(len(chosen)):
         scores[i] += total[np.uint32(add[0] + sign * values[0, chosen[i]])]
     for s in range(len(tables.each)):
@@ -130,28 +127,28 @@ def _score(tables, values, chosen, is_other, whole, scores):
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_sum(tables, weights, values, present, whole, num_missing, chosen, terms):
+def _log_sum(tables, rules, weights, values, whole, nothing, chosen, terms):
     """Sum over what a side does; log.
 
     Parameters
     ----------
-    tables
-        `Tables`.
+    tables, rules
+        `Tables`, and columns of `Tables.rules`, r of them: those that part the node's rows.
     weights
         float64 [8 + d]; a row of `Tables.nodes`.
     values, whole
-        float64 [1 + s, R] and [1 + s]; statistics of the left sides of rules and of all rows.
-    present, num_missing
-        float64 [R]; rows at the code below the cut, and rows without a value.
+        float64 [3 + s, r] and [1 + s]; statistics of the left sides of rules, rows at the code
+        below the cut and rows without a value, and statistics of all rows.
+    nothing
+        Zeros [1 + s].
     chosen, terms
-        Room for R numbers.
+        Room for r numbers, at least 1.
     """
-    rules, least, rows = tables.rules, tables.numbers[0, 4], whole[0]
-    feature, is_right, can_cut = rules[_FEATURE], rules[_MISSING_LEFT] == 0, rules[_CAN_CUT]
-    on_left = values[0]
-    start = chosen[:1]
-    terms[0], start[0] = 0.0, 0
-    _score(tables, np.zeros((len(whole), 1)), start, True, whole, terms)
+    least, rows = tables.numbers[0, 4], whole[0]
+    feature, can_cut, is_right = rules[_FEATURE], rules[_CAN_CUT], rules[_MISSING_LEFT] == 0
+    on_left, present, num_missing = values[0], values[-2], values[-1]
+    chosen[0], terms[0] = 0, 0.0
+    _score(tables, nothing.reshape(-1, 1), chosen[:1], 1.0, whole, terms)
     own = weights[_POWER] * terms[0]
     if rows < 2 * least or weights[_CAN_SPLIT] == 0:
         return weights[_LOG_STOP] + own
@@ -168,8 +165,8 @@ def _log_sum(tables, weights, values, present, whole, num_missing, chosen, terms
         return weights[_LOG_STOP] + own
     chosen, terms = chosen[:count], terms[:count]
     terms[:] = 0.0
-    _score(tables, values, chosen, False, whole, terms)
-    _score(tables, values, chosen, True, whole, terms)
+    _score(tables, values, chosen, 1.0, nothing, terms)
+    _score(tables, values, chosen, -1.0, whole, terms)
     stop, stop_with_rule = weights[_LOG_STOP_BELOW], weights[_LOG_STOP_BELOW + 1]
     num_features, begin = 0, 0
     while begin < count:
@@ -226,43 +223,33 @@ def _histograms(tables, inside, joint):
 
 
 @numba.njit(cache=True, nogil=True)
-def _left_sides(tables, start, cells, target):
-    """Sum values by code [codes of all features] over the left sides of rules [R]."""
-    rules, running = tables.rules, 0.0
-    for rule in range(len(target)):
+def _left_sides(tables, start, cells, chosen, target):
+    """Sum values by code [codes of all features] over the left sides of chosen rules [r]."""
+    rules, running, i = tables.rules, 0.0, 0
+    for rule in range(rules.shape[1]):
         f, code = rules[_FEATURE, rule], rules[_CODE, rule]
         if code <= 0:  # the first rule of a side of missing values
             running = cells[start[f]] if rules[_MISSING_LEFT, rule] else 0.0
         if 0 <= code < tables.num_codes[0, f]:
             running += cells[start[f] + 1 + code]
-        target[rule] = running
+        if i < len(chosen) and chosen[i] == rule:
+            target[i] = running
+            i += 1
 
 
 @numba.njit(cache=True, nogil=True)
 def _fill(tables, result):
     """Write what `stump_sums` returns."""
-    rules, is_wanted = tables.rules, tables.is_wanted
+    is_wanted = tables.is_wanted
     num_nodes, num_rules = is_wanted.shape
     num_rows, num_features = tables.codes.shape
     num_values = tables.statistics.shape[1]
     start = np.zeros(num_features + 1, np.int64)
     start[1:] = np.cumsum(tables.num_codes[0] + 1)
-    num_cells = start[-1]
-    # Of rows at each code: sums over the left sides of rules, rows at rules' codes, rows without
-    # a value, and sums over all.
-    joint = np.zeros((num_values, num_cells, num_cells))
-    at_code = np.zeros((num_cells, num_values + 2, num_rules))
-    all_at_code = np.zeros((num_cells, num_values))
-    own_cell, missing_cell = np.zeros((2, num_rules), np.int64)
-    for rule in range(num_rules):
-        f = rules[_FEATURE, rule]
-        missing_cell[rule] = start[f]
-        code = min(max(rules[_CODE, rule], 0), tables.num_codes[0, f] - 1)
-        own_cell[rule] = start[f] + 1 + code
-    below, above, both = np.zeros((3, num_values + 2, num_rules))
-    all_below, all_above, all_both = np.zeros((3, num_values))
-    terms, chosen = np.zeros(num_rules + 1), np.zeros(num_rules + 1, np.int64)
-    inside = np.zeros(num_rows, np.int64)
+    joint = np.zeros((num_values, start[-1], start[-1]))
+    inside, every = np.zeros(num_rows, np.int64), np.arange(num_rules)
+    terms, room = np.zeros(num_rules + 1), np.zeros(num_rules + 1, np.int64)
+    on_left = np.zeros(num_rules)
     result[:] = 0.0
     for node in range(num_nodes):
         count = 0
@@ -271,45 +258,59 @@ def _fill(tables, result):
                 inside[count] = row
                 count += 1
         _histograms(tables, inside[:count], joint)
-        for cell in range(num_cells):
+        # What parts the rows of a side parts those of the node.
+        at_codes = np.diag(joint[0])
+        _left_sides(tables, start, at_codes, every, on_left)
+        least = tables.numbers[0, 4]
+        able = every[(on_left >= least) & (count - on_left >= least)]
+        _fill_node(
+            tables,
+            start,
+            joint,
+            able,
+            tables.nodes[node],
+            is_wanted[node],
+            terms,
+            room,
+            result[node],
+        )
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_node(tables, start, joint, able, weights, is_wanted, terms, room, result):
+    """Write the sums of one node; ``able`` are the rules that part enough rows of it."""
+    rules, kept = tables.rules, tables.rules[:, able]
+    num_values, num_cells, _ = joint.shape
+    # Of rows at each code: sums over the left sides of rules, rows at rules' codes, rows without
+    # a value, and sums over all.
+    at_code = np.zeros((num_cells, num_values + 2, len(able)))
+    all_at_code = joint[:, :, : start[1]].sum(axis=2).T.copy()
+    for cell in range(num_cells):
+        if all_at_code[cell, 0] > 0:
             for s in range(num_values):
-                all_at_code[cell, s] = joint[s, cell, : start[1]].sum()
-            if all_at_code[cell, 0] == 0:
-                at_code[cell] = 0.0
-                continue
-            for s in range(num_values):
-                _left_sides(tables, start, joint[s, cell], at_code[cell, s])
-            for rule in range(num_rules):
-                at_code[cell, num_values, rule] = joint[0, cell, own_cell[rule]]
-                at_code[cell, num_values + 1, rule] = joint[0, cell, missing_cell[rule]]
-        both[:], all_both[:] = 0.0, 0.0
-        for cell in range(start[1]):
-            both += at_code[cell]
-            all_both += all_at_code[cell]
-        for rule in range(num_rules):
-            f, code = rules[_FEATURE, rule], rules[_CODE, rule]
-            if code <= 0:  # the first rule of a side of missing values
-                below[:], all_below[:] = 0.0, 0.0
-                if rules[_MISSING_LEFT, rule]:
-                    below += at_code[start[f]]
-                    all_below += all_at_code[start[f]]
-            if 0 <= code < tables.num_codes[0, f]:
-                below += at_code[start[f] + 1 + code]
-                all_below += all_at_code[start[f] + 1 + code]
-            if is_wanted[node, rule]:
-                above[:] = both - below
-                all_above[:] = all_both - all_below
-                for side, whole in ((below, all_below), (above, all_above)):
-                    result[node, rule] += _log_sum(
-                        tables,
-                        tables.nodes[node],
-                        side[:num_values],
-                        side[num_values],
-                        whole,
-                        side[num_values + 1],
-                        chosen,
-                        terms,
-                    )
+                _left_sides(tables, start, joint[s, cell], able, at_code[cell, s])
+            for i in range(len(able)):
+                missing = start[kept[_FEATURE, i]]
+                at_code[cell, num_values, i] = joint[0, cell, missing + 1 + max(kept[_CODE, i], 0)]
+                at_code[cell, num_values + 1, i] = joint[0, cell, missing]
+    both, all_both = at_code[: start[1]].sum(axis=0), all_at_code[: start[1]].sum(axis=0)
+    below, all_below = np.zeros_like(both), np.zeros_like(all_both)
+    above, nothing = np.zeros_like(both), np.zeros_like(all_both)
+    for rule in range(rules.shape[1]):
+        f, code = rules[_FEATURE, rule], rules[_CODE, rule]
+        if code <= 0:  # the first rule of a side of missing values
+            below[:], all_below[:] = 0.0, 0.0
+            if rules[_MISSING_LEFT, rule]:
+                below += at_code[start[f]]
+                all_below += all_at_code[start[f]]
+        cell = start[f] + 1 + code
+        if 0 <= code < tables.num_codes[0, f] and all_at_code[cell, 0] > 0:
+            below += at_code[cell]
+            all_below += all_at_code[cell]
+        if is_wanted[rule]:
+            above[:] = both - below
+            for side, whole in ((below, all_below), (above, all_both - all_below)):
+                result[rule] += _log_sum(tables, kept, weights, side, whole, nothing, room, terms)
 
 
 def _call(frame):
