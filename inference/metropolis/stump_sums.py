@@ -84,7 +84,7 @@ def stump_sums(tables: Tables) -> jax.Array:
         float64 [m, R]; logs of the sums of both sides, added up; 0 for rules that are not wanted.
     """
     shape = jax.ShapeDtypeStruct(tables.is_wanted.shape, jnp.float64)
-    return jax.ffi.ffi_call(_NAME, shape)(*tables)
+    return jax.ffi.ffi_call(_NAME, shape, vmap_method="sequential")(*tables)
 
 
 @numba.njit(cache=True, nogil=True)
