@@ -170,7 +170,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         if "prior_inclusion" in summary:
             before = summary["prior_inclusion"]
             written = {name: f"{share:.3f} ({before[name]:.2f})" for name, share in shares.items()}
-            heading = heading[0], f"{heading[1]} (and by the prior alone)"
+            heading = heading[0], f"{heading[1]} (before data)"
     else:
         shares = summary["feature_importance"]
         heading = "Feature importance", "share in what the tree's splits gain"

@@ -400,15 +400,16 @@ def choose_by_evidence(
     reason = why_no_boxes(prior, constraints)
     if reason is not None and method == "boxes":
         raise ValueError(reason)
+    small = min(_SMALL_CHART, budget.subproblems)
     # Buckets are there to save cost: where a small chart has all cuts and depths, it is the answer.
     if method != "boxes" and bins in ("auto", None):
-        _try_chart(search, make_design(None), None, _SMALL_CHART)
+        _try_chart(search, make_design(None), None, small)
     if search.best is None:
         designs = _different_designs(make_design, bins)
         if method != "chart" and reason is None and constraints.max_depth != 0:
             _climb(search, designs)
         if method != "boxes":
-            limit = _SMALL_CHART if search.best is not None else budget.subproblems
+            limit = small if search.best is not None else budget.subproblems
             for number in AUTO_BINS if bins == "auto" else (bins,):
                 design = designs[number] if number in designs else make_design(number)
                 if _try_chart(search, design, number, limit):

@@ -104,7 +104,8 @@ def test_crps_of_predictives_is_their_integral(regressors):
 def test_cross_validation_is_that_of_refits(classifiers, found):
     log_score, brier = 0.0, 0.0
     for train, test in FOLDS.split(X):
-        model = ExactTreeClassifier(random_state=0).fit(X[train], LABELS[train])
+        model = ExactTreeClassifier(random_state=0, **classifiers["exact"].chosen)
+        model.fit(X[train], LABELS[train])
         probability = model.predict_proba(X[test])
         truth = LABELS[test][:, None] == model.classes_
         log_score += np.log(probability[truth]).sum()
