@@ -4,8 +4,9 @@ Evidence and gradient are exact, so a quasi-Newton method finds the maximum in a
 the unconstrained scale of each parameter.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -62,19 +63,21 @@ class EmpiricalBayes(NamedTuple):
 
 @in_float64
 def empirical_bayes(
-    exact: Evidence,
+    exact: Any,
     *,
     parameters: Collection[str] | None = None,
     max_steps: int = 100,
     tolerance: float = 1e-4,
+    units: Mapping[str, float] = MappingProxyType({}),
 ) -> EmpiricalBayes:
     """Maximise the exact log evidence over hyperparameters with L-BFGS.
 
     Parameters
     ----------
     exact
-        Exact posterior to start from (`bdtppl.inference.pcfg.exact.ExactPosterior` or
-        `bdtppl.inference.boxes.exact.BoxPosterior`); it is not changed.
+        Exact posterior to start from, an `Evidence`; it is not changed. It is a
+        `bdtppl.inference.pcfg.exact.ExactPosterior` or
+        `bdtppl.inference.boxes.exact.BoxPosterior`.
     parameters
         Names of the parameters of prior and leaf family to fit, such as ``log_phi`` or
         ``concentration``; the default is all that a family declares in ``parameter_support``.
@@ -82,6 +85,8 @@ def empirical_bayes(
         Most steps.
     tolerance
         Largest absolute gradient, in nats per unit of the unconstrained scale, to stop at.
+    units
+        Lengths of a unit of numbers whose range is the real line; default 1.
 
     Raises
     ------
@@ -134,7 +139,7 @@ def empirical_bayes(
         changed: dict[str, dict[str, Any]] = {"prior": {}, "leaf": {}}
         for place, name in enumerate(chosen):
             own = position[bounds[place] : bounds[place + 1]].reshape(np.shape(start[name]))
-            changed[known[name][0]][name] = to_support[name](own)
+            changed[known[name][0]][name] = to_support[name](own * units.get(name, 1.0))
         return changed
 
     def model_at(position: np.ndarray) -> dict[str, Any]:
@@ -149,13 +154,16 @@ def empirical_bayes(
         changed = exact.with_model(**model_at(position))
         trace.append(float(changed.log_evidence))
         values, pull = jax.vjp(parts_at, jnp.asarray(position))
-        by_value = {
-            part: {name: jnp.asarray(getattr(changed.gradient(part), name), float) for name in own}
-            for part, own in values.items()
-        }
+
+        def derived(part: Literal["prior", "leaf"]) -> dict[str, jax.Array]:
+            own = values[part]
+            by = changed.gradient(part) if own else None
+            return {name: jnp.asarray(getattr(by, name), float) for name in own}
+
+        by_value = {"prior": derived("prior"), "leaf": derived("leaf")}
         return -trace[-1], -np.asarray(pull(by_value)[0])
 
-    start_at = np.concatenate([np.ravel(start[name]) for name in chosen])
+    start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
     options = {"maxiter": max_steps, "gtol": tolerance, "ftol": 0.0}
     found = minimize(loss, start_at, jac=True, method="L-BFGS-B", options=options)
     fitted = model_at(found.x)

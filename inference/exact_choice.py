@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpyro.distributions.constraints import real
 from scipy.optimize import minimize_scalar
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
@@ -120,8 +121,9 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
     """Estimate what one log evidence by boxes costs in seconds and bytes."""
     layout = CellLayout(space)
     num_values = 2 if leaf.task == "classification" else 3
-    if hasattr(leaf, "concentration"):
-        num_values = len(leaf.concentration)
+    concentration = getattr(leaf, "concentration", None)
+    if concentration is not None:
+        num_values = len(concentration)
     per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_own_score(leaf) else 8)
     num_groups = sum(1 for level in range(space.num_levels) for _ in space.groups(level))
     seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
@@ -271,6 +273,13 @@ class _Search:
         self.y, self.prior, self.leaf, self.constraints = y, prior, leaf, constraints
         self.fitted: Collection[str] = fitted
         self.budget, self.left, self.on_step = budget, budget.seconds, on_step
+        # Numbers on the scale of the targets move in its units, so that the scale changes nothing.
+        spread = float(np.std(y)) if leaf.task == "regression" else 1.0
+        self.units = {
+            name: spread or 1.0
+            for name, support in leaf.parameter_support.items()
+            if support is real
+        }
         self.tried: list[Setting] = []
         self.best: tuple[Setting, Any] | None = None
         self.too_costly: list[Setting] = []
@@ -306,10 +315,14 @@ class _Search:
 
     def fit_numbers(self, names: Collection[str], setting: Setting | None = None) -> None:
         """Fit numbers of the model by a setting, default the best one, if that can be paid for."""
-        if not names or (setting is None and self.best is None):
+        if not names:
             return
-        chosen, exact = self.best if setting is None else (setting, None)
-        if setting is None and not np.isfinite(chosen.log_evidence):
+        exact: Any = None
+        if setting is not None:
+            chosen = setting
+        elif self.best is not None and np.isfinite(self.best[0].log_evidence):
+            chosen, exact = self.best
+        else:
             return
         is_strength = list(names) == ["log_phi"]  # a single number needs no gradient
         step = chosen.seconds * (1.0 if is_strength else _FIT_COST)
@@ -322,7 +335,9 @@ class _Search:
             better = _with_best_strength(exact, steps)
             self.left -= steps * step
         else:
-            found = empirical_bayes(exact, parameters=names, max_steps=steps, tolerance=0.05)
+            found = empirical_bayes(
+                exact, parameters=names, max_steps=steps, tolerance=0.05, units=self.units
+            )
             self.left -= step * len(found.log_evidence)
             better = exact.with_model(found.prior, found.leaf)
         self.prior, self.leaf = better.prior, better.leaf

@@ -32,10 +32,11 @@ __all__ = [
 
 
 _WIDE_LEAVES = """\
-The default leaf expects the variance of all y inside each leaf; exact trees with ``bins="auto"`` fit
-its numbers by the evidence instead. Where the splits explain most of the variance, leaves of few rows
-have wide predictive bands otherwise. To narrow them, give the variance that you expect around a
-leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0, variance)``."""
+The default leaf expects the variance of all y inside each leaf; exact trees with
+``bins="auto"`` fit its numbers by the evidence instead. Where the splits explain most of the
+variance, leaves of few rows have wide predictive bands otherwise. To narrow them, give the
+variance that you expect around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0,
+variance)``."""
 
 
 @declared

@@ -141,5 +141,6 @@ def _rebuild_hard(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior:
 def _rebuild_design(training: xr.Dataset, names: tuple[str, ...]) -> Any:
     if "count" in training:
         known: dict[str, Any] = {name: training[name].values for name in _ROWLESS_AXES}
-        return RowlessDesign(**known | {"count": int(known["count"])}, names=names)
+        known["count"] = int(known["count"])
+        return RowlessDesign(names=names, **known)
     return Design(**{name: training[name].values for name in _DESIGN_AXES}, names=names)

@@ -355,7 +355,7 @@ class BoxPosterior:
         In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
         rule only once, the expectation is a probability.
         """
-        expected = sum(each.cuts for each in self._marginals.usage)
+        expected = np.sum([each.cuts for each in self._marginals.usage], axis=0)
         place, cut = np.nonzero(expected)
         feature, uses = self.space.features[place], expected[place, cut]
         threshold = self.design.cut_threshold[self.design.offset[feature] + cut]

@@ -266,8 +266,9 @@ class LeafEvents(NamedTuple):
     @classmethod
     def empty(cls, size: int, num_values: int) -> "LeafEvents":
         """Make room for so many leaves."""
-        numbers = (np.zeros(size, np.int64) for _ in range(5))
-        return cls(*numbers, np.zeros(size), np.zeros((size, num_values)))
+        box, feature, cut, missing_left, is_right = np.zeros((5, size), np.int64)
+        weight, statistics = np.zeros(size), np.zeros((size, num_values))
+        return cls(box, feature, cut, missing_left, is_right, weight, statistics)
 
 
 class _Box(NamedTuple):

@@ -1,6 +1,5 @@
 """Trees of a recursion over boxes: independent draws, and the most probable ones."""
 
-from collections.abc import Hashable
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -200,7 +199,7 @@ class _BoxChoices:
         rules = self.opened(node).rules
         return (below, int(rules.left[choice])), (below, int(rules.right[choice]))
 
-    def candidates(self, node: Hashable) -> list[Candidate]:
+    def candidates(self, node: _Node) -> list[Candidate]:
         if node[0] == len(self.log_best):  # a leaf, which the rule above has counted
             return [Candidate(0.0, STOP)]
         box = self.opened(node)

@@ -8,9 +8,9 @@ ranks of its children's trees. Only heaps on the way to the k best trees are bui
 
 import heapq
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = ["STOP", "Candidate", "Choices", "ranked_trees"]
 
@@ -48,11 +48,11 @@ class Candidate:
 class Choices(Protocol):
     """What nodes may do, given the weight of the best tree below each."""
 
-    def candidates(self, node: Hashable) -> list[Candidate]:
+    def candidates(self, node: Any) -> list[Candidate]:
         """List stopping and all rules of a node, each with the best trees below."""
         ...
 
-    def children(self, node: Hashable, choice: int) -> tuple[Hashable, Hashable]:
+    def children(self, node: Any, choice: int) -> tuple[Any, Any]:
         """Return the nodes below a rule."""
         ...
 
@@ -86,9 +86,9 @@ class _Ranking:
 
     def __init__(self, choices: Choices):
         self.choices = choices
-        self.ranked: dict[Hashable, _Ranked] = {}
+        self.ranked: dict[Any, _Ranked] = {}
 
-    def get(self, key: Hashable, rank: int) -> Candidate | None:
+    def get(self, key: Any, rank: int) -> Candidate | None:
         """Find the tree of one rank below a node, or None where there are fewer."""
         # Trees can be deeper than Python's stack, so a list replaces recursion.
         wanted = [(key, rank)]
@@ -101,7 +101,7 @@ class _Ranking:
         entries = self.ranked[key].found
         return entries[rank] if rank < len(entries) else None
 
-    def _advance(self, key: Hashable, rank: int) -> list[tuple[Hashable, int]]:
+    def _advance(self, key: Any, rank: int) -> list[tuple[Any, int]]:
         """Find trees up to a rank, or return the trees below that must be found first."""
         if key not in self.ranked:
             opened = [c for c in self.choices.candidates(key) if c.log_joint > -math.inf]
@@ -118,7 +118,7 @@ class _Ranking:
                 ranked.found.append(heapq.heappop(ranked.heap))
         return []
 
-    def _expand(self, node: Hashable, ranked: _Ranked) -> list[tuple[Hashable, int]]:
+    def _expand(self, node: Any, ranked: _Ranked) -> list[tuple[Any, int]]:
         """Put a tree's successors on the heap, or return the trees that must be found first."""
         tree = ranked.found[ranked.num_expanded]
         if tree.choice == STOP:
@@ -147,9 +147,7 @@ class _Ranking:
         return []
 
 
-def ranked_trees(
-    choices: Choices, root: Hashable
-) -> Iterator[tuple[float, list[tuple[Hashable, int]]]]:
+def ranked_trees(choices: Choices, root: Any) -> Iterator[tuple[float, list[tuple[Any, int]]]]:
     """Yield trees by falling log joint, each as its nodes and their choices, slot by slot.
 
     The children of the j-th split are in the slots 2 j + 1 and 2 j + 2.

@@ -256,7 +256,7 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
             statistics=statistics,
             rules=rules.astype(jnp.int32),
             each=each,
-            total=total[None],
+            total=jnp.asarray(total)[None],
             numbers=jnp.append(numbers, jnp.stack([least, is_gaps]))[None],
             rows=rows,
             is_wanted=is_wanted,

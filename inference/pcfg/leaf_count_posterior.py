@@ -152,7 +152,10 @@ class LeafCountPosterior(ExactPosterior):
         if isinstance(prior, LeafCount) and prior.log_num_trees is None:
             self.prior = with_num_trees(prior, grammar)
 
-    lists_trees = False  # it ranks trees of each number of leaves
+    @property
+    def lists_trees(self) -> bool:
+        """Whether `k_best` lists trees: not here, where each number of leaves has a best one."""
+        return False
 
     def _check_prior(self, prior: TreePrior) -> None:
         require_weighs(prior, "LeafCountPosterior", "leaf counts")

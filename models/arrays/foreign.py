@@ -33,7 +33,7 @@ def _pointer(typing_context, address):
 
 @numba.njit(nogil=True)
 def _words(address, count):
-    return numba.carray(_pointer(address), count, np.int64)  # pyright: ignore[reportCallIssue]
+    return numba.carray(_pointer(address), count, np.int64)  # pyright: ignore
 
 
 @numba.njit(nogil=True)
@@ -66,7 +66,7 @@ def matrix(buffer, dtype):
     """Look at a buffer of two axes as an array."""
     words = _words(buffer, 6)
     shape = _words(words[5], 2)
-    address = _pointer(words[3])  # pyright: ignore[reportCallIssue]
+    address = _pointer(words[3])  # pyright: ignore
     return numba.carray(address, (shape[0], shape[1]), dtype)
 
 
@@ -80,7 +80,7 @@ def register(name: str, function: Any) -> None:
     function
         Takes the address of a frame, int64, and returns 0; it is compiled.
     """
-    compiled = numba.cfunc(types.int64(types.int64), nopython=True, cache=True)(function)
+    compiled = numba.cfunc(types.int64(types.int64), cache=True)(function)
     capsule = ctypes.pythonapi.PyCapsule_New
     capsule.restype = ctypes.py_object
     capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
