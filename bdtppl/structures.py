@@ -232,9 +232,9 @@ def structures_of(model: Any) -> Structures:
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
     >>> found = structures_of(ExactTreeClassifier(random_state=0).fit(X, y))
     >>> found.credible_set(0.9), found.consensus.threshold[0].item()
-    (1, 1.5)
+    (4, 1.5)
     >>> found.co_membership[0].round(2)[:4].tolist()
-    [1.0, 0.95, 0.0, 0.0]
+    [1.0, 0.85, 0.0, 0.0]
     """
     check_is_fitted(model)
     posterior = model.posterior_

@@ -42,7 +42,7 @@ class Summary(dict):
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
     >>> summary = ExactTreeClassifier().fit(X, y).summary()
     >>> summary["map_leaves"], str(summary).splitlines()[5]
-    (2, '  log evidence     -8.212')
+    (2, '  log evidence     -7.757')
     """
 
     def __or__(self, other: Any) -> "Summary":
@@ -85,21 +85,21 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
     >>> view = summary_view(ExactTreeClassifier().fit(X, y).summary())
     >>> Console(width=80, highlight=False).print(view)
-      prior            LeafPenalty(log_phi=2)
+      prior            LeafPenalty(log_phi=0.76656)
       leaf family      DirichletCategorical(concentration=[1, 1])
       rows             36, with 1 feature
       chart            10 subproblems, 10 productions
       cut points       between any two values
-      log evidence     -8.212
-      expected leaves  2.10
-      entropy          0.46 nats, as of 1.59 equally likely trees
+      log evidence     -7.757
+      expected leaves  2.31
+      entropy          1.08 nats, as of 2.95 equally likely trees
     <BLANKLINE>
-    Most probable tree  probability 0.904, 2 leaves
+    Most probable tree  probability 0.718, 2 leaves
       x0 < 1.5: 0 (0.95, 18 rows)
       x0 >= 1.5: 1 (0.95, 18 rows)
     <BLANKLINE>
-    Split inclusion  probability that a tree splits on the feature
-      x0  1.000  ████████████████████████
+    Split inclusion  probability that a tree splits on the feature (before data)
+      x0  1.000 (0.76)  ████████████████████████
     """
     if "topologies" in summary:
         return _soft_view(summary)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
@@ -69,6 +69,7 @@ def empirical_bayes(
     max_steps: int = 100,
     tolerance: float = 1e-4,
     units: Mapping[str, float] = MappingProxyType({}),
+    reach: float | None = None,
 ) -> EmpiricalBayes:
     """Maximise the exact log evidence over hyperparameters with L-BFGS.
 
@@ -87,6 +88,9 @@ def empirical_bayes(
         Largest absolute gradient, in nats per unit of the unconstrained scale, to stop at.
     units
         Lengths of a unit of numbers whose range is the real line; default 1.
+    reach
+        How far numbers may move on the unconstrained scale; None for any distance. Targets without
+        noise have no greatest evidence.
 
     Raises
     ------
@@ -133,12 +137,12 @@ def empirical_bayes(
             )
 
     sizes = [max(np.size(start[name]), 1) for name in chosen]
-    bounds = np.cumsum([0, *sizes])
+    ends = np.cumsum([0, *sizes])
 
     def parts_at(position: jax.Array) -> dict[str, dict[str, Any]]:
         changed: dict[str, dict[str, Any]] = {"prior": {}, "leaf": {}}
         for place, name in enumerate(chosen):
-            own = position[bounds[place] : bounds[place + 1]].reshape(np.shape(start[name]))
+            own = position[ends[place] : ends[place + 1]].reshape(np.shape(start[name]))
             changed[known[name][0]][name] = to_support[name](own * units.get(name, 1.0))
         return changed
 
@@ -165,7 +169,8 @@ def empirical_bayes(
 
     start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
     options = {"maxiter": max_steps, "gtol": tolerance, "ftol": 0.0}
-    found = minimize(loss, start_at, jac=True, method="L-BFGS-B", options=options)
+    bounds = None if reach is None else Bounds(start_at - reach, start_at + reach)
+    found = minimize(loss, start_at, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     fitted = model_at(found.x)
     return EmpiricalBayes(
         fitted["prior"],

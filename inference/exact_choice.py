@@ -56,6 +56,7 @@ _FIRST_RUNGS = 0.04  # of the budget, for each
 _FITTED = 0.15  # of what is left of the budget, for one fit of numbers
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
+_REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
 _STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_SCORE = 1.6e-8  # and a statistic
@@ -336,7 +337,12 @@ class _Search:
             self.left -= steps * step
         else:
             found = empirical_bayes(
-                exact, parameters=names, max_steps=steps, tolerance=0.05, units=self.units
+                exact,
+                parameters=names,
+                max_steps=steps,
+                tolerance=0.05,
+                units=self.units,
+                reach=_REACH,
             )
             self.left -= step * len(found.log_evidence)
             better = exact.with_model(found.prior, found.leaf)

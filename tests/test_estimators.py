@@ -140,6 +140,16 @@ def test_auto_bins_are_said_once(caplog):
     assert sum("bins='auto' chose" in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize("method", ["boxes", "chart"])
+def test_targets_without_noise_are_fitted(method):
+    """The evidence grows without end as leaves get sharper, so the numbers have ends."""
+    X = np.arange(40.0)[:, None]
+    y = np.where(X[:, 0] < 20, 1.0, 5.0)
+    model = ExactTreeRegressor(method=method).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y, atol=0.05)
+    assert 0 < model.leaf_.scale < np.var(y)
+
+
 def test_declared_classes_may_be_absent():
     X, _ = small()
     model = ExactTreeClassifier(classes=["a", "b", "c"], bins=None).fit(

@@ -35,7 +35,8 @@ def to_markdown(model: Any, rank: int = 0) -> str:
     <BLANKLINE>
     | when | prediction | probability | rows |
     |:--|:--|--:|--:|
-    | always | a | 0.5 | 4 |
+    | size < 2.5 | a | 0.75 | 2 |
+    | size >= 2.5 | b | 0.75 | 2 |
     """
     fitted = read_tree(model, rank)
     is_class = fitted.classes is not None

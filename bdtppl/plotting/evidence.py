@@ -56,7 +56,7 @@ def plot_evidence(
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
     >>> ax = plot_evidence(ExactTreeClassifier().fit(X, y), "prior__log_phi", [0.0, 1.0, 2.0, 4.0])
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['log evidence', 'as fitted, 2', 'best of these, 1']
+    ['log evidence', 'as fitted, 0.7666', 'best of these, 1']
     """
     check_is_fitted(model)
     if model.exact_ is None:
