@@ -255,12 +255,12 @@ def exact_within_budget(
     depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
     if depth is not None and no_boxes is None:
         space = BoxSpace.of(model.design, model.constraints, max(depth, 1))
-        cost = box_cost(space, model.prior, model.leaf, model.design.num_rows)
+        cost = box_cost(space, model.prior, model.leaf, int(model.design.weights.sum()))
         if cost.seconds > _PATIENCE * budget.seconds or cost.num_bytes > budget.num_bytes:
             depth = None
     if depth is None or no_boxes is not None:
         return exact_of(model, "chart", budget.subproblems), "chart"
-    if model.design.num_rows <= _FEW_ROWS:
+    if model.design.weights.sum() <= _FEW_ROWS:
         with suppress(TooManySubproblems):
             return exact_of(model, "chart", budget.subproblems), "chart"
     return exact_of(model, "boxes"), "boxes"
@@ -275,12 +275,7 @@ class _Search:
         self.fitted: Collection[str] = fitted
         self.budget, self.left, self.on_step = budget, budget.seconds, on_step
         # Numbers on the scale of the targets move in its units, so that the scale changes nothing.
-        spread = float(np.std(y)) if leaf.task == "regression" else 1.0
-        self.units = {
-            name: spread or 1.0
-            for name, support in leaf.parameter_support.items()
-            if support is real
-        }
+        self.units: dict[str, float] = {}
         self.tried: list[Setting] = []
         self.best: tuple[Setting, Any] | None = None
         self.too_costly: list[Setting] = []
@@ -291,7 +286,7 @@ class _Search:
         rungs: list[Setting] = []
         for levels in range(1, 1 + (_MOST_LEVELS if limit is None else min(limit, _MOST_LEVELS))):
             space = BoxSpace.of(design, self.constraints, levels)
-            cost = box_cost(space, self.prior, self.leaf, design.num_rows)
+            cost = box_cost(space, self.prior, self.leaf, int(design.weights.sum()))
             rung = Setting("boxes", bins, levels, cost.seconds)
             if cost.seconds > self.budget.seconds or cost.num_bytes > self.budget.num_bytes:
                 self.too_costly.append(rung)
@@ -332,6 +327,8 @@ class _Search:
             return
         if exact is None:
             exact = self.boxes(self.make_design(chosen.bins), chosen)
+        if exact.leaf.task == "regression":
+            self.units = _units(exact)
         if is_strength:
             better = _with_best_strength(exact, steps)
             self.left -= steps * step
@@ -350,6 +347,14 @@ class _Search:
         if setting is None:
             self.best = replace(chosen, log_evidence=float(better.log_evidence)), better
             self.tried[self.tried.index(chosen)] = self.best[0]
+
+
+def _units(exact: Any) -> dict[str, float]:
+    """Give numbers of the leaf family that lie on the scale of the targets the targets' spread."""
+    y, weights = np.asarray(exact.y, float), exact.design.weights
+    spread = np.sqrt(np.average((y - np.average(y, weights=weights)) ** 2, weights=weights))
+    support = exact.leaf.parameter_support
+    return {name: float(spread) or 1.0 for name, each in support.items() if each is real}
 
 
 def _with_best_strength(exact: Any, steps: int) -> Any:
