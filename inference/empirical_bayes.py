@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to
-from scipy.optimize import Bounds, minimize
+from scipy.optimize import minimize
 
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
@@ -169,7 +169,7 @@ def empirical_bayes(
 
     start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
     options = {"maxiter": max_steps, "gtol": tolerance, "ftol": 0.0}
-    bounds = None if reach is None else Bounds(start_at - reach, start_at + reach)
+    bounds = None if reach is None else [(at - reach, at + reach) for at in start_at]
     found = minimize(loss, start_at, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     fitted = model_at(found.x)
     return EmpiricalBayes(

@@ -195,7 +195,7 @@ class Scored:
         """Copy the model without its fit; classes are those that it knows, and cuts its choice."""
         model = inner = cast(Any, clone(self.model))
         while isinstance(inner, Pipeline | TransformedTargetRegressor):
-            inner = inner[-1] if isinstance(inner, Pipeline) else inner.regressor
+            inner = cast(Any, inner[-1] if isinstance(inner, Pipeline) else inner.regressor)
         if self.is_classifier:
             inner.set_params(classes=self.estimator.classes_)
         inner.set_params(**self.estimator.chosen)
