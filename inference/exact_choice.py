@@ -13,6 +13,7 @@ Costs are estimated by counts of boxes and rules at fixed rates, so that the cho
 on the machine or its load.
 """
 
+import hashlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -137,6 +138,12 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
     return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
 
 
+def _cost(model: TreeModel, levels: int) -> Budget:
+    """Estimate what boxes of so many levels cost; a repeated row counts as often as it is."""
+    space = BoxSpace.of(model.design, model.constraints, max(levels, 1))
+    return box_cost(space, model.prior, model.leaf, int(model.design.weights.sum()))
+
+
 def exact_of(
     model: TreeModel,
     method: str,
@@ -221,8 +228,7 @@ def suggest(
     if why_no_boxes(model.prior, limits) is None:
         cheap = 0
         while cheap < _MOST_LEVELS:
-            space = BoxSpace.of(model.design, limits, cheap + 1)
-            cost = box_cost(space, model.prior, model.leaf, model.design.num_rows)
+            cost = _cost(model, cheap + 1)
             if cost.seconds > budget.seconds or cost.num_bytes > budget.num_bytes:
                 break
             cheap += 1
@@ -254,8 +260,7 @@ def exact_within_budget(
         return exact_of(model, method, budget.subproblems), method
     depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
     if depth is not None and no_boxes is None:
-        space = BoxSpace.of(model.design, model.constraints, max(depth, 1))
-        cost = box_cost(space, model.prior, model.leaf, int(model.design.weights.sum()))
+        cost = _cost(model, depth)
         if cost.seconds > _PATIENCE * budget.seconds or cost.num_bytes > budget.num_bytes:
             depth = None
     if depth is None or no_boxes is not None:
@@ -274,8 +279,6 @@ class _Search:
         self.y, self.prior, self.leaf, self.constraints = y, prior, leaf, constraints
         self.fitted: Collection[str] = fitted
         self.budget, self.left, self.on_step = budget, budget.seconds, on_step
-        # Numbers on the scale of the targets move in its units, so that the scale changes nothing.
-        self.units: dict[str, float] = {}
         self.tried: list[Setting] = []
         self.best: tuple[Setting, Any] | None = None
         self.too_costly: list[Setting] = []
@@ -283,10 +286,11 @@ class _Search:
     def ladder(self, design: Design, bins: int | None) -> list[Setting]:
         """List rungs that one alone could be paid for; the first beyond is noted."""
         limit = self.constraints.max_depth
+        most = _MOST_LEVELS if limit is None else min(limit, _MOST_LEVELS)
+        model = TreeModel(design, self.y, self.prior, self.leaf, self.constraints)
         rungs: list[Setting] = []
-        for levels in range(1, 1 + (_MOST_LEVELS if limit is None else min(limit, _MOST_LEVELS))):
-            space = BoxSpace.of(design, self.constraints, levels)
-            cost = box_cost(space, self.prior, self.leaf, int(design.weights.sum()))
+        for levels in range(min(1, most), 1 + most):  # without a split there is one rung, 0
+            cost = _cost(model, levels)
             rung = Setting("boxes", bins, levels, cost.seconds)
             if cost.seconds > self.budget.seconds or cost.num_bytes > self.budget.num_bytes:
                 self.too_costly.append(rung)
@@ -327,8 +331,6 @@ class _Search:
             return
         if exact is None:
             exact = self.boxes(self.make_design(chosen.bins), chosen)
-        if exact.leaf.task == "regression":
-            self.units = _units(exact)
         if is_strength:
             better = _with_best_strength(exact, steps)
             self.left -= steps * step
@@ -338,7 +340,7 @@ class _Search:
                 parameters=names,
                 max_steps=steps,
                 tolerance=0.05,
-                units=self.units,
+                units=_units(exact),
                 reach=_REACH,
             )
             self.left -= step * len(found.log_evidence)
@@ -350,7 +352,10 @@ class _Search:
 
 
 def _units(exact: Any) -> dict[str, float]:
-    """Give numbers of the leaf family that lie on the scale of the targets the targets' spread."""
+    """Measure real numbers of the leaf family by the spread of the targets.
+
+    A fit that is stopped early then does not depend on the scale of the targets.
+    """
     y, weights = np.asarray(exact.y, float), exact.design.weights
     spread = np.sqrt(np.average((y - np.average(y, weights=weights)) ** 2, weights=weights))
     support = exact.leaf.parameter_support
@@ -432,7 +437,7 @@ def choose_by_evidence(
         _try_chart(search, make_design(None), None, small)
     if search.best is None:
         designs = _different_designs(make_design, bins)
-        if method != "chart" and reason is None and constraints.max_depth != 0:
+        if method != "chart" and reason is None:
             _climb(search, designs)
         if method != "boxes":
             limit = small if search.best is not None else budget.subproblems
@@ -459,7 +464,7 @@ def _different_designs(make_design, bins) -> dict[int | None, Design]:
         design = make_design(number)
         if number is None and design.num_codes.max() > 2 * _BUCKETS[-1]:
             continue
-        key = design.codes.tobytes()
+        key = hashlib.sha256(memoryview(np.ascontiguousarray(design.codes))).digest()
         if key not in known:
             known.add(key)
             designs[number] = design

@@ -7,6 +7,7 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
+from bdtppl import ExactTreeClassifier
 from bdtppl.inference.boxes.exact import BoxPosterior
 from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout, row_keys
 from bdtppl.inference.boxes.space import BoxSpace
@@ -229,6 +230,16 @@ def test_refuses_by_name_what_boxes_cannot_do():
     by_rows = DepthDecay(0.9, 1.0, cut_weights=lambda node, rule: rule.num_left)
     with pytest.raises(ValueError, match=r"log_share.*method='chart'"):
         BoxPosterior(design, by_rows, *model, max_depth=2)
+
+    monotone = Constraints(monotone={"x0": 1})
+    with pytest.raises(ValueError, match="use a Metropolis tree"):
+        BoxPosterior(design, DepthDecay(0.9, 1.0), *model, max_depth=2, constraints=monotone)
+
+
+def test_boxes_without_a_level_have_one_leaf():
+    fitted = ExactTreeClassifier(method="boxes", max_depth=0).fit([[0.0], [1.0]] * 3, [0, 1] * 3)
+    assert (fitted.method_, fitted.constraints_.max_depth) == ("boxes", 0)
+    np.testing.assert_allclose(fitted.predict_proba([[1.0]]), 0.5)
 
 
 def test_a_table_without_a_rule_has_one_tree():

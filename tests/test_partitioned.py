@@ -278,7 +278,10 @@ def test_what_needs_the_rows_says_so(fitted, ask):
         ({"max_depth": None}, "need a limit of depth, such as max_depth=3"),
         ({"method": "chart"}, "take method='boxes'"),
         ({"max_bytes": 10}, "lower bins or max_depth, or raise max_bytes"),
-        ({"constraints": Constraints(monotone={"size": 1})}, "monotone ties leaves together"),
+        (
+            {"constraints": Constraints(monotone={"size": 1})},
+            "tie the leaves of a tree together: use a Metropolis tree",
+        ),
     ],
     ids=str,
 )

@@ -233,8 +233,9 @@ class ExactTree(ExactParameters, TreeEstimator):
             )
         prior = self._read_prior()
         limits = self.constraints if isinstance(self.constraints, Constraints) else Constraints()
+        limits.require_free_leaves("The exact posterior")
         if reason := why_no_boxes(prior, limits):
-            raise ValueError(f"{reason} It needs all rows in memory, and these come in parts.")
+            raise ValueError(f"{reason} But a chart needs all rows in memory.")
         if self.max_depth is None and limits.max_depth is None:
             raise ValueError("Rows in parts need a limit of depth, such as max_depth=3.")
         self._note_columns(parts.example)

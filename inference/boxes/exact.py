@@ -55,7 +55,7 @@ _OF_PRIOR = ("log_prior_normaliser", "_log_prior_q", "_weights", "prior_inclusio
 
 
 def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
-    """Say why boxes cannot answer for a prior or for constraints, and what can; None if they can.
+    """Say what boxes cannot answer for that a chart can; None where there is nothing.
 
     Parameters
     ----------
@@ -67,17 +67,10 @@ def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
     for is_so, reason in (
         (weighs(prior) != "nodes", f"a {kind} does not weigh nodes one by one"),
         (other, f"a {kind} that reads {', '.join(other)} depends on more than counts of rules"),
-        (
-            constraints.keep_together,
-            "codes do not tell what keep_together keeps",
-        ),
-        (constraints.monotone, "monotone ties leaves together"),
+        (constraints.keep_together, "codes do not tell what keep_together keeps"),
     ):
         if is_so:
-            return (
-                f"Boxes cannot sum over these trees: {reason}. A chart (method='chart') sums over "
-                f"them unless a column is monotone."
-            )
+            return f"Boxes cannot sum over these trees: {reason}. A chart can (method='chart')."
     return None
 
 
@@ -131,6 +124,7 @@ class BoxPosterior:
         histograms: BoxHistograms | None = None,
     ):
         constraints = Constraints() if constraints is None else constraints
+        constraints.require_free_leaves("The exact posterior")
         reason = why_no_boxes(prior, constraints)
         if reason is not None:
             raise ValueError(reason)
