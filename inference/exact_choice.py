@@ -464,7 +464,7 @@ def _different_designs(make_design, bins) -> dict[int | None, Design]:
         design = make_design(number)
         if number is None and design.num_codes.max() > 2 * _BUCKETS[-1]:
             continue
-        key = hashlib.sha256(memoryview(np.ascontiguousarray(design.codes))).digest()
+        key = hashlib.sha256(design.codes.tobytes()).digest()
         if key not in known:
             known.add(key)
             designs[number] = design
