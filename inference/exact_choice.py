@@ -9,86 +9,50 @@ Where a small chart has all cuts and any depth, nothing is left to choose. Else 
 ladders: one for each number of buckets, whose rungs are levels. Every ladder begins at the deepest
 rung that costs little. Then the ladder with the greatest evidence goes one rung up, as long as some
 next rung fits what is left of the budget. The chart of few buckets is tried too, where it is small.
-Costs are estimated by counts of boxes and rules at fixed rates, so that the choice does not depend
-on the machine or its load.
+Costs are estimates (`bdtppl.inference.exact_cost`), so that the choice does not depend on the
+machine or its load.
 """
 
 import hashlib
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpyro.distributions.constraints import real
 from scipy.optimize import minimize_scalar
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
-from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout
-from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.inference.boxes.weights import has_own_score
 from bdtppl.inference.empirical_bayes import empirical_bayes
+from bdtppl.inference.exact_cost import (
+    DEFAULT_BUDGET,
+    MOST_LEVELS,
+    Budget,
+    Method,
+    box_cost,
+    box_cost_of,
+    exact_of,
+)
+from bdtppl.inference.leaf_choice import REACH, units_of
 from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
-from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior, weighs_each_cut
 
-__all__ = [
-    "Budget",
-    "Method",
-    "Setting",
-    "box_cost",
-    "choose_by_evidence",
-    "exact_of",
-    "exact_within_budget",
-    "suggest",
-]
-
-Method = Literal["auto", "boxes", "chart"]
+__all__ = ["Setting", "choose_by_evidence", "fit_numbers", "seconds_of"]
 
 _BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
-_MOST_LEVELS = 8
 _FIRST_RUNGS = 0.04  # of the budget, for each
 _FITTED = 0.15  # of what is left of the budget, for one fit of numbers
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
-_REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
 _STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
-_SECONDS_A_SCORE = 1.6e-8  # and a statistic
-_SECONDS_A_GROUP = 6e-4
 _SECONDS_A_PRODUCTION = 2e-6
-_SECONDS_A_ROW = 4e-9  # and a set of features
 _SMALL_CHART = 50_000  # subproblems
-_FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
-_PATIENCE = 10  # times the budget of a search, for boxes that were asked for
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a choice may cost.
-
-    Attributes
-    ----------
-    seconds
-        CPU seconds of all that is tried, at nominal rates.
-    num_bytes
-        Most memory of one sum over trees.
-    subproblems
-        Most subproblems of a chart.
-    """
-
-    seconds: float = 5.0
-    num_bytes: float = 1e9
-    subproblems: int = 500_000
-
-
-_DEFAULT = Budget()
 
 
 @dataclass(frozen=True)
@@ -119,158 +83,6 @@ class Setting:
         return f"bins={self.bins}, max_depth={self.max_depth}"
 
 
-def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Budget:
-    """Estimate what one log evidence by boxes costs in seconds and bytes."""
-    layout = CellLayout(space)
-    num_values = 2 if leaf.task == "classification" else 3
-    concentration = getattr(leaf, "concentration", None)
-    if concentration is not None:
-        num_values = len(concentration)
-    per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_own_score(leaf) else 8)
-    num_groups = sum(1 for level in range(space.num_levels) for _ in space.groups(level))
-    seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
-    if "log_num_equivalent" in prior.rule_facts:  # partitions are told apart
-        seconds *= 1.5
-    if not prior.is_normalised:  # the prior alone is summed too
-        seconds *= 1.7
-    seconds += _SECONDS_A_ROW * num_rows * len(layout.filled_sets[0])
-    cells = layout.num_cells * (num_values + 1)
-    return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
-
-
-def _cost(model: TreeModel, levels: int) -> Budget:
-    """Estimate what boxes of so many levels cost; a repeated row counts as often as it is."""
-    space = BoxSpace.of(model.design, model.constraints, max(levels, 1))
-    return box_cost(space, model.prior, model.leaf, int(model.design.weights.sum()))
-
-
-def exact_of(
-    model: TreeModel,
-    method: str,
-    max_subproblems: int = 500_000,
-    histograms: BoxHistograms | None = None,
-) -> ExactPosterior | BoxPosterior:
-    """Make the exact posterior of a model by one method.
-
-    Parameters
-    ----------
-    model
-        The model; boxes need a limit of depth.
-    method
-        "boxes" or "chart".
-    max_subproblems
-        Most subproblems of a chart.
-    histograms
-        Those of boxes, where the rows have not been kept.
-
-    Raises
-    ------
-    ValueError
-        If boxes cannot answer for the model.
-    TooManySubproblems
-        If the chart is too large.
-    """
-    design, constraints = model.design, model.constraints
-    if method == "boxes":
-        if constraints.max_depth is None:
-            raise ValueError("method='boxes' sums over trees of few levels: give max_depth.")
-        return BoxPosterior(
-            design,
-            model.prior,
-            model.leaf,
-            model.y,
-            max_depth=max(constraints.max_depth, 1),
-            constraints=constraints,
-            histograms=histograms,
-        )
-    grammar = compile_grammar(
-        design,
-        rules=model.prior.rules,
-        constraints=constraints,
-        each_cut=weighs_each_cut(model.prior),
-        max_subproblems=max_subproblems,
-    )
-    return exact_posterior(grammar, model.prior, model.leaf, model.y)
-
-
-def suggest(
-    error: TooManySubproblems,
-    model: TreeModel,
-    make_design: Callable[[int | None], Design],
-    bins: int | None,
-    budget: Budget,
-) -> None:
-    """Add to an error what would fit: fewer buckets, or few levels.
-
-    Parameters
-    ----------
-    error
-        The error.
-    model
-        The model that did not fit.
-    make_design
-        Builds the design for a number of buckets.
-    bins
-        The number that did not fit.
-    budget
-        The budget.
-    """
-    limits, limit = model.constraints, budget.subproblems
-    rules, each_cut = model.prior.rules, weighs_each_cut(model.prior)
-    for number in AUTO_BINS:
-        if number is not None and (bins is None or number < bins):
-            size = estimate_subproblems(
-                make_design(number), rules=rules, constraints=limits, each_cut=each_cut, limit=limit
-            )
-            if size <= limit:
-                error.suggest(f"bins={number} would fit (about {size:,.0f} subproblems).")
-                break
-    if why_no_boxes(model.prior, limits) is None:
-        cheap = 0
-        while cheap < _MOST_LEVELS:
-            cost = _cost(model, cheap + 1)
-            if cost.seconds > budget.seconds or cost.num_bytes > budget.num_bytes:
-                break
-            cheap += 1
-        if cheap:
-            error.suggest(f"max_depth={cheap} would fit with the cuts as they are.")
-
-
-def exact_within_budget(
-    model: TreeModel, method: Method = "auto", budget: Budget = _DEFAULT
-) -> tuple[ExactPosterior | BoxPosterior, str]:
-    """Make the exact posterior of a model.
-
-    Of few rows it is the chart where that fits; else boxes, where depth is limited and the budget
-    pays for them.
-
-    Returns
-    -------
-    exact
-        The posterior.
-    method
-        "boxes" or "chart".
-
-    Raises
-    ------
-    TooManySubproblems
-        If neither fits the budget; the message suggests what would.
-    """
-    if method != "auto":
-        return exact_of(model, method, budget.subproblems), method
-    depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
-    if depth is not None and no_boxes is None:
-        cost = _cost(model, depth)
-        if cost.seconds > _PATIENCE * budget.seconds or cost.num_bytes > budget.num_bytes:
-            depth = None
-    if depth is None or no_boxes is not None:
-        return exact_of(model, "chart", budget.subproblems), "chart"
-    if model.design.weights.sum() <= _FEW_ROWS:
-        with suppress(TooManySubproblems):
-            return exact_of(model, "chart", budget.subproblems), "chart"
-    return exact_of(model, "boxes"), "boxes"
-
-
 class _Search:
     """Settings of one model and table."""
 
@@ -286,11 +98,11 @@ class _Search:
     def ladder(self, design: Design, bins: int | None) -> list[Setting]:
         """List rungs that one alone could be paid for; the first beyond is noted."""
         limit = self.constraints.max_depth
-        most = _MOST_LEVELS if limit is None else min(limit, _MOST_LEVELS)
+        most = MOST_LEVELS if limit is None else min(limit, MOST_LEVELS)
         model = TreeModel(design, self.y, self.prior, self.leaf, self.constraints)
         rungs: list[Setting] = []
         for levels in range(min(1, most), 1 + most):  # without a split there is one rung, 0
-            cost = _cost(model, levels)
+            cost = box_cost_of(model, levels)
             rung = Setting("boxes", bins, levels, cost.seconds)
             if cost.seconds > self.budget.seconds or cost.num_bytes > self.budget.num_bytes:
                 self.too_costly.append(rung)
@@ -324,42 +136,70 @@ class _Search:
             chosen, exact = self.best
         else:
             return
-        is_strength = list(names) == ["log_phi"]  # a single number needs no gradient
-        step = chosen.seconds * (1.0 if is_strength else _FIT_COST)
-        steps = min(_FIT_STEPS, int(_FITTED * self.left / max(step, 1e-9)))
+        steps = _affordable_steps(names, chosen.seconds, self.left)
         if steps < _FEWEST_STEPS:
             return
         if exact is None:
             exact = self.boxes(self.make_design(chosen.bins), chosen)
-        if is_strength:
-            better = _with_best_strength(exact, steps)
-            self.left -= steps * step
-        else:
-            found = empirical_bayes(
-                exact,
-                parameters=names,
-                max_steps=steps,
-                tolerance=0.05,
-                units=_units(exact),
-                reach=_REACH,
-            )
-            self.left -= step * len(found.log_evidence)
-            better = exact.with_model(found.prior, found.leaf)
+        better, spent = _fitted(exact, names, chosen.seconds, steps)
+        self.left -= spent
         self.prior, self.leaf = better.prior, better.leaf
         if setting is None:
             self.best = replace(chosen, log_evidence=float(better.log_evidence)), better
             self.tried[self.tried.index(chosen)] = self.best[0]
 
 
-def _units(exact: Any) -> dict[str, float]:
-    """Measure real numbers of the leaf family by the spread of the targets.
+def seconds_of(exact: ExactPosterior | BoxPosterior) -> float:
+    """Estimate the CPU seconds of one sum over trees."""
+    if isinstance(exact, ExactPosterior):
+        return _SECONDS_A_PRODUCTION * exact.num_rules
+    return box_cost(exact.space, exact.prior, exact.leaf, num_rows=0).seconds  # they are counted
 
-    A fit that is stopped early then does not depend on the scale of the targets.
+
+def fit_numbers(exact: Any, names: Collection[str], seconds: float) -> Any:
+    """Fit numbers of prior and leaf family by evidence, if that takes few of some seconds.
+
+    Parameters
+    ----------
+    exact
+        The posterior to start from.
+    names
+        Names of the numbers.
+    seconds
+        CPU seconds, of which the fit may take a part.
     """
-    y, weights = np.asarray(exact.y, float), exact.design.weights
-    spread = np.sqrt(np.average((y - np.average(y, weights=weights)) ** 2, weights=weights))
-    support = exact.leaf.parameter_support
-    return {name: float(spread) or 1.0 for name, each in support.items() if each is real}
+    of_sum = seconds_of(exact)
+    steps = _affordable_steps(names, of_sum, seconds)
+    if not names or steps < _FEWEST_STEPS or not np.isfinite(exact.log_evidence):
+        return exact
+    return _fitted(exact, names, of_sum, steps)[0]
+
+
+def _is_strength(names: Collection[str]) -> bool:
+    """Whether the penalty of a leaf alone is fitted: a single number needs no gradient."""
+    return list(names) == ["log_phi"]
+
+
+def _affordable_steps(names: Collection[str], seconds: float, left: float) -> int:
+    """Count the steps of a fit that a part of the seconds left pays for."""
+    step = seconds * (1.0 if _is_strength(names) else _FIT_COST)
+    return min(_FIT_STEPS, int(_FITTED * left / max(step, 1e-9)))
+
+
+def _fitted(exact: Any, names: Collection[str], seconds: float, steps: int) -> tuple[Any, float]:
+    """Fit numbers in some steps, and tell the estimated seconds of that."""
+    if _is_strength(names):
+        return _with_best_strength(exact, steps), seconds * steps
+    found = empirical_bayes(
+        exact,
+        parameters=names,
+        max_steps=steps,
+        tolerance=0.05,
+        units=units_of(exact.leaf),
+        reach=REACH,
+    )
+    spent = seconds * _FIT_COST * len(found.log_evidence)
+    return exact.with_model(found.prior, found.leaf), spent
 
 
 def _with_best_strength(exact: Any, steps: int) -> Any:
@@ -388,7 +228,7 @@ def choose_by_evidence(
     bins: int | None | Literal["auto"] = "auto",
     method: Method = "auto",
     fitted: Collection[str] = (),
-    budget: Budget = _DEFAULT,
+    budget: Budget = DEFAULT_BUDGET,
     on_step: Callable[[int], None] | None = None,
 ) -> tuple[Any, Setting, list[Setting]]:
     """Choose cut points, depth and numbers of the model by evidence, within a budget.

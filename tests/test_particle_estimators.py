@@ -32,14 +32,17 @@ def small(n=40, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X, y = small()
-    model = ParticleTreeRegressor(particles=500, runs=10, capacity=31, random_state=0)
+    model = ParticleTreeRegressor(
+        particles=500, runs=10, capacity=31, leaf="from_targets", random_state=0
+    )
     return model.fit(X, y), X, y
 
 
 def test_a_fit_agrees_with_the_exact_one(fitted):
     """Means within 0.15, several errors of near 1,500 effective particles."""
     model, X, y = fitted
-    exact = ExactTreeRegressor(prior=DepthDecay(0.95, 0.5), bins=None).fit(X, y)
+    prior, leaf = DepthDecay(0.95, 0.5), model.leaf_
+    exact = ExactTreeRegressor(prior=prior, leaf=leaf, bins=None).fit(X, y)
     assert abs(model.log_evidence_ - exact.log_evidence_) < 4 * model.log_evidence_se_
     assert model.log_evidence_ == model.log_partition_
     assert model.map_log_joint_ <= exact.map_log_joint_ + 1e-9

@@ -17,12 +17,11 @@ from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import Labels, Moments, Parts
 from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.inference.exact_choice import (
+from bdtppl.inference.exact_choice import Setting, choose_by_evidence, fit_numbers
+from bdtppl.inference.exact_cost import (
     Budget,
     Method,
-    Setting,
     box_cost,
-    choose_by_evidence,
     exact_of,
     exact_within_budget,
     suggest,
@@ -153,8 +152,6 @@ class ExactTree(ExactParameters, TreeEstimator):
     bins_
         Buckets per feature that were used.
     {fitted}
-
-    {wide_notes}
     """
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
@@ -209,6 +206,7 @@ class ExactTree(ExactParameters, TreeEstimator):
                 except TooManySubproblems as error:
                     suggest(error, model, make_design, bins, budget)
                     raise error from None
+                exact = fit_numbers(exact, self._free_of_leaf(leaf), budget.seconds)
         self._score(exact)
         if len(settings) > 1:  # there was a choice
             _say_once(matrix.shape, settings)
@@ -267,6 +265,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             )
         model = TreeModel(design, np.empty(0), prior, leaf, constraints)
         exact = exact_of(model, "boxes", histograms=histograms)
+        exact = fit_numbers(exact, self._free_of_leaf(leaf), self.max_seconds)
         self._score(exact)
         self._keep(schema, exact, constraints, "boxes", bins, histograms)
         self._warn_of_no_cut(schema, design, stacklevel=5)
@@ -304,9 +303,7 @@ class ExactTree(ExactParameters, TreeEstimator):
     def _free_numbers(self, prior: TreePrior, leaf: Leaf) -> list[str]:
         """Name the numbers that nobody has chosen: those of a default prior and leaf family."""
         free = [*prior.parameter_support] if self.prior is None else []
-        if self.leaf is None and self.task == "regression":
-            free += leaf.parameter_support
-        return free
+        return free + self._free_of_leaf(leaf)
 
     def _set_fitted(self, schema: Schema, fit: _Fit, bins: int | None) -> None:
         self.schema_ = schema
@@ -378,8 +375,6 @@ class ExactTree(ExactParameters, TreeEstimator):
         }
         if self.prior is None:
             chosen["prior"] = self.prior_
-        if self.leaf is None and self.task == "regression":
-            chosen["leaf"] = self.leaf_
         return chosen
 
     @property

@@ -163,8 +163,6 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
     dense table: ``bins``, ``grid``, ``num_roots``, ``lookahead``, ``hyperplanes`` and priors with
     ``cut_weights="gap"``.
 
-    {wide}
-
     References
     ----------
     Nuti, Jimenez Rugama and Cross 2021 (GMT).
@@ -196,11 +194,12 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         self._warn_of_missing(design, constraints)
         seed = self._draw_seed()
         search = {"num_starts": int(self.hyperplanes), "seed": seed}
-        problem = self._pose(TreeModel(design, y, prior, leaf, constraints), **search)
+        model = self._with_fitted_leaf(TreeModel(design, y, prior, leaf, constraints))
+        problem = self._pose(model, **search)
         space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
         grown = tree_space(problem, *space)
         if self.prune:
-            grown = distinct_trees([prune(tree, leaf) for tree in grown])
+            grown = distinct_trees([prune(tree, model.leaf) for tree in grown])
         grown, self.directions_ = numbered(grown, design.num_features)
         self.log_likelihood_gain_, self.log_prior_gain_ = grown[0].gains(design.num_features)
         self.columns_ = None
@@ -212,7 +211,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         self.schema_ = schema
         self.design_ = problem.design
         self.prior_ = problem.prior
-        self.leaf_ = leaf
+        self.leaf_ = model.leaf
         self.constraints_ = constraints
         self._random_seed = seed
         self.map_log_joint_ = grown[0].log_joint

@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.inference.leaf_choice import leaf_by_evidence
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Binning, CutPoints, Design
 from bdtppl.models.data.schema import Schema
@@ -31,14 +32,6 @@ __all__ = [
 ]
 
 
-_WIDE_LEAVES = """\
-The default leaf expects the variance of all y inside each leaf; exact trees with
-``bins="auto"`` fit its numbers by the evidence instead. Where the splits explain most of the
-variance, leaves of few rows have wide predictive bands otherwise. To narrow them, give the
-variance that you expect around a leaf's mean, ``leaf=NormalInverseGamma(y.mean(), 1.0, 2.0,
-variance)``."""
-
-
 @declared
 class HardParameters:
     """Parameters of all estimators of hard trees."""
@@ -49,10 +42,11 @@ class HardParameters:
         "default of the inference.",
         option=False,
     )
-    leaf: Leaf | None = parameter(
+    leaf: Leaf | Literal["from_targets"] | None = parameter(
         None,
-        "Leaf family (`bdtppl.models.leaves`); None for ``DirichletCategorical`` with "
-        "concentration 1 a class (0.1 for GFlowNets), or ``NormalInverseGamma.from_targets``.",
+        "Leaf family (`bdtppl.models.leaves`). None for ``DirichletCategorical`` with concentration"
+        " 1 a class (0.1 for GFlowNets), or ``NormalInverseGamma`` with the numbers of the greatest"
+        ' evidence; "from_targets" for the numbers of ``NormalInverseGamma.from_targets``.',
         option=False,
     )
     bins: int | None = parameter(
@@ -95,6 +89,7 @@ class TreeEstimator(HardParameters, TableEstimator):
     leaf_: Any
     constraints_: Constraints
     _default_leaf: Any
+    _free_of_leaf: Any
     _leaf_of: Any
     _leaf_text: Any
     k_best: Any
@@ -108,7 +103,13 @@ class TreeEstimator(HardParameters, TableEstimator):
         design = self._design(schema, matrix, weights)
         self._warn_of_no_cut(schema, design, stacklevel=5)
         self.schema_ = schema
-        return TreeModel(design, y, prior, leaf, constraints)
+        return self._with_fitted_leaf(TreeModel(design, y, prior, leaf, constraints))
+
+    def _with_fitted_leaf(self, model: TreeModel) -> TreeModel:
+        """Fit the numbers of a default leaf family by evidence."""
+        if not self._free_of_leaf(model.leaf):
+            return model
+        return replace(model, leaf=leaf_by_evidence(model))
 
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
         """Cut the columns of a table."""
@@ -317,12 +318,8 @@ def join_limits(
 class ClassLeaves(ClassTargets):
     """Leaves of class labels."""
 
-    leaf: Leaf | None
+    leaf: Any
     leaf_: Any
-    _words: ClassVar[dict[str, str]] = ClassTargets._words | {
-        "wide": "",
-        "wide_notes": "",
-    }
     default_concentration: ClassVar[float]
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
@@ -337,6 +334,9 @@ class ClassLeaves(ClassTargets):
                 f"classes."
             )
         return self.leaf
+
+    def _free_of_leaf(self, leaf: Leaf) -> list[str]:
+        return []
 
     def _leaf_of(self, labels: Any) -> Leaf:
         """Take up what a pass over the rows says of their labels."""
@@ -356,33 +356,37 @@ class ClassLeaves(ClassTargets):
 class RealLeaves(RealTargets):
     """Leaves of real targets."""
 
-    leaf: Leaf | None
+    leaf: Any
     leaf_: Any
-    _words: ClassVar[dict[str, str]] = RealTargets._words | {
-        "wide": _WIDE_LEAVES,
-        "wide_notes": f"Notes\n-----\n{_WIDE_LEAVES}",
-    }
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
         targets = super()._read_targets(y, kept)
-        if self.leaf is not None:
-            require_leaf(self.leaf, self.task)
-            self.leaf.require_targets(np.where(kept, np.asarray(y, np.float64), targets[0]))
+        if (leaf := self._given_leaf()) is not None:
+            leaf.require_targets(np.where(kept, np.asarray(y, np.float64), targets[0]))
         return targets
 
-    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
-        if self.leaf is None:
-            return NormalInverseGamma.from_targets(y, weights)
+    def _given_leaf(self) -> Leaf | None:
+        """Get the leaf family that was given; None where its numbers come from the targets."""
+        if self.leaf is None or (isinstance(self.leaf, str) and self.leaf == "from_targets"):
+            return None
         require_leaf(self.leaf, self.task)
         return self.leaf
+
+    def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
+        given = self._given_leaf()
+        return NormalInverseGamma.from_targets(y, weights) if given is None else given
+
+    def _free_of_leaf(self, leaf: Leaf) -> list[str]:
+        """Name the numbers of the leaf family that nobody has chosen."""
+        return [*leaf.parameter_support] if self.leaf is None else []
 
     def _leaf_of(self, moments: Any) -> Leaf:
         """Take up what a pass over the rows says of their targets."""
-        if self.leaf is None:
-            spread = moments.mean, moments.variance
-            return NormalInverseGamma.from_moments(*spread, moments.least, moments.greatest)
-        require_leaf(self.leaf, self.task)
-        return self.leaf
+        given = self._given_leaf()
+        if given is not None:
+            return given
+        spread = moments.mean, moments.variance
+        return NormalInverseGamma.from_moments(*spread, moments.least, moments.greatest)
 
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.boxes.exact import BoxPosterior
-from bdtppl.inference.exact_choice import Budget, exact_within_budget
+from bdtppl.inference.exact_cost import Budget, exact_within_budget
 from bdtppl.inference.hard.shapes import LEAF, Shape, roots
 from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
 from bdtppl.inference.metropolis.growth import grown_trees

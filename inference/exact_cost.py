@@ -1,0 +1,218 @@
+"""What an exact posterior costs by boxes and by a chart, and which of them a budget pays for.
+
+Costs are estimated by counts of boxes and rules at fixed rates, so that a choice by them does not
+depend on the machine or its load.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
+from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout
+from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.weights import has_own_score
+from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
+from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import Leaf
+from bdtppl.models.priors import TreePrior, weighs_each_cut
+
+__all__ = [
+    "DEFAULT_BUDGET",
+    "MOST_LEVELS",
+    "Budget",
+    "Method",
+    "box_cost",
+    "box_cost_of",
+    "exact_of",
+    "exact_within_budget",
+    "suggest",
+]
+
+Method = Literal["auto", "boxes", "chart"]
+
+MOST_LEVELS = 8
+_SECONDS_A_SCORE = 1.6e-8  # and a statistic
+_SECONDS_A_GROUP = 6e-4
+_SECONDS_A_ROW = 4e-9  # and a set of features
+_FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
+_PATIENCE = 10  # times the budget of a search, for boxes that were asked for
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a choice may cost.
+
+    Attributes
+    ----------
+    seconds
+        CPU seconds of all that is tried, at nominal rates.
+    num_bytes
+        Most memory of one sum over trees.
+    subproblems
+        Most subproblems of a chart.
+    """
+
+    seconds: float = 5.0
+    num_bytes: float = 1e9
+    subproblems: int = 500_000
+
+
+DEFAULT_BUDGET = Budget()
+
+
+def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Budget:
+    """Estimate what one log evidence by boxes costs in seconds and bytes."""
+    layout = CellLayout(space)
+    num_values = 2 if leaf.task == "classification" else 3
+    concentration = getattr(leaf, "concentration", None)
+    if concentration is not None:
+        num_values = len(concentration)
+    per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_own_score(leaf) else 8)
+    num_groups = sum(1 for level in range(space.num_levels) for _ in space.groups(level))
+    seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
+    if "log_num_equivalent" in prior.rule_facts:  # partitions are told apart
+        seconds *= 1.5
+    if not prior.is_normalised:  # the prior alone is summed too
+        seconds *= 1.7
+    seconds += _SECONDS_A_ROW * num_rows * len(layout.filled_sets[0])
+    cells = layout.num_cells * (num_values + 1)
+    return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
+
+
+def box_cost_of(model: TreeModel, levels: int) -> Budget:
+    """Estimate what boxes of so many levels cost; a repeated row counts as often as it is."""
+    space = BoxSpace.of(model.design, model.constraints, max(levels, 1))
+    return box_cost(space, model.prior, model.leaf, int(model.design.weights.sum()))
+
+
+def exact_of(
+    model: TreeModel,
+    method: str,
+    max_subproblems: int = 500_000,
+    histograms: BoxHistograms | None = None,
+) -> ExactPosterior | BoxPosterior:
+    """Make the exact posterior of a model by one method.
+
+    Parameters
+    ----------
+    model
+        The model; boxes need a limit of depth.
+    method
+        "boxes" or "chart".
+    max_subproblems
+        Most subproblems of a chart.
+    histograms
+        Those of boxes, where the rows have not been kept.
+
+    Raises
+    ------
+    ValueError
+        If boxes cannot answer for the model.
+    TooManySubproblems
+        If the chart is too large.
+    """
+    design, constraints = model.design, model.constraints
+    if method == "boxes":
+        if constraints.max_depth is None:
+            raise ValueError("method='boxes' sums over trees of few levels: give max_depth.")
+        return BoxPosterior(
+            design,
+            model.prior,
+            model.leaf,
+            model.y,
+            max_depth=max(constraints.max_depth, 1),
+            constraints=constraints,
+            histograms=histograms,
+        )
+    grammar = compile_grammar(
+        design,
+        rules=model.prior.rules,
+        constraints=constraints,
+        each_cut=weighs_each_cut(model.prior),
+        max_subproblems=max_subproblems,
+    )
+    return exact_posterior(grammar, model.prior, model.leaf, model.y)
+
+
+def suggest(
+    error: TooManySubproblems,
+    model: TreeModel,
+    make_design: Callable[[int | None], Design],
+    bins: int | None,
+    budget: Budget,
+) -> None:
+    """Add to an error what would fit: fewer buckets, or few levels.
+
+    Parameters
+    ----------
+    error
+        The error.
+    model
+        The model that did not fit.
+    make_design
+        Builds the design for a number of buckets.
+    bins
+        The number that did not fit.
+    budget
+        The budget.
+    """
+    limits, limit = model.constraints, budget.subproblems
+    rules, each_cut = model.prior.rules, weighs_each_cut(model.prior)
+    for number in AUTO_BINS:
+        if number is not None and (bins is None or number < bins):
+            size = estimate_subproblems(
+                make_design(number), rules=rules, constraints=limits, each_cut=each_cut, limit=limit
+            )
+            if size <= limit:
+                error.suggest(f"bins={number} would fit (about {size:,.0f} subproblems).")
+                break
+    if why_no_boxes(model.prior, limits) is None:
+        cheap = 0
+        while cheap < MOST_LEVELS:
+            cost = box_cost_of(model, cheap + 1)
+            if cost.seconds > budget.seconds or cost.num_bytes > budget.num_bytes:
+                break
+            cheap += 1
+        if cheap:
+            error.suggest(f"max_depth={cheap} would fit with the cuts as they are.")
+
+
+def exact_within_budget(
+    model: TreeModel, method: Method = "auto", budget: Budget = DEFAULT_BUDGET
+) -> tuple[ExactPosterior | BoxPosterior, str]:
+    """Make the exact posterior of a model.
+
+    Of few rows it is the chart where that fits; else boxes, where depth is limited and the budget
+    pays for them.
+
+    Returns
+    -------
+    exact
+        The posterior.
+    method
+        "boxes" or "chart".
+
+    Raises
+    ------
+    TooManySubproblems
+        If neither fits the budget; the message suggests what would.
+    """
+    if method != "auto":
+        return exact_of(model, method, budget.subproblems), method
+    depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
+    if depth is not None and no_boxes is None:
+        cost = box_cost_of(model, depth)
+        if cost.seconds > _PATIENCE * budget.seconds or cost.num_bytes > budget.num_bytes:
+            depth = None
+    if depth is None or no_boxes is not None:
+        return exact_of(model, "chart", budget.subproblems), "chart"
+    if model.design.weights.sum() <= _FEW_ROWS:
+        with suppress(TooManySubproblems):
+            return exact_of(model, "chart", budget.subproblems), "chart"
+    return exact_of(model, "boxes"), "boxes"
