@@ -52,7 +52,7 @@ class MetropolisParameters(ShowsProgress):
     draws: int = parameter(250, "Draws of each chain that are kept.", least=1)
     thin: int = parameter(20, "Steps to each draw.", least=1)
     temperatures: int | Sequence[float] = parameter(
-        1,
+        10,
         "Powers of the likelihood that each chain walks under; 2 or more estimate the log evidence."
         " Parallel tempering: how many, or the powers themselves, rising to 1. They exchange their "
         "trees. 1 for no tempering. Where only their number is given, the powers are tuned in "
@@ -65,8 +65,11 @@ class MetropolisParameters(ShowsProgress):
         'prior, "greedy" for the greedy modal tree, a `Tree`, or a batch [chains] of trees.',
         option=Literal["root", "prior", "greedy"],
     )
-    capacity: int = parameter(
-        63, "Most nodes of a tree; what would be larger is not proposed, and counted.", least=1
+    capacity: int | None = parameter(
+        None,
+        "Most nodes of a tree; what would be larger is not proposed, and counted. None for 63 at "
+        "first, doubled in warm-up where trees find no room, up to 1,023.",
+        least=1,
     )
 
 
@@ -206,20 +209,25 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         worst = max(known, key=lambda name: known[name], default="")
         if worst and (r_hat := known[worst]) > LARGEST_R_HAT:
             others = dissenting_chains(followed(self.posterior_)[worst], LARGEST_R_HAT)
+            or_temper = "" if len(self.powers_) > 1 else ", or temper the chains (temperatures=10)"
             warnings.warn(
                 f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {LARGEST_R_HAT}"
-                f"{_whom(others, self.chains)}. Raise warmup, draws or thin, or temper the chains "
-                f"(temperatures=10).",
+                f"{_whom(others, self.chains)}. Raise warmup, draws or thin{or_temper}.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
         if self.num_overflows_.any():
             warnings.warn(
-                f"{self.num_overflows_.sum()} proposed trees needed more than {self.capacity} "
+                f"{self.num_overflows_.sum()} proposed trees needed more than {self._room} "
                 f"nodes and were rejected: raise capacity.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    @property
+    def _room(self) -> int:
+        """Slots that the trees had."""
+        return self.posterior_.trees.capacity
 
     @property
     def map_tree_(self) -> Tree:
@@ -288,7 +296,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, trees found no room, or the evidence is rough."""
         yield from of_chains(self)
-        yield from of_room(self.num_overflows_, self.capacity)
+        yield from of_room(self.num_overflows_, self._room)
         yield from of_evidence(self)
 
     def k_best(self, k: int) -> RankedTrees:

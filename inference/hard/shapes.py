@@ -24,6 +24,7 @@ __all__ = [
     "running_count",
     "select",
     "subtree_sums",
+    "with_capacity",
     "with_rules",
 ]
 
@@ -105,6 +106,13 @@ class Shape(NamedTuple):
 def places(shape: Shape) -> jax.Array:
     """Numbers of the slots, int32 [1, k]."""
     return jnp.arange(shape.capacity, dtype=jnp.int32)[None]
+
+
+def with_capacity(shape: Shape, capacity: int) -> Shape:
+    """Give trees more slots."""
+    num_more = len(shape.size), capacity - shape.capacity, len(_UNUSED)
+    more = jnp.broadcast_to(jnp.array(_UNUSED, jnp.int32), num_more)
+    return shape._replace(nodes=jnp.concatenate([shape.nodes, more], axis=1))
 
 
 def running_count(flags: jax.Array) -> jax.Array:

@@ -36,6 +36,7 @@ __all__ = ["Sampled", "sample_chains"]
 _GROUPS = 4  # at most
 _LEAST_WALKS = 32  # of a group: fewer are hardly faster
 _REPORTS = 20  # parts of a run, after each of which progress is told
+_FIRST_CAPACITY, _MOST_CAPACITY = 63, 1023  # where none is given
 
 _Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
 
@@ -83,7 +84,7 @@ def sample_chains(
     thin: int = 20,
     kernel: Kernel | None = None,
     temperatures: int | Sequence[float] = 1,
-    capacity: int = 63,
+    capacity: int | None = None,
     start: Tree | Literal["prior"] | None = None,
     on_progress: Callable[[int], None] = lambda num_steps: None,
 ) -> Sampled:
@@ -104,7 +105,8 @@ def sample_chains(
         Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
         number, they are tuned in warm-up, so that all neighbours exchange equally often.
     capacity
-        Most nodes of a tree. Larger ones are rejected, and counted.
+        Most nodes of a tree; larger ones are rejected, and counted. None for 63 at first (or those
+        of the start), doubled in warm-up where trees found no room, up to 1,023.
     start
         Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
         by the weights of what it may do, over their sum; nodes that find no room are leaves);
@@ -122,7 +124,7 @@ def sample_chains(
         ("warmup", warmup, 0),
         ("draws", draws, 1),
         ("thin", thin, 1),
-        ("capacity", capacity, 3),
+        ("capacity", _FIRST_CAPACITY if capacity is None else capacity, 3),
     ):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
@@ -131,15 +133,20 @@ def sample_chains(
     proposing = LocalMoves.of(ROTATING) if kernel is None else kernel
     key_start, key_walk = jax.random.split(rng_key)
     keys = jax.random.split(key_walk, chains)
-    states = _start(key_start, packed, model, chains, capacity, start)
+    room_at_first = _room_at_first(start) if capacity is None else capacity
+    states = _start(key_start, packed, model, chains, room_at_first, start)
     stages = _stages(warmup, draws, thin)
     room = max(num_draws for stage in stages for num_draws, _ in stage)
     run = _Run(packed, proposing, keys, states, powers, room, on_progress)
     *warming, keeping = stages
     for stage in warming:
-        _, _, exchanges = run.walk(stage)
+        _, tallies, exchanges = run.walk(stage)
         if np.ndim(temperatures) == 0:
             run.powers = _tuned(run.powers, exchanges)
+        if capacity is None and any(
+            _under_power_1(each.overflows, powers).any() for each in tallies
+        ):
+            run.enlarge()
     return _collected(model, run, *run.walk(keeping))
 
 
@@ -175,6 +182,12 @@ class _Run:
         kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
         return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
 
+    def enlarge(self) -> None:
+        """Double the slots of all trees, up to a limit."""
+        capacity = self.parts[0][1].shape.capacity
+        capacity = max(capacity, min(2 * capacity + 1, _MOST_CAPACITY))
+        self.parts = [(keys, state.with_capacity(capacity)) for keys, state in self.parts]
+
     def walk(self, stage: _Stage) -> tuple[Any, list, list[Exchanges]]:
         """Walk the rounds of a stage.
 
@@ -206,7 +219,7 @@ def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampl
     """Write the kept states out as a posterior, with what the counts tell of the chains."""
     powers = run.powers
     tally = jax.tree.map(lambda *a: np.sum(a, axis=0), *tallies)
-    tally = jax.tree.map(lambda a: a[len(powers) - 1 :: len(powers)], tally)  # under power 1
+    tally = jax.tree.map(lambda a: _under_power_1(a, powers), tally)
     tried, accepted = (np.sum(counts, axis=(0, 1)) for counts in zip(*exchanges, strict=True))
     size = walked.log_likelihood.shape[1::-1]  # chains, draws
     shape = jax.tree.map(lambda a: np.swapaxes(a, 0, 1).reshape(-1, *a.shape[2:]), walked.shape)
@@ -239,6 +252,15 @@ def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampl
         np.array(run.steps),
         np.concatenate(run.trajectory).T,
     )
+
+
+def _under_power_1(values: np.ndarray, powers: np.ndarray) -> np.ndarray:
+    """Of values [walk, ...], those of the last walk of each ladder."""
+    return values[len(powers) - 1 :: len(powers)]
+
+
+def _room_at_first(start: Tree | str | None) -> int:
+    return max(_FIRST_CAPACITY, start.capacity) if isinstance(start, Tree) else _FIRST_CAPACITY
 
 
 def _start(

@@ -12,7 +12,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import Shape, grown, pruned, roots, running_count, select
+from bdtppl.inference.hard.shapes import (
+    Shape,
+    grown,
+    pruned,
+    roots,
+    running_count,
+    select,
+    with_capacity,
+)
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import NodeTerms, leaf_statistics, node_terms
@@ -55,6 +63,15 @@ class State(NamedTuple):
     scores: jax.Array
     log_prior: jax.Array
     log_likelihood: jax.Array
+
+    def with_capacity(self, capacity: int) -> "State":
+        """Give trees more slots."""
+        room = (0, 0), (0, capacity - self.shape.capacity), (0, 0)
+        return self._replace(
+            shape=with_capacity(self.shape, capacity),
+            rows=jnp.pad(self.rows, room),
+            scores=jnp.pad(self.scores, room),
+        )
 
     @property
     def terms(self) -> NodeTerms:
