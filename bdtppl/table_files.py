@@ -1,17 +1,18 @@
 """Tables in files, as the command line reads and writes them: CSV, TSV and Parquet.
 
 A column is numeric if every cell that is not missing is a number, and a category otherwise or where
-a Parquet file says that it is text. Cells that are empty or say NA, N/A, NaN, null or ? are
-missing. Cells are kept as text, because what a column is may have been decided elsewhere: by the
-table that a model was fitted with.
+a Parquet file says that it is text. Cells of text files that are empty or say NA, N/A, NaN, null or
+? are missing; of a Parquet file only its nulls and NaN are. Cells are kept as text, because what a
+column is may have been decided elsewhere: by the table that a model was fitted with.
 """
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,11 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.data.schema import Column, are_dates
+from bdtppl.models.data.schema import Column, are_dates, is_missing
+from bdtppl.number_notation import (
+    first_misfit,
+    is_number,
+    looks_like_number,
+    notations_of,
+    without_notation,
+)
 
-__all__ = ["PARQUET", "Table", "is_number", "read_table", "to_text", "write_table"]
+__all__ = ["PARQUET", "Table", "read_table", "to_text", "write_table"]
 
-_MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
+_MISSING = frozenset({"", "?", "na", "n/a", "nan", "+nan", "-nan", "null"})
 _MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
 _SEPARATORS = ",;\t"
 _TABS = (".tsv", ".tab")
@@ -31,6 +39,7 @@ PARQUET = (".parquet", ".pq")
 """Endings of Parquet files."""
 
 _ROWS_NAMED = 10  # column names in an error
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # of an index without a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +54,10 @@ class Table:
         By column name: the cells [n], None where one is missing.
     lines
         Line of the file that each row starts on, [n]; None where the file has no lines.
-    unnamed
-        Positions, from 1 on, of columns that were left out because they have no name.
+    left_out
+        By column that was left out: why. A column without a name is called by its position.
+    is_headless
+        Whether most cells of the first line look like values and not like names.
     words
         Columns that are text by the file's own word, though they may look like numbers.
 
@@ -60,7 +71,8 @@ class Table:
     path: Path
     cells: Mapping[str, Sequence[str | None]]
     lines: Sequence[int] | None = None
-    unnamed: tuple[int, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    is_headless: bool = False
     words: frozenset[str] = frozenset()
 
     @property
@@ -97,18 +109,35 @@ class Table:
         """Raise ValueError unless a column exists."""
         if name in self.cells:
             return
+        if name in self.left_out:
+            raise ValueError(f"Column {name!r} of {self.path} {self.left_out[name]}.")
         near = get_close_matches(name, self.columns, n=1)
-        shown = ", ".join(self.columns[:_ROWS_NAMED])
-        if len(self.columns) > _ROWS_NAMED:
-            shown += f" and {len(self.columns) - _ROWS_NAMED} more"
-        hint = f"did you mean {near[0]!r}?" if near else f"its columns are {shown}."
+        hint = f"did you mean {near[0]!r}?" if near else f"its columns are {self._shown_columns()}."
         raise ValueError(f"Column {name!r} is not in {self.path}: {hint}")
 
+    def _shown_columns(self) -> str:
+        shown = ", ".join(self.columns[:_ROWS_NAMED])
+        rest = len(self.columns) - _ROWS_NAMED
+        return shown if rest <= 0 else f"{shown} and {rest} more"
+
     def is_numeric(self, name: str) -> bool:
-        """Whether every cell that is not missing is a number, and the column is not text."""
-        return name not in self.words and all(
-            is_number(cell) for cell in self.cells[name] if cell is not None
-        )
+        """Whether every cell that is not missing is a number, and the column is not text.
+
+        Raises
+        ------
+        ValueError
+            If every cell is a number by itself, but their notations contradict each other, or
+            leave open what the numbers are.
+        """
+        if name in self.words:
+            return False
+        cells = self._present(name)
+        if all(map(is_number, cells)):
+            return True
+        if not all(map(looks_like_number, cells)):
+            return False
+        self._notation(name)
+        return True
 
     def numbers(self, name: str) -> np.ndarray:
         """Read a numeric column, float64 [n] with NaN where a cell is missing.
@@ -116,21 +145,45 @@ class Table:
         Raises
         ------
         ValueError
-            If a cell is not a number or is infinite.
+            If a cell is not a number or is infinite, or `is_numeric` raises.
         """
+        notation = self._notation(name) if self.is_numeric(name) else None
         values = np.full(self.num_rows, np.nan)
         for row, cell in enumerate(self.cells[name]):
             if cell is None:
                 continue
-            if is_number(cell):
-                values[row] = float(cell)
+            number = cell if notation is None else without_notation(cell, notation)
+            if is_number(number):
+                values[row] = float(number)
             if not np.isfinite(values[row]):
-                fault = "infinite" if is_number(cell) else "not a number"
+                fault = "infinite" if is_number(number) else "not a number"
                 raise ValueError(
                     f"Column {name!r}, {self.place(row)}: {cell!r} is {fault}; give a finite "
                     f"number, or leave the cell empty if the value is missing."
                 )
         return values
+
+    def _present(self, name: str) -> list[str]:
+        """Cells that are not missing."""
+        return [cell for cell in self.cells[name] if cell is not None]
+
+    def _notation(self, name: str) -> str | None:
+        """Name the notation of a column of numbers; None for that of Python."""
+        cells = self._present(name)
+        other = next((cell for cell in cells if not is_number(cell)), None)
+        if other is None:
+            return None
+        notations = notations_of(cells)
+        if len(notations) == 1:
+            return notations[0]
+        if notations:
+            fault = f"is one number {notations[0]} and another {notations[-1]}"
+        else:
+            other, fault = first_misfit(cells), "is in no notation that all cells above it have"
+        raise ValueError(
+            f"Column {name!r}, {self.place(self.cells[name].index(other))}: the number {other!r} "
+            f"{fault}; write all numbers of the column with a decimal point and without commas."
+        )
 
     def repeats(self, name: str) -> np.ndarray:
         """Read a column of repeat counts, float64 [n].
@@ -173,16 +226,37 @@ class Table:
                 features[name] = self.labels(name)
         return features
 
+    def slips(self, name: str) -> list[int]:
+        """Rows that keep a column from being numeric, should most of its cells be numbers."""
+        if name in self.words or self.is_numeric(name):
+            return []
+        wrong = [
+            row for row, cell in enumerate(self.cells[name]) if cell and not looks_like_number(cell)
+        ]
+        return wrong if 2 * len(wrong) < len(self._present(name)) else []
+
     def doubts(self, names: Iterable[str]) -> Iterator[str]:
-        """Say which categories are likelier to be numbers with a slip: most cells are numbers."""
+        """Say what may have been meant otherwise: of the file, and of some of its columns."""
+        for name, why in self.left_out.items():
+            yield f"Column {name if name.isdecimal() else repr(name)} of {self.path} {why}."
+        if self.is_headless:
+            yield (
+                f"Most names of columns of {self.path} look like values: {self._shown_columns()}. "
+                f"If its first line is a row, put a line of names before it."
+            )
         for name in names:
-            cells = [cell for cell in self.cells[name] if cell is not None]
-            wrong = [cell for cell in cells if not is_number(cell)]
-            if name not in self.words and 0 < 2 * len(wrong) < len(cells):
+            cells = self.cells[name]
+            if wrong := self.slips(name):
                 yield (
-                    f"Column {name!r} is read as a category of {len(set(cells))} levels, though "
-                    f"most cells are numbers: {self.place(self.cells[name].index(wrong[0]))} has "
-                    f"{wrong[0]!r}. Correct it, or leave it empty if the value is missing."
+                    f"Column {name!r} is read as a category of {len(set(self._present(name)))} "
+                    f"levels, though most cells are numbers: {self.place(wrong[0])} has "
+                    f"{cells[wrong[0]]!r}. Correct it, or leave it empty if the value is missing."
+                )
+            elif self.is_numeric(name) and (notation := self._notation(name)):
+                cell = next(cell for cell in cells if cell and not is_number(cell))
+                yield (
+                    f"Column {name!r} is read as numbers {notation}: {cell!r} is "
+                    f"{float(without_notation(cell, notation)):.10g}."
                 )
 
     def features_like(self, columns: Iterable[Column]) -> dict[str, np.ndarray]:
@@ -201,7 +275,7 @@ class Table:
         return features
 
     def _refuse_dates(self, name: str) -> None:
-        cells = [cell for cell in self.cells[name] if cell is not None]
+        cells = self._present(name)
         if are_dates(cells):
             raise ValueError(
                 f"Column {name!r} holds dates, such as {cells[0]!r}; numbers or categories are "
@@ -213,26 +287,11 @@ class Table:
         cells = self.cells[name]
         num_levels = len(set(cells) - {None})
         if num_levels > _MOST_LEVELS:
-            row = next(i for i, cell in enumerate(cells) if cell and not is_number(cell))
+            row = next((i for i, cell in enumerate(cells) if cell and not is_number(cell)), 0)
             raise ValueError(
                 f"Column {name!r} has {num_levels} distinct values and is no column of numbers "
                 f"({self.place(row)} has {cells[row]!r}): correct it, or leave it out with --drop."
             )
-
-
-def is_number(cell: str | None) -> bool:
-    """Whether a cell says a number, which may be infinite.
-
-    Examples
-    --------
-    >>> [is_number(cell) for cell in ("-1.5e3", "inf", "1_000", "2024-01-31")]
-    [True, True, False, False]
-    """
-    try:
-        float(cell or "")
-    except ValueError:
-        return False
-    return "_" not in (cell or "")
 
 
 def read_table(path: Path) -> Table:
@@ -240,7 +299,7 @@ def read_table(path: Path) -> Table:
 
     The ending ``.parquet`` or ``.pq`` says Parquet, ``.tsv`` or ``.tab`` says tabs; anything else
     is text in UTF-8 with one header line, parted by commas, semicolons or tabs, whichever the
-    header has most of. Columns without a name are left out.
+    header has most of. Columns without a name are left out, and so is the index of a pandas frame.
 
     Raises
     ------
@@ -327,18 +386,41 @@ def _read_text(path: Path) -> Table:
                 f"{path}, line {start}: there are {len(row)} cells, but the header has "
                 f"{len(header)} columns."
             )
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+    cells = {name: column for name, column in zip(header, columns, strict=True) if name}
+    headless = _share_of_values(header, columns)
+    if headless == 1:
+        raise ValueError(
+            f"{path} has no header: its first line ({', '.join(header[:_ROWS_NAMED])}) holds "
+            f"values and not names of columns. Put a line of names before it."
+        )
     _require_distinct(path, [name for name in header if name])
-    columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return Table(
         path,
-        {
-            name: list(map(_cell, column))
-            for name, column in zip(header, columns, strict=True)
-            if name
-        },
+        {name: list(map(_cell, column)) for name, column in cells.items()},
         starts[1:],
-        tuple(position for position, name in enumerate(header, 1) if not name),
+        {
+            str(position): "has no name and was left out"
+            for position, name in enumerate(header, 1)
+            if not name
+        },
+        is_headless=headless >= 1 / 2,
     )
+
+
+def _share_of_values(header: Sequence[str], columns: Sequence[Sequence[str]]) -> float:
+    """Share of the names of columns that look like values: numbers, or cells of their columns.
+
+    Whole numbers in a row count as names, as years do, and the positions that pandas writes.
+    """
+    numbers = [name for name in header if looks_like_number(name)]
+    if all(name.isdecimal() for name in numbers):
+        first = int(numbers[0]) if numbers else 0
+        if numbers == [str(first + place) for place in range(len(numbers))]:
+            numbers = []
+    named = [(name, column) for name, column in zip(header, columns, strict=True) if name]
+    values = [name for name, column in named if name in numbers or name in column]
+    return len(values) / max(len(named), 1)
 
 
 def _separator(header: str) -> str:
@@ -354,26 +436,43 @@ def _require_distinct(path: Path, names: Sequence[str]) -> None:
 def _read_parquet(path: Path) -> Table:
     read = _parquet_reader()
     try:
-        columns = read(path)
+        columns, notes = read(path)
     except OSError:
         raise
     except Exception as error:  # the readers' own kinds
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"{path} cannot be read as Parquet: {reason}.") from error
-    cells = {name: list(map(_cell, values)) for name, values in columns.items()}
-    words = [name for name, each in columns.items() if any(isinstance(v, str) for v in each)]
-    return Table(path, cells, words=frozenset(words))
+    index = [name for name in columns if _PANDAS_INDEX.fullmatch(name)]
+    noted = json.loads(notes or "{}").get("index_columns", ())  # names, or ranges without a column
+    index += [name for name in noted if isinstance(name, str) and name in columns]
+    cells = {
+        name: [None if is_missing(value) else str(value) for value in values]
+        for name, values in columns.items()
+        if name not in index
+    }
+    words = [name for name in cells if any(isinstance(v, str) for v in columns[name])]
+    why = "is the index of a pandas frame and was left out; reset_index() makes it a column"
+    return Table(path, cells, left_out=dict.fromkeys(index, why), words=frozenset(words))
 
 
-def _parquet_reader() -> Callable[[Path], Mapping[str, list]]:
+def _parquet_reader() -> Callable[[Path], tuple[Mapping[str, list], Any]]:
+    """Find a function that reads columns, and what pandas has noted of them as JSON."""
     if find_spec("pyarrow"):
         from pyarrow.parquet import read_table as read_arrow  # pyright: ignore
 
-        return lambda path: read_arrow(path).to_pydict()
+        def read(path: Path) -> tuple[Mapping[str, list], Any]:
+            table = read_arrow(path)
+            return table.to_pydict(), (table.schema.metadata or {}).get(b"pandas")
+
+        return read
     if find_spec("polars"):
         import polars
 
-        return lambda path: polars.read_parquet(path).to_dict(as_series=False)
+        noted = getattr(polars, "read_parquet_metadata", lambda path: {})  # old ones have none
+        return lambda path: (
+            polars.read_parquet(path).to_dict(as_series=False),
+            noted(path).get("pandas"),
+        )
     raise _no_parquet()
 
 
@@ -397,7 +496,6 @@ def _no_parquet() -> ValueError:
     )
 
 
-def _cell(value: Any) -> str | None:
-    """Text of a cell, floats to their last digit; None where it says that a value is missing."""
-    text = "" if value is None else str(value).strip()
+def _cell(text: str) -> str | None:
+    """Text of a cell; None where it says that a value is missing."""
     return None if text.lower() in _MISSING else text

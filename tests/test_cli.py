@@ -801,6 +801,24 @@ def test_dates_are_refused_with_advice(tmp_path):
     assert "leave the column out with --drop" in said
 
 
+def test_targets_that_are_no_quantity_and_no_class_are_refused(tmp_path):
+    names = [f"Ann {place}" for place in range(30)]
+    columns = {"a": [*range(30)], "name": names, "day": [f"2024-02-{d % 28}" for d in range(1, 31)]}
+    table = write_table(tmp_path / "t.csv", columns)
+    said = refusal("fit", table, "--target", "name", "--model", "greedy-modal")
+    assert said.startswith("Column 'name' has 30 classes in 30 rows, as identifiers")
+    said = refusal("fit", table, "--target", "day", "--model", "greedy-modal")
+    assert said.startswith("Column 'day' holds dates, such as '2024-02-1': put a number in")
+
+
+def test_a_target_with_a_decimal_comma_is_a_quantity(tmp_path):
+    cells = [f"{place},{place % 4}" for place in range(12)]
+    table = write_table(tmp_path / "t.csv", {"a": [*range(12)], "y": cells})
+    result = run("fit", table, "--target", "y", "--model", "greedy-modal")
+    assert "regression (guessed: numbers are quantities" in result.stdout
+    assert "Column 'y' is read as numbers with a decimal comma: '0,0' is 0." in result.stderr
+
+
 def test_every_command_has_json_and_every_model_a_name():
     for command in app.registered_commands:
         said = run(command.callback.__name__, "--help").stdout
@@ -825,12 +843,12 @@ def test_a_column_says_how_often_rows_count(tmp_path):
 
 
 def test_a_slip_among_numbers_is_noted(tmp_path):
-    columns = {"a": ["1.5", "2,5", "3.5", "4.5"], "b": ["?", "1", "2", "null"], "y": list("uvuv")}
+    columns = {"a": ["1.5", "2-5", "3.5", "4.5"], "b": ["?", "1", "2", "null"], "y": list("uvuv")}
     table = write_table(tmp_path / "t.csv", columns)
     said = run("fit", table, "--target", "y").stderr
     assert (
         "Column 'a' is read as a category of 4 levels, though most cells are numbers: line 3 has "
-        "'2,5'." in " ".join(said.split())
+        "'2-5'." in " ".join(said.split())
     )
     assert "Column 'b'" not in said
 

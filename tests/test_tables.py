@@ -9,7 +9,7 @@ import pytest
 
 from bdtppl import ExactTreeClassifier
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.schema import Column, Schema, are_dates
+from bdtppl.models.data.schema import Column, Schema, TableWarning, are_dates
 from bdtppl.table_files import read_table, write_table
 
 
@@ -67,6 +67,41 @@ def test_parquet_reads_like_text(tmp_path):
     assert table.place(1) == "row 1"
 
 
+@pytest.mark.usefixtures("_parquet")
+@pytest.mark.parametrize("name", [None, "row"])
+def test_the_index_of_a_pandas_frame_is_no_column(tmp_path, name):
+    index = pd.Index([1, 3, 4], name=name)
+    pd.DataFrame({"size": [0.1, 2.0, 3.0]}, index).to_parquet(tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet")
+    assert table.columns == ["size"]
+    (note,) = table.doubts(["size"])
+    assert f"Column {name or '__index_level_0__'!r}" in note
+    assert "is the index of a pandas frame and was left out; reset_index()" in note
+    with pytest.raises(ValueError, match=r"is the index of a pandas frame .* reset_index"):
+        table.require(name or "__index_level_0__")
+
+
+@pytest.mark.usefixtures("_parquet")
+def test_only_nulls_of_parquet_are_missing(tmp_path):
+    words = ["NA", "?", "null", "nan", "", " x", "<NA>", None]
+    size = [0.5, float("nan"), None, 1.0, 2.0, 3.0, 4.0, 5.0]
+    polars.DataFrame({"word": words, "size": size}).write_parquet(tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet")
+    features = table.features(table.columns)
+    assert features["word"].tolist() == words
+    assert Schema.read(features)[0].columns[0].levels == tuple(sorted(words[:-1]))
+    np.testing.assert_array_equal(np.isnan(features["size"]), [False, True, True, *[False] * 5])
+    with pytest.raises(ValueError, match="Column 'word', row 0: 'NA' is not a number"):
+        table.numbers("word")
+
+
+def test_many_texts_of_digits_in_parquet_are_refused_by_name(tmp_path):
+    sites = [f"{place:03}" for place in range(150)]
+    write_table(tmp_path / "t.parquet", {"site": sites})
+    with pytest.raises(ValueError, match="Column 'site' has 150 distinct values"):
+        read_table(tmp_path / "t.parquet").features(["site"])
+
+
 def test_rows_are_placed_by_the_line_that_they_start_on(write):
     table = read_table(write('a,b\n\n1,"two\nlines"\n2,x\n'))
     assert [table.place(row) for row in range(2)] == ["line 3", "line 5"]
@@ -75,7 +110,9 @@ def test_rows_are_placed_by_the_line_that_they_start_on(write):
 def test_columns_without_a_name_are_left_out(write):
     table = read_table(write(",a,b,\n0,1,2,\n1,3,4,\n"))
     assert table.columns == ["a", "b"]
-    assert table.unnamed == (1, 4)
+    assert list(table.doubts(table.columns)) == [
+        f"Column {place} of {table.path} has no name and was left out." for place in (1, 4)
+    ]
 
 
 def test_what_a_column_was_at_fit_decides_at_predict(write):
@@ -133,6 +170,66 @@ def test_a_slip_in_a_column_of_numbers_is_no_category(write):
         table.features(["a"])
 
 
+# ------------------------------------------------------------ notations of numbers, headers
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1,5", "-0,25", "12", "NA"], [1.5, -0.25, 12, np.nan]),
+        (["1.234,5", "2.000", ",5"], [1234.5, 2000, 0.5]),
+        (["1,234,567", "1,234", "12.5"], [1234567, 1234, 12.5]),
+        (["1 234", "1\u00a0234\u00a0567", "12"], [1234, 1234567, 12]),
+        (["1'234.5", "2'000"], [1234.5, 2000]),
+        (["0,250", "1,125"], [0.25, 1.125]),
+        (["1,5e3", "2"], [1500, 2]),
+        (["-nan", "+NaN", "2"], [np.nan, np.nan, 2]),
+    ],
+)
+def test_numbers_are_read_in_the_notation_of_their_column(write, cells, values):
+    table = read_table(write("\n".join(["a;b", *(f"{cell};x" for cell in cells)])))
+    np.testing.assert_array_equal(table.features(["a"])["a"], values)
+    np.testing.assert_array_equal(table.features_like([Column("a")])["a"], values)
+    assert table.features_like([Column("a", ("u", "v"))])["a"][0] in (cells[0], None)
+    notes = list(table.doubts(["a"]))
+    assert len(notes) == ("-nan" not in cells)
+    assert all("Column 'a' is read as numbers with " in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["1", "1,234", "12,500"], "line 3: the number '1,234' is one .* commas .* and another"),
+        (["1,5", "3", "2.5"], "line 4: the number '2.5' is in no notation that all cells above"),
+        (["1,234", "1,5", "1.5"], "line 4: the number '1.5' is in no notation that all cells"),
+    ],
+)
+def test_numbers_whose_notation_is_open_are_refused(write, cells, said):
+    table = read_table(write("\n".join(["a;b", *(f"{cell};x" for cell in cells)])))
+    for read in (table.features, table.is_numeric, table.numbers):
+        with pytest.raises(ValueError, match=f"Column 'a', {said}"):
+            read("a")
+
+
+def test_a_slip_among_decimal_commas_is_noted(write):
+    table = read_table(write("a;b\n1,5;x\n2,5;x\nfour;x\n"))
+    (note,) = table.doubts(["a"])
+    assert "a category of 3 levels, though most cells are numbers: line 4 has 'four'" in note
+
+
+@pytest.mark.parametrize("text", ["5.1,3.5,red\n4.9,3.0,red\n", "2,1\n2,0\n", "a,b\na,c\nd,b\n"])
+def test_a_table_without_a_header_is_refused(write, text):
+    with pytest.raises(ValueError, match=r"has no header: its first line .* Put a line of names"):
+        read_table(write(text))
+
+
+def test_a_header_that_looks_like_a_row_is_noted(write):
+    (note,) = read_table(write("1,Ann,f,7.25\n2,Eve,f,8.5\n")).doubts(())
+    assert "Most names of columns" in note
+    for text in ("2019,2020,2021,site\n1,2,3,x\n", "0,1,2\n0.1,0.2,1\n", "a,b\n1,a\n"):
+        assert not list(read_table(write(text)).doubts(()))
+
+
 def test_an_unknown_column_is_named_with_a_near_one(write):
     table = read_table(write("width,length\n1,2\n"))
     with pytest.raises(ValueError, match=r"'lenght' is not in .*did you mean 'length'"):
@@ -163,6 +260,15 @@ def test_numbers_as_text_are_warned_of_where_no_category_is_declared():
     for category in (pd.Categorical(text), polars.Series(text, dtype=polars.Categorical)):
         frame = pd.DataFrame if isinstance(category, pd.Categorical) else polars.DataFrame
         assert Schema.read(frame({"x0": category}))[0].features == ("x0=2.5",)
+
+
+def test_a_level_for_nearly_every_row_is_warned_of():
+    names = [f"Ann {place}" for place in range(29)]
+    for table in (np.array([names]).T, {"x0": np.array([*names, "Ann 0"])}):
+        with pytest.warns(TableWarning, match=r"Column 'x0' has 29 levels in (29|30) rows"):
+            Schema.read(table)
+    Schema.read({"x0": np.array([*names, *names])})
+    Schema.read(pd.DataFrame({"x0": pd.Categorical(names)}))
 
 
 def test_collections_are_no_values():

@@ -35,7 +35,7 @@ def make_fit() -> Any:
             typer.Argument(
                 metavar="TABLE",
                 help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files "
-                "that hold parts of one table. Cells that are empty or say "
+                "that hold parts of one table. Cells that are empty or, but for Parquet, say "
                 "NA, N/A, NaN, null or ? are missing; a column with anything but numbers is a "
                 "category.",
                 show_default=False,
@@ -156,7 +156,7 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
                 require_writable(folder, option)
         if weight == target:
             raise ValueError(f"--weight {weight} names the target.")
-        unnamed, doubts = (), ()
+        doubts: list[str] = []
         if table.is_dir():
             problem = _read_parts(place, inference, settings, file)
         else:
@@ -168,7 +168,8 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
             problem = ReadProblem(
                 f"{target} in {table}", rows.features(names), goal, weights=weights
             )
-            unnamed, doubts = rows.unnamed, rows.doubts(names)
+            quantity = [target] if goal.task == "regression" else []
+            doubts = list(rows.doubts([*names, *quantity]))
         goal = problem.target
         for name in settings:
             if name in options and goal.task not in options[name].tasks:
@@ -187,8 +188,6 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
                     raise ValueError(f"kind {family} is no leaf family for {goal.task}.")
                 settings["leaf"] = file.make_leaf(goal.y)
     settings["random_state"] = seed
-    for position in unnamed:
-        note(f"Column {position} of {table} has no name and was left out.")
     for doubt in doubts:
         note(doubt)
     with notes_after(), located(file):

@@ -4,7 +4,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bdtppl.table_files import Table, is_number
+from bdtppl.models.data.schema import are_dates, are_identifiers
+from bdtppl.table_files import Table
 
 __all__ = ["Target", "Task", "read_target"]
 
@@ -58,11 +59,20 @@ def read_target(table: Table, name: str, task: Task | None) -> Target:
 def _guess(table: Table, name: str) -> tuple[Task, str]:
     cells = table.cells[name]
     if not table.is_numeric(name):
-        wrong = [row for row, cell in enumerate(cells) if not is_number(cell)]
-        if 0 < 2 * len(wrong) < len(cells):
+        if wrong := table.slips(name):
             raise ValueError(
                 f"Column {name!r}, {table.place(wrong[0])}: {cells[wrong[0]]!r} is not a number "
                 f"but most targets are; correct it, or give --task classification."
+            )
+        if are_dates(cells):
+            raise ValueError(
+                f"Column {name!r} holds dates, such as {cells[0]!r}: put a number in their place, "
+                f"such as the days since the first one, or give --task classification."
+            )
+        if are_identifiers(len(set(cells)), len(cells)):
+            raise ValueError(
+                f"Column {name!r} has {len(set(cells))} classes in {len(cells)} rows, as "
+                f"identifiers of rows have: name another target, or give --task classification."
             )
         return "classification", "words are classes"
     numbers = np.unique(table.numbers(name))

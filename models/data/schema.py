@@ -20,7 +20,15 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from scipy.sparse import csc_array, issparse
 
-__all__ = ["Column", "Schema", "are_dates", "is_missing", "require_distinct"]
+__all__ = [
+    "Column",
+    "Schema",
+    "TableWarning",
+    "are_dates",
+    "are_identifiers",
+    "is_missing",
+    "require_distinct",
+]
 
 _TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
 _CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?"
@@ -34,6 +42,12 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _BOOLEANS = ("False", "True")
+_FEWEST_IDENTIFIED = 20  # rows; in fewer, words may differ by chance
+_SHARE_IDENTIFIED = 0.9  # of rows that have a word of their own
+
+
+class TableWarning(UserWarning):
+    """A column was read, but is likely to be something else than what it was read as."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +157,9 @@ class Schema:
 
         Warns
         -----
-        UserWarning
-            If a column of text holds nothing but numbers: it is read as a category.
+        TableWarning
+            If a column of text holds nothing but numbers, or another text in nearly every row: it
+            is read as a category.
         """
         if issparse(table):
             names = _positional_names(table.shape[1])
@@ -162,7 +177,7 @@ class Schema:
             if getattr(values, "levels", None) is None and are_dates(levels):
                 raise _of_times(name, f"as text, such as {levels[0]!r}")
             columns.append(Column.of(name, levels, drop_first=drop_first))
-        _warn_of_numbers_as_text(columns, series)
+        _warn_of_text(columns, series)
         schema = cls(tuple(columns))
         return schema, schema._matrix(series)
 
@@ -256,6 +271,17 @@ def are_dates(cells: Collection[str]) -> bool:
     return bool(cells) and all(map(_DATE.fullmatch, cells))
 
 
+def are_identifiers(num_levels: int, num_rows: int) -> bool:
+    """Whether words differ in nearly every row, as names and identifiers of rows do.
+
+    Examples
+    --------
+    >>> [are_identifiers(*counts) for counts in ((48, 50), (30, 50), (10, 10))]
+    [True, False, False]
+    """
+    return num_rows >= _FEWEST_IDENTIFIED and num_levels >= _SHARE_IDENTIFIED * num_rows
+
+
 def require_distinct(names: Iterable) -> None:
     """Raise ValueError unless all names of columns differ as text."""
     for name, count in Counter(map(str, names)).items():
@@ -263,22 +289,31 @@ def require_distinct(names: Iterable) -> None:
             raise ValueError(f"Column names must be distinct; {name!r} is repeated.")
 
 
-def _warn_of_numbers_as_text(columns: list[Column], series: list[np.ndarray]) -> None:
-    """Warn of categories that were not declared and whose levels all read as numbers."""
-    suspects = [
-        repr(column.name)
+def _warn_of_text(columns: list[Column], series: list[np.ndarray]) -> None:
+    """Warn of categories that were not declared, and are likely to be numbers or identifiers."""
+    guessed = [
+        (column.name, column.levels, sum(not is_missing(value) for value in values))
         for column, values in zip(columns, series, strict=True)
         if column.levels and getattr(values, "levels", None) is None
-        if all(map(_is_number, column.levels))
     ]
-    if suspects:
+    numbers = [name for name, levels, _ in guessed if all(map(_is_number, levels))]
+    if numbers:
         warnings.warn(
-            f"Numbers given as text are read as categories, here those of {', '.join(suspects)}: "
-            f"convert them to float if they are quantities, or declare a category (pandas: "
-            f"astype('category')) if they are labels.",
-            UserWarning,
-            stacklevel=2,
+            f"Numbers given as text are read as categories, here those of "
+            f"{', '.join(map(repr, numbers))}: convert them to float if they are quantities, or "
+            f"declare a category (pandas: astype('category')) if they are labels.",
+            TableWarning,
+            stacklevel=3,
         )
+    for name, levels, num_rows in guessed:
+        if name not in numbers and are_identifiers(len(levels), num_rows):
+            warnings.warn(
+                f"Column {name!r} has {len(levels)} levels in {num_rows} rows, as names and "
+                f"identifiers of rows have; new rows will bring levels that no rule knows: leave "
+                f"it out, or declare a category (pandas: astype('category')) if it is one.",
+                TableWarning,
+                stacklevel=3,
+            )
 
 
 def _as_frame(table: Any) -> nw.DataFrame | nw.LazyFrame | None:
@@ -390,7 +425,8 @@ def is_missing(value: Any) -> bool:
     >>> [is_missing(cell) for cell in (None, float("nan"), "nan", 0)]
     [True, True, False, False]
     """
-    return value is None or str(value) == "<NA>" or value != value  # pandas' NA is not compared
+    # pandas' NA is not compared.
+    return value is None or type(value).__name__ == "NAType" or value != value
 
 
 def _are_booleans(values: np.ndarray) -> bool:
