@@ -11,7 +11,6 @@ H.2; Shenkar and Wolf 2022, Anomaly detection for tabular data with internal con
 """
 
 import warnings
-from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.models.data.schema import has_names
+from bdtppl.models.data.schema import as_table, column_names, has_names, lossless, select
 
 __all__ = ["Anomalies", "FindsAnomalies", "PermutedColumns", "find_anomalies", "num_permutations"]
 
@@ -180,7 +179,7 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
         y
             Class labels [n].
         """
-        names = _column_names(X)
+        names = column_names(as_table(X))
         number = num_permutations(len(y), len(names))
         number = number if self.permutations is None else self.permutations
         generator = check_random_state(self.random_state)
@@ -202,15 +201,10 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
-def _column_names(X: Any) -> list:
-    if isinstance(X, Mapping):
-        return list(X)
-    return list(X.columns) if has_names(X) else list(range(np.shape(X)[1]))
-
-
 def _taken(X: Any, order: np.ndarray) -> Any:
     """Take the columns of a table in another order."""
-    names = _column_names(X)
-    if isinstance(X, Mapping):
-        return {names[place]: X[names[place]] for place in order}
-    return X[[names[place] for place in order]] if has_names(X) else np.asarray(X)[:, order]
+    if not has_names(X):
+        return np.asarray(lossless(X))[:, order]
+    X = as_table(X)
+    names = column_names(X)
+    return select(X, [names[place] for place in order])

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import column_or_1d
 
-from bdtppl.estimators.base import read_weights
+from bdtppl.estimators.base import read_target, read_weights
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import (
     Chunks,
@@ -143,7 +142,7 @@ class Reader:
 
     def rows(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
         """Read targets and repeat counts of a part, [n] both."""
-        y = self.check(column_or_1d(part.y, warn=True))
+        y = self.check(read_target(part.y))
         return y, read_weights(part.weights, len(y))
 
     def survey(self, part: Part) -> Survey | None:

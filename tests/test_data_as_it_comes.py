@@ -9,7 +9,7 @@ import pytest
 from tiers import slow_but
 
 import bdtppl
-from bdtppl.models.data.schema import Schema
+from bdtppl.models.data.schema import Schema, TableWarning
 
 SETTINGS = {
     "DCCTree": {"iterations": 1, "initial_trees": 4, "chains": 2, "warmup": 20, "draws": 10},
@@ -191,6 +191,26 @@ def test_dates_are_refused_with_advice(name, kind, library):
     frame = LIBRARIES[library]({"size": np.arange(48.0), "day": DATES[kind]})
     with pytest.raises(ValueError, match=r"Column 'day' holds dates or times .*days since the fir"):
         make(name).fit(frame, target(name, np.arange(48.0) / 20))
+
+
+@pytest.mark.parametrize("kind", ["Classifier", "Regressor"])
+def test_dates_are_no_targets(kind):
+    days = np.array([DAY, DAY + datetime.timedelta(1)] * 2, "M8[D]")
+    stamps = pd.Series(days).dt.tz_localize("UTC")
+    spans = days - days[0]
+    for y in (days, pd.Series(days), pl.Series(days), days.astype(object), days.tolist(), stamps):
+        with pytest.raises(ValueError, match=r"y holds dates or times .*days since the first one"):
+            make("GreedyModalTree" + kind).fit(np.eye(4), y)
+    for y in (spans, pd.Series(spans), spans.tolist(), pd.period_range("2024", periods=4)):
+        with pytest.raises(ValueError, match="y holds dates or times"):
+            make("GreedyModalTree" + kind).fit(np.eye(4), y)
+
+
+def test_identifiers_as_classes_are_warned_of():
+    labels = [f"Ann {row}" for row in range(NUM_ROWS)]
+    X = np.arange(float(NUM_ROWS))[:, None]
+    with pytest.warns(TableWarning, match="y has 48 classes in 48 rows, as identifiers"):
+        make("GreedyModalTreeClassifier").fit(X, labels)
 
 
 def test_dates_in_other_clothes_are_refused():

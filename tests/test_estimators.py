@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.comparison.scoring import Scored
 from bdtppl.inference.pcfg import compiler
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
@@ -161,6 +162,21 @@ def test_declared_classes_may_be_absent():
 
 X0, Y0 = small()
 LABELS = np.where(Y0 > 2, "yes", "no")
+
+
+def test_concentrations_are_those_of_the_classes_as_they_are_listed():
+    X, y = np.arange(8.0)[:, None] % 2, np.array(["a", "b"] * 4)
+    model = ExactTreeClassifier(
+        classes=["c", "b", "a"], leaf=DirichletCategorical([3.0, 2.0, 1.0]), max_depth=0, draws=25
+    ).fit(X, y)
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    expected = np.array([4 + 1, 4 + 2, 3]) / 14
+    np.testing.assert_allclose(model.predict_proba(X[:1])[0], expected)
+    assert "a 1, b 2 and c 3" in model.leaf_.in_words(model.classes_)
+    again = Scored.of("", model).unfitted().fit(X, y)
+    np.testing.assert_allclose(again.predict_proba(X[:1])[0], expected)
+    with pytest.raises(ValueError, match="classes holds 'a' twice"):
+        ExactTreeClassifier(classes=["a", "b", "a"]).fit(X, y)
 
 
 def _with(value, row=3, column=1):

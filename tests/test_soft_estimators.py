@@ -374,6 +374,14 @@ def test_a_likelihood_is_not_ignored(changes, message):
         RJHMCTreeClassifier(**RJHMC, **changes).fit(X, LABELS)
 
 
+def test_concentrations_are_in_the_order_of_the_classes_that_are_listed():
+    model = SoftClassification(concentration=(1.0, 9.0))
+    for classes, expected in ((["low", "high"], (9.0, 1.0)), (None, (1.0, 9.0))):
+        estimator = RJHMCTreeClassifier(classes=classes, model=model)
+        estimator._set_classes(np.array(["high", "low"]))
+        assert estimator._model_of(np.array([0, 1])).concentration == expected
+
+
 @pytest.mark.slow
 def test_a_class_may_be_absent():
     with pytest.raises(ValueError, match="one class only"):

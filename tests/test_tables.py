@@ -5,9 +5,16 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import polars
+import pyarrow
 import pytest
 
-from bdtppl import ExactTreeClassifier
+from bdtppl import (
+    ExactTreeClassifier,
+    GreedyModalTreeClassifier,
+    GreedyModalTreeRegressor,
+    compare,
+)
+from bdtppl.anomalies import PermutedColumns
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.schema import Column, Schema, TableWarning, are_dates
 from bdtppl.table_files import read_table, write_table
@@ -356,6 +363,127 @@ def test_a_missing_label_of_any_kind_is_named():
         for labels in (y, y.astype(object)):
             with pytest.raises(ValueError, match="y, row 2: the label is missing"):
                 ExactTreeClassifier().fit(X, labels)
+
+
+# ------------------------------------------------------------------- what NumPy and text would lose
+
+
+def test_masked_cells_are_missing():
+    X = np.ma.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], mask=[[0, 1], [0, 0], [0, 0]])
+    words = np.ma.array(["u", "v", "w"], mask=[0, 0, 1])
+    expected = [[1, np.nan], [3, 4], [5, 6]]
+    for table in (X, X.astype(int), list(X), X.astype(object), {"a": X[:, 0], "b": X[:, 1]}):
+        np.testing.assert_array_equal(Schema.read(table)[1], expected)
+    schema, matrix = Schema.read({"w": words, "b": np.ma.array([True, True, True], mask=[0, 1, 0])})
+    assert schema.features == ("w=v", "b=True")
+    np.testing.assert_array_equal(matrix, [[0, 1], [1, np.nan], [np.nan, 1]])
+    model = GreedyModalTreeRegressor().fit(X, [0, 1, 2])
+    assert np.isnan(model.design_.matrix[0, 1])
+    np.testing.assert_array_equal(model.predict(X), model.predict(expected))
+
+
+def test_masked_targets_and_weights_are_refused():
+    X, y = np.arange(4.0)[:, None], np.ma.array([0, 0, 1, 1], mask=[0, 0, 0, 1])
+    with pytest.raises(ValueError, match="y, row 3: the label is missing"):
+        GreedyModalTreeClassifier().fit(X, y)
+    with pytest.raises(ValueError, match="y, row 3: the target is missing"):
+        GreedyModalTreeRegressor().fit(X, y)
+    with pytest.raises(ValueError, match="sample_weight, row 3: nan is not a repeat count"):
+        GreedyModalTreeRegressor().fit(X, y.data, y + 1)
+    labels = GreedyModalTreeClassifier().fit(X, np.ma.array(y.data)).classes_
+    assert labels.dtype.kind == "i"
+
+
+def test_what_stands_beside_words_in_a_list_stays_what_it_is():
+    rows = [["a", 1.0], [float("nan"), 2.0], ["b", 3.0], [None, 4.0]]
+    schema, matrix = Schema.read(rows)
+    assert schema.columns == (Column.of("x0", ("a", "b")), Column("x1"))
+    np.testing.assert_array_equal(matrix[:, 0], [0, np.nan, 1, np.nan])
+    assert Schema.read({"c": ["a", np.nan, "b"]})[0].columns[0].levels == ("a", "b")
+    model = GreedyModalTreeClassifier().fit(rows, [0, 1, 0, 1])
+    assert model.schema_ == schema
+    model.predict(rows)
+
+
+def test_labels_of_two_kinds_are_refused():
+    X = np.arange(4.0)[:, None]
+    with pytest.raises(ValueError, match="y, row 3: the label is missing"):
+        GreedyModalTreeClassifier().fit(X, ["a", "b", "a", np.nan])
+    for labels in ([1, "1", "a", "a"], np.array(["a", 1, "b", 1], object), [True, "True", "a", 2]):
+        with pytest.raises(ValueError, match=r"y holds text and other labels, such as '.*' and "):
+            GreedyModalTreeClassifier().fit(X, labels)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"c": [1, "1", "a"]},
+        [[1], ["1"], ["a"]],
+        np.array([[1], ["1"], ["a"]], object),
+        pd.DataFrame({"c": pd.Series(["1", 1, "a"], dtype=object)}),
+        pd.DataFrame({"c": pd.Categorical([1, "1", "a"])}),
+    ],
+    ids=["mapping", "list", "array", "frame", "category"],
+)
+def test_values_that_are_one_as_text_are_refused(table):
+    with pytest.raises(ValueError, match=r"Column '(c|x0)' holds '1' both as text and as another"):
+        Schema.read(table)
+
+
+def test_a_level_and_a_column_of_one_name_are_refused():
+    for other in ([1.0, 2.0], ["u", "v"]):
+        with pytest.raises(ValueError, match="'hue' and 'hue=red' would both be called 'hue=red'"):
+            Schema.read({"hue": ["red", "blue"], "hue=red": other})
+    with pytest.raises(ValueError, match="would both be called 'a=b=c'"):
+        Schema.read({"a": ["b=c", "a"], "a=b": ["c", "b"]})
+    assert Schema.read({"hue": ["red", "blue"], "hue=blue": [1.0, 2.0]})[0].features
+
+
+def test_a_name_with_no_words_is_a_level():
+    for table in (np.array([["<NA>"], ["a"]], object), pd.DataFrame({"x0": ["<NA>", "a"]})):
+        assert Schema.read(table)[0].columns[0].levels == ("<NA>", "a")
+
+
+# --------------------------------------------------------------------------------- frames of others
+
+
+@pytest.mark.parametrize("make", [pyarrow.table, lambda columns: polars.DataFrame(columns).lazy()])
+def test_frames_of_arrow_and_lazy_ones_are_read(make):
+    columns = {"a": [0.0, 1.0, 2.0, 3.0] * 5, "hue": ["u", "v", "v", "u"] * 5}
+    X, y = make(columns), [0, 0, 1, 1] * 5
+    model = GreedyModalTreeClassifier().fit(X, y)
+    assert model.feature_names_in_.tolist() == ["a", "hue"]
+    frame = pd.DataFrame(columns)
+    np.testing.assert_array_equal(model.predict_proba(X), model.predict_proba(frame))
+    assert model.explain(X) == model.explain(frame)
+    permuted = PermutedColumns(GreedyModalTreeClassifier(), permutations=2).fit(X, y)
+    assert permuted.predict(X).tolist() == permuted.predict(frame).tolist()
+    found = [compare({"greedy": model}, each, y).cells["greedy"] for each in (X, frame)]
+    assert found[0]["log_score"].value == found[1]["log_score"].value
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(make({"b": [1.0], "hue": ["u"]}))
+
+
+def test_categories_of_intervals_and_of_arrow_are_read():
+    intervals = pd.Categorical.from_codes([0, 1, -1, 1], pd.interval_range(0, 2))
+    kind = pyarrow.dictionary(pyarrow.int32(), pyarrow.int32())
+    codes = pd.Series([3, 1, None, 1], dtype=pd.ArrowDtype(kind))
+    for column, levels, values in (
+        (intervals, ("(0, 1]", "(1, 2]"), [0, 1, np.nan, 1]),
+        (codes, ("1", "3"), [1, 0, np.nan, 0]),
+    ):
+        frame = pd.DataFrame({"c": column})
+        for table in (frame, {"c": frame["c"]}):
+            schema, matrix = Schema.read(table)
+            assert schema.columns[0].levels == levels
+            np.testing.assert_array_equal(matrix[:, 0], values)
+
+
+def test_a_constant_truth_of_arrow_has_two_values():
+    truth = pd.Series([True, True], dtype="bool[pyarrow]")
+    for table in (pd.DataFrame({"ok": truth}), {"ok": truth}):
+        schema, _ = Schema.read(table)
+        assert schema.transform({"ok": ~truth})[:, 0].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

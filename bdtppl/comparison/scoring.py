@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.arviz import PsisLoo, psis_loo
 from bdtppl.estimators.base import TableEstimator
+from bdtppl.models.data.schema import column_names, has_names, select
 
 __all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
 
@@ -127,13 +128,12 @@ class Scored:
     def own_columns(self, X: Any) -> Any:
         """Take the columns that it was fitted to out of a table whose columns have names."""
         names = getattr(self.model, "feature_names_in_", None)
-        if isinstance(X, Mapping):
-            if names is None:
-                names = [column.name for column in self.estimator.schema_.columns]
-            return {name: X[name] for name in names if name in X}
-        if names is None or not hasattr(X, "columns"):
+        if names is None and isinstance(X, Mapping):
+            names = [column.name for column in self.estimator.schema_.columns]
+        if names is None or not has_names(X):
             return X
-        return X[[name for name in names if name in X.columns]]
+        there = set(column_names(X))
+        return select(X, [name for name in names if name in there])
 
     @property
     def reads_as_it_did(self) -> bool:
@@ -196,7 +196,7 @@ class Scored:
         model = inner = cast(Any, clone(self.model))
         while isinstance(inner, Pipeline | TransformedTargetRegressor):
             inner = cast(Any, inner[-1] if isinstance(inner, Pipeline) else inner.regressor)
-        if self.is_classifier:
+        if self.is_classifier and inner.classes is None:  # else their order says something
             inner.set_params(classes=self.estimator.classes_)
         inner.set_params(**self.estimator.chosen)
         return model

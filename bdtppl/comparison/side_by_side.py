@@ -14,7 +14,6 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
-from sklearn.utils.validation import column_or_1d
 
 from bdtppl.comparison.columns import (
     Cell,
@@ -27,7 +26,8 @@ from bdtppl.comparison.columns import (
 )
 from bdtppl.comparison.same_data import require_fitted_to, require_same_data
 from bdtppl.comparison.scoring import Scored
-from bdtppl.estimators.base import read_weights
+from bdtppl.estimators.base import read_target, read_weights
+from bdtppl.models.data.schema import as_table
 from bdtppl.rendering import as_text, html_table
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def compare(
         blank = Cell(reason=_NO_TABLE if X is None else _NO_FOLDS)
         held_out = {name: {"log_score": blank, error: blank} for name in scored}
     else:
-        y = column_or_1d(y)
+        X, y = as_table(X), read_target(y)
         weights = read_weights(sample_weight, len(y))
         row = np.repeat(np.arange(len(y)), weights)
         for name, each in scored.items():

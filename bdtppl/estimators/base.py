@@ -24,9 +24,23 @@ from bdtppl.estimators.parameters import (
     require_integer,
 )
 from bdtppl.estimators.results import Results
-from bdtppl.models.data.schema import Schema, has_names, require_distinct
+from bdtppl.models.data.schema import (
+    Schema,
+    as_table,
+    column_names,
+    has_names,
+    lossless,
+    require_distinct,
+)
 
-__all__ = ["INFERENCES", "ShowsProgress", "TableEstimator", "estimator", "read_weights"]
+__all__ = [
+    "INFERENCES",
+    "ShowsProgress",
+    "TableEstimator",
+    "estimator",
+    "read_target",
+    "read_weights",
+]
 
 INFERENCES: dict[str, dict[str, type]] = {}
 """Estimators by the name of their inference and the task; `estimator` enters them."""
@@ -169,9 +183,9 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        X = self._note_columns(X)
+        X = self._note_columns(as_table(X))
         schema, matrix = Schema.read(X, drop_first=self.drop_first)
-        y = column_or_1d(y, warn=True)
+        y = read_target(y)
         if len(y) != matrix.shape[0]:
             raise ValueError(
                 f"X has {matrix.shape[0]} rows and y has {len(y)} (inconsistent numbers)."
@@ -184,13 +198,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
 
     def _note_columns(self, X: Any) -> Any:
         """Set ``n_features_in_`` and the names of columns, and return the table as it is read."""
-        if issparse(X):
-            X = X.tocsc()  # a table by keys (dok) is a mapping too
         if isinstance(X, Mapping):
             self.feature_names_in_ = np.array([str(name) for name in X], object)
             self.n_features_in_ = len(X)
         elif has_names(X):
-            require_distinct(X.columns)
+            require_distinct(column_names(X))
             _check_feature_names(self, X, reset=True)
             self.n_features_in_ = X.shape[1]
         else:
@@ -217,12 +229,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             missing value there.
         """
         check_is_fitted(self)
-        if issparse(X):
-            X = X.tocsc()
+        X = as_table(X)
         if isinstance(X, Mapping):
             pass  # the schema finds and checks columns by name
         elif has_names(X):
-            require_distinct(X.columns)
+            require_distinct(column_names(X))
             _check_feature_names(self, X, reset=False)
         else:
             accepted = "csc" if self.reads_sparse else False
@@ -253,7 +264,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         if columns is None:
             return X.toarray() if issparse(X) else X
         if has_names(X):
-            names = list(X if isinstance(X, Mapping) else X.columns)
+            names = column_names(X)
             if {column.name for column in self.schema_.columns} <= set(map(str, names)):
                 return X  # the schema finds them by name
             self._require_width(len(names))
@@ -401,6 +412,17 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return self._as_targets(mixture.sample(jax.random.key(self._seed), draws))
 
 
+def read_target(y: Any) -> np.ndarray:
+    """Read targets [n], of which the kinds of cells tell what they are.
+
+    Raises
+    ------
+    ValueError
+        If they have two axes.
+    """
+    return column_or_1d(lossless(y), warn=True)
+
+
 def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
     """Read repeat counts, int64 [n]: once each by default, and one number is for all rows.
 
@@ -414,7 +436,7 @@ def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
     if np.isscalar(sample_weight):
         sample_weight = np.full(num_rows, sample_weight)
     try:
-        weights = np.asarray(sample_weight, dtype=np.float64)
+        weights = np.asarray(lossless(sample_weight), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError("sample_weight must hold numbers, one for each row.") from None
     if weights.shape != (num_rows,):

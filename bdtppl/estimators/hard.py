@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import numpy as np
@@ -333,7 +333,9 @@ class ClassLeaves(ClassTargets):
                 f"leaf has {len(concentration)} concentrations, but there are {num_classes} "
                 f"classes."
             )
-        return self.leaf
+        if concentration is None or self.classes is None:
+            return self.leaf
+        return cast(Any, replace)(self.leaf, concentration=self._by_class(concentration))
 
     def _free_of_leaf(self, leaf: Leaf) -> list[str]:
         return []

@@ -1,5 +1,6 @@
 """The base of estimators of soft trees: scaled inputs, predictions, and topologies."""
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -342,7 +343,10 @@ class SoftClasses(SoftClassParameters, ClassTargets):
                 f"likelihood is {self.likelihood!r}, and that of the model "
                 f"{self.model.likelihood!r}: leave one of them out."
             )
-        return self.model
+        if self.classes is None:
+            return self.model
+        concentration = tuple(self._by_class(self.model.concentration).tolist())
+        return replace(self.model, concentration=concentration)
 
 
 def plain(value: float) -> float | None:

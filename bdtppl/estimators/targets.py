@@ -4,6 +4,7 @@ They turn a posterior predictive mixture, which every inference gives, into what
 expects.
 """
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
 from bdtppl.estimators.parameters import declared, parameter
-from bdtppl.models.data.schema import is_missing
+from bdtppl.models.data.schema import TableWarning, are_identifiers, is_missing, refuse_times
 
 __all__ = ["ClassTargets", "RealTargets"]
 
@@ -22,7 +23,10 @@ class ClassParameters:
     """Parameters of all classifiers."""
 
     classes: Any = parameter(
-        None, "All labels, where some may be absent from training.", option=False
+        None,
+        "All labels, where some may be absent from training. Concentrations of a leaf family or "
+        "model are in this order; without it, in that of sorted labels.",
+        option=False,
     )
 
 
@@ -38,6 +42,7 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
     @staticmethod
     def _check_targets(y: np.ndarray) -> np.ndarray:
         """Refuse targets [n] that are no labels."""
+        refuse_times("y", y)
         if y.dtype.kind == "O":
             missing = np.flatnonzero([is_missing(label) for label in y.tolist()])
         else:
@@ -47,13 +52,24 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
         if y.dtype.kind == "f" and np.isinf(y).any():
             row = np.flatnonzero(np.isinf(y))[0]
             raise ValueError(f"y, row {row}: the label is infinite (inf).")
+        if y.dtype.kind == "O":
+            _require_one_kind(y)
         check_classification_targets(y)
         return y
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """Class indices of the rows that are kept; sets ``classes_``."""
         y = self._check_targets(y)
-        self._set_classes(np.unique(y[kept]))
+        labels = np.unique(y[kept])
+        if self.classes is None and are_identifiers(len(labels), int(kept.sum())):
+            warnings.warn(
+                f"y has {len(labels)} classes in {int(kept.sum())} rows, as identifiers of rows or "
+                f"quantities have: give another target, take the regressor, or declare the labels "
+                f"with classes=[...].",
+                TableWarning,
+                stacklevel=4,
+            )
+        self._set_classes(labels)
         return np.searchsorted(self.classes_, y[kept])
 
     def _set_classes(self, labels: np.ndarray) -> None:
@@ -61,7 +77,9 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
         if self.classes is not None:
             if isinstance(self.classes, str) or np.ndim(self.classes) != 1:
                 raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
-            declared = np.unique(np.asarray(self.classes))
+            declared, count = np.unique(np.asarray(self.classes), return_counts=True)
+            if (count > 1).any():
+                raise ValueError(f"classes holds {_plain(declared[count.argmax()])!r} twice.")
             unknown = np.setdiff1d(labels, declared)
             if unknown.size:
                 raise ValueError(
@@ -74,6 +92,11 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
                 f"Declare absent ones with classes=[...]."
             )
         self.classes_ = labels
+
+    def _by_class(self, concentration: Any) -> np.ndarray:
+        """Put concentrations [c] in the order of ``classes_``; they come in that of ``classes``."""
+        order = slice(None) if self.classes is None else np.argsort(np.asarray(self.classes))
+        return np.asarray(concentration)[order]
 
     def _as_targets(self, indices: np.ndarray) -> np.ndarray:
         return self.classes_[np.asarray(indices)]
@@ -97,8 +120,9 @@ class RealTargets(RegressorMixin):
     @staticmethod
     def _check_targets(y: np.ndarray) -> np.ndarray:
         """Read finite float64 targets [n]."""
+        refuse_times("y", y)
         try:
-            y = np.asarray(y).astype(np.float64)
+            y = y.astype(np.float64)
         except (TypeError, ValueError):
             raise ValueError("y must hold numbers for regression.") from None
         bad = np.flatnonzero(~np.isfinite(y))
@@ -141,6 +165,17 @@ class RealTargets(RegressorMixin):
         if not isinstance(level, float | int | np.number) or not 0 < level < 1:
             raise ValueError(f"level must lie in (0, 1); got {level!r}.")
         return self._mixture(X).quantiles([(1 - level) / 2, (1 + level) / 2])
+
+
+def _require_one_kind(labels: np.ndarray) -> None:
+    """Raise ValueError if some labels are text and others not."""
+    is_text = np.fromiter((isinstance(label, str) for label in labels), bool, len(labels))
+    if is_text.any() and not is_text.all():
+        text, other = labels[is_text.argmax()], labels[is_text.argmin()]
+        raise ValueError(
+            f"y holds text and other labels, such as {text!r} and {other!r}: write all as text, or "
+            f"all as numbers."
+        )
 
 
 def _plain(label: Any) -> Any:

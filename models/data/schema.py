@@ -26,8 +26,14 @@ __all__ = [
     "TableWarning",
     "are_dates",
     "are_identifiers",
+    "as_table",
+    "column_names",
+    "has_names",
     "is_missing",
+    "lossless",
+    "refuse_times",
     "require_distinct",
+    "select",
 ]
 
 _TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
@@ -99,6 +105,18 @@ class Schema:
 
     columns: tuple[Column, ...]
 
+    def __post_init__(self):
+        """Refuse a feature of one column that is called as another column is, or its feature."""
+        owner: dict[str, Column] = {}
+        for column in self.columns:
+            for name in {column.name, *column.features}:
+                other = owner.setdefault(name, column)
+                if other is not column:
+                    raise ValueError(
+                        f"Columns {other.name!r} and {column.name!r} would both be called "
+                        f"{name!r}, one of them by a level: rename one."
+                    )
+
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the matrix's columns."""
@@ -151,7 +169,9 @@ class Schema:
         ValueError
             If the table has no rows or no columns, two columns of one name or columns of unequal
             lengths, an infinite value, or a column that is neither numbers nor categories, such
-            as one of dates, be they text (a declared category may have what levels it likes).
+            as one of dates, be they text (a declared category may have what levels it likes); if
+            values of a column are told apart by their kind alone, as 1 and "1" are, or features
+            would have one name.
         TypeError
             If a cell is a list, a dictionary or another collection.
 
@@ -170,12 +190,12 @@ class Schema:
         require_distinct(names)
         columns = []
         for name, values in zip(names, series, strict=True):
-            levels = _declared_levels(values)
+            levels = _declared_levels(name, values)
             if levels is None:
                 columns.append(Column(name))
                 continue
             if getattr(values, "levels", None) is None and are_dates(levels):
-                raise _of_times(name, f"as text, such as {levels[0]!r}")
+                raise _of_times(f"Column {name!r}", f"as text, such as {levels[0]!r}")
             columns.append(Column.of(name, levels, drop_first=drop_first))
         _warn_of_text(columns, series)
         schema = cls(tuple(columns))
@@ -331,13 +351,74 @@ def has_names(table: Any) -> bool:
     return isinstance(table, Mapping) or _as_frame(table) is not None
 
 
+def as_table(table: Any) -> Any:
+    """Collect a lazy frame, index a sparse table by columns, and make arrays of lists.
+
+    What is a frame in memory, a mapping or an array stays what it is; see `lossless`.
+    """
+    if issparse(table):
+        return table.tocsc()  # a table by keys (dok) is a mapping too
+    if isinstance(table, Mapping):
+        return table
+    if isinstance(frame := _as_frame(table), nw.LazyFrame):
+        return frame.collect().to_native()
+    return lossless(table)
+
+
+def column_names(table: Any) -> list:
+    """Names of the columns of a table in memory; positions where they have no names."""
+    if isinstance(table, Mapping):
+        return list(table)
+    frame = _as_frame(table)
+    return list(range(np.shape(table)[1])) if frame is None else list(frame.columns)
+
+
+def select(table: Any, names: list) -> Any:
+    """Take columns of a frame or a mapping by name, in an order."""
+    if isinstance(table, Mapping):
+        return {name: table[name] for name in names}
+    return table.select(names) if hasattr(table, "select") else table[names]  # pandas has none
+
+
+def lossless(values: Any) -> Any:
+    """Make an array of a list or a masked array as NumPy does, but lose no cell's kind.
+
+    NumPy writes all cells of a list as text if one is, so that NaN becomes a word, and forgets
+    masks: here a list of text and others becomes an array of objects, and masked cells are NaN, or
+    None among what are no numbers. All else is returned as it is.
+
+    Examples
+    --------
+    >>> lossless(["a", float("nan"), 1]).tolist()
+    ['a', nan, 1]
+    >>> lossless(np.ma.array([1, 2], mask=[0, 1])).tolist()
+    [1.0, nan]
+    """
+    if isinstance(values, list | tuple):
+        if any(isinstance(row, np.ma.MaskedArray) for row in values):
+            return lossless(np.ma.array(values))
+        array = np.asarray(values)
+        if array.dtype.kind not in "US":
+            return array
+        cells = np.array(values, dtype=object)
+        return array if all(isinstance(cell, str | bytes) for cell in cells.flat) else cells
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    mask = np.ma.getmaskarray(values)
+    if not mask.any():
+        return values.data
+    is_number = values.dtype.kind in "iuf"
+    array = values.data.astype(np.float64 if is_number else object)
+    array[mask] = np.nan if is_number else None
+    return array
+
+
 def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     """Names and values of a table's columns; categories come as object arrays with None missing."""
+    table = as_table(table)
     if isinstance(table, Mapping):
         return _from_mapping(table)
     if (frame := _as_frame(table)) is not None:
-        if isinstance(frame, nw.LazyFrame):
-            frame = frame.collect()
         series = [_from_series(frame.get_column(name)) for name in frame.columns]
         return list(map(str, frame.columns)), series
     if isinstance(table, str):
@@ -372,7 +453,12 @@ def _sparse_numbers(names: list[str], table: Any) -> Any:
 
 def _from_mapping(table: Mapping) -> tuple[list[str], list[np.ndarray]]:
     names, series = [str(name) for name in table], []
-    for name, values in zip(names, map(np.asanyarray, table.values()), strict=True):
+    for name, given in zip(names, table.values(), strict=True):
+        column = nw.from_native(given, series_only=True, pass_through=True)
+        if isinstance(column, nw.Series):
+            values = _from_series(column.alias(name))
+        else:
+            values = np.asanyarray(lossless(given))
         if values.dtype.kind == "O":
             _require_scalars(name, values)
         if values.ndim == 1 and _are_booleans(values):
@@ -400,8 +486,8 @@ class _Categories(np.ndarray):
 def _require_scalars(name: str, values: Iterable) -> None:
     """Refuse cells that are collections, dates or times."""
     for row, value in enumerate(values):
-        if isinstance(value, _TIMES) or type(value).__name__ == "Period":
-            raise _of_times(name, type(value).__name__)
+        if _is_time(value):
+            raise _of_times(f"Column {name!r}", type(value).__name__)
         if isinstance(value, Collection) and not isinstance(value, str | bytes):
             raise TypeError(
                 f"Column {name!r}, row {row}: {value!r} is a {type(value).__name__}, but the "
@@ -409,8 +495,35 @@ def _require_scalars(name: str, values: Iterable) -> None:
             )
 
 
+def _is_time(value: Any) -> bool:
+    return isinstance(value, _TIMES) or type(value).__name__ == "Period"
+
+
+def refuse_times(what: str, values: np.ndarray) -> None:
+    """Raise ValueError if values are dates, times or durations; ``what`` says whose they are."""
+    if values.dtype.kind in "Mm":
+        raise _of_times(what, str(values.dtype))
+    if values.dtype.kind == "O":
+        for value in values:
+            if _is_time(value):
+                raise _of_times(what, type(value).__name__)
+
+
+def _require_told_apart(name: str, values: Iterable) -> None:
+    """Raise ValueError if two values are one as text, such as 1 and "1"."""
+    is_text: dict[str, bool] = {}
+    for value in values:
+        text = isinstance(value, str)
+        if not is_missing(value) and is_text.setdefault(str(value), text) != text:
+            raise ValueError(
+                f"Column {name!r} holds {str(value)!r} both as text and as another kind of value: "
+                f"convert all of its values to text, or all to numbers."
+            )
+
+
 def _categories(name: Any, values: list, levels: tuple[str, ...] | None = None) -> _Categories:
     _require_scalars(str(name), values)
+    _require_told_apart(name, values)
     array = np.array([None if is_missing(v) else str(v) for v in values], dtype=object)
     array = array.view(_Categories)
     array.levels = levels
@@ -443,14 +556,20 @@ def _from_series(series: nw.Series) -> np.ndarray:
     if kind.is_numeric():
         return series.cast(nw.Float64).to_numpy()
     if kind.is_temporal():
-        raise _of_times(name, str(kind))
+        raise _of_times(f"Column {name!r}", str(kind))
+    native = series.to_native()
+    if kind in (nw.Categorical, nw.Enum) and hasattr(getattr(native, "cat", None), "codes"):
+        known = native.cat.categories.tolist()  # pandas cannot list intervals of whole numbers
+        _require_told_apart(name, known)
+        text = np.array([*map(str, known), None], object)  # a missing cell has the code -1
+        return _categories(name, text[native.cat.codes.to_numpy()].tolist(), tuple(text[:-1]))
     values, levels = series.to_list(), None
     if kind == nw.Boolean:
         levels = _BOOLEANS
-    elif kind == nw.Enum or (kind == nw.Categorical and series.implementation.is_pandas_like()):
+    elif kind == nw.Enum:
         levels = tuple(map(str, series.cat.get_categories().to_list()))
     elif kind == nw.Categorical:  # others number levels in the order in which they come
-        levels = tuple(sorted(series.drop_nulls().unique().to_list()))
+        levels = tuple(sorted(map(str, series.drop_nulls().unique().to_list())))
     elif kind in (nw.Object, nw.Unknown):  # the cells tell
         cells = np.fromiter(values, object, len(values))
         if _are_booleans(cells):
@@ -461,7 +580,7 @@ def _from_series(series: nw.Series) -> np.ndarray:
     return _categories(name, values, levels)
 
 
-def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
+def _declared_levels(name: str, values: np.ndarray) -> tuple[str, ...] | None:
     """Levels of a categorical column, or None for a numeric one."""
     if isinstance(values, _Categories):
         seen = {value for value in values if value is not None}
@@ -469,13 +588,13 @@ def _declared_levels(values: np.ndarray) -> tuple[str, ...] | None:
     if values.dtype.kind in "US":
         return tuple(sorted({str(value) for value in values}))
     if values.dtype.kind == "O" and any(isinstance(value, str) for value in values):
+        _require_told_apart(name, values)
         return tuple(sorted({str(value) for value in values if not is_missing(value)}))
     return None
 
 
 def _as_numbers(name: str, values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind in "Mm":
-        raise _of_times(name, str(values.dtype))
+    refuse_times(f"Column {name!r}", values)
     if values.dtype.kind not in "iufbO":
         raise ValueError(f"Column {name!r} holds {values.dtype}; numbers or categories are needed.")
     if values.dtype.kind == "O":
@@ -494,9 +613,9 @@ def _as_numbers(name: str, values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _of_times(name: str, kind: str) -> ValueError:
+def _of_times(what: str, kind: str) -> ValueError:
     return ValueError(
-        f"Column {name!r} holds dates or times ({kind}); numbers or categories are needed: put a "
+        f"{what} holds dates or times ({kind}); numbers or categories are needed: put a "
         f"number in their place, such as the days since the first one, the year or the month."
     )
 
