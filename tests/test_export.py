@@ -34,6 +34,8 @@ from bdtppl.export import (
 )
 from bdtppl.export.scikit_learn import single_threshold
 from bdtppl.models.hard.tree import route
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.priors import LeafPenalty
 
 NASTY = 'he said "no" \\ it\'s; -- x'  # of names and levels: all that quoting may stumble over
 LABELS = ["it's", 'a "b" \\n', "nö|`*"]
@@ -386,7 +388,35 @@ def test_one_feature_has_all_that_moves_the_prediction():
     np.testing.assert_allclose(explained.values[:, 0], model.predict(X) - mean, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_shap_values_of_targets_of_many_magnitudes_add_up():
+    X = np.arange(51.0)[:, None]
+    leaf = NormalInverseGamma(0.0, 1e-3, 1.0, 1e-6)
+    model = GreedyModalTreeRegressor(leaf=leaf).fit(X, np.exp(X[:, 0]))
+    explained = shap_values(model, X)
+    total = explained.base_values + explained.values.sum(axis=1)
+    np.testing.assert_allclose(total, model.predict(X), atol=1e-9 * total.max())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_shap_values_without_precision_are_refused():
+    X, y = np.repeat(np.eye(124), 8, axis=0), np.repeat(np.arange(124) % 2, 8)
+    leaf = DirichletCategorical.symmetric(2, 0.01)
+    model = GreedyModalTreeClassifier(prior=LeafPenalty(0.0), leaf=leaf).fit(X, y)
+    assert model.posterior_.ranked.trees.depth.max() > 55
+    with pytest.raises(ValueError, match=r"SHAP values of row \d+ miss .* levels, .* max_depth"):
+        shap_values(model, X)
+
+
 # -------------------------------------------------------------------------------- what is refused
+
+
+def test_means_beyond_single_precision_are_refused():
+    X, y = [[1.0], [2.0]] * 10, [0.0, -1e39] * 10
+    model = GreedyModalTreeRegressor().fit(X, y)
+    with pytest.raises(ValueError, match=r"A leaf predicts .*e\+38 .* single precision"):
+        to_onnx(model)
+
 
 WRITERS = [to_json, to_markdown, to_onnx, to_python, to_sklearn, to_sql]
 

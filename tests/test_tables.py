@@ -439,6 +439,16 @@ def test_a_level_and_a_column_of_one_name_are_refused():
     assert Schema.read({"hue": ["red", "blue"], "hue=blue": [1.0, 2.0]})[0].features
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_text_that_no_file_holds_is_refused(text):
+    X, y = {"c": [0.0, 1.0, 0.0, 1.0]}, [0, 1, 0, 1]
+    for table in ({text: X["c"]}, {"c": [text, "u", "v", "v"]}):
+        with pytest.raises(ValueError, match=r"Column '.*': the text '.*' has a NUL or half of a"):
+            GreedyModalTreeClassifier().fit(table, y)
+    with pytest.raises(ValueError, match=r"y: the text '.*' has a NUL or half of a pair"):
+        GreedyModalTreeClassifier().fit(X, [text, "u", text, "u"])
+
+
 def test_a_name_with_no_words_is_a_level():
     for table in (np.array([["<NA>"], ["a"]], object), pd.DataFrame({"x0": ["<NA>", "a"]})):
         assert Schema.read(table)[0].columns[0].levels == ("<NA>", "a")

@@ -13,7 +13,13 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
 from bdtppl.estimators.parameters import declared, parameter
-from bdtppl.models.data.schema import TableWarning, are_identifiers, is_missing, refuse_times
+from bdtppl.models.data.schema import (
+    TableWarning,
+    are_identifiers,
+    is_missing,
+    refuse_times,
+    require_storable,
+)
 
 __all__ = ["ClassTargets", "RealTargets"]
 
@@ -91,6 +97,8 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
                 f"y holds one class only ({_plain(labels[0])!r}); at least two are needed. "
                 f"Declare absent ones with classes=[...]."
             )
+        for label in labels.tolist():
+            require_storable("y", label)
         self.classes_ = labels
 
     def _by_class(self, concentration: Any) -> np.ndarray:

@@ -3,6 +3,8 @@
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from bdtppl.export.fitted_tree import require_hard_trees
 from bdtppl.export.scikit_learn import to_sklearn
 
@@ -35,7 +37,7 @@ def to_onnx(model: Any, rank: int = 0) -> Any:
     TypeError
         If it is no estimator of hard trees.
     ValueError
-        As `to_sklearn` does.
+        As `to_sklearn` does, or if a leaf's mean is too large for single precision.
 
     Examples
     --------
@@ -56,6 +58,12 @@ def to_onnx(model: Any, rank: int = 0) -> Any:
     from skl2onnx.common.data_types import FloatTensorType  # pyright: ignore[reportMissingImports]
 
     tree = to_sklearn(model, rank)
+    largest, most = float(np.abs(tree.tree_.value).max()), float(np.finfo(np.float32).max)
+    if largest > most:
+        raise ValueError(
+            f"A leaf predicts {largest:.3g} (or minus that), and ONNX models of trees hold single "
+            f"precision, at most {most:.3g}: fit to targets in a larger unit."
+        )
     inputs = [("X", FloatTensorType([None, tree.n_features_in_]))]
     options = {id(tree): {"zipmap": False}} if hasattr(tree, "classes_") else None
     name = type(model).__name__

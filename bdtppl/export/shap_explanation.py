@@ -20,6 +20,8 @@ from bdtppl.models.hard.tree import Tree, route
 
 __all__ = ["shap_values"]
 
+_MOST_ERROR = 1e-6  # of the largest prediction, by which the values of a row may miss their sum
+
 
 def shap_values(model: Any, X: Any) -> Any:
     """Share out what moves each row's prediction away from the average one among the features.
@@ -50,7 +52,8 @@ def shap_values(model: Any, X: Any) -> Any:
     TypeError
         If it is no estimator of hard trees.
     ValueError
-        If a tree splits by a hyperplane.
+        If a tree splits by a hyperplane, or has paths of so many features that the shap package
+        loses precision.
 
     Examples
     --------
@@ -84,7 +87,22 @@ def shap_values(model: Any, X: Any) -> Any:
     ]
     ensemble = {"trees": trees, "internal_dtype": np.float64, "input_dtype": np.float64}
     explainer = shap.TreeExplainer(ensemble, feature_names=list(names))
-    return explainer(matrix)
+    # Its own check is of absolute errors, which fails where targets are large.
+    explained = explainer(matrix, check_additivity=False)
+    _require_sums(explained, explainer.model.predict(matrix), ranked.trees)
+    return explained
+
+
+def _require_sums(explained: Any, predicted: np.ndarray, trees: Tree) -> None:
+    """Raise ValueError unless values and base values [m] or [m, c] add up to predictions."""
+    total = explained.base_values + explained.values.sum(axis=1)
+    error = np.abs(total - predicted.reshape(total.shape)).reshape(len(total), -1).max(axis=1)
+    if error.max() > _MOST_ERROR * np.abs(predicted).max():
+        raise ValueError(
+            f"The SHAP values of row {error.argmax()} miss its prediction by {error.max():.2g}: "
+            f"the trees have up to {np.max(trees.depth)} levels, and the shap package loses all "
+            f"digits on paths of more than some 45 features. Fit with a max_depth below that."
+        )
 
 
 def _tree(tree: Tree, value: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:

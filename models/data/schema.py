@@ -33,6 +33,7 @@ __all__ = [
     "lossless",
     "refuse_times",
     "require_distinct",
+    "require_storable",
     "select",
 ]
 
@@ -106,9 +107,11 @@ class Schema:
     columns: tuple[Column, ...]
 
     def __post_init__(self):
-        """Refuse a feature of one column that is called as another column is, or its feature."""
+        """Refuse names that no file holds, and features called as another column or its feature."""
         owner: dict[str, Column] = {}
         for column in self.columns:
+            for text in (column.name, *(column.levels or ())):
+                require_storable(f"Column {column.name!r}", text)
             for name in {column.name, *column.features}:
                 other = owner.setdefault(name, column)
                 if other is not column:
@@ -275,6 +278,15 @@ class Schema:
                 Column(c["name"], c["levels"] and tuple(c["levels"]), tuple(c["shown"]))
                 for c in columns
             )
+        )
+
+
+def require_storable(what: str, text: Any) -> None:
+    """Raise ValueError if text has characters that saved models cannot hold; all else passes."""
+    if isinstance(text, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError(
+            f"{what}: the text {text!r} has a NUL or half of a pair of surrogates, which files "
+            f"cannot hold; take it out."
         )
 
 
