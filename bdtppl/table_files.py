@@ -39,6 +39,7 @@ PARQUET = (".parquet", ".pq")
 """Endings of Parquet files."""
 
 _ROWS_NAMED = 10  # column names in an error
+_INDEX_LEFT_OUT = "is the index of a pandas frame and was left out; reset_index() makes it a column"
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # of an index without a name
 
 
@@ -131,7 +132,7 @@ class Table:
         """
         if name in self.words:
             return False
-        cells = self._present(name)
+        cells = self.present(name)
         if all(map(is_number, cells)):
             return True
         if not all(map(looks_like_number, cells)):
@@ -163,13 +164,13 @@ class Table:
                 )
         return values
 
-    def _present(self, name: str) -> list[str]:
+    def present(self, name: str) -> list[str]:
         """Cells that are not missing."""
         return [cell for cell in self.cells[name] if cell is not None]
 
     def _notation(self, name: str) -> str | None:
         """Name the notation of a column of numbers; None for that of Python."""
-        cells = self._present(name)
+        cells = self.present(name)
         other = next((cell for cell in cells if not is_number(cell)), None)
         if other is None:
             return None
@@ -233,7 +234,7 @@ class Table:
         wrong = [
             row for row, cell in enumerate(self.cells[name]) if cell and not looks_like_number(cell)
         ]
-        return wrong if 2 * len(wrong) < len(self._present(name)) else []
+        return wrong if 2 * len(wrong) < len(self.present(name)) else []
 
     def doubts(self, names: Iterable[str]) -> Iterator[str]:
         """Say what may have been meant otherwise: of the file, and of some of its columns."""
@@ -248,7 +249,7 @@ class Table:
             cells = self.cells[name]
             if wrong := self.slips(name):
                 yield (
-                    f"Column {name!r} is read as a category of {len(set(self._present(name)))} "
+                    f"Column {name!r} is read as a category of {len(set(self.present(name)))} "
                     f"levels, though most cells are numbers: {self.place(wrong[0])} has "
                     f"{cells[wrong[0]]!r}. Correct it, or leave it empty if the value is missing."
                 )
@@ -275,7 +276,7 @@ class Table:
         return features
 
     def _refuse_dates(self, name: str) -> None:
-        cells = self._present(name)
+        cells = self.present(name)
         if are_dates(cells):
             raise ValueError(
                 f"Column {name!r} holds dates, such as {cells[0]!r}; numbers or categories are "
@@ -445,14 +446,17 @@ def _read_parquet(path: Path) -> Table:
     index = [name for name in columns if _PANDAS_INDEX.fullmatch(name)]
     noted = json.loads(notes or "{}").get("index_columns", ())  # names, or ranges without a column
     index += [name for name in noted if isinstance(name, str) and name in columns]
+    left_out = dict.fromkeys(index, _INDEX_LEFT_OUT)
+    for name, values in columns.items():
+        if any(isinstance(value, list | dict) for value in values):
+            left_out[name] = "holds lists or records and was left out"
     cells = {
         name: [None if is_missing(value) else str(value) for value in values]
         for name, values in columns.items()
-        if name not in index
+        if name not in left_out
     }
     words = [name for name in cells if any(isinstance(v, str) for v in columns[name])]
-    why = "is the index of a pandas frame and was left out; reset_index() makes it a column"
-    return Table(path, cells, left_out=dict.fromkeys(index, why), words=frozenset(words))
+    return Table(path, cells, left_out=left_out, words=frozenset(words))
 
 
 def _parquet_reader() -> Callable[[Path], tuple[Mapping[str, list], Any]]:

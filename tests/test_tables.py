@@ -1,5 +1,6 @@
 """Files become columns, each read by what its cells are, and what cannot be read is named."""
 
+from datetime import timedelta
 from decimal import Decimal
 
 import numpy as np
@@ -100,6 +101,18 @@ def test_only_nulls_of_parquet_are_missing(tmp_path):
     np.testing.assert_array_equal(np.isnan(features["size"]), [False, True, True, *[False] * 5])
     with pytest.raises(ValueError, match="Column 'word', row 0: 'NA' is not a number"):
         table.numbers("word")
+
+
+@pytest.mark.usefixtures("_parquet")
+def test_lists_and_durations_in_parquet_are_no_categories(tmp_path):
+    spans = [timedelta(1), timedelta(hours=5), None]
+    frame = {"tags": [["a"], ["b", "c"], None], "span": spans, "size": [1.0, 2.0, 3.0]}
+    polars.DataFrame(frame).write_parquet(tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet")
+    assert table.columns == ["span", "size"]
+    assert "'tags' of" in next(table.doubts(()))
+    with pytest.raises(ValueError, match="Column 'span' holds dates"):
+        table.features(["span"])
 
 
 def test_many_texts_of_digits_in_parquet_are_refused_by_name(tmp_path):
@@ -501,6 +514,7 @@ def test_a_constant_truth_of_arrow_has_two_values():
     [
         *("2024-02-29", "29.2.2024", "2/29/24", "29-Feb-2024", "Feb 29, 2024"),
         *("2024-02-29T12:30Z", "29.2.2024 7:05", "23:59", "7:05:01.5"),
+        *("1 day, 0:00:00", "3 days 04:00:00.5", "-1 days +23:59:00", "2 days"),
     ],
 )
 def test_days_and_times_of_day_are_dates(cell):

@@ -64,7 +64,7 @@ def _guess(table: Table, name: str) -> tuple[Task, str]:
                 f"Column {name!r}, {table.place(wrong[0])}: {cells[wrong[0]]!r} is not a number "
                 f"but most targets are; correct it, or give --task classification."
             )
-        if are_dates(cells):
+        if are_dates(table.present(name)):
             raise ValueError(
                 f"Column {name!r} holds dates, such as {cells[0]!r}: put a number in their place, "
                 f"such as the days since the first one, or give --task classification."

@@ -164,6 +164,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         -----
         sklearn.exceptions.ConvergenceWarning
             If the draws are not to be relied on.
+        bdtppl.models.data.schema.TableWarning
+            If a column or y is likely to be something else than it is read as.
         UserWarning
             If a column's values are all equal or missing, so that no hard tree splits on it.
         """

@@ -89,7 +89,7 @@ def shap_values(model: Any, X: Any) -> Any:
     explainer = shap.TreeExplainer(ensemble, feature_names=list(names))
     # Its own check is of absolute errors, which fails where targets are large.
     explained = explainer(matrix, check_additivity=False)
-    _require_sums(explained, explainer.model.predict(matrix), ranked.trees)
+    _require_sums(explained, np.asarray(explainer.model.predict(matrix)), ranked.trees)
     return explained
 
 

@@ -45,9 +45,10 @@ _DATE = re.compile(
     rf"|\d{{1,2}}(?P<by>[-/.])\d{{1,2}}(?P=by)\d{{4}}( {_CLOCK}.*)?"  # 29.2.2024
     rf"|\d{{1,2}}/\d{{1,2}}/\d{{2}}"  # 2/29/24
     rf"|\d{{1,2}}[-. ]+{_MONTH}[-., ]+\d{{2,4}}|{_MONTH}[. ]+\d{{1,2}},? \d{{4}}"  # 29 Feb 2024
-    rf"|{_CLOCK}",
+    rf"|{_CLOCK}|-?\d+ days?(,? \+?{_CLOCK})?",  # the last: durations, as Python and pandas do
     re.IGNORECASE,
 )
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _BOOLEANS = ("False", "True")
 _FEWEST_IDENTIFIED = 20  # rows; in fewer, words may differ by chance
 _SHARE_IDENTIFIED = 0.9  # of rows that have a word of their own
@@ -283,7 +284,7 @@ class Schema:
 
 def require_storable(what: str, text: Any) -> None:
     """Raise ValueError if text has characters that saved models cannot hold; all else passes."""
-    if isinstance(text, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+    if isinstance(text, str) and _UNSTORABLE.search(text):
         raise ValueError(
             f"{what}: the text {text!r} has a NUL or half of a pair of surrogates, which files "
             f"cannot hold; take it out."
@@ -291,7 +292,7 @@ def require_storable(what: str, text: Any) -> None:
 
 
 def are_dates(cells: Collection[str]) -> bool:
-    """Whether there are cells of text and every one says a day, or a time of day, or both.
+    """Whether there are cells of text and every one says a day, a time of day, both or a duration.
 
     Examples
     --------
@@ -430,7 +431,7 @@ def _named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     table = as_table(table)
     if isinstance(table, Mapping):
         return _from_mapping(table)
-    if (frame := _as_frame(table)) is not None:
+    if isinstance(frame := _as_frame(table), nw.DataFrame):
         series = [_from_series(frame.get_column(name)) for name in frame.columns]
         return list(map(str, frame.columns)), series
     if isinstance(table, str):
@@ -521,8 +522,11 @@ def refuse_times(what: str, values: np.ndarray) -> None:
                 raise _of_times(what, type(value).__name__)
 
 
-def _require_told_apart(name: str, values: Iterable) -> None:
+def _require_told_apart(name: str, values: Collection) -> None:
     """Raise ValueError if two values are one as text, such as 1 and "1"."""
+    kinds = set(map(type, values))
+    if kinds <= {str, type(None)} or not any(issubclass(kind, str) for kind in kinds):
+        return
     is_text: dict[str, bool] = {}
     for value in values:
         text = isinstance(value, str)
