@@ -83,7 +83,7 @@ def empirical_bayes(
         Names of the parameters of prior and leaf family to fit, such as ``log_phi`` or
         ``concentration``; the default is all that a family declares in ``parameter_support``.
     max_steps
-        Most steps.
+        Most steps; at most two points a step are tried.
     tolerance
         Largest absolute gradient, in nats per unit of the unconstrained scale, to stop at.
     units
@@ -168,7 +168,8 @@ def empirical_bayes(
         return -trace[-1], -np.asarray(pull(by_value)[0])
 
     start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
-    options = {"maxiter": max_steps, "gtol": tolerance, "ftol": 0.0}
+    limits = {"maxiter": max_steps, "maxfun": 2 * max_steps}
+    options = {**limits, "gtol": tolerance, "ftol": 0.0}
     bounds = None if reach is None else [(at - reach, at + reach) for at in start_at]
     found = minimize(loss, start_at, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     fitted = model_at(found.x)

@@ -6,9 +6,11 @@ buckets and more levels cost more, and which of both pays depends on the table. 
 decides, among what a budget can pay for.
 
 Where a small chart has all cuts and any depth, nothing is left to choose. Else the search climbs
-ladders: one for each number of buckets, whose rungs are levels. Every ladder begins at the deepest
-rung that costs little. Then the ladder with the greatest evidence goes one rung up, as long as some
-next rung fits what is left of the budget. The chart of few buckets is tried too, where it is small.
+ladders: one for each number of buckets, whose rungs are levels. All begin at the deepest level that
+costs little for each. Then, in rounds, of the ladders whose next rung fits what is left of the
+budget the better half by evidence goes one rung up (successive halving). A ladder is left that has
+not gained by a rung, or has less evidence than another one with fewer levels. The chart of few
+buckets is tried too, where it is small. At last the numbers of what was chosen are fitted.
 Costs are estimates (`bdtppl.inference.exact_cost`), so that the choice does not depend on the
 machine or its load.
 """
@@ -46,9 +48,11 @@ __all__ = ["Setting", "choose_by_evidence", "fit_numbers", "seconds_of"]
 
 _BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _FIRST_RUNGS = 0.04  # of the budget, for each
-_FITTED = 0.15  # of what is left of the budget, for one fit of numbers
+_CLIMBED = 0.6  # of the budget, at most; the rest is for the numbers of what is chosen
+_FITTED = 0.15  # of what is left, for a fit of numbers on the way
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
+_LAST_STEPS = 5  # of the last fit, at least
 _STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_PRODUCTION = 2e-6
@@ -90,7 +94,7 @@ class _Search:
         self.make_design: Callable[[int | None], Design] = make_design
         self.y, self.prior, self.leaf, self.constraints = y, prior, leaf, constraints
         self.fitted: Collection[str] = fitted
-        self.budget, self.left, self.on_step = budget, budget.seconds, on_step
+        self.budget, self.left, self.on_step = budget, _CLIMBED * budget.seconds, on_step
         self.tried: list[Setting] = []
         self.best: tuple[Setting, Any] | None = None
         self.too_costly: list[Setting] = []
@@ -125,26 +129,40 @@ class _Search:
             self.best = scored, exact
         return scored
 
-    def fit_numbers(self, names: Collection[str], setting: Setting | None = None) -> None:
-        """Fit numbers of the model by a setting, default the best one, if that can be paid for."""
-        if not names:
-            return
-        exact: Any = None
-        if setting is not None:
-            chosen = setting
-        elif self.best is not None and np.isfinite(self.best[0].log_evidence):
-            chosen, exact = self.best
-        else:
-            return
-        steps = _affordable_steps(names, chosen.seconds, self.left)
-        if steps < _FEWEST_STEPS:
-            return
-        if exact is None:
-            exact = self.boxes(self.make_design(chosen.bins), chosen)
-        better, spent = _fitted(exact, names, chosen.seconds, steps)
+    def fit_numbers(self, names: Collection[str], setting: Setting) -> None:
+        """Fit numbers by a setting, if a share of what is left pays for that."""
+        steps = _affordable_steps(names, setting.seconds, _FITTED * self.left)
+        if names and steps >= _FEWEST_STEPS:
+            self.fit(names, self.boxes(self.make_design(setting.bins), setting), setting, steps)
+
+    def fit(self, names: Collection[str], exact: Any, setting: Setting, steps: int) -> Any:
+        better, spent = _fitted(exact, names, setting.seconds, steps)
         self.left -= spent
         self.prior, self.leaf = better.prior, better.leaf
-        if setting is None:
+        return better
+
+    def finish(self, names: Collection[str]) -> None:
+        """Fit the numbers of the best setting; where that costs too much, by fewer of its levels.
+
+        More levels ask for sharper leaves, but most of that shows one level before.
+        """
+        if self.best is None or not names or not np.isfinite(self.best[0].log_evidence):
+            return
+        chosen, exact = self.best
+        steps = _affordable_steps(names, chosen.seconds, self.left)
+        if steps >= _LAST_STEPS or chosen.method == "chart":
+            better = self.fit(names, exact, chosen, steps) if steps >= _FEWEST_STEPS else exact
+        else:
+            left = self.left - chosen.seconds
+            design = self.make_design(chosen.bins)
+            rungs = [rung for rung in self.ladder(design, chosen.bins) if rung.max_depth]
+            paid = {r: _affordable_steps(names, r.seconds, left) for r in rungs}
+            cheap = [rung for rung, number in paid.items() if number >= _LAST_STEPS]
+            if not cheap:
+                return
+            self.fit(names, self.boxes(design, cheap[-1]), cheap[-1], paid[cheap[-1]])
+            better = exact.with_model(self.prior, self.leaf)
+        if better.log_evidence > chosen.log_evidence:
             self.best = replace(chosen, log_evidence=float(better.log_evidence)), better
             self.tried[self.tried.index(chosen)] = self.best[0]
 
@@ -157,7 +175,7 @@ def seconds_of(exact: ExactPosterior | BoxPosterior) -> float:
 
 
 def fit_numbers(exact: Any, names: Collection[str], seconds: float) -> Any:
-    """Fit numbers of prior and leaf family by evidence, if that takes few of some seconds.
+    """Fit numbers of prior and leaf family by evidence, if some seconds pay for that.
 
     Parameters
     ----------
@@ -166,7 +184,7 @@ def fit_numbers(exact: Any, names: Collection[str], seconds: float) -> Any:
     names
         Names of the numbers.
     seconds
-        CPU seconds, of which the fit may take a part.
+        CPU seconds that the fit may take.
     """
     of_sum = seconds_of(exact)
     steps = _affordable_steps(names, of_sum, seconds)
@@ -181,9 +199,9 @@ def _is_strength(names: Collection[str]) -> bool:
 
 
 def _affordable_steps(names: Collection[str], seconds: float, left: float) -> int:
-    """Count the steps of a fit that a part of the seconds left pays for."""
-    step = seconds * (1.0 if _is_strength(names) else _FIT_COST)
-    return min(_FIT_STEPS, int(_FITTED * left / max(step, 1e-9)))
+    """Count the steps of a fit that the seconds left pay for."""
+    step = seconds * (1.0 if _is_strength(names) else 2 * _FIT_COST)  # a step may try two points
+    return min(_FIT_STEPS, int(left / max(step, 1e-9)))
 
 
 def _fitted(exact: Any, names: Collection[str], seconds: float, steps: int) -> tuple[Any, float]:
@@ -289,7 +307,8 @@ def choose_by_evidence(
         raise TooManySubproblems(
             budget.subproblems, f" even with {AUTO_BINS[-1]} bins a feature", "fewer features"
         )
-    search.fit_numbers(fitted)
+    search.left += (1 - _CLIMBED) * budget.seconds
+    search.finish(fitted)
     chosen, exact = search.best
     tried = sorted(search.tried, key=lambda setting: -setting.log_evidence)
     return exact, chosen, [*tried, *sorted(search.too_costly, key=lambda s: s.seconds)]
@@ -328,30 +347,36 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
     cheap = [each for rungs in ladders.values() for each in rungs if each.seconds <= most]
     if cheap:
         search.fit_numbers(of_leaf, max(cheap, key=lambda setting: setting.seconds))
+    most = _FIRST_RUNGS * search.budget.seconds
+    num_cheap = [sum(each.seconds <= most for each in rungs) for rungs in ladders.values()]
     for number, rungs in ladders.items():
-        most = _FIRST_RUNGS * search.budget.seconds
-        cheap = [place for place, setting in enumerate(rungs) if setting.seconds <= most]
-        if cheap:
-            stand(number, cheap[-1])
+        if rungs[0].seconds <= most:
+            stand(number, max(min(filter(None, num_cheap)) - 1, 0))
     if not rung and ladders:
         cheapest = min(ladders, key=lambda number: ladders[number][0].seconds)
         stand(cheapest, 0)
-    search.fit_numbers(of_leaf)
-    while True:
-        above = {
+    if search.best is not None and np.isfinite(search.best[0].log_evidence):
+        search.fit_numbers(of_leaf, search.best[0])
+    gains = dict.fromkeys(rung, True)
+
+    def next_rungs() -> dict[int | None, Setting]:
+        return {
             number: ladders[number][place + 1]
             for number, place in rung.items()
-            if place + 1 < len(ladders[number])
+            if gains[number]
+            and place + 1 < len(ladders[number])
+            # More levels with less evidence: other cut points serve better.
+            and not any(rung[n] < place and value[n] > value[number] for n in rung)
         }
-        paid = [number for number, setting in above.items() if setting.seconds <= search.left]
-        if not paid:
-            break
-        best = max(paid, key=lambda number: value[number])
-        before = search.best
-        stand(best, rung[best] + 1)
-        if search.best is not before:
-            search.fit_numbers(of_leaf)
-    search.too_costly += [setting for setting in above.values() if setting.seconds > search.left]
+
+    while paid := {n: each for n, each in next_rungs().items() if each.seconds <= search.left}:
+        better = sorted(paid, key=lambda number: -value[number])[: (len(paid) + 1) // 2]
+        for number in sorted(better, key=lambda number: paid[number].seconds):
+            if paid[number].seconds <= search.left:
+                before = value[number]
+                stand(number, rung[number] + 1)
+                gains[number] = not value[number] <= before
+    search.too_costly += [*next_rungs().values()]
 
 
 def _try_chart(search: _Search, design: Design, number: int | None, limit: int) -> bool:

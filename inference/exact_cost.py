@@ -37,8 +37,8 @@ __all__ = [
 Method = Literal["auto", "boxes", "chart"]
 
 MOST_LEVELS = 8
-_SECONDS_A_SCORE = 1.6e-8  # and a statistic
-_SECONDS_A_GROUP = 6e-4
+_SECONDS_A_SCORE = 1.3e-8  # and a statistic
+_SECONDS_A_GROUP = 2.5e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
 _FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
 _PATIENCE = 10  # times the budget of a search, for boxes that were asked for
@@ -58,7 +58,7 @@ class Budget:
         Most subproblems of a chart.
     """
 
-    seconds: float = 5.0
+    seconds: float = 8.0
     num_bytes: float = 1e9
     subproblems: int = 500_000
 

@@ -102,7 +102,7 @@ class ExactParameters(ShowsProgress):
         'where it fits and else boxes, and with ``bins="auto"`` that of greater evidence.',
     )
     max_seconds: float = parameter(
-        5.0,
+        8.0,
         'CPU seconds, as estimated at fixed rates, that ``bins="auto"`` may spend.',
         above=0,
     )
