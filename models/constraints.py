@@ -28,7 +28,8 @@ class KeepTogether:
     """A box that lies in one leaf: no split may cut it (the paper's Figure 1).
 
     A split at v of a feature on which the box spans [low, high] cuts it where low < v <= high and
-    the box lies in the node whole.
+    the box lies in the node whole. A gap between neighbouring values is cut where that spares every
+    such box, at its middle if it can be.
 
     Attributes
     ----------
@@ -243,7 +244,10 @@ class Constraints:
             forbids[~is_allowed] |= bit[first_level + depth]
         levels = sum(1 << place for place in range(first_level, first_level + num_levels))
         start = (1 << first_level) - 1 + ((1 << first_level) if num_levels else 0)
-        return PathMemory(low, high, forbids, clears, np.uint64(levels), np.uint64(start))
+        by_low, by_high = np.argsort(low, axis=0), np.argsort(-high, axis=0)
+        return PathMemory(
+            low, high, forbids, clears, np.uint64(levels), np.uint64(start), by_low, by_high
+        )
 
 
 def _is_count(value, least: int) -> bool:

@@ -59,7 +59,7 @@ class Chains:
     def read(self, shape):
         """Rule-trees of structures [b]."""
         shape = jax.tree.map(np.asarray, shape)
-        return ep.rule_trees(self.case, write_out(self.model, self.case.design, shape).trees)
+        return ep.rule_trees(self.case, write_out(self.model, shape).trees)
 
     def drawn(self, num_chains, seed=0):
         """Take trees drawn from the posterior: their numbers, and their states."""

@@ -91,7 +91,7 @@ def edited_trees(
                 following[new] += p * (1 - stops) * share
         current = following
     listed = sorted(probability, key=lambda tree: -probability[tree])
-    trees = write_out(model, design, laid_out(listed)).trees
+    trees = write_out(model, laid_out(listed)).trees
     return EditedTrees(
         trees, np.array([probability[tree] for tree in listed]), sum(current.values())
     )

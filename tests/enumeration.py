@@ -299,12 +299,47 @@ def enclosing_gap(problem: Problem, rows: frozenset[int], rule: Rule) -> tuple[i
     return max(c for c in present if c < rule.high), min(c for c in present if c >= rule.high)
 
 
-def rule_threshold(problem: Problem, rule: Rule) -> float:
-    """Return the value below which a rule sends a row left."""
+def rule_threshold(problem: Problem, rule: Rule, path: Path = ()) -> float:
+    """Return the value below which a rule sends a row left, in a node below these splits."""
     if problem.rules == "cuts":
         return problem.cut_thresholds[rule.feature][rule.high - 1]
     below = problem.bucket_high[rule.feature][rule.low]
-    return (below + problem.bucket_low[rule.feature][rule.high]) / 2
+    above = problem.bucket_low[rule.feature][rule.high]
+    held = [box_interval(box, rule.feature) for box in problem.boxes if is_held(box, path)]
+    middle = (below + above) / 2
+
+    def is_free(threshold):
+        return not any(low < threshold <= high for low, high in held)
+
+    ends = sorted({below, above, *(end for ends in held for end in ends if below < end < above)})
+    parts = [part for part in itertools.pairwise(ends) if is_free(part[1])]
+    if is_free(middle) or not parts:
+        return middle
+    return sum(min(parts, key=lambda part: max(middle - part[1], part[0] - middle))) / 2
+
+
+def tree_thresholds(
+    problem: Problem, tree: "Leaf | Split", path: Path = ()
+) -> list[tuple[int, float]]:
+    """List the feature and the threshold of each split of a tree."""
+    if isinstance(tree, Leaf):
+        return []
+    below = zip(paths_below(problem, path, tree.rule), (tree.left, tree.right), strict=True)
+    found = [(tree.rule.feature, rule_threshold(problem, tree.rule, path))]
+    return found + [each for path, child in below for each in tree_thresholds(problem, child, path)]
+
+
+def box_interval(box, feature: int) -> tuple[float, float]:
+    """Return the interval of a box on a feature."""
+    return box.get(feature, (-math.inf, math.inf))
+
+
+def is_held(box, path: Path) -> bool:
+    """Whether a node below these splits holds a box whole."""
+    return all(
+        box_interval(box, f)[1] < v if is_left else v <= box_interval(box, f)[0]
+        for f, v, is_left in path
+    )
 
 
 def path_allows(problem: Problem, path: Path, feature: int, threshold: float) -> bool:
@@ -316,15 +351,8 @@ def path_allows(problem: Problem, path: Path, feature: int, threshold: float) ->
     if any(then == feature and first not in used for first, then in problem.before):
         return False
     for box in problem.boxes:
-
-        def interval(f, box=box):
-            return box.get(f, (-math.inf, math.inf))
-
-        is_held = all(
-            interval(f)[1] < v if is_left else v <= interval(f)[0] for f, v, is_left in path
-        )
-        low, high = interval(feature)
-        if is_held and low < threshold <= high:
+        low, high = box_interval(box, feature)
+        if is_held(box, path) and low < threshold <= high:
             return False
     return True
 
@@ -333,7 +361,7 @@ def paths_below(problem: Problem, path: Path, rule: Rule) -> tuple[Path, Path]:
     """Return the paths of the left and right child; empty where nothing looks at them."""
     if not problem.looks_at_path:
         return (), ()
-    step = rule.feature, rule_threshold(problem, rule)
+    step = rule.feature, rule_threshold(problem, rule, path)
     return (*path, (*step, True)), (*path, (*step, False))
 
 
@@ -370,7 +398,8 @@ def available_rules(
             is_large = all(
                 sum(problem.weights[row] for row in child) >= problem.min_leaf for child in children
             )
-            if is_large and path_allows(problem, path, feature, rule_threshold(problem, rule)):
+            threshold = rule_threshold(problem, rule, path)
+            if is_large and path_allows(problem, path, feature, threshold):
                 rules.append(rule)
     return rules
 
@@ -962,17 +991,20 @@ def route(problem: Problem, tree: Leaf | Split, x: Sequence[float]) -> frozenset
     """Return the training rows of the leaf that a new row reaches.
 
     ``x < threshold`` goes left. The threshold of a gap is the midpoint between the high edge of
-    its lower bucket and the low edge of its upper one; that of cut v is ``cut_thresholds[f][v -
-    1]``. A missing value (NaN) goes to the side that the rule names.
+    its lower bucket and the low edge of its upper one, or beside the boxes that lie there; that of
+    cut v is ``cut_thresholds[f][v - 1]``. A missing value (NaN) goes to the side that the rule
+    names.
 
     Raises
     ------
     ValueError
         If a value is missing that a rule asks for and the feature had none missing in training.
     """
+    path: Path = ()
     while isinstance(tree, Split):
         rule = tree.rule
         value = float(x[rule.feature])
+        threshold = rule_threshold(problem, rule, path)
         if math.isnan(value):
             if not problem.has_missing[rule.feature]:
                 raise ValueError(
@@ -980,7 +1012,8 @@ def route(problem: Problem, tree: Leaf | Split, x: Sequence[float]) -> frozenset
                 )
             left = rule.missing_left
         else:
-            left = value < rule_threshold(problem, rule)
+            left = value < threshold
+        path = (*path, (rule.feature, threshold, left))
         tree = tree.left if left else tree.right
     return tree.rows
 

@@ -468,7 +468,14 @@ def _random_matrix(rng, num_features: int, options: dict[str, Any]) -> np.ndarra
 # ------------------------------------------------------------------------- from trees to keys
 
 
-def rule_tree(case: Case, tree: Tree, *, slot: int = 0, rows: frozenset[int] | None = None) -> Any:
+def rule_tree(
+    case: Case,
+    tree: Tree,
+    *,
+    slot: int = 0,
+    rows: frozenset[int] | None = None,
+    path: en.Path = (),
+) -> Any:
     """Read one tree of arrays as the reference's rule-tree, by sending the training rows down."""
     problem = case.problem
     rows = problem.all_rows if rows is None else rows
@@ -484,8 +491,8 @@ def rule_tree(case: Case, tree: Tree, *, slot: int = 0, rows: frozenset[int] | N
     if problem.rules == "gaps":
         low = max(problem.codes[row][feature] for row in below)
         high = min(problem.codes[row][feature] for row in present - below)
-        middle = (problem.bucket_high[feature][low] + problem.bucket_low[feature][high]) / 2
-        assert abs(threshold - middle) < 1e-12, "a gap is cut at its midpoint"
+        expected = en.rule_threshold(problem, en.Rule(feature, low, high, missing_left), path)
+        assert abs(threshold - expected) < 1e-12, "a gap is cut at its middle, or beside boxes"
     else:
         distance = np.abs(case.cuts[feature] - threshold)
         assert distance.min() < 1e-12, "a cut is one of the design's"
@@ -493,8 +500,15 @@ def rule_tree(case: Case, tree: Tree, *, slot: int = 0, rows: frozenset[int] | N
         low = high - 1
     return en.Split(
         en.Rule(feature, low, high, missing_left),
-        rule_tree(case, tree, slot=int(tree.left[slot]), rows=left),
-        rule_tree(case, tree, slot=int(tree.right[slot]), rows=rows - left),
+        *(
+            rule_tree(
+                case, tree, slot=int(child), rows=own, path=(*path, (feature, threshold, is_left))
+            )
+            for child, own, is_left in (
+                (tree.left[slot], left, True),
+                (tree.right[slot], rows - left, False),
+            )
+        ),
     )
 
 

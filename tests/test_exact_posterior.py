@@ -123,13 +123,9 @@ def check_productions(case, exact):
 
 def check_rule_inclusion(case, exact):
     problem, expected = case.problem, Counter()
-    for (_, rule), probability in en.production_probabilities(case.scored).items():
-        if problem.rules == "cuts":
-            threshold = problem.cut_thresholds[rule.feature][rule.high - 1]
-        else:
-            low = problem.bucket_high[rule.feature][rule.low]
-            threshold = (low + problem.bucket_low[rule.feature][rule.high]) / 2
-        expected[rule.feature, round(threshold, 9)] += probability
+    for tree, probability in en.tree_probabilities(case.scored).items():
+        for feature, threshold in en.tree_thresholds(problem, tree):
+            expected[feature, round(threshold, 9)] += probability
     found = Counter()
     listed = exact.rule_inclusion()
     for feature, threshold, uses in listed:

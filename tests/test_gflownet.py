@@ -156,7 +156,7 @@ def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
         for size in range(found.construction.num_splits + 1):
             cut_off = [order[:size] for order in found.orders]
             shape = co.laid_out(cut_off, capacity)
-            written = write_out(found.construction.model, case.design, shape)
+            written = write_out(found.construction.model, shape)
             scores = log_joint(written.trees, case.model)
             expected = scores.log_joint
             if case.prior.counts_partitions:  # rules share the weight of a partition here

@@ -78,7 +78,7 @@ def test_states_score_as_the_log_joint_does(model, family):
         tabled = posed(case)
         shape = as_shape(tabled, case.design, trees, 63)
         state = state_of(tabled, shape)
-        written = write_out(tabled, case.design, shape)
+        written = write_out(tabled, shape)
     expected = log_joint(trees, case.model)
     np.testing.assert_allclose(state.log_likelihood, expected.log_likelihood, rtol=1e-9, atol=1e-9)
     if not case.prior.counts_partitions:  # there rules share the weight of a partition
@@ -118,7 +118,7 @@ def test_tables_and_trees_made_in_pieces_are_those_made_at_once(monkeypatch):
         with jax.enable_x64(True):
             tabled = posed(case)
             shape = as_shape(tabled, case.design, trees, 31)
-            written, statistics = write_out(tabled, case.design, shape)
+            written, statistics = write_out(tabled, shape)
             return tabled, vars(written), statistics
 
     whole = made()
@@ -153,7 +153,7 @@ def transitions(case, proposing):
     numbers = grid_of_choices()
     share = np.repeat(np.exp(LOCAL.log_probability) / len(numbers), len(numbers))
     state = initial(tabled, 1, CAPACITY)
-    root = ep.rule_trees(case, write_out(tabled, case.design, state.shape).trees)[0]
+    root = ep.rule_trees(case, write_out(tabled, state.shape).trees)[0]
     score = {root: float((state.log_prior + state.log_likelihood)[0])}
     waiting, steps = [(root, state)], defaultdict(float)
     while waiting:
@@ -166,7 +166,7 @@ def transitions(case, proposing):
         taken = np.exp(log_acceptance) * share
         there = np.flatnonzero(taken > 0)
         shape = jax.tree.map(lambda a, at=there: np.asarray(a)[at], new.shape)
-        names = ep.rule_trees(case, write_out(tabled, case.design, shape).trees)
+        names = ep.rule_trees(case, write_out(tabled, shape).trees)
         for place, name in zip(there, names, strict=True):
             steps[tree, name] += taken[place]
             if name not in score:
@@ -252,7 +252,7 @@ def walked(case, trees, num_steps, kernel=LOCAL, power=1.0):
             thin=num_steps,
         )
         shape = jax.tree.map(lambda a: np.asarray(a)[0], kept.shape)
-        return ep.rule_trees(case, write_out(tabled, case.design, shape).trees)
+        return ep.rule_trees(case, write_out(tabled, shape).trees)
 
 
 def check_invariance(case, num_chains, num_steps, kernel=LOCAL):
@@ -447,7 +447,7 @@ def test_a_start_between_the_cuts_of_a_grid_parts_the_rows_as_it_says(threshold)
             TreeModel(design, y, DescriptionLength(), DirichletCategorical.symmetric(2))
         )
         shape = as_shape(tabled, design, tree.reshape(1), 3)
-        trees = write_out(tabled, design, shape).trees
+        trees = write_out(tabled, shape).trees
     np.testing.assert_array_equal(route(trees, matrix)[0] == 1, matrix[:, 0] < threshold)
 
 

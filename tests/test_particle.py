@@ -111,7 +111,7 @@ def check_expected_weights(case, proposal, log_weight=lambda particles: particle
         if not len(share):
             continue
         shape = Shape(particles.shape.nodes, particles.shape.size)
-        names = ep.rule_trees(case, write_out(model, case.design, shape).trees)
+        names = ep.rule_trees(case, write_out(model, shape).trees)
         for name, p, weight in zip(names, share, log_weight(particles), strict=True):
             expected[name] += p * np.exp(weight - case.exact.log_partition)
             total += p

@@ -208,9 +208,9 @@ def leaf_of(tree, row):
 
 def test_a_box_ends_inside_one_leaf():
     matrix = list(itertools.product(range(4), range(3)))
-    box = KeepTogether({"x0": (1.2, 2.2), "x1": (None, 0.8)})
+    box = KeepTogether({"x0": (0.9, 2.2), "x1": (None, 0.4)})
     trees = trees_of(matrix, Constraints(keep_together=box, max_depth=2))
-    corners = np.array([[1.2, -100.0], [2.2, -100.0], [1.2, 0.8], [2.2, 0.8]])
+    corners = np.array([[0.9, -100.0], [2.2, -100.0], [0.9, 0.4], [2.2, 0.4]])
     free = trees_of(matrix, Constraints(max_depth=2))
 
     def leaves_met(some):
@@ -258,6 +258,50 @@ def test_the_log_joint_rules_out_what_cuts_a_box():
     assert score(0.5) == -np.inf
     assert np.isfinite(score(1.5))
     assert score(1.5, feature=1, threshold=0.5, left={}, right={}) == -np.inf
+
+
+def evidences(*boxes):
+    """Log evidence of 40 rows at five values, of which the three greatest are of one class."""
+    x = np.repeat([10.0, 20, 26, 30, 40], 8)
+    limits = Constraints(keep_together=[KeepTogether({"x0": ends}) for ends in boxes])
+    grammar = compile_grammar(Design.from_matrix(x[:, None]), constraints=limits)
+    leaf = DirichletCategorical.symmetric(2)
+    return ExactPosterior(grammar, DepthDecay(), leaf, (x >= 27).astype(int)).log_evidence
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),  # boxes that say the same of all rows
+    [
+        ([(27, None)], [(28.5, None)]),
+        ([(None, 29)], [(None, 27.5)]),
+        ([(27, 28), (28, 29)], [(27.1, 27.2)]),
+        ([(26.5, 28), (27, None)], [(28, None)]),
+        ([(26, 29), (27, 30), (28, 28.5)], [(26, 30)]),
+        ([(26, 29), (29, 30)], [(26, 30)]),
+    ],
+)
+def test_boxes_that_hold_the_same_values_say_the_same(one, same):
+    assert evidences(*one) == pytest.approx(evidences(*same), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "threshold"),
+    [
+        ([(0, 20)], 28),
+        ([(27, 40)], 26.5),
+        ([(0, 28.5)], 29.25),
+        ([(27.9, 29), (26.4, 27.95)], 29.5),
+        ([(26.5, 28), (26.1, 26.2), (27, 40)], 26.35),
+        ([(26, 28), (28.5, 40)], 28.25),
+        ([(26, 28), (28, 30)], 28),  # no part is left, and the middle is not allowed
+    ],
+)
+def test_a_gap_is_cut_beside_the_boxes_in_it(boxes, threshold):
+    limits = Constraints(keep_together=[KeepTogether({"x0": ends}) for ends in boxes])
+    path, feature = limits.path_memory(["x0"]), np.array([0])
+    cut = path.gap_threshold(path.start, feature, np.array([26.0]), np.array([30.0]))
+    assert cut == pytest.approx(threshold, abs=1e-12)
+    assert path.allows(path.start, feature, cut) == (len(boxes) != 2 or boxes[1] != (28, 30))
 
 
 # ------------------------------------------------------------------------------- what is refused

@@ -169,7 +169,7 @@ def names(case, tabled, shape):
         np.asarray(shape.nodes), axis=0, return_index=True, return_inverse=True
     )
     distinct = Shape(nodes, np.asarray(shape.size)[first])
-    known = ep.rule_trees(case, write_out(tabled, case.design, distinct).trees)
+    known = ep.rule_trees(case, write_out(tabled, distinct).trees)
     return [known[i] for i in inverse.ravel()]
 
 

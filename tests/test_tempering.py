@@ -116,7 +116,7 @@ def test_exact_draws_of_every_power_stay_exact(model, family, num_rounds):
             room=1,
         )
         shape = jax.tree.map(np.asarray, state.shape)
-        names = ep.rule_trees(case, write_out(model, case.design, shape).trees)
+        names = ep.rule_trees(case, write_out(model, shape).trees)
     assert int(exchanges.tried.sum()) == num_rounds * len(places)
     held = np.empty(len(names), object)
     held[:] = names

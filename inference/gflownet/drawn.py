@@ -72,7 +72,7 @@ def weighed(
     """
     size = chains, draws
     log_weights = np.asarray(log_weights)[: chains * draws]
-    written = write_out(packed, model.design, jax.tree.map(lambda a: a[: chains * draws], shape))
+    written = write_out(packed, jax.tree.map(lambda a: a[: chains * draws], shape))
     trees = written.trees.reshape(*size)
     scores = log_joint(trees, model)
     log_partition, error = log_mean(log_weights)

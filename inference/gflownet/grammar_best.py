@@ -160,4 +160,4 @@ def best_tree(problem: FlowProblem, flow: Flow, design: Design, *, width: int = 
                 left = own & search.left_words[place]
                 below |= {2 * slot + 1: left, 2 * slot + 2: own & ~left}
         rest = below
-    return write_out(problem.model, design, from_heap(heap))
+    return write_out(problem.model, from_heap(heap))

@@ -129,7 +129,7 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
     @in_float64
     def best(state):
         first = jax.tree.map(lambda a: a[:1], state.buffer.shape)
-        return _alone(target, write_out(construction.model, target.design, first))
+        return _alone(target, write_out(construction.model, first))
 
     def draw(rng_key, state, chains, draws):
         policy = state.policy

@@ -12,7 +12,7 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.node_scores import leaf_statistics
-from bdtppl.models.hard.packed_model import PackedModel, children, code_above
+from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.hard.tree import Tree
 
 __all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
@@ -62,30 +62,23 @@ def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Ar
 
 @jax.jit
 def _settle_rows(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
-    """Code above each split's gap and statistics of each slot, [m, k] and [m, k, s].
-
-    The codes are zero where cuts and not gaps are rules.
-    """
+    """Threshold and statistics of each slot, [m, k] and [m, k, s]."""
     size = shape.rule.shape
     rows, _ = hand_down(model, shape, root_rows(model, shape), shape.is_used)
     flat = rows.reshape(-1, rows.shape[-1])
-    high = jnp.zeros(len(flat), jnp.int32)
-    if model.prior.rules == "gaps":
-        high = code_above(model, flat, jnp.maximum(shape.rule.ravel(), 0))
+    threshold = thresholds(model, flat, jnp.maximum(shape.rule.ravel(), 0))
     statistics = jnp.where(shape.is_used.reshape(-1, 1), leaf_statistics(model, flat), 0.0)
-    return high.reshape(size), statistics.reshape(*size, -1)
+    return threshold.reshape(size), statistics.reshape(*size, -1)
 
 
 @in_float64
-def write_out(model: PackedModel, design: Design, shape: Shape) -> WrittenOut:
+def write_out(model: PackedModel, shape: Shape) -> WrittenOut:
     """Make trees of the structures of m states.
 
     Parameters
     ----------
     model
         The model.
-    design
-        The design that it was made of.
     shape
         Structures, arrays [m, ...].
     """
@@ -98,14 +91,10 @@ def write_out(model: PackedModel, design: Design, shape: Shape) -> WrittenOut:
         length = min(padded_size(len(some.size)), piece)
         padded = jax.tree.map(lambda a, n=length: np.resize(a, (n, *a.shape[1:])), some)
         parts.append([np.asarray(a)[: len(some.size)] for a in _settle_rows(model, padded)])
-    high, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
+    threshold, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
     rule = np.asarray(shape.rule)
     is_split, at = rule != LEAF, np.maximum(rule, 0)
-    low, left = np.asarray(model.low)[at], np.asarray(shape.left)
-    if model.prior.rules == "gaps":
-        threshold = design.gap_threshold(low, np.where(is_split, high, low))
-    else:
-        threshold = design.cut_threshold[np.where(is_split, low + 1, low)]
+    left = np.asarray(shape.left)
     trees = Tree(
         feature=np.where(is_split, np.asarray(model.feature)[at], -1).astype(np.int32),
         threshold=np.where(is_split, threshold, np.nan),

@@ -310,7 +310,7 @@ def sample_edits(
     trajectory = np.concatenate([*first, np.asarray(walked.log_likelihood)]).T
     shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
     shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)
-    written = write_out(packed, design, shape)
+    written = write_out(packed, shape)
     trees = written.trees.reshape(chains, draws)
     log_likelihood = np.asarray(walked.log_likelihood).T
     posterior = Posterior.of(model, trees, written.statistics, log_likelihood=log_likelihood)

@@ -223,7 +223,7 @@ def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampl
     tried, accepted = (np.sum(counts, axis=(0, 1)) for counts in zip(*exchanges, strict=True))
     size = walked.log_likelihood.shape[1::-1]  # chains, draws
     shape = jax.tree.map(lambda a: np.swapaxes(a, 0, 1).reshape(-1, *a.shape[2:]), walked.shape)
-    written = write_out(run.packed, model.design, shape)
+    written = write_out(run.packed, shape)
     trees = written.trees.reshape(*size)
     log_likelihood = np.swapaxes(walked.log_likelihood, 0, 1)
     scores = walked.log_prior.T + log_likelihood[..., -1]

@@ -133,7 +133,7 @@ def sample_particles(
     require_defined(np.isnan(grown.log_prior))
     shape = jax.tree.map(np.asarray, grown.shape)
     shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
-    written = write_out(packed, model.design, shape)
+    written = write_out(packed, shape)
     trees = written.trees.reshape(runs, particles)
     log_prior, log_likelihood, log_weight = (
         np.asarray(a).reshape(runs, particles)

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from bdtppl.inference.pcfg.expansion import Cells, Found, children, expand
-from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.grammar import Grammar, gap_threshold
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.arrays.bit_loops import trailing_zeros, unsigned
 from bdtppl.models.arrays.bitsets import pack
@@ -64,7 +64,7 @@ class _Exploration:
         self,
         cells: Cells,
         path: PathMemory | None,
-        threshold: Callable[[Found], np.ndarray],
+        threshold: Callable[[Found, np.ndarray], np.ndarray],
         rng: np.random.Generator,
     ):
         self.cells, self.path, self.threshold = cells, path, threshold
@@ -113,7 +113,8 @@ class _Exploration:
         self, path: PathMemory, memory: np.ndarray, found: Found
     ) -> tuple[Found, np.ndarray]:
         """Keep the rules that memories of parents allow; compute those of children, [p, 2]."""
-        own, threshold = memory.take(found.parent), self.threshold(found)
+        own = memory.take(found.parent)
+        threshold = self.threshold(found, own)
         feature = self.cells.design_feature.take(found.low)
         kept = np.flatnonzero(path.allows(own, feature, threshold))
         memories = path.children(own[kept], feature[kept], threshold[kept])
@@ -174,9 +175,9 @@ def _compile(
     )
     path = constraints.path_memory(design.names)
 
-    def threshold(found: Found) -> np.ndarray:
+    def threshold(found: Found, memory: np.ndarray) -> np.ndarray:
         if rules == "gaps":
-            return design.gap_threshold(found.low, found.high)
+            return gap_threshold(design, path, memory, found.low, found.high)
         return design.cut_threshold.take(found.cut)
 
     explored = _Exploration(cells, path, threshold, rng)

@@ -17,9 +17,10 @@ import numpy as np
 from bdtppl.models.arrays.bitsets import unpack
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
 
-__all__ = ["Grammar"]
+__all__ = ["Grammar", "gap_threshold"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +143,9 @@ class Grammar:
     def threshold_in_gap(self) -> np.ndarray:
         """Threshold of each production, or the least of the cuts that it stands for, [E]."""
         if self.rules == "gaps":
-            return self.design.gap_threshold(self.low, self.high)
+            path = self.constraints.path_memory(self.design.names)
+            memory = None if self.memory is None else self.memory.take(self.parent)
+            return gap_threshold(self.design, path, memory, self.low, self.high)
         return self.design.cut_threshold.take(self.low + 1 if self.cut is None else self.cut)
 
     @cached_property
@@ -305,6 +308,20 @@ class Grammar:
             sums[start:stop] = sums.take(self.left.take(production), axis=0)
             sums[start:stop] += sums.take(self.right.take(production), axis=0)
         return sums
+
+
+def gap_threshold(
+    design: Design,
+    path: PathMemory | None,
+    memory: np.ndarray | None,
+    low: np.ndarray,
+    high: np.ndarray,
+) -> np.ndarray:
+    """Thresholds of gaps between flat codes, in nodes with these memories of the path."""
+    if path is None:
+        return design.gap_threshold(low, high)
+    edges = design.high_edge.take(low), design.low_edge.take(high)
+    return path.gap_threshold(memory, design.feature_of_code.take(low), *edges)
 
 
 @numba.njit(cache=True, nogil=True)

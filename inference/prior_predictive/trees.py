@@ -157,7 +157,7 @@ class PriorTrees:
             # The last piece is filled up with draws that are made already.
             some = np.resize(np.arange(start, min(start + piece, num_draws)), piece)
             shape = jax.tree.map(np.asarray, _grow(keys[some], self._model))
-            parts.append(write_out(self._model, self.design, shape).trees)
+            parts.append(write_out(self._model, shape).trees)
         return Tree.concatenate(parts)[:num_draws]
 
     @in_float64
@@ -191,7 +191,7 @@ class PriorTrees:
             )
         log_weight = np.array([weight for weight, _ in listed])
         order = np.argsort(-log_weight, kind="stable")
-        trees = write_out(self._model, self.design, laid_out([listed[i][1] for i in order])).trees
+        trees = write_out(self._model, laid_out([listed[i][1] for i in order])).trees
         return EnumeratedTrees(trees, log_weight[order] - np.logaddexp.reduce(log_weight))
 
 

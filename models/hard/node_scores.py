@@ -101,7 +101,7 @@ def _log_rule(
     shared_by = 1.0
     law = rule_law(model.prior)
     if law is not None:
-        shares = _log_shares(model, law, available, node)
+        shares = _log_shares(model, law, rows, available, node)
         facts = Rule(feature, log_share=shares[every, place])
     else:
         cuts_of_gap, width, total_width = _gap(model, available, place)
@@ -155,12 +155,14 @@ def _may_split(model: PackedModel, available: Available, node: Node) -> jax.Arra
     return ((available.num_feature_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
 
 
-def _log_shares(model: PackedModel, law: RuleLaw, available: Available, node: Node) -> jax.Array:
+def _log_shares(
+    model: PackedModel, law: RuleLaw, rows: jax.Array, available: Available, node: Node
+) -> jax.Array:
     """Log probability of every rule given that its node splits, float64 [m, R]."""
     cuts_of_gap, width = _every_gap(model, available)
     rule = Rule(
         model.feature[None],
-        threshold=every_threshold(model, available.is_present),
+        threshold=every_threshold(model, rows, available.is_present),
         width=width / cuts_of_gap,
         num_left=available.num_left.astype(float),
         num_right=(available.num_rows[:, None] - available.num_left).astype(float),
@@ -203,7 +205,7 @@ def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeW
     shared_by = _every_num_equivalent(model, available, rows) if prior.counts_partitions else 1.0
     law = rule_law(prior)
     if law is not None:
-        facts = Rule(model.feature[None], log_share=_log_shares(model, law, available, node))
+        facts = Rule(model.feature[None], log_share=_log_shares(model, law, rows, available, node))
     else:
         cuts_of_gap, width = _every_gap(model, available)
         total_width = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature

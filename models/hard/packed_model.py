@@ -27,7 +27,6 @@ __all__ = [
     "PackedModel",
     "available_rules",
     "children",
-    "code_above",
     "count_rows",
     "every_threshold",
     "next_present",
@@ -334,15 +333,29 @@ def children(model: PackedModel, rows: jax.Array, rule: jax.Array) -> tuple[jax.
 
 def thresholds(model: PackedModel, rows: jax.Array, rule: jax.Array) -> jax.Array:
     """Look up the thresholds of nodes' rules [m], float64 [m]."""
-    return every_threshold(model, _meet(rows, model.rows_at))[jnp.arange(len(rule)), rule]
+    every = every_threshold(model, rows, _meet(rows, model.rows_at))
+    return every[jnp.arange(len(rule)), rule]
 
 
-def every_threshold(model: PackedModel, is_present: jax.Array) -> jax.Array:
-    """Threshold of every rule in nodes, float64 [m, R]; see `Available` for the argument."""
+def every_threshold(model: PackedModel, rows: jax.Array, is_present: jax.Array) -> jax.Array:
+    """Threshold of every rule in nodes, float64 [m, R].
+
+    Parameters
+    ----------
+    model
+        The model.
+    rows
+        uint64 [m, W] or [m, W + 1]; sets of the nodes.
+    is_present
+        bool [m, R]; see `Available`.
+    """
     if model.prior.rules == "cuts":
         return jnp.broadcast_to(model.threshold[None], is_present.shape)
     above = next_present(model, is_present)
-    return midpoint(model.high_edge[None], model.low_edge[above], jnp)
+    low, high = model.high_edge[None], model.low_edge[above]
+    if model.path is None:
+        return midpoint(low, high, jnp)
+    return model.path.gap_threshold(rows[:, -1:], model.feature[None], low, high, jnp)
 
 
 class Available(NamedTuple):
@@ -396,7 +409,7 @@ def available_rules(model: PackedModel, rows: jax.Array, depth: jax.Array) -> Av
         is_rule &= is_present
     is_rule &= (depth < model.max_depth)[:, None]
     if model.path is not None:
-        threshold = every_threshold(model, is_present)
+        threshold = every_threshold(model, rows, is_present)
         is_rule &= model.path.allows(rows[:, -1:], model.feature[None], threshold)
     num_feature_rules = _by_feature(model, is_rule)
     num_features = (num_feature_rules > 0).sum(axis=1).astype(float)
@@ -415,10 +428,3 @@ def next_present(model: PackedModel, present: jax.Array) -> jax.Array:
     upcoming = jnp.where(present, jnp.arange(num_rules)[None], num_rules)
     upcoming = jnp.roll(upcoming, -1, axis=1).at[:, -1].set(num_rules)
     return jnp.minimum(lax.cummin(upcoming, 1, reverse=True), model.last[None])
-
-
-def code_above(model: PackedModel, rows: jax.Array, rule: jax.Array) -> jax.Array:
-    """Flat code position above the cuts of nodes with rows [m, W], int32 [m]."""
-    present = _meet(rows, model.rows_at)
-    above = next_present(model, present)
-    return model.low[above[jnp.arange(len(rule)), rule]]

@@ -5,9 +5,12 @@ one word. A bit that is set stands for something that forbids rules, and splits 
 same few operations serve every constraint that looks at the path.
 """
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from bdtppl.models.data.design import midpoint
 
 __all__ = ["MOST_BITS", "PathMemory"]
 
@@ -33,6 +36,8 @@ class PathMemory(NamedTuple):
         uint64; the bits of depth. A split moves the one that is set on, and out at the last.
     start
         uint64; memory of the root.
+    by_low, by_high
+        int [B, d]; boxes by their low ends, and from the greatest high end down.
 
     Examples
     --------
@@ -49,6 +54,43 @@ class PathMemory(NamedTuple):
     clears: Any
     levels: Any
     start: Any
+    by_low: Any
+    by_high: Any
+
+    def gap_threshold(
+        self, memory: Any, feature: Any, low: Any, high: Any, xp: ModuleType = np
+    ) -> Any:
+        """Thresholds of gaps in nodes, float64 [...]: where a cut spares every whole box.
+
+        It is the gap's middle if that cuts no box. Else it is the middle of the part of the gap
+        that boxes leave nearest to there, or the gap's middle again if they leave none.
+
+        Parameters
+        ----------
+        memory, feature
+            Memories of the nodes, and features.
+        low, high
+            float64 [...]; the values on the two sides of the gap.
+        xp
+            Array namespace, `numpy` or `jax.numpy`.
+        """
+        middle = midpoint(low, high, xp)
+        down = up = middle
+        # A box's low end spares it, and so does what lies above its high end. By falling high ends,
+        # no box that was passed is cut again on the way down; by rising low ends, on the way up.
+        for is_whole, start, end in self._each_box(memory, feature, self.by_high):
+            down = xp.where(is_whole & (start < down) & (down <= end), start, down)
+        is_cut = down < middle
+        for is_whole, start, end in self._each_box(memory, feature, self.by_low):
+            up = xp.where(is_whole & (start <= up) & (up < end), end, up)
+        bottom, top = low, high
+        for is_whole, start, end in self._each_box(memory, feature, self.by_low):
+            bottom = xp.where(is_whole & (end < down), xp.maximum(bottom, end), bottom)
+            top = xp.where(is_whole & (start > up), xp.minimum(top, start), top)
+        below, above = midpoint(bottom, down, xp), midpoint(up, top, xp)
+        is_below = (down > low) & ((up >= high) | (middle - down <= up - middle))
+        spared = xp.where(is_below, below, xp.where(up < high, above, middle))
+        return xp.where(is_cut, spared, middle)
 
     def allows(self, memory: Any, feature: Any, threshold: Any) -> Any:
         """Whether nodes may split on features at thresholds, bool [...]."""
@@ -62,6 +104,13 @@ class PathMemory(NamedTuple):
         not_left = self._boxes(feature, lambda low, high: high >= threshold)
         not_right = self._boxes(feature, lambda low, high: low < threshold)
         return kept & ~not_left, kept & ~not_right
+
+    def _each_box(self, memory: Any, feature: Any, order: Any) -> Any:
+        """Whether boxes are whole, and their intervals of the feature, in an order of [B, d]."""
+        for place in range(len(order)):
+            box = order[place][feature]
+            is_whole = memory >> box.astype(np.uint64) & np.uint64(1) > 0
+            yield is_whole, self.low[box, feature], self.high[box, feature]
 
     def _boxes(self, feature: Any, is_one: Any) -> Any:
         """Bits of the boxes whose interval of the feature passes a test."""
