@@ -8,10 +8,11 @@ import numpy as np
 
 from bdtppl.models.pytrees import Number
 
-__all__ = ["counted", "describe_model", "listed", "number", "rows"]
+__all__ = ["counted", "describe_model", "listed", "number", "rows", "threshold_text"]
 
 _NAMES_SHOWN = 8
 _SHOWN_NUMBERS = 12  # of a prior or a leaf family
+_MOST_WRITTEN_OUT = 1e15  # thresholds from here on are written with an exponent
 
 
 def number(value: Number) -> str:
@@ -52,6 +53,31 @@ def listed(names: Sequence[Any], most: int = _NAMES_SHOWN) -> str:
 def rows(count: Number) -> str:
     """Write a number of rows, which need not be whole."""
     return f"{number(count)} row{'' if count == 1 else 's'}"
+
+
+def threshold_text(threshold: float, around: tuple[float, float] | None = None) -> str:
+    """Write a threshold with the fewest digits, six at least, that part values as it does.
+
+    Parameters
+    ----------
+    threshold
+        The threshold.
+    around
+        The greatest value below it and the least one from it on; None where they are not known, so
+        that what is written is the threshold itself.
+
+    Examples
+    --------
+    >>> threshold_text(1 / 3, (0.3, 0.4)), threshold_text(1 / 3)
+    ('0.333333', '0.3333333333333333')
+    >>> threshold_text(1_700_000_095, (1_700_000_090, 1_700_000_100))
+    '1700000100'
+    """
+    low, high = around or (np.nextafter(threshold, -np.inf), threshold)
+    texts = (f"{threshold:.{digits}g}" for digits in range(6, 18))
+    text = next((text for text in texts if low < float(text) <= high), str(threshold))
+    is_long = "e+" in text and abs(threshold) < _MOST_WRITTEN_OUT
+    return f"{float(text):.0f}" if is_long else text
 
 
 def describe_model(model: Any) -> str:

@@ -33,7 +33,7 @@ from bdtppl.export import (
     to_sql,
 )
 from bdtppl.export.scikit_learn import single_threshold
-from bdtppl.models.hard.tree import route
+from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import LeafPenalty
 
@@ -460,3 +460,25 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, fitted, write, pa
     arguments = (fitted[1],) if write is shap_values else ()
     with pytest.raises(ImportError, match=rf"{package}.* not installed: run .*bdtppl\[export\]"):
         write(fitted[0], *arguments)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (1_700_000_000 + np.arange(40) * 10.0, "1700000100"),
+        (2000 + np.arange(40) * 1e-3, "2000.01"),
+        (1e7 + np.arange(40.0), "10000010"),
+        (np.arange(40) / 3, "3.16667"),
+    ],
+)
+def test_written_thresholds_part_the_rows_as_the_tree_does(values, shown):
+    model = GreedyModalTreeClassifier(max_depth=1).fit({"t": values}, np.arange(40) >= 10)
+    for text in (model.rules(), model.explain({"t": values[:1]})[0], to_markdown(model)):
+        threshold = re.search(r"t < ([-\d.e+]+)", text)[1]
+        assert threshold == shown
+        assert ((values < float(threshold)) == (np.arange(40) < 10)).all()
+
+
+def test_a_tree_without_a_design_shows_the_threshold_itself():
+    tree = Tree.from_nested({"feature": 0, "threshold": 2000.0095, "left": {}, "right": {}})
+    assert tree.rules(["t"]).startswith("t < 2000.0095\n")

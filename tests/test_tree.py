@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bdtppl.models.data.design import Design
 from bdtppl.models.hard import tree as tree_module
 from bdtppl.models.hard.tree import Tree, route
 
@@ -214,7 +215,9 @@ def test_rules_in_words():
         "    smoker < 0.5: leaf 7",
         "    smoker >= 0.5: leaf 8",
     ]
-    lines = tree.rules(names, is_indicator=[False, True], show_missing=[True, False]).splitlines()
+    matrix = np.array([[0.0, 0.0], [2.0, 1.0], [np.nan, 1.0]])
+    design = Design.from_matrix(matrix, is_indicator=np.array([False, True]))
+    lines = tree.rules(names, design=design).splitlines()
     assert lines[:2] == ["age < 1", "  not smoker"]
     assert lines[3:5] == ["age >= 1 or missing", "  not smoker"]
     assert lines[-2:] == ["    not smoker", "    smoker"]

@@ -203,12 +203,7 @@ def _sizes(shown: _PriorDraws, where: str, show: int) -> dict[str, Any]:
         "expected_depth": float(depth.mean()),
         "leaves": _shares_of_draws(leaves),
         "depth": _shares_of_draws(depth),
-        "trees": [
-            trees[i].rules(
-                design.names, is_indicator=design.is_indicator, show_missing=design.has_missing
-            )
-            for i in range(min(show, num_draws))
-        ],
+        "trees": [trees[i].rules(design.names, design=design) for i in range(min(show, num_draws))],
     }
 
 

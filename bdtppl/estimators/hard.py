@@ -198,12 +198,8 @@ class TreeEstimator(HardParameters, TableEstimator):
 
     def _written(self, tree: Tree, statistics: np.ndarray) -> str:
         """Write a tree as rules, with what its leaves predict."""
-        return tree.rules(
-            self.design_.names,
-            self._leaf_text(statistics, self._rows_of_slots(tree)),
-            is_indicator=self.design_.is_indicator,
-            show_missing=self.design_.has_missing,
-        )
+        leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
+        return tree.rules(self.design_.names, leaf_text, design=self.design_)
 
     def explain(self, X: Any, rank: int = 0) -> list[str]:
         """Write the rules that lead each row to its leaf in the rank-th most probable tree.
@@ -229,16 +225,10 @@ class TreeEstimator(HardParameters, TableEstimator):
         """
         matrix, (tree, statistics) = self._matrix(X), self._ranked(rank)
         leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
-        paths = {0: ""}
+        paths, design = {0: ""}, self.design_
         for slot in np.flatnonzero(tree.feature >= 0).tolist():  # parents have lesser slots
             for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
-                condition = tree.condition(
-                    slot,
-                    is_left,
-                    self.design_.names,
-                    is_indicator=self.design_.is_indicator,
-                    show_missing=self.design_.has_missing,
-                )
+                condition = tree.condition(slot, is_left, design.names, design=design)
                 if " or " in condition:
                     condition = f"({condition})"
                 paths[int(child)] = f"{paths[slot]} and {condition}" if slot else condition

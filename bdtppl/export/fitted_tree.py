@@ -13,6 +13,7 @@ from bdtppl.estimators.soft import SoftTreeEstimator
 from bdtppl.models.data.schema import Column
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
+from bdtppl.models.wording import threshold_text
 
 __all__ = ["FittedTree", "Split", "plain", "read_tree", "require_axis_splits", "require_hard_trees"]
 
@@ -86,6 +87,11 @@ class FittedTree:
         may_miss = bool(self.model.design_.has_missing[feature])
         missing_left = bool(self.tree.missing_left[slot]) if may_miss else None
         return Split(*self._sources[feature], float(self.tree.threshold[slot]), missing_left)
+
+    def threshold_text(self, column: Column, threshold: float) -> str:
+        """Write a threshold of a numeric column, with the digits that part its values."""
+        feature = self._sources.index((column, None))
+        return threshold_text(threshold, self.model.design_.values_around(feature, threshold))
 
     @cached_property
     def _sources(self) -> list[tuple[Column, str | None]]:

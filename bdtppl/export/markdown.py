@@ -44,7 +44,7 @@ def to_markdown(model: Any, rank: int = 0) -> str:
     aligned = [":--", ":--" if is_class else "--:", *(["--:"] if is_class else []), "--:"]
     lines = [head, aligned]
     for slot, conditions in leaf_rules(fitted):
-        when = " and ".join(map(_markdown_condition, conditions)) or "always"
+        when = " and ".join(_markdown_condition(fitted, each) for each in conditions) or "always"
         lines.append([when, *_cells(fitted, slot), f"{fitted.rows[slot]:.0f}"])
     table = [f"| {' | '.join(cells)} |" for cells in lines]
     table[1] = f"|{'|'.join(aligned)}|"
@@ -59,7 +59,7 @@ def _cells(fitted: FittedTree, slot: int) -> list[str]:
     return [_escaped(prediction), f"{fitted.value[slot].max():.3g}"]
 
 
-def _markdown_condition(values: Values) -> str:
+def _markdown_condition(fitted: FittedTree, values: Values) -> str:
     name = _escaped(values.column.name)
     if not values.given:
         return f"{name} is missing"
@@ -71,12 +71,14 @@ def _markdown_condition(values: Values) -> str:
             said = f"{name} is not {_bullet_list(others)}"
         else:
             said = f"{name} is {_bullet_list(values.levels)}"
-    elif values.low == -float("inf"):
-        said = f"{name} < {values.high:.6g}"
-    elif values.high == float("inf"):
-        said = f"{name} >= {values.low:.6g}"
     else:
-        said = f"{values.low:.6g} <= {name} < {values.high:.6g}"
+        low, high = (fitted.threshold_text(values.column, end) for end in (values.low, values.high))
+        if values.low == -float("inf"):
+            said = f"{name} < {high}"
+        elif values.high == float("inf"):
+            said = f"{name} >= {low}"
+        else:
+            said = f"{low} <= {name} < {high}"
     return f"({said} or missing)" if values.missing else said
 
 

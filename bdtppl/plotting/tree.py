@@ -222,13 +222,7 @@ def _yes_is_left(design: Design, tree: Tree) -> np.ndarray:
 def _rule(design: Design, tree: Tree, slot: int) -> str:
     """Say what sends a row to the "yes" side of a split."""
     is_left = bool(_yes_is_left(design, tree)[slot])
-    rule = tree.condition(
-        slot,
-        is_left,
-        design.names,
-        is_indicator=design.is_indicator,
-        show_missing=design.has_missing,
-    )
+    rule = tree.condition(slot, is_left, design.names, design=design)
     if design.has_missing[tree.feature[slot]] and bool(tree.missing_left[slot]) != is_left:
         rule += " and not missing"
     return rule

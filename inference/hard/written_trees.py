@@ -14,6 +14,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.node_scores import leaf_statistics
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.wording import threshold_text
 
 __all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
 
@@ -143,10 +144,10 @@ def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
     start, stop = design.offset[feature : feature + 2]
     cuts = design.cut_threshold[start + 1 : stop]
     nearest = sorted(cuts[np.argsort(np.abs(cuts - threshold))[:2]])
+    cut, *others = map(threshold_text, (threshold, *nearest))
     return (
-        f"A tree splits {design.names[feature]!r} at {threshold:.6g}, between rows that the design "
-        f"has in one bin; its next cuts are {' and '.join(f'{cut:.6g}' for cut in nearest)}. Take "
-        f"one of these, or bins=None."
+        f"A tree splits {design.names[feature]!r} at {cut}, between rows that the design has in "
+        f"one bin; its next cuts are {' and '.join(others)}. Take one of these, or bins=None."
     )
 
 

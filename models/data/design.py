@@ -86,6 +86,19 @@ class CutPoints:
         """
         return midpoint(self.high_edge[low], self.low_edge[high])
 
+    def values_around(self, feature: int, threshold: float) -> tuple[float, float] | None:
+        """Find the training values next below a threshold and next from it on, which it parts.
+
+        Infinite where there is none; None where the rows of one code lie on both sides, so that
+        the values are not known.
+        """
+        own = slice(self.offset[feature], self.offset[feature + 1])
+        low, high = self.low_edge[own], self.high_edge[own]
+        if np.isnan(low).all() or ((low < threshold) & (threshold <= high)).any():
+            return None
+        below, above = high[high < threshold], low[low >= threshold]
+        return below.max(initial=-np.inf), above.min(initial=np.inf)
+
     def gap_width(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Width of the gap between the training values of two codes of one feature, float64."""
         return self.low_edge[high] - self.high_edge[low]

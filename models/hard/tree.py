@@ -15,6 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bdtppl.models.data.design import CutPoints
+from bdtppl.models.wording import threshold_text
+
 __all__ = ["Tree", "route"]
 
 _SPLIT = ("feature", "threshold", "left", "right")  # keys that a split must have
@@ -265,8 +268,8 @@ class Tree:
         names: Sequence[str],
         leaf_text: Sequence[str] | None = None,
         *,
-        is_indicator: Any = None,
         show_missing: Any = None,
+        design: CutPoints | None = None,
     ) -> str:
         """Print one tree as indented rules.
 
@@ -276,10 +279,8 @@ class Tree:
             Feature names.
         leaf_text
             What to print at each slot that is a leaf, [k].
-        is_indicator
-            Features that are 0/1 columns of a category: shown as ``not colour=red``.
-        show_missing
-            Features whose rules name the side of missing values.
+        show_missing, design
+            See `condition`.
 
         Examples
         --------
@@ -297,7 +298,7 @@ class Tree:
         def visit(slot: int, indent: int) -> None:
             for is_left, child in ((True, self.left[slot]), (False, self.right[slot])):
                 condition = self.condition(
-                    slot, is_left, names, is_indicator=is_indicator, show_missing=show_missing
+                    slot, is_left, names, show_missing=show_missing, design=design
                 )
                 leaf = self.feature[child] < 0
                 lines.append("  " * indent + condition + (text(child) if leaf else ""))
@@ -315,15 +316,34 @@ class Tree:
         is_left: bool,
         names: Sequence[str],
         *,
-        is_indicator: Any = None,
         show_missing: Any = None,
+        design: CutPoints | None = None,
     ) -> str:
-        """Say what sends a row from a slot of one tree to its left or right child."""
-        feature = self.feature[slot]
-        if is_indicator is not None and is_indicator[feature]:
+        """Say what sends a row from a slot of one tree to its left or right child.
+
+        Parameters
+        ----------
+        slot, is_left
+            The slot, and which of its children.
+        names
+            Feature names.
+        show_missing
+            Features whose rules name the side of missing values, [d]. Default those that the design
+            has missing values of.
+        design
+            What the tree was made for: 0/1 columns of a category are shown as ``not colour=red``,
+            and thresholds with the digits that part its values. Default none: all digits.
+        """
+        feature = int(self.feature[slot])
+        if show_missing is None and design is not None:
+            show_missing = design.has_missing
+        if design is not None and design.is_indicator[feature]:
             condition = f"not {names[feature]}" if is_left else f"{names[feature]}"
         else:
-            condition = f"{names[feature]} {'<' if is_left else '>='} {self.threshold[slot]:.6g}"
+            threshold = float(self.threshold[slot])
+            around = None if design is None else design.values_around(feature, threshold)
+            sign = "<" if is_left else ">="
+            condition = f"{names[feature]} {sign} {threshold_text(threshold, around)}"
         if show_missing is not None and show_missing[feature]:
             if bool(self.missing_left[slot]) == is_left:
                 condition += " or missing"
