@@ -8,7 +8,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import MCMC, NUTS, Predictive
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 from tiers import slow_but
 
@@ -188,6 +189,84 @@ def test_empirical_bayes_changes_only_what_is_named():
     assert fitted.leaf.scale != leaf.scale
     with pytest.raises(ValueError, match="no parameter 'phi'"):
         empirical_bayes(exact, parameters=["phi"])
+
+
+def evidence_of(penalty, concentration):
+    """Log evidence of six labels in a row as a function of two numbers."""
+    leaf = DirichletCategorical(jnp.ones(2) * concentration)
+    return TreeMarginal(LINE, LeafPenalty(penalty), leaf).log_prob(np.array([0, 0, 0, 1, 1, 1]))
+
+
+LINE = compile_grammar(Design.from_matrix(np.arange(6.0)[:, None]))
+
+
+def test_derivatives_of_both_modes_agree_with_differences():
+    with jax.enable_x64(True):
+        at, step = np.array([1.3, 0.8]), 1e-4
+        moved = [[evidence_of(*(at + step * s * e)) for s in (1, -1)] for e in np.eye(2)]
+        expected = [(float(up) - float(down)) / (2 * step) for up, down in moved]
+        both = [jax.jacfwd(evidence_of, (0, 1))(*at), jax.grad(evidence_of, (0, 1))(*at)]
+        steps = [float(jax.grad(evidence_of)(at[0] + step * s, at[1])) for s in (1, -1)]
+    for derivative in (*both, jax.jit(jax.jacfwd(evidence_of, (0, 1)))(1.3, 0.8)):
+        np.testing.assert_allclose(derivative, expected, rtol=1e-6, atol=2e-7)
+    second = jax.jit(jax.hessian(evidence_of))(1.3, 0.8)
+    np.testing.assert_allclose(second, (steps[0] - steps[1]) / (2 * step), rtol=1e-5)
+
+
+def test_what_was_traced_can_be_batched():
+    penalties = jnp.array([[0.5, 1.0], [2.0, 3.0]])
+    expected = [[float(evidence_of(p, 1.0)) for p in row] for row in penalties]
+    slopes = [[float(jax.grad(evidence_of)(float(p), 1.0)) for p in row] for row in penalties]
+    every = jax.vmap(
+        jax.jit(jax.vmap(jax.jit(jax.value_and_grad(evidence_of)), (0, None))), (0, None)
+    )
+    value, slope = every(penalties, 1.0)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(slope, slopes, rtol=1e-6)
+    marginal = TreeMarginal(LINE, LeafPenalty(1.0), DirichletCategorical.symmetric(2))
+    labels = np.array([[0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 1, 1]])
+    expected = [float(marginal.log_prob(y)) for y in labels]
+    np.testing.assert_allclose(jax.vmap(jax.jit(marginal.log_prob))(labels), expected, rtol=1e-6)
+
+
+def penalised(y):
+    penalty = numpyro.sample("penalty", dist.Normal(1.0, 1.0))
+    numpyro.sample("y", TreeMarginal(LINE, LeafPenalty(penalty), LEAF), obs=y)
+
+
+LEAF = DirichletCategorical.symmetric(2)
+
+
+def test_chains_and_particles_side_by_side():
+    y, quiet = np.array([0, 0, 0, 1, 1, 1]), {"progress_bar": False}
+    chains = MCMC(
+        NUTS(penalised),
+        num_warmup=5,
+        num_samples=5,
+        num_chains=2,
+        chain_method="vectorized",
+        **quiet,
+    )
+    chains.run(jax.random.key(0), y)
+    assert np.isfinite(chains.get_samples()["penalty"]).all()
+    svi = SVI(
+        penalised, AutoNormal(penalised), numpyro.optim.Adam(0.01), Trace_ELBO(num_particles=3)
+    )
+    assert np.isfinite(svi.run(jax.random.key(0), 3, y, **quiet).losses).all()
+
+
+def test_strict_promotion_of_types_is_kept():
+    penalty, one = jnp.float32(1.3), jnp.float32(1)
+    with jax.numpy_dtype_promotion("strict"):
+        value, slope = jax.value_and_grad(evidence_of)(penalty, one)
+        changed = jax.jvp(evidence_of, (penalty, one), (one, jnp.zeros_like(one)))
+    np.testing.assert_allclose(changed, (value, slope), rtol=1e-6)
+
+
+def test_a_derivative_in_the_targets_is_refused():
+    marginal = TreeMarginal(LINE, LeafPenalty(1.0), NormalInverseGamma(0.0, 1.0, 1.0, 1.0))
+    with pytest.raises(TypeError, match="no derivative in the targets"):
+        jax.grad(marginal.log_prob)(jnp.arange(6.0))
 
 
 def test_a_prior_of_other_rules_is_refused():

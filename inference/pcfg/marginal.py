@@ -4,9 +4,10 @@
 probability is the exact log evidence, differentiable in the hyperparameters of prior and leaves, so
 a tree that is summed out exactly can stand inside any NumPyro model.
 
-Value and gradient are computed together, in float64 and in a scope of their own, by the forward
-rule of a custom derivative whose backward rule only multiplies. So it works under an outer float32
-trace, and returns no float64. There are no second derivatives.
+Value and gradient are computed together, in float64 and in a scope of their own, by the rule of a
+custom derivative that is linear in the tangents. So it works under an outer float32 trace, in
+forward and reverse mode, and returns no float64. JAX may batch what was traced when the scope is
+closed: batches have a rule of their own, which opens it again.
 """
 
 from functools import partial
@@ -18,6 +19,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.core import Tracer
+from jax.custom_derivatives import SymbolicZero
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 
 from bdtppl.inference.pcfg.chart import Chart, block_of, chart_for
@@ -97,14 +100,16 @@ class TreeMarginal(dist.Distribution):
         """Statistics of every subproblem, float64 [N padded, s]."""
         grammar = self.grammar
         num_terminals = int(np.searchsorted(grammar.height, 1))
-        with jax.enable_x64(True):
-            return _node_statistics(
-                chart_for(grammar, self.prior),
-                lax.stop_gradient(as_float64(self.leaf)).statistics(y, grammar.design.weights),
-                jnp.asarray(grammar.cell_of_row),
-                jnp.asarray(grammar.members[:num_terminals]),
-                grammar.num_cells,
-            )
+        chart = chart_for(grammar, self.prior)
+
+        numbers, form = jax.tree.flatten(lax.stop_gradient(self.leaf))
+
+        def node_statistics(y, *numbers):
+            rows = as_float64(form.unflatten(numbers)).statistics(y, grammar.design.weights)
+            cells = jnp.asarray(grammar.cell_of_row), jnp.asarray(grammar.members[:num_terminals])
+            return [_node_statistics(chart, rows, *cells, grammar.num_cells)]
+
+        return _smooth(node_statistics)(y, *numbers)[0]
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw trees from the prior and targets from their leaves, ``[*sample_shape, n]``.
@@ -188,34 +193,110 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
     Returns
     -------
     callable
-        (prior, leaf) -> scalar; differentiable once.
+        (prior, leaf) -> scalar; differentiable, but not in the statistics.
     """
     require_weighs(prior, "The differentiable log evidence", "nodes")
     chart = chart_for(grammar, prior)
     no_weight = np.zeros(grammar.design.num_features)
 
-    @jax.custom_vjp
-    def log_evidence(prior, leaf):
-        return forward(prior, leaf)[0]
+    kind = jnp.zeros(()).dtype  # the caller's
 
-    def forward(prior, leaf):
-        with jax.enable_x64(True):
-            value, gradient = value_and_gradient(
-                chart, statistics, *as_float64((prior, leaf)), no_weight
-            )
-            gradient = jax.tree.map(lambda g, x: g.astype(x.dtype), gradient, (prior, leaf))
-        return _outer_precision(value), gradient
-
-    def backward(gradient, cotangent):
-        return jax.tree.map(lambda g: g * cotangent.astype(g.dtype), gradient)
-
-    log_evidence.defvjp(forward, backward)
+    def value_and_slopes(form, statistics, *parameters):
+        each = as_float64(form.unflatten(parameters))
+        value, gradient = value_and_gradient(chart, statistics, *each, no_weight)
+        return [each.astype(kind) for each in (value, *jax.tree.leaves(gradient))]
 
     def checked(prior, leaf):
-        as_inexact = partial(jnp.asarray, dtype=float)
-        return log_evidence(*jax.tree.map(as_inexact, (prior.resolve(grammar.design), leaf)))
+        as_inexact = partial(jnp.asarray, dtype=kind)
+        parameters = jax.tree.map(as_inexact, (prior.resolve(grammar.design), leaf))
+        leaves, form = jax.tree.flatten(parameters)
+        both = partial(value_and_slopes, form)
+        return _smooth(lambda *args: both(*args)[:1], both)(statistics, *leaves)[0]
 
     return checked
+
+
+def _smooth(function, with_slopes=None):
+    """Make a function in double precision differentiable in all arguments but the first.
+
+    The rule of its derivative is linear in the tangents, and has a derivative of the same kind.
+
+    Parameters
+    ----------
+    function
+        Makes a list of arrays of arrays.
+    with_slopes
+        Makes the list of the function's arrays and of their derivatives by each argument but the
+        first. Default by forward mode.
+    """
+    if with_slopes is None:
+        with_slopes = partial(_values_and_slopes, function)
+    values = jax.custom_jvp(_in_double_scope(function))
+
+    @partial(values.defjvp, symbolic_zeros=True)
+    def differentiate(primals, tangents):
+        if not isinstance(tangents[0], SymbolicZero):
+            raise TypeError("The log evidence of trees has no derivative in the targets.")
+        found = _smooth(with_slopes)(*primals)
+        num_values = len(found) // len(primals)
+        slopes = iter(found[num_values:])
+        changes = [jnp.zeros_like(value) for value in found[:num_values]]
+        for place in range(num_values):
+            for tangent, slope in zip(tangents[1:], slopes, strict=False):
+                if not isinstance(tangent, SymbolicZero):
+                    changes[place] += jnp.tensordot(slope, tangent, tangent.ndim)
+        return found[:num_values], changes
+
+    return values
+
+
+def _values_and_slopes(function, statistics, *parameters):
+    vector, parted = ravel_pytree(parameters)
+
+    def change(direction):
+        return jax.jvp(lambda x: function(statistics, *parted(x)), (vector,), (direction,))[1]
+
+    # One direction at a time: JAX lowers no batch of what the passes scatter in another precision.
+    changes = lax.map(change, jnp.eye(len(vector), dtype=vector.dtype))
+    slopes = [
+        jnp.moveaxis(own, 0, -1).reshape(*each.shape[1:], *parameter.shape)
+        for each in changes
+        for own, parameter in zip(_split(each, parameters), parameters, strict=True)
+    ]
+    return [*function(statistics, *parameters), *slopes]
+
+
+def _split(changes, parameters):
+    """Part changes [P, ...] by the entries of each parameter."""
+    return jnp.split(changes, np.cumsum([p.size for p in parameters])[:-1])
+
+
+def _in_double_scope(function):
+    """Run a function in double precision, also where JAX batches it after the fact.
+
+    It makes a list of arrays of arrays. Elements of a batch come one after the other, so that
+    memory stays that of one.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def scoped(*arrays):
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return function(*arrays)
+
+    @scoped.def_vmap
+    def batched(axis_size, is_batched, *arrays):
+        def one_by_one(*arrays):
+            def call(own):
+                own = iter(own)
+                each = zip(arrays, is_batched, strict=True)
+                return function(*(next(own) if is_own else array for array, is_own in each))
+
+            return lax.map(call, [a for a, own in zip(arrays, is_batched, strict=True) if own])
+
+        values = _in_double_scope(one_by_one)(*arrays)
+        return values, [True for _ in values]
+
+    return scoped
 
 
 def _outer_precision(array: jax.Array) -> jax.Array:
