@@ -292,3 +292,13 @@ def test_settings_of_the_paper_are_those_of_a_table_with_features():
     ):
         with pytest.raises(ValueError, match=said):
             dt_gfn(*wrong)
+
+
+@pytest.mark.filterwarnings("ignore:.*(no cut|a cut|no rule|all equal):UserWarning")
+@pytest.mark.parametrize("column", [[1.0, 2.0], [1.0, 1.0], [1.0, 1.0, 2.0]])
+def test_a_root_with_at_most_one_rule_has_the_exact_answer(column):
+    X, y = np.array(column)[:, None], np.arange(len(column)) % 2
+    model = {"prior": DescriptionLength(1.0), "leaf": DirichletCategorical.symmetric(2)}
+    exact = ExactTreeClassifier(bins=None, **model).fit(X, y)
+    flow = GFlowNetTreeClassifier(steps=5, grid=None, ensemble="distinct", **model).fit(X, y)
+    np.testing.assert_allclose(flow.predict_proba(X), exact.predict_proba(X), atol=1e-6)

@@ -301,7 +301,7 @@ def test_draws_depend_on_their_key_alone():
 @every_case
 def test_the_best_tree_is_found(model, family, lookahead):
     case, problem = case_of(model, family), posed(model, family, lookahead)
-    tree = best_tree(problem, network(problem), case.design, width=256).trees[0]
+    tree = best_tree(problem, network(problem), width=256).trees[0]
     _, expected = all_trees(case)
     scores = score(problem, network(problem), case.design, tree.reshape(1))
     assert scores.log_joint[0] == pytest.approx(expected.max(), abs=1e-9)
@@ -415,4 +415,4 @@ def test_bad_numbers_are_named():
     with pytest.raises(ValueError, match="At least one draw"):
         sampled(case, problem, state.flow, draws=0)
     with pytest.raises(ValueError, match="width must be at least 1"):
-        best_tree(problem, state.flow, case.design, width=0)
+        best_tree(problem, state.flow, width=0)

@@ -78,10 +78,14 @@ def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
 
 def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
     monkeypatch.setattr(_JumpRun, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
-    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # they are short
+    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", 0.0)
     given = RJHMC | {"burn_in": 40}
-    with pytest.warns(ConvergenceWarning, match="all chains went where chain 1 was"):
+    with pytest.warns(ConvergenceWarning) as caught:
         model = RJHMCTreeRegressor(**given).fit(X, Y)
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "all chains went where chain 1 was" in said
+    assert "The chains disagree" in said
+    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # they are short
     assert model.ancestors_.tolist() == [1, 1]
     assert "2 chains that descend from 1" in " ".join(str(model.summary()).split())
     with warnings.catch_warnings():

@@ -166,7 +166,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of `fit`
             )
-        elif self.chains > 1 and not np.ptp(self.ancestors_):
+        if self.chains > 1 and not np.ptp(self.ancestors_):
             warnings.warn(
                 f"In burn-in all chains went where chain {self.ancestors_[0]} was, whose posterior "
                 "mass was by far the largest: that they agree does not show that there are no "

@@ -19,7 +19,6 @@ from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.data.design import Design
 
 __all__ = ["best_tree"]
 
@@ -60,7 +59,7 @@ class _Search:
     def weigh(self, words: np.ndarray, depth: int, is_best: bool) -> tuple[np.ndarray, np.ndarray]:
         """Log weights and terms of what nodes [m, W] may do."""
         parts = []
-        for start in range(0, len(words), _TREES_TRIED):
+        for start in range(0, max(1, len(words)), _TREES_TRIED):  # no nodes are a piece too
             some = words[start : start + _TREES_TRIED]
             own = np.resize(some, (_TREES_TRIED, words.shape[1]))  # repeated ones cost nothing
             weighed = _weigh_rules(
@@ -102,7 +101,7 @@ class _Search:
 
 
 @in_float64
-def best_tree(problem: FlowProblem, flow: Flow, design: Design, *, width: int = 512) -> WrittenOut:
+def best_tree(problem: FlowProblem, flow: Flow, *, width: int = 512) -> WrittenOut:
     """Search for the tree of greatest posterior probability, a batch of one.
 
     Where a prior counts partitions, the weight of one is shared among its rules here.
@@ -111,8 +110,6 @@ def best_tree(problem: FlowProblem, flow: Flow, design: Design, *, width: int = 
     ----------
     problem, flow
         The problem as posed, and a flow trained on it.
-    design
-        The design that it was made of.
     width
         Splits that are kept at each level above those searched in full.
 

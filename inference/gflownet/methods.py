@@ -100,7 +100,7 @@ def by_grammar(
         draw=draw,
         log_partition=lambda state: log_flow(problem, state.flow),
         upper_bound=bound,
-        best=lambda state: _alone(target, best_tree(problem, state.flow, target.design)),
+        best=lambda state: _alone(target, best_tree(problem, state.flow)),
     )
 
 
