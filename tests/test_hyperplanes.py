@@ -392,3 +392,11 @@ def test_figures_and_the_command_line(tmp_path):
     assert " a + " in result.output
     refused = CliRunner().invoke(app, arguments)
     assert "--hyperplanes is for --model greedy-modal" in refused.output
+
+
+def test_hyperplanes_end_no_worse_than_cuts_of_single_columns():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 2))
+    y = (X[:, 0] > 0) ^ (X[:, 1] > 0.3)
+    fitted = [classifier(hyperplanes=number, random_state=0).fit(X, y) for number in (0, 4)]
+    assert fitted[1].map_log_joint_ >= fitted[0].map_log_joint_

@@ -39,7 +39,7 @@ def tree_space(
         Partitions of a node to grow from, k, including the trivial one; fewer if there are fewer.
     lookahead
         Levels of splits by which rules are valued. If more than one, a tree is also grown without
-        lookahead, and the better of the two is kept.
+        lookahead, and the better of the two is kept; so is one without hyperplanes.
     root_levels
         1 for the k best partitions of the root; 2 to try also the k best ones of both its children,
         in all combinations: at most k + k^3 trees.
@@ -49,9 +49,16 @@ def tree_space(
     list of GreedyTree
         The most probable first; all are different.
     """
+    problems = [problem]
+    if problem.num_starts:  # a hyperplane that gains more in a node can cost more below it
+        problems.append(replace(problem, num_starts=0))
 
     def grown(*given: Best) -> GreedyTree:
-        trees = [grow(problem, lookahead=levels, given=given) for levels in {1, lookahead}]
+        trees = [
+            grow(each, lookahead=levels, given=given)
+            for each in problems
+            for levels in {1, lookahead}
+        ]
         return max(trees, key=lambda tree: tree.log_joint)
 
     if num_roots == 1:
