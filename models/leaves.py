@@ -12,6 +12,7 @@ and McCulloch 1998 and Nuti et al. 2021 (GMT) for the normal leaf with unknown m
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -37,6 +38,7 @@ __all__ = [
     "NormalInverseGamma",
     "PoissonGamma",
     "dirichlet_in_words",
+    "log_rising_factorial",
     "require_leaf",
 ]
 
@@ -71,6 +73,7 @@ class CountTable(NamedTuple):
 LEAF_FAMILIES: dict[str, type["Leaf"]] = {}
 """Leaf families by name; a subclass of `Leaf` enters itself."""
 
+_FIRST_OF_STIRLING = 100.0  # from here on the series below is exact to float64
 _NEEDED = ("statistics", "log_marginal", "predictive")
 
 
@@ -203,6 +206,41 @@ def _check_shapes(leaf: Leaf) -> None:
         )
 
 
+def log_rising_factorial(
+    start: Any, steps: Any, xp: ModuleType = np, log_gamma: Callable[[Any], Any] = _np_gammaln
+) -> Any:
+    """Log of gamma(start + steps) / gamma(start), which keeps its digits where start is large.
+
+    From a start of 100 on it is the difference of two Stirling series, whose large terms cancel on
+    paper.
+
+    Parameters
+    ----------
+    start, steps
+        float64 [...]; positive, and at least 0.
+    xp, log_gamma
+        Array namespace, `numpy` or `jax.numpy`, and its log gamma function.
+
+    Examples
+    --------
+    >>> round(float(log_rising_factorial(3.0, 2.0)), 12) == round(float(np.log(3 * 4)), 12)
+    True
+    >>> round(float(log_rising_factorial(1e12, 1.0) / np.log(1e12)), 12)
+    1.0
+    """
+    exact = log_gamma(start + steps) - log_gamma(start)
+    is_large = start >= _FIRST_OF_STIRLING
+    start = xp.where(is_large, start, _FIRST_OF_STIRLING)  # small ones would overflow
+    end = start + steps
+
+    def rest(x: Any) -> Any:
+        return (1 - (1 - 2 / (7 * x * x)) / (30 * x * x)) / (12 * x)
+
+    large = (start - 0.5) * xp.log1p(steps / start) + steps * (xp.log(end) - 1)
+    large = large + rest(end) - rest(start)
+    return xp.where(is_large, large, exact)
+
+
 @pytree_dataclass
 class DirichletCategorical(Leaf):
     """Class labels with Dirichlet-distributed probabilities (BCART-PCFG, equations 1 and 2).
@@ -213,7 +251,8 @@ class DirichletCategorical(Leaf):
     Attributes
     ----------
     concentration
-        Dirichlet concentration of each class, [c], positive; a list is made an array.
+        Dirichlet concentration of each class, [c], positive; a list is made an array. One number is
+        that of every class; an estimator, which knows how many there are, makes an array of it.
 
     Examples
     --------
@@ -234,8 +273,8 @@ class DirichletCategorical(Leaf):
         if isinstance(self.concentration, list | tuple):
             object.__setattr__(self, "concentration", np.asarray(self.concentration, float))
         require(
-            lambda a: (np.ndim(a) == 1) & np.all(np.asarray(a) > 0),
-            "concentration must be positive, one number per class; got {}.",
+            lambda a: (np.ndim(a) < 2) & np.all(np.asarray(a) > 0),
+            "concentration must be positive, one number per class or one for all; got {}.",
             self.concentration,
         )
 
@@ -254,28 +293,34 @@ class DirichletCategorical(Leaf):
         return dirichlet_in_words(self.concentration, classes)
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
-        """Class counts of single rows, [n, c]."""
+        """Class counts of single rows, [n, c].
+
+        Raises
+        ------
+        ValueError
+            If the concentration is one number, which does not tell the number of classes.
+        """
+        if not np.ndim(self.concentration):
+            raise ValueError(
+                "concentration is one number, and the classes are not known: give one per class, "
+                "as by DirichletCategorical.symmetric(num_classes, concentration)."
+            )
         one_hot = jnp.asarray(y)[:, None] == jnp.arange(len(self.concentration))[None, :]
         return one_hot * jnp.asarray(weight, float)[:, None]
 
     def log_marginal(self, statistics: Array) -> jax.Array:
         """Compute log B(counts + concentration) - log B(concentration), shape [...]."""
         prior = jnp.broadcast_to(self.concentration, statistics.shape)
-        total, prior_total = (prior + statistics).sum(-1), prior.sum(-1)
-        return (
-            (gammaln(prior + statistics) - gammaln(prior)).sum(-1)
-            - gammaln(total)
-            + gammaln(prior_total)
-        )
+        each = log_rising_factorial(prior, statistics, jnp, gammaln).sum(-1)
+        return each - log_rising_factorial(prior.sum(-1), statistics.sum(-1), jnp, gammaln)
 
     def log_marginal_table(self, num_rows: int) -> CountTable:
         """Tabulate for up to ``num_rows`` rows."""
         concentration = np.asarray(self.concentration, np.float64)
         counts = np.arange(num_rows + 1)
         distinct, which = np.unique(concentration, return_inverse=True)
-        tables = _np_gammaln(distinct[:, None] + counts) - _np_gammaln(distinct)[:, None]
-        prior = concentration.sum()
-        total = _np_gammaln(prior) - _np_gammaln(prior + counts)
+        tables = log_rising_factorial(distinct[:, None], counts)
+        total = -log_rising_factorial(concentration.sum(), counts)
         return CountTable([tables[place] for place in which], total)
 
     def posterior_mean(self, statistics: Array) -> Array:

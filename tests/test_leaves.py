@@ -16,7 +16,15 @@ import pytest
 from scipy import stats
 from scipy.special import gammaln
 
-from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl import GreedyModalTreeClassifier
+from bdtppl.inference.boxes.kernels import _log_gamma_ratio_beyond
+from bdtppl.models.hard import leaf_scores
+from bdtppl.models.leaves import (
+    DirichletCategorical,
+    Leaf,
+    NormalInverseGamma,
+    log_rising_factorial,
+)
 
 TIGHT = 1e-10
 CLASSES = DirichletCategorical(np.array([0.5, 1.0, 2.0]))
@@ -217,7 +225,7 @@ def test_defaults_from_targets():
     ("make", "message"),
     [
         (lambda: DirichletCategorical(np.array([1.0, 0.0])), "concentration must be positive"),
-        (lambda: DirichletCategorical(np.array(1.0)), "concentration must be positive"),
+        (lambda: DirichletCategorical(np.ones((1, 2))), "concentration must be positive"),
         (lambda: NormalInverseGamma(0.0, 0.0), "pseudo_count must be positive"),
         (lambda: NormalInverseGamma(0.0, 1.0, -1.0), "shape must be positive"),
         (lambda: NormalInverseGamma(0.0, scale=0.0), "scale must be positive"),
@@ -300,3 +308,41 @@ def test_text_is_no_number_and_a_list_is_one_for_each_class():
     with pytest.raises(TypeError, match=r"scale must be positive.*NumPy array"):
         NormalInverseGamma(0.0, scale=[1.0])
     assert DirichletCategorical([1, 2]).concentration.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("start", [0.3, 12.0, 99.9, 100.1, 1e4, 1e8, 1e12, 1e15])
+@pytest.mark.parametrize("steps", [0, 1, 7, 1000])
+def test_a_rising_factorial_keeps_its_digits(start, steps):
+    exact = math.fsum(math.log(start) + math.log1p(k / start) for k in range(steps))
+    found = [log_rising_factorial(start, steps), _log_gamma_ratio_beyond(start, steps)]
+    with jax.enable_x64(True):
+        found.append(log_rising_factorial(start, jnp.float64(steps), jnp, jax.lax.lgamma))
+    np.testing.assert_allclose(found, exact, rtol=2e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("concentration", [1e8, 1e10, 1e12])
+def test_a_large_concentration_gives_the_marginal_of_even_chances(concentration):
+    leaf, counts = DirichletCategorical.symmetric(2, concentration), np.array([3.0, 5.0])
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(leaf.log_marginal(counts), 8 * np.log(0.5), atol=2e-7)
+    table = leaf.log_marginal_table(8)
+    np.testing.assert_allclose(table(counts.astype(int)), 8 * np.log(0.5), atol=2e-7)
+
+
+def test_one_number_is_the_concentration_of_every_class():
+    X, y = np.arange(6.0)[:, None], np.repeat(["a", "b", "c"], 2)
+    model = GreedyModalTreeClassifier(leaf=DirichletCategorical(0.5)).fit(X, y)
+    np.testing.assert_array_equal(model.leaf_.concentration, np.full(3, 0.5))
+    with pytest.raises(ValueError, match="symmetric"):
+        DirichletCategorical(0.5).statistics(np.array([0, 1]), np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "width"), [(DirichletCategorical.symmetric(2), 2), (NormalInverseGamma(0.0), 3)]
+)
+def test_scores_of_very_many_rows_need_no_tables(leaf, width, monkeypatch):
+    sets = [np.array([3, 400]), np.array([2, 100]), np.array([4, 300])][:width]
+    tabled = leaf_scores.leaf_scorer(leaf, 1000)(sets)
+    monkeypatch.setattr(type(leaf), "log_marginal_table", None)
+    many = leaf_scores.leaf_scorer(leaf, 10**12)(sets)
+    np.testing.assert_allclose(many, tabled, rtol=1e-12)

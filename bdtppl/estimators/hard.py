@@ -316,8 +316,10 @@ class ClassLeaves(ClassTargets):
         num_classes = len(self.classes_)
         if self.leaf is None:
             return DirichletCategorical.symmetric(num_classes, self.default_concentration)
-        require_leaf(self.leaf, self.task)
         concentration = getattr(self.leaf, "concentration", None)
+        if isinstance(self.leaf, DirichletCategorical) and not np.ndim(concentration):
+            return DirichletCategorical.symmetric(num_classes, concentration)
+        require_leaf(self.leaf, self.task)
         if concentration is not None and len(concentration) != num_classes:
             raise ValueError(
                 f"leaf has {len(concentration)} concentrations, but there are {num_classes} "

@@ -400,8 +400,13 @@ def _rows_at(leaf, values, at, num_values):
 
 @numba.njit(cache=True, nogil=True)
 def _log_gamma_ratio_beyond(start, count):
-    """Log of gamma(start + count) / gamma(start)."""
-    return math.lgamma(start + count) - math.lgamma(start)
+    """Log of gamma(start + count) / gamma(start), as `bdtppl.models.leaves` has it."""
+    if start < 100:
+        return math.lgamma(start + count) - math.lgamma(start)
+    end = start + count
+    rest = (1 - (1 - 2 / (7 * end * end)) / (30 * end * end)) / (12 * end)
+    rest -= (1 - (1 - 2 / (7 * start * start)) / (30 * start * start)) / (12 * start)
+    return (start - 0.5) * math.log1p(count / start) + count * (math.log(end) - 1) + rest
 
 
 @numba.njit(cache=True, nogil=True)

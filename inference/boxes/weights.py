@@ -9,13 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import gammaln
 
 from bdtppl.inference.boxes.kernels import LeafTables, PriorTables
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
-from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma
+from bdtppl.models.leaves import (
+    DirichletCategorical,
+    Leaf,
+    NormalInverseGamma,
+    log_rising_factorial,
+)
 from bdtppl.models.priors import Node, Rule, TreePrior
 
 __all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "has_own_score", "leaf_tables"]
@@ -194,9 +198,8 @@ def leaf_tables(leaf: Leaf, num_rows: int) -> LeafTables:
     counts = np.arange(min(num_rows + 1, _MOST_TABULATED))
     if isinstance(leaf, DirichletCategorical):
         concentration = np.asarray(leaf.concentration, np.float64)
-        each = gammaln(concentration[:, None] + counts) - gammaln(concentration)[:, None]
-        prior = concentration.sum()
-        total = gammaln(prior + counts) - gammaln(prior)
+        each = log_rising_factorial(concentration[:, None], counts)
+        total = log_rising_factorial(concentration.sum(), counts)
         return LeafTables(0, False, each, total, concentration, np.zeros(4), 0, none, empty, empty)
     if isinstance(leaf, NormalInverseGamma):
         table = leaf.log_marginal_table(int(counts[-1]))

@@ -1,9 +1,9 @@
 """Leaf scores of many sets of rows at once.
 
-A set of rows is scored by the leaf family's table where it has one, else by its log marginal under
-XLA. Where the prior of a leaf has absorbed rows on the way down (smoothing, section 5.2), with
-statistics P, rows with statistics S score log m(P + S) - log m(P): the same for every conjugate
-family, whose update adds statistics.
+A set of rows is scored by the leaf family's table where it has one of a bounded size, else by its
+log marginal under XLA. Where the prior of a leaf has absorbed rows on the way down (smoothing,
+section 5.2), with statistics P, rows with statistics S score log m(P + S) - log m(P): the same for
+every conjugate family, whose update adds statistics.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ __all__ = ["leaf_scorer"]
 LeafScore = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 _SETS_SCORED = 1 << 20
+_MOST_TABLED = 1 << 20  # rows; more could take more memory than the rows themselves
 
 
 @jax.jit
@@ -55,7 +56,8 @@ def leaf_scorer(
     is_whole
         Whether all statistics are integers, as tables of counts need.
     """
-    if hasattr(leaf, "log_marginal_table") and not is_smoothed:
+    is_tabled = num_rows <= _MOST_TABLED and not is_smoothed
+    if is_tabled and hasattr(leaf, "log_marginal_table"):
         table = leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
         if is_whole or not isinstance(table, CountTable):
             return table
