@@ -9,6 +9,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_but
 
@@ -191,6 +192,8 @@ def _with(value, row=3, column=1):
         ({}, X0, np.where(np.arange(40) == 7, np.nan, Y0), None, r"y, row 7: .*missing"),
         ({}, X0, np.where(np.arange(40) == 7, np.inf, Y0), None, r"y, row 7: .*infinite"),
         ({}, _with(np.inf), Y0, None, r"Column 'x1', row 3: .*infinite"),
+        ({}, _with(5e-324), Y0, None, r"Column 'x1', row 3: the value is 5e-324, nearer to 0"),
+        ({}, _with(-3e-308), Y0, None, r"Column 'x1', row 3: the value is -3e-308, nearer to 0"),
         ({}, X0[:0], Y0[:0], None, r"0 sample"),
         ({}, X0, Y0[:10], None, r"inconsistent|rows"),
         ({}, X0, Y0, np.full(40, 0.5), r"sample_weight, row 0: 0\.5 is not a repeat count"),
@@ -314,3 +317,30 @@ def test_a_failed_fit_says_what_would_fit(cuts, monkeypatch):
     X, y = rng.normal(size=(60, 4)), rng.normal(size=60)
     with pytest.raises(ValueError, match=r"bins=\d+ would fit"):
         ExactTreeRegressor(**cuts, max_subproblems=20_000).fit(X, y)
+
+
+def test_a_grid_search_sets_numbers_of_prior_and_leaf():
+    X, y = np.arange(12.0)[:, None], np.arange(12) >= 5
+    prior, leaf = LeafPenalty(1.0), DirichletCategorical.symmetric(2)
+    model = ExactTreeClassifier(bins=None, prior=prior, leaf=leaf, constraints=Constraints())
+    grid = {"prior__log_phi": [0.5, 2.0], "leaf__concentration": [0.5, 1.0]}
+    best = GridSearchCV(model, grid, cv=2).fit(X, y).best_estimator_
+    assert {best.prior.log_phi, float(best.leaf_.concentration[0])} <= {0.5, 1.0, 2.0}
+    changed = clone(model).set_params(prior__log_phi=3.0, constraints__min_leaf=2, bins=5)
+    assert changed.get_params()["prior__log_phi"] == 3.0
+    assert (changed.constraints.min_leaf, changed.bins) == (2, 5)
+    assert (prior.log_phi, model.get_params()["constraints__min_leaf"]) == (1.0, 1)
+    assert model.set_params(prior=LeafPenalty(4.0), prior__log_phi=5.0).prior.log_phi == 5.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prior__beta": 1.0}, "prior__beta cannot be set: prior is LeafPenalty.*log_phi"),
+        ({"leaf__scale": 1.0}, "leaf__scale cannot be set: leaf is None.*give one"),
+        ({"nothing__scale": 1.0}, "Invalid parameter 'nothing'"),
+    ],
+)
+def test_parameters_that_do_not_exist_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        ExactTreeClassifier(prior=LeafPenalty(1.0)).set_params(**given)

@@ -19,9 +19,11 @@ from sklearn.utils.validation import (
 from bdtppl.estimators.parameters import (
     check_parameters,
     declared,
+    nested_parameters,
     parameter,
     parameters_section,
     require_integer,
+    with_parameter,
 )
 from bdtppl.estimators.results import Results
 from bdtppl.models.data.schema import (
@@ -131,6 +133,35 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     _documentation: ClassVar[str] = ""
     _fitted_words: ClassVar[str] = ""
     _words: ClassVar[dict[str, str]] = {}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """List the parameters; if deep, also those of prior, leaf family and constraints.
+
+        Theirs are named as scikit-learn does, ``prior__log_phi``.
+        """
+        parameters = super().get_params(deep)
+        if deep:
+            for name, value in list(parameters.items()):
+                parameters |= nested_parameters(name, value)
+        return parameters
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, also those of prior, leaf family and constraints (``prior__log_phi``).
+
+        These objects are not changed: the estimator gets copies.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter.
+        """
+        own = self.get_params(deep=False)
+        inner = {name for name in params if "__" in name and name.partition("__")[0] in own}
+        super().set_params(**{name: params[name] for name in params.keys() - inner})
+        for each in sorted(inner):
+            name, _, path = each.partition("__")
+            setattr(self, name, with_parameter(name, getattr(self, name), path, params[each]))
+        return self
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the posterior over trees.

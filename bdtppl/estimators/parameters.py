@@ -30,10 +30,12 @@ __all__ = [
     "estimator_parameters",
     "kinds_of",
     "first_sentence",
+    "nested_parameters",
     "parameter",
     "parameters_section",
     "require_boolean",
     "require_integer",
+    "with_parameter",
 ]
 
 DeclaredClass = TypeVar("DeclaredClass")
@@ -152,6 +154,36 @@ def kinds_of(annotation: Any) -> list[Any]:
     if get_origin(annotation) in (Union, types.UnionType):
         return [kind for part in get_args(annotation) for kind in kinds_of(part)]
     return [annotation]
+
+
+def nested_parameters(name: str, value: Any) -> dict[str, Any]:
+    """List the fields of a parameter that is a dataclass, as a prior is, by ``name__field``."""
+    if isinstance(value, type) or not dataclasses.is_dataclass(value):
+        return {}
+    found = {}
+    for field in dataclasses.fields(value):
+        inner = f"{name}__{field.name}"
+        found[inner] = getattr(value, field.name)
+        found |= nested_parameters(inner, found[inner])
+    return found
+
+
+def with_parameter(name: str, value: Any, path: str, new: Any) -> Any:
+    """Copy a parameter that is a dataclass, with another value of the field at ``path``.
+
+    Raises
+    ------
+    ValueError
+        If it has no such field.
+    """
+    field, _, rest = path.partition("__")
+    known = [each[len(name) + 2 :] for each in nested_parameters(name, value)]
+    if field not in known:
+        has = f"has the parameters {', '.join(known)}" if known else "has no parameters: give one"
+        raise ValueError(f"{name}__{field} cannot be set: {name} is {value!r}, which {has}.")
+    if rest:
+        new = with_parameter(f"{name}__{field}", getattr(value, field), rest, new)
+    return dataclasses.replace(value, **{field: new})
 
 
 def parameters_section(cls: type) -> str:

@@ -50,6 +50,7 @@ _DATE = re.compile(
 )
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _BOOLEANS = ("False", "True")
+_LEAST_VALUE = 2 * np.finfo(np.float64).tiny
 _FEWEST_IDENTIFIED = 20  # rows; in fewer, words may differ by chance
 _SHARE_IDENTIFIED = 0.9  # of rows that have a word of their own
 
@@ -457,10 +458,10 @@ def _sparse_numbers(names: list[str], table: Any) -> Any:
     matrix.sum_duplicates()
     matrix = matrix.astype(np.float64)
     matrix.eliminate_zeros()
-    infinite = np.flatnonzero(np.isinf(matrix.data))
-    if infinite.size:
-        column = np.searchsorted(matrix.indptr, infinite[0], side="right") - 1
-        raise _infinite(names[column], matrix.indices[infinite[0]])
+    unfit = np.flatnonzero(_is_unfit(matrix.data))
+    if unfit.size:
+        column = np.searchsorted(matrix.indptr, unfit[0], side="right") - 1
+        raise _unfit(names[column], matrix.indices[unfit[0]], matrix.data[unfit[0]])
     return matrix
 
 
@@ -623,9 +624,9 @@ def _as_numbers(name: str, values: np.ndarray) -> np.ndarray:
             f"Column {name!r}, row {row}: {values[row]!r} is not a number "
             f"(the argument must be a string or a number that float() reads)."
         ) from None
-    infinite = np.flatnonzero(np.isinf(numbers))
-    if infinite.size:
-        raise _infinite(name, infinite[0])
+    unfit = np.flatnonzero(_is_unfit(numbers))
+    if unfit.size:
+        raise _unfit(name, unfit[0], numbers[unfit[0]])
     return numbers
 
 
@@ -636,11 +637,18 @@ def _of_times(what: str, kind: str) -> ValueError:
     )
 
 
-def _infinite(name: str, row: int) -> ValueError:
-    return ValueError(
-        f"Column {name!r}, row {row}: the value is infinite (inf); "
-        f"finite numbers or missing values (NaN) are needed."
-    )
+def _is_unfit(values: np.ndarray) -> np.ndarray:
+    """Say which values are infinite, or so small that XLA takes them or their halves for zero."""
+    size = np.abs(values)
+    return np.isinf(values) | ((size > 0) & (size < _LEAST_VALUE))
+
+
+def _unfit(name: str, row: int, value: float) -> ValueError:
+    if np.isinf(value):
+        said = "infinite (inf); finite numbers or missing values (NaN) are needed."
+    else:
+        said = f"{value}, nearer to 0 than compiled code tells: scale the column, or put 0 there."
+    return ValueError(f"Column {name!r}, row {row}: the value is {said}")
 
 
 def _is_number(value: Any) -> bool:
