@@ -301,3 +301,18 @@ def test_weights_that_are_no_counts_are_refused(name):
     frame, y = columns("pandas", missing=False)
     with pytest.raises(ValueError, match=r"sample_weight, row 1: 0\.5 is not a repeat count"):
         make(name).fit(frame, target(name, y), sample_weight=np.arange(NUM_ROWS) / 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bdtppl.MetropolisTreeClassifier(chains=2, warmup=1, draws=1),
+        lambda: bdtppl.GFlowNetTreeClassifier(steps=1),
+    ],
+)
+def test_weights_that_would_fill_the_memory_are_refused(make):
+    X, y = np.arange(4.0)[:, None], [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="The weights of 4 rows add up to 400,000,000"):
+        make().fit(X, y, sample_weight=np.full(4, 10**8))
+    model = bdtppl.ExactTreeClassifier(bins=None).fit(X, y, sample_weight=np.full(4, 10**8))
+    np.testing.assert_allclose(model.predict_proba(X)[:, 1], [0, 0, 1, 1], atol=1e-7)

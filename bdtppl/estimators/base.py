@@ -478,6 +478,7 @@ def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
     if bad.size:
         raise ValueError(
             f"sample_weight, row {bad[0]}: {weights[bad[0]]} is not a repeat count (an integer of "
-            f"at least 0)."
+            f"at least 0). Limits on leaves and priors count rows, so rows must be whole: scale "
+            f"the weights and round them."
         )
     return weights.astype(np.int64)

@@ -139,7 +139,7 @@ def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
     statistics = np.asarray(packed.statistics)
     spread = statistics.std(axis=0)
     statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    codes = np.repeat(design.codes, design.weights, axis=0)
+    codes = design.codes[design.each_row()]
     place = (codes + 0.5) / design.num_codes - 0.5
     seen = np.where(codes < 0, 0.0, 2 * place), codes[:, design.has_missing] < 0, statistics
     rows = jnp.asarray(np.concatenate(seen, axis=1), jnp.float32)

@@ -188,7 +188,7 @@ class Posterior:
     @property
     def row(self) -> np.ndarray:
         """Training row behind each observation: rows with a weight are observed so often."""
-        return np.repeat(np.arange(self.design.num_rows), self.design.weights)
+        return self.design.each_row()
 
     @cached_property
     def weights(self) -> np.ndarray:

@@ -26,6 +26,8 @@ __all__ = [
     "midpoint",
 ]
 
+_MOST_REPEATED = 1 << 24  # rows that weights may amount to where each of them takes memory
+
 Binning = Literal["quantile", "uniform"]
 
 
@@ -48,6 +50,22 @@ class CutPoints:
     def total_weight(self) -> int:
         """Number of training rows, repeated ones counted as often as they are."""
         return int(self.weights.sum())
+
+    def each_row(self) -> np.ndarray:
+        """Write repeated rows out: the row of the design behind each of them, int64.
+
+        Raises
+        ------
+        ValueError
+            If weights repeat rows so often that memory would be the limit.
+        """
+        total = self.total_weight
+        if total > max(_MOST_REPEATED, len(self.weights)):
+            raise ValueError(
+                f"The weights of {len(self.weights):,} rows add up to {total:,}, and all rows are "
+                f"written out here: use an exact or a greedy modal tree, or smaller weights."
+            )
+        return np.repeat(np.arange(len(self.weights)), self.weights)
 
     @property
     def has_cut(self) -> np.ndarray:

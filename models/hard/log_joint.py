@@ -84,7 +84,7 @@ def log_joint(trees: Tree, model: TreeModel) -> LogJoint:
 
 def _tabulate(model: TreeModel, packed: PackedModel) -> _Table:
     design = model.design
-    row = np.repeat(np.arange(design.num_rows), design.weights)
+    row = design.each_row()
     row = np.pad(row, (0, 64 * len(packed.left_rows) - len(row)))  # `every_row` leaves these out
     codes, feature = design.codes[row], design.feature_of_code
     position, last = np.arange(len(feature)), (design.offset[1:] - 1)[feature]

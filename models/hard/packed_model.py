@@ -139,7 +139,7 @@ class PackedModel(NamedTuple):
             size, such as the folds of cross-validation, share compiled code.
         """
         design: Any = model.design
-        row = np.repeat(np.arange(design.num_rows), design.weights)
+        row = design.each_row()
         num_rows, num_words = len(row), -(-len(row) // 64)
         if is_padded:
             num_rows, num_words = padded_size(num_rows), padded_size(num_words)
