@@ -289,24 +289,6 @@ def test_a_column_without_values_has_one_code(options):
     assert design.codes[:, 0].tolist() == [-1, -1]
 
 
-@given(values=st.lists(st.integers(0, 30), min_size=1, max_size=8), bins=st.integers(2, 9))
-def test_nearest_code_is_that_of_the_nearest_bucket(values, bins):
-    design = column(values, bins=bins)
-    asked = np.append(np.arange(-2, 33, 0.25), np.nan)
-    codes, inside = design.nearest_code(asked, 0)
-    buckets = list(zip(design.low_edge, design.high_edge, strict=True))
-    for value, code, is_inside in zip(asked, codes, inside, strict=True):
-        if np.isnan(value):
-            assert (code, is_inside) == (-1, True)
-            continue
-        # In a gap, below its middle is the lower bucket.
-        distance = [max(low - value, value - high, 0) for low, high in buckets]
-        nearest = [c for c, d in enumerate(distance) if d == min(distance)]
-        assert code == nearest[-1]
-        beyond = value < buckets[0][0] or value > buckets[-1][1]
-        assert is_inside == (beyond or min(distance) == 0)
-
-
 def test_cuts_can_be_given_and_designs_of_the_same_rows_joined():
     matrix = np.array([[1.0, 5.0], [2.0, np.nan], [4.0, 7.0]])
     given = Design.from_matrix(matrix, cuts=[np.array([3.0]), np.empty(0)], names=("a", "b"))

@@ -5,6 +5,7 @@ error. Each check has a mutation twin: on a posterior broken on purpose it must 
 """
 
 import math
+import tracemalloc
 from collections import Counter
 from functools import cached_property
 
@@ -16,8 +17,12 @@ import pytest
 from exact_problems import TIGHT, key
 from tiers import slow_but
 
+from bdtppl.inference.hard import mixture
+from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.paths import _list_leaves
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, LeafPenalty
@@ -158,11 +163,50 @@ def test_what_is_cut_off_on_a_larger_table_is_negligible():
     predictive = exact.predictive(rows)
     found = predictive.weights.toarray()[predictive.kind]
     assert np.abs(found.sum(axis=1) - 1).max() < 1e-12
-    row, node, weight = exact._paths._follow(rows, grammar.design.encode(rows), 0.0)
+    paths = exact._paths
+    places = paths.places(rows, grammar.design.encode(rows))
+    counts, node, weight = _list_leaves(paths._steps, places, -1.0, 0.0)
     whole = np.zeros_like(found)
-    np.add.at(whole, (row, node), weight)
+    np.add.at(whole, (np.repeat(np.arange(len(rows)), counts), node), weight)
     assert np.abs(whole.sum(axis=1) - 1).max() < 1e-10
     assert np.abs(found - whole).sum(axis=1).max() < 2 * TIGHT
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A posterior of which a row meets many leaves."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4))
+    design, y = Design.from_matrix(X, bins=6), X[:, 0] + np.sin(3 * X[:, 1])
+    leaf = NormalInverseGamma.from_targets(y)
+    grammar = compile_grammar(design, constraints=Constraints(max_depth=3))
+    return ExactPosterior(grammar, DepthDecay(), leaf, y)
+
+
+def test_predictions_do_not_depend_on_the_pieces_that_rows_are_cut_into(large, monkeypatch):
+    rng = np.random.default_rng(1)
+    rows, y = rng.normal(size=(21, 4)), rng.normal(size=21)
+    rows[7:14] = rows[:7]  # of the same kinds
+    whole = large.predictive(rows)
+    found = [whole.mean(), whole.cdf(y), whole.log_density(y), whole.quantiles([0.1, 0.5])]
+    plain = LeafMixture(whole.leaf, whole.statistics, whole.weights, whole.kind)
+    np.testing.assert_allclose(found[0], plain.mean(), rtol=1e-12)
+    monkeypatch.setattr(mixture, "_KINDS_AT_ONCE", 4)
+    cut = [whole.mean(), whole.cdf(y), whole.log_density(y), whole.quantiles([0.1, 0.5])]
+    for one, other in zip(found, cut, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7)
+    assert whole.sample(key(3), 5).shape == (5, 21)
+
+
+def test_memory_does_not_grow_with_the_leaves_of_rows(large):
+    """A row has hundreds of leaves: all leaves of these rows would take 50 MB."""
+    rows = np.random.default_rng(2).normal(size=(4000, 4))
+    large.predictive(rows[:10]).mean()
+    tracemalloc.start()
+    large.predictive(rows).mean()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6
 
 
 def test_value_missing_where_training_had_none_goes_right():

@@ -7,7 +7,7 @@ false position.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,13 +27,14 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaves import Leaf
 
-__all__ = ["LeafMixture", "leaf_cdf", "leaf_means"]
+__all__ = ["LeafMixture", "PiecedMixture", "leaf_cdf", "leaf_means"]
 
 _GRID = 24
 _MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
 _MANY_LEAVES = 2000  # of a kind of rows
 _SPECKS = 1e-5  # probability
 _TAIL = 1e-9  # probability of counts that scores leave out
+_KINDS_AT_ONCE = 512  # whose weights are held
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,87 @@ class LeafMixture:
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
         return weights
+
+
+class PiecedMixture(LeafMixture):
+    """Mixtures of m rows of u kinds whose weights are found when needed, of some kinds at a time.
+
+    Memory does not grow with the rows but by their codes and what is returned.
+
+    Parameters
+    ----------
+    leaf
+        Leaf family.
+    kind
+        int [m]; kind of each row.
+    num_kinds
+        u.
+    """
+
+    def __init__(self, leaf: Leaf, kind: np.ndarray, num_kinds: int):
+        vars(self).update(leaf=leaf, kind=kind, num_kinds=num_kinds)
+
+    num_kinds: int
+
+    def _weights_of(self, kinds: slice) -> csr_array:
+        """Weights of some kinds, sparse float64 [kinds, l]."""
+        raise NotImplementedError
+
+    @property
+    def weights(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Weights of all kinds, sparse float64 [u, l]."""
+        return self._weights_of(slice(None))
+
+    def _pieces(self) -> Iterator[tuple[np.ndarray, LeafMixture]]:
+        """Yield the numbers of some rows, and the mixture at these."""
+        order = np.argsort(self.kind, kind="stable")
+        starts = np.arange(0, self.num_kinds, _KINDS_AT_ONCE)
+        ends = np.searchsorted(self.kind[order], np.append(starts, self.num_kinds))
+        for start, (first, last) in zip(starts.tolist(), itertools.pairwise(ends), strict=True):
+            rows = order[first:last]
+            weights = self._weights_of(slice(start, start + _KINDS_AT_ONCE))
+            yield rows, LeafMixture(self.leaf, self.statistics, weights, self.kind[rows] - start)
+
+    def _joined(self, function: Callable[[LeafMixture, np.ndarray], np.ndarray]) -> np.ndarray:
+        """Call a function on each piece and its rows' numbers, and join results [rows, ...]."""
+        parts = [(rows, function(piece, rows)) for rows, piece in self._pieces()]
+        result = np.empty((len(self.kind), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for rows, part in parts:
+            result[rows] = part
+        return result
+
+    def mean(self) -> np.ndarray:
+        """Predictive mean [m], or class probabilities [m, c]."""
+        return self._joined(lambda piece, _: piece.mean())
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log predictive density or probability of one target per row, float64 [m]."""
+        return self._joined(lambda piece, rows: piece.log_density(np.asarray(y)[rows]))
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of a real target of at most y, one for each row, float64 [m]."""
+        return self._joined(lambda piece, rows: piece.cdf(np.asarray(y)[rows]))
+
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """Continuous ranked probability score of one real target per row, float64 [m].
+
+        Raises
+        ------
+        ValueError
+            If the leaves' predictives are no Student-t laws.
+        """
+        return self._joined(lambda piece, rows: piece.crps(np.asarray(y)[rows]))
+
+    def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles of real targets, float64 [m, probabilities]."""
+        return self._joined(lambda piece, _: piece.quantiles(probabilities))
+
+    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
+        """Draw new targets, [num_draws, m]."""
+        keys = itertools.chain(  # one piece is drawn as a `LeafMixture` is
+            [rng_key], (jax.random.fold_in(rng_key, piece) for piece in itertools.count(1))
+        )
+        return self._joined(lambda piece, _: piece.sample(next(keys), num_draws).T).T
 
 
 def _padded(statistics: np.ndarray) -> jax.Array:

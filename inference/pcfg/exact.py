@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.draws import draw_targets
-from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
@@ -31,7 +30,7 @@ from bdtppl.inference.pcfg.passes import (
     outside,
     score_derivations,
 )
-from bdtppl.inference.pcfg.paths import DEPTH_NEGLIGIBLE, PathWeights
+from bdtppl.inference.pcfg.paths import DEPTH_NEGLIGIBLE, ChartMixture, PathWeights
 from bdtppl.inference.pcfg.ranking import rank_derivations
 from bdtppl.inference.pcfg.sampling import (
     ChartChoices,
@@ -522,12 +521,12 @@ class ExactPosterior:
         starts = grammar.first_production[:-1][grammar.has_rule]
         use[:, starts] = cumulative[:, starts]
         stop = np.asarray(self._choices.stop)[: grammar.num_subproblems, depths]
-        return PathWeights(grammar, self._sides, self.leaf_probability, stop, use)
+        return PathWeights(grammar, self._sides, stop, use)
 
-    def predictive(self, matrix: np.ndarray) -> LeafMixture:
+    def predictive(self, matrix: np.ndarray) -> ChartMixture:
         """Exact posterior predictive at new rows [m, d], without sampling."""
         codes = self.grammar.design.encode(matrix)
-        return LeafMixture(self.leaf, self.statistics, *self._paths.leaf_weights(matrix, codes))
+        return ChartMixture(self.leaf, self.statistics, self._paths, matrix, codes)
 
     @in_float64
     def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:

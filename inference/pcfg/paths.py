@@ -5,36 +5,42 @@ of a leaf is the probability that the path of a tree from the posterior reaches 
 these weights are computed from the root down: a node passes its probability to the children on the
 row's side of each of its productions (Sullivan et al. 2023, section 5.5). No tree is drawn.
 
-A row that every rule treats like some training row needs no recursion: it ends in the leaf of that
-row, so its weights are the posterior probabilities of the leaves that hold that row. Other rows are
-followed sparsely. Branches of negligible probability are dropped; in sum they hold at most 1e-9 of
-a row's probability.
+Rows that every rule treats alike are followed once, and sparsely: branches of negligible
+probability are dropped; in sum they hold at most 1e-9 of a row's probability.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from scipy.sparse import csr_array
 
+from bdtppl.inference.hard.mixture import PiecedMixture, leaf_means
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.sides import Sides
+from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.leaves import Leaf
 
-__all__ = ["DEPTH_NEGLIGIBLE", "LeafWeights", "PathWeights", "SampledPaths"]
+__all__ = ["DEPTH_NEGLIGIBLE", "ChartMixture", "LeafWeights", "PathWeights", "SampledPaths"]
 
 DEPTH_NEGLIGIBLE = 1e-13  # rows are not followed to depths with fewer expected nodes
 
 _MOST_LOST = 1e-9
-_ROW_ENTRIES = 1 << 22  # node-by-row entries followed at once
+_NEGLIGIBLE = 1e-12  # probability of a node, at first
+_SLIGHT = 0.1  # times that: probability of a production
+_TOGETHER = 8  # rows that one walk follows: their probabilities at a node are one cache line
+_ROWS_AT_ONCE = 256  # followed by one thread before it takes the next ones
 
 
 @dataclass(frozen=True)
 class LeafWeights:
-    """Finds the leaves of rows; subclasses follow rows unlike any training row.
+    """Finds the leaves of rows.
+
+    A row has a place on each feature, one for all values that no rule tells apart.
 
     Attributes
     ----------
@@ -42,112 +48,93 @@ class LeafWeights:
         The grammar.
     sides
         Where its productions send rows.
-    leaf_probability
-        float64 [N]; probability that a tree has a subproblem as a leaf.
     """
 
     grammar: Grammar
     sides: Sides
-    leaf_probability: np.ndarray
 
     @cached_property
-    def _split_features(self) -> np.ndarray:
+    def _features(self) -> np.ndarray:
         """Features that some production splits on."""
         return np.unique(self.sides.feature[: self.grammar.num_productions])
 
     @cached_property
-    def _cell_of_codes(self) -> dict[bytes, int]:
-        """Cell with given codes of the features that matter."""
-        codes = self.grammar.design.codes[:, self._split_features]
-        return {
-            row.tobytes(): cell
-            for row, cell in zip(codes, self.grammar.cell_of_row.tolist(), strict=True)
-        }
+    def _thresholds(self) -> list[np.ndarray]:
+        """Distinct thresholds on each of these features; not used where gaps hold several cuts."""
+        feature, threshold = self.sides.feature[:-1], self.sides.threshold[:-1]
+        return [np.unique(threshold[feature == own]) for own in self._features]
 
-    def _cells(self, matrix: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Cell of training rows that every rule treats like each new row, int [m]; -1 if none."""
-        features = self._split_features
-        alike = np.ones(len(matrix), bool)
-        if self.grammar.rules == "gaps":
-            codes = codes.copy()
-            for feature in features:
-                codes[:, feature], inside = self.grammar.design.nearest_code(
-                    matrix[:, feature], feature
-                )
-                # The gap of a value between two codes depends on the node; but with a single
-                # feature nodes are unbroken runs of codes.
-                alike &= inside | (len(features) == 1)
-        keys = np.ascontiguousarray(codes[:, features])
-        cells = [self._cell_of_codes.get(key.tobytes(), -1) for key in keys]
-        return np.where(alike, cells, -1)
+    def places(self, matrix: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Places of rows [m, d] on the features that are split on, int32; -1 where missing."""
+        if self.sides.num_cuts is not None:
+            return np.ascontiguousarray(codes[:, self._features], np.int32)
+        places = np.empty((len(matrix), len(self._features)), np.int32)
+        for at, (feature, thresholds) in enumerate(
+            zip(self._features, self._thresholds, strict=True)
+        ):
+            values = matrix[:, feature]
+            places[:, at] = np.searchsorted(thresholds, values, side="right")
+            places[np.isnan(values), at] = -1
+        return places
 
-    def leaf_weights(self, matrix: np.ndarray, codes: np.ndarray) -> tuple[csr_array, np.ndarray]:
-        """Probability of ending in each subproblem, for rows [m, d].
-
-        Returns
-        -------
-        weights
-            Sparse float64 [u, N]; one row for each kind of rows.
-        kind
-            int [m]; rows that every rule treats alike are of one kind.
-        """
-        cells = self._cells(matrix, codes)
-        known, kind = np.unique(cells, return_inverse=True)
-        parts = [self._known_cells(known[known >= 0])]
-        num_kinds = int((known >= 0).sum())
-        kind = kind - (len(known) - num_kinds)
-        new = np.flatnonzero(cells < 0)
-        if len(new):
-            _, first, kind_of_new = np.unique(
-                matrix[new].view(np.uint64), axis=0, return_index=True, return_inverse=True
-            )
-            row, node, weight = self._new_rows(matrix[new[first]], codes[new[first]])
-            parts.append((row + num_kinds, node, weight))
-            kind[new] = num_kinds + kind_of_new.ravel()
-            num_kinds += len(first)
-        row, node, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
-        shape = num_kinds, self.grammar.num_subproblems
-        return csr_array((weight, (row, node)), shape=shape), kind
-
-    def _known_cells(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Leaves that hold each of some training cells, as (place, node, weight) triples."""
-        likely = np.flatnonzero(self.leaf_probability > _MOST_LOST / len(self.leaf_probability))
-        members = self.grammar.members[likely]
-        triples = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
-        for place, cell in enumerate(cells):
-            bit = np.uint64(1) << np.uint64(cell % 64)
-            node = likely[(members[:, cell // 64] & bit) != 0]
-            weight = self.leaf_probability[node]
-            triples.append((np.full(len(node), place), node, weight / weight.sum()))
-        place, node, weight = (np.concatenate(part) for part in zip(*triples, strict=True))
-        return place, node, weight
-
-    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Leaves of rows unlike any training row, as (row, node, weight) triples."""
+    def leaf_weights(self, matrix: np.ndarray, places: np.ndarray) -> csr_array:
+        """Probability of ending in each subproblem, for rows [m, d]; sparse float64 [m, N]."""
         raise NotImplementedError
+
+    def means(self, matrix: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Mean of leaves' values [N, c] for rows [m, d], float64 [m, c]."""
+        return self.leaf_weights(matrix, places) @ values
 
 
 @dataclass(frozen=True)
 class SampledPaths(LeafWeights):
-    """Follows new rows through sampled trees.
+    """Follows new rows through sampled trees; those like a training row end in its leaves.
 
     Attributes
     ----------
+    leaf_probability
+        float64 [N]; probability that a tree has a subproblem as a leaf.
     trees
         `Tree` batch [b].
     slot_nodes
         int32 [b, k]; subproblem in each slot of the trees.
     """
 
+    leaf_probability: np.ndarray
     trees: Tree
     slot_nodes: np.ndarray
 
-    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray):
+    @cached_property
+    def _cell_of_place(self) -> dict[bytes, int]:
+        design = self.grammar.design
+        places = self.places(design.matrix, design.codes)
+        cells = self.grammar.cell_of_row.tolist()
+        return {place.tobytes(): cell for place, cell in zip(places, cells, strict=True)}
+
+    def leaf_weights(self, matrix: np.ndarray, places: np.ndarray) -> csr_array:
+        """Probability of ending in each subproblem, for rows [m, d]; sparse float64 [m, N]."""
+        cells = np.array([self._cell_of_place.get(place.tobytes(), -1) for place in places])
+        new = np.flatnonzero(cells < 0)
+        parts = [self._known_row(row, cell) for row, cell in enumerate(cells.tolist()) if cell >= 0]
+        if len(new):
+            parts.append(self._new_rows(new, matrix[new]))
+        row, node, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return csr_array((weight, (row, node)), (len(matrix), self.grammar.num_subproblems))
+
+    def _known_row(self, row: int, cell: int) -> tuple[np.ndarray, ...]:
+        """Leaves that hold a training cell, as (row, node, weight) triples."""
+        likely = np.flatnonzero(self.leaf_probability > _MOST_LOST / len(self.leaf_probability))
+        bit = np.uint64(1) << np.uint64(cell % 64)
+        node = likely[(self.grammar.members[likely, cell // 64] & bit) != 0]
+        weight = self.leaf_probability[node]
+        return np.full(len(node), row), node, weight / weight.sum()
+
+    def _new_rows(self, rows: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, ...]:
         node = np.take_along_axis(self.slot_nodes, route(self.trees, matrix), axis=1)
         flat = np.arange(len(matrix))[None] * self.grammar.num_subproblems + node
         reached, count = np.unique(flat, return_counts=True)
         row, node = np.divmod(reached, self.grammar.num_subproblems)
-        return row, node, count / len(self.slot_nodes)
+        return rows[row], node, count / len(self.slot_nodes)
 
 
 @dataclass(frozen=True)
@@ -166,65 +153,291 @@ class PathWeights(LeafWeights):
     stop: np.ndarray
     use: np.ndarray
 
-    def _new_rows(self, matrix: np.ndarray, codes: np.ndarray):
-        num_nodes = self.grammar.num_subproblems
-        chunk = max(1, min(32, _ROW_ENTRIES // num_nodes))
-
-        def follow(start: int):
-            rows = slice(start, start + chunk)
-            num_rows = len(matrix[rows])
-            negligible, lost = 1e-12, np.inf
-            while lost > _MOST_LOST:
-                row, node, weight = self._follow(matrix[rows], codes[rows], negligible)
-                total = np.bincount(row, weight, minlength=num_rows)
-                lost = (1 - total).max()
-                negligible /= 100
-            return row + start, node, weight / total[row]
-
-        with ThreadPoolExecutor(os.cpu_count()) as workers:
-            parts = list(workers.map(follow, range(0, len(matrix), chunk)))
-        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
-
-    def _follow(self, matrix, codes, negligible):
-        """Leaves of some rows, as (row, node, weight) triples."""
-        grammar, (num_nodes, num_levels) = self.grammar, self.stop.shape
-        num_rows = len(matrix)
-        reached = np.zeros(num_nodes * num_rows)
-        reached[grammar.root * num_rows : (grammar.root + 1) * num_rows] = 1.0
-        ends = []
-        if num_levels > 1:
-            stages = [(0, num_nodes, level) for level in range(num_levels)]
-        else:
-            # From the tallest down: a subproblem's parents are all taller.
-            bounds = np.searchsorted(grammar.height, np.arange(int(grammar.height[-1]) + 2))
-            stages = [(a, b, 0) for a, b in pairwise(bounds)][::-1]
-        for begin, end, level in stages:
-            here = np.flatnonzero(reached[begin * num_rows : end * num_rows] > negligible)
-            here += begin * num_rows
-            weight = reached[here]
-            if num_levels > 1:
-                reached[:] = 0.0
-            node, row = np.divmod(here, num_rows)
-            ends.append((row, node, weight * self.stop[node, level]))
-            if num_levels == 1 or level < num_levels - 1:
-                self._hand_on(node, row, weight, level, matrix, codes, reached)
-        row, node, weight = (np.concatenate(part) for part in zip(*ends, strict=True))
-        kept = weight > 0
-        return row[kept], node[kept], weight[kept]
-
-    def _hand_on(self, node, row, weight, level, matrix, codes, reached) -> None:
-        """Add what nodes pass to their children to ``reached``, flat [N, rows]."""
+    @cached_property
+    def _steps(self) -> "_Steps":
+        """Lay out for each production which places go left: all of them, or a share of its cuts."""
         grammar, sides = self.grammar, self.sides
-        first = grammar.first_production[node]
-        counts = grammar.first_production[node + 1] - first
-        # Position of each production in the run of all productions of all nodes.
-        shift = np.repeat(first - (np.cumsum(counts) - counts), counts)
-        production = shift + np.arange(len(shift))
-        at = np.repeat(row, counts)
-        passed = np.repeat(weight, counts) * self.use[level].take(production)
-        flat = at * matrix.shape[1] + sides.feature.take(production)
-        share = sides.left_share(np, production, matrix.take(flat), codes.take(flat))
-        for child, part in ((grammar.left, share), (grammar.right, 1 - share)):
-            used = np.flatnonzero(part)
-            target = child.take(production.take(used)) * np.int64(len(matrix)) + at.take(used)
-            np.add.at(reached, target, (passed * part).take(used))
+        feature = np.searchsorted(self._features, sides.feature[:-1])
+        if sides.num_cuts is None:
+            low, num_cuts = np.empty_like(feature), np.ones(len(feature))
+            for at, thresholds in enumerate(self._thresholds):
+                own = feature == at
+                low[own] = np.searchsorted(thresholds, sides.threshold[:-1][own])
+        else:
+            low, num_cuts = sides.low[:-1], sides.num_cuts[:-1].astype(np.float64)
+        return _Steps(
+            grammar.first_production.astype(np.int64),
+            grammar.left,
+            grammar.right,
+            feature.astype(np.int32),
+            low.astype(np.int32),
+            num_cuts,
+            -sides.missing_left[:-1].astype(np.int32),
+            grammar.height.astype(np.int32),
+            self.stop,
+            self.use,
+        )
+
+    def leaf_weights(self, matrix: np.ndarray, places: np.ndarray) -> csr_array:
+        """Probability of ending in each subproblem, for rows [m, d]; sparse float64 [m, N]."""
+
+        def follow(rows: slice) -> tuple[np.ndarray, ...]:
+            return _list_leaves(self._steps, places[rows], _NEGLIGIBLE, _MOST_LOST)
+
+        counts, node, weight = (
+            np.concatenate(part) for part in zip(*self._in_pieces(follow, places), strict=True)
+        )
+        pointers = np.append(0, np.cumsum(counts))
+        shape = len(places), self.grammar.num_subproblems
+        weights = csr_array((weight, node, pointers), shape)
+        weights.sum_duplicates()
+        return weights
+
+    def means(self, matrix: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Mean of leaves' values [N, c] for rows [m, d], float64 [m, c]."""
+        result = np.zeros((len(places), values.shape[1]))
+
+        def follow(rows: slice) -> None:
+            _sum_leaves(self._steps, places[rows], _NEGLIGIBLE, _MOST_LOST, values, result[rows])
+
+        self._in_pieces(follow, places)
+        return result
+
+    def _in_pieces(self, follow: Any, places: np.ndarray) -> list:
+        starts = range(0, len(places), _ROWS_AT_ONCE)
+        pieces = [slice(start, start + _ROWS_AT_ONCE) for start in starts]
+        return in_threads(follow, pieces, _ROWS_AT_ONCE * self.grammar.num_subproblems)
+
+
+class ChartMixture(PiecedMixture):
+    """Predictive of m rows; rows that every rule treats alike are of one kind.
+
+    Parameters
+    ----------
+    leaf
+        Leaf family.
+    statistics
+        float64 [N, s]; of all subproblems.
+    paths
+        Finds leaves.
+    matrix, codes
+        The rows [m, d].
+    """
+
+    def __init__(
+        self,
+        leaf: Leaf,
+        statistics: np.ndarray,
+        paths: LeafWeights,
+        matrix: np.ndarray,
+        codes: np.ndarray,
+    ):
+        places = paths.places(matrix, codes)
+        # Without a rule there is no place, and one kind of rows.
+        keyed = places if places.shape[1] else np.zeros((len(places), 1), np.int32)
+        _, first, kind = np.unique(keyed, axis=0, return_index=True, return_inverse=True)
+        super().__init__(leaf, kind.ravel(), len(first))
+        vars(self).update(
+            statistics=statistics, _paths=paths, _matrix=matrix[first], _places=places[first]
+        )
+
+    _paths: LeafWeights
+    _matrix: np.ndarray
+    _places: np.ndarray
+
+    def _weights_of(self, kinds: slice) -> csr_array:
+        return self._paths.leaf_weights(self._matrix[kinds], self._places[kinds])
+
+    @in_float64
+    def mean(self) -> np.ndarray:
+        """Predictive mean [m], or class probabilities [m, c]."""
+        means = leaf_means(self.leaf, self.statistics)
+        values = means.reshape(len(means), -1)
+        found = self._paths.means(self._matrix, self._places, values)
+        return found.reshape(-1, *means.shape[1:])[self.kind]
+
+
+class _Steps(NamedTuple):
+    """A scored grammar as a compiled walk reads it; N subproblems, E productions, D depths.
+
+    Attributes
+    ----------
+    first
+        int64 [N + 1]; productions of each subproblem.
+    left, right
+        int32 [E].
+    feature
+        int32 [E]; among those that are split on.
+    low, num_cuts
+        int32 and float64 [E]; places up to ``low`` go left under all cuts of the production, later
+        ones under one cut less for each.
+    least
+        int32 [E]; 0 where missing values (-1) go right, else -1.
+    height
+        int32 [N].
+    stop, use
+        float64 [N, D] and [D, E].
+    """
+
+    first: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    feature: np.ndarray
+    low: np.ndarray
+    num_cuts: np.ndarray
+    least: np.ndarray
+    height: np.ndarray
+    stop: np.ndarray
+    use: np.ndarray
+
+
+@numba.njit(cache=True, nogil=True)
+def _scratch(steps):
+    """Make what a walk writes on, which is as it was after each; B rows, S stages.
+
+    Returns the probability at nodes, float64 [2 N, B], by the parity of the depth where depth
+    matters; the next node of the same stage, int32 [2 N], -2 where a node was not reached; and the
+    first node of each stage, int32 [S], -1 if there is none.
+    """
+    num_nodes, num_levels = steps.stop.shape
+    num_stages = num_levels if num_levels > 1 else steps.height[-1] + 1
+    length = num_nodes * (2 if num_levels > 1 else 1)
+    return (
+        np.zeros((length, _TOGETHER)),
+        np.full(length, -2, np.int32),
+        np.full(num_stages, -1, np.int32),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _walk(steps, scratch, places, negligible, nodes, weights, lost):
+    """Follow rows with places [F, B]; writes to ``lost`` [B] what was dropped.
+
+    Stages are depths, or heights from the tallest down: a subproblem's parents are all taller.
+    Returns buffers of leaves and probabilities [leaves, B], and the number of leaves.
+    """
+    reached, after, head = scratch
+    num_nodes, num_levels = steps.stop.shape
+    has_levels, last = num_levels > 1, len(head) - 1
+    first, left, right, height = steps.first, steps.left, steps.right, steps.height
+    feature, low, num_cuts, least = steps.feature, steps.low, steps.num_cuts, steps.least
+    stop, use = steps.stop, steps.use
+    weight, share = np.empty(_TOGETHER), np.empty(_TOGETHER)
+    count = 0
+    lost[:] = 0.0
+    reached[num_nodes - 1] = 1.0
+    after[num_nodes - 1], head[0] = -1, num_nodes - 1
+    for stage in range(last + 1):
+        level = stage if has_levels else 0
+        here = num_nodes if level & 1 else 0
+        below = num_nodes - here if has_levels else 0
+        node = head[stage]
+        head[stage] = -1
+        while node >= 0:
+            at, place = node, here + node
+            node, after[place] = after[place], -2
+            most = 0.0
+            for b in range(_TOGETHER):
+                weight[b] = reached[place, b]
+                reached[place, b] = 0.0
+                most = max(most, weight[b])
+            if most <= negligible:
+                for b in range(_TOGETHER):
+                    lost[b] += weight[b]
+                continue
+            if stop[at, level] > 0:
+                if count == len(nodes):
+                    nodes = np.concatenate((nodes, np.empty_like(nodes)))
+                    weights = np.concatenate((weights, np.empty_like(weights)))
+                nodes[count] = at
+                for b in range(_TOGETHER):
+                    weights[count, b] = weight[b] * stop[at, level]
+                count += 1
+            if has_levels and stage == last:
+                continue
+            for production in range(first[at], first[at + 1]):
+                part = use[level, production]
+                if most * part <= _SLIGHT * negligible:
+                    for b in range(_TOGETHER):
+                        lost[b] += weight[b] * part
+                    continue
+                f, start, none = feature[production], low[production], least[production]
+                per_cut = 1.0 / num_cuts[production]
+                num_left = num_right = 0
+                for b in range(_TOGETHER):
+                    code = places[f, b]
+                    goes_left = min(max(1.0 - (code - start) * per_cut, 0.0), 1.0)
+                    share[b] = 0.0 if code < none else goes_left
+                    num_left += share[b] > 0.0
+                    num_right += share[b] < 1.0
+                if num_left > 0:
+                    child = left[production]
+                    target = below + child
+                    if after[target] == -2:
+                        its = stage + 1 if has_levels else last - height[child]
+                        after[target], head[its] = head[its], child
+                    for b in range(_TOGETHER):
+                        reached[target, b] += weight[b] * part * share[b]
+                if num_right > 0:
+                    child = right[production]
+                    target = below + child
+                    if after[target] == -2:
+                        its = stage + 1 if has_levels else last - height[child]
+                        after[target], head[its] = head[its], child
+                    for b in range(_TOGETHER):
+                        reached[target, b] += weight[b] * part * (1.0 - share[b])
+    return nodes, weights, count
+
+
+@numba.njit(cache=True, nogil=True)
+def _leaves_of(steps, scratch, places, start, negligible, most_lost, nodes, weights):
+    """Follow rows [m, F] from ``start`` on until little is lost; probabilities add up to one."""
+    own = np.empty((places.shape[1], _TOGETHER), np.int32)
+    for b in range(_TOGETHER):
+        own[:, b] = places[min(start + b, len(places) - 1)]
+    lost, count = np.full(_TOGETHER, np.inf), 0
+    while lost.max() > most_lost:
+        nodes, weights, count = _walk(steps, scratch, own, negligible, nodes, weights, lost)
+        negligible /= 100
+    for b in range(_TOGETHER):
+        weights[:count, b] /= weights[:count, b].sum()
+    return nodes, weights, count
+
+
+@numba.njit(cache=True, nogil=True)
+def _sum_leaves(steps, places, negligible, most_lost, values, result):
+    """Add the mean of leaves' values [N, c] to results [m, c]."""
+    scratch = _scratch(steps)
+    nodes, weights = np.empty(64, np.int64), np.empty((64, _TOGETHER))
+    for start in range(0, len(places), _TOGETHER):
+        nodes, weights, count = _leaves_of(
+            steps, scratch, places, start, negligible, most_lost, nodes, weights
+        )
+        for i in range(count):
+            for b in range(min(_TOGETHER, len(places) - start)):
+                for c in range(values.shape[1]):
+                    result[start + b, c] += weights[i, b] * values[nodes[i], c]
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_leaves(steps, places, negligible, most_lost):
+    """List the number of leaves of each row, and all leaves and their probabilities."""
+    scratch = _scratch(steps)
+    counts, end = np.zeros(len(places), np.int64), 0
+    all_nodes, all_weights = np.empty(1024, np.int64), np.empty(1024)
+    nodes, weights = np.empty(64, np.int64), np.empty((64, _TOGETHER))
+    for start in range(0, len(places), _TOGETHER):
+        nodes, weights, count = _leaves_of(
+            steps, scratch, places, start, negligible, most_lost, nodes, weights
+        )
+        for b in range(min(_TOGETHER, len(places) - start)):
+            if end + count > len(all_nodes):
+                more = len(all_nodes) + count
+                all_nodes = np.concatenate((all_nodes, np.empty(more, np.int64)))
+                all_weights = np.concatenate((all_weights, np.empty(more)))
+            for i in range(count):
+                if weights[i, b] > 0.0:
+                    all_nodes[end], all_weights[end] = nodes[i], weights[i, b]
+                    counts[start + b] += 1
+                    end += 1
+    return counts, all_nodes[:end].copy(), all_weights[:end].copy()

@@ -316,36 +316,6 @@ class Design(CutPoints):
             names=self.names + other.names,
         )
 
-    def nearest_code(self, values: np.ndarray, feature: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the training code that values lie at or next to.
-
-        Parameters
-        ----------
-        values
-            float64 [m]; values of one feature, NaN where missing.
-        feature
-            The feature.
-
-        Returns
-        -------
-        code
-            int32 [m]; code whose training values enclose the value, or else the one on its side of
-            the middle of the gap; -1 where missing.
-        is_inside
-            bool [m]; whether the value lies among the code's training values, beyond the first or
-            last code, or is missing: then every gap that has the code on one side has the value
-            there too.
-        """
-        start = self.offset[feature]
-        held = start + np.flatnonzero(~np.isnan(self.low_edge[start : self.offset[feature + 1]]))
-        below = np.searchsorted(self.low_edge[held], values, side="right") - 1
-        low = held[np.maximum(below, 0)]
-        high = held[np.minimum(below + 1, len(held) - 1)]
-        is_between = (below >= 0) & (values > self.high_edge[low]) & (low != high)
-        code = np.where(is_between & (values >= self.gap_threshold(low, high)), high, low) - start
-        missing = np.isnan(values)
-        return np.where(missing, -1, code).astype(np.int32), ~is_between | missing
-
 
 @dataclass(frozen=True, eq=False)
 class RowlessDesign(CutPoints):
