@@ -3,7 +3,10 @@
 For a law F and a target y it is E|Y - y| - E|Y - Y'| / 2, with Y and Y' independent under F: the
 integral of (F(z) - 1{y <= z})^2, in the units of y, 0 at best. The first term has a closed form.
 The second is the integral of F (1 - F), which is smooth: the trapezoidal rule takes it on points
-that lie densely about the centre and reach far into the tails.
+that lie densely about the centre and reach far into the tails. Mixtures share the points, so that a
+law costs as much in a thousand mixtures as in one. More points are taken, up to 65,537, until their
+doubling changes the integral by less than 1e-8 of itself, which is far above the error that
+remains; mixtures much narrower than all together get points of their own.
 
 References
 ----------
@@ -12,12 +15,18 @@ Jordan, Krueger and Lerch 2019, Evaluating probabilistic forecasts with scoringR
 """
 
 import numpy as np
-from scipy.special import gammaln, ndtr, stdtr
+from scipy.sparse import csr_array
 
-__all__ = ["crps"]
+from bdtppl.inference.student import StudentLaws
+
+__all__ = ["crps", "mixture_crps"]
 
 _TAIL_REACH = 10.0  # sinh(10): tails as far as 11,000 widths
-_POINTS = 513
+_LEAST_POINTS = 129
+_MOST_HALVINGS = 9  # of the step, to 65,537 points
+_SHARED_HALVINGS = 4  # to 2,049 points
+_TOLERANCE = 1e-8  # relative change of the integral
+_MOST_ENTRIES = 1 << 21  # of cdfs at once
 
 
 def crps(
@@ -53,38 +62,71 @@ def crps(
     >>> bool(abs(normal[0] - exact) < 1e-12)
     True
     """
-    loc, scale, df = np.broadcast_arrays(loc, scale, _or_normal(degrees_of_freedom))
-    z = (np.asarray(y)[:, None] - loc) / scale
-    return (_mean_distance(z, df) * scale) @ weight - _half_difference(weight, loc, scale, df)
+    df = np.inf if degrees_of_freedom is None else degrees_of_freedom
+    loc, scale, df = np.broadcast_arrays(loc, scale, df)
+    weights = csr_array(np.asarray(weight, np.float64)[None])
+    return mixture_crps(y, np.zeros(len(y), int), weights, StudentLaws(df, loc, scale))
 
 
-def _or_normal(degrees_of_freedom: np.ndarray | float | None) -> np.ndarray | float:
-    return np.inf if degrees_of_freedom is None else degrees_of_freedom
+def mixture_crps(
+    y: np.ndarray, kind: np.ndarray, weights: csr_array, laws: StudentLaws
+) -> np.ndarray:
+    """Score targets that are predicted by u mixtures of l laws.
+
+    Parameters
+    ----------
+    y, kind
+        Targets, float [m], and the mixture of each, int [m].
+    weights
+        Sparse float64 [u, l]; shares of the laws, which add up to 1 in each mixture.
+    laws
+        The laws.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [m], in units of y.
+    """
+    distance = laws.mean_distance(weights, kind, y)
+    used, place = np.unique(kind, return_inverse=True)
+    weights = weights[used]
+    half, is_open = _half_differences(weights, laws, _SHARED_HALVINGS)
+    for row in np.flatnonzero(is_open):
+        half[row] = _half_differences(weights[[row]], laws, _MOST_HALVINGS)[0][0]
+    return distance - half[place]
 
 
-def _half_difference(
-    weight: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
-) -> float:
-    """E|Y - Y'| / 2."""
-    centre = weight @ loc
-    width = np.sqrt(weight @ ((loc - centre) ** 2 + scale**2))
-    point, step = np.linspace(-_TAIL_REACH, _TAIL_REACH, _POINTS, retstep=True)
-    z = (centre + width * np.sinh(point) - loc[:, None]) / scale[:, None]
-    below = np.minimum(weight @ _cdf(z, df[:, None]), 1.0)
-    return float(step * width * ((below * (1 - below)) @ np.cosh(point)))
+def _half_differences(
+    weights: csr_array, laws: StudentLaws, most_halvings: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """E|Y - Y'| / 2 of each mixture, float64 [u], and whether it still changes, bool [u]."""
+    pooled = weights.sum(axis=0) / weights.shape[0]
+    centre = pooled @ laws.loc
+    width = np.sqrt(pooled @ ((laws.loc - centre) ** 2 + laws.scale**2))
+    active = np.arange(weights.shape[0])
+    total, result = np.zeros((2, len(active)))
+    points, step = np.linspace(-_TAIL_REACH, _TAIL_REACH, _LEAST_POINTS, retstep=True)
+    for halving in range(most_halvings + 1):
+        at = points if not halving else np.arange(-_TAIL_REACH + step, _TAIL_REACH, 2 * step)
+        total[active] += _spreads(weights[active], laws, centre + width * np.sinh(at), np.cosh(at))
+        before, result[active] = result[active], step * width * total[active]
+        change = np.abs(result[active] - before)
+        active = active[~(change < _TOLERANCE * result[active])]
+        step /= 2
+        if not len(active):
+            break
+    return result, np.isin(np.arange(len(result)), active)
 
 
-def _cdf(z: np.ndarray, df: np.ndarray) -> np.ndarray:
-    return ndtr(z) if np.isinf(df).all() else stdtr(df, z)
-
-
-def _mean_distance(z: np.ndarray, df: np.ndarray) -> np.ndarray:
-    """E|T - z| of standard laws."""
-    if np.isinf(df).all():
-        density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
-        return z * (2 * ndtr(z) - 1) + 2 * density
-    log_constant = gammaln((df + 1) / 2) - gammaln(df / 2) - 0.5 * np.log(df * np.pi)
-    density = np.exp(log_constant - (df + 1) / 2 * np.log1p(z * z / df))
-    with np.errstate(divide="ignore"):
-        reach = np.where(df > 1, (df + z * z) / np.maximum(df - 1, 0), np.inf)
-    return z * (2 * stdtr(df, z) - 1) + 2 * density * reach
+def _spreads(
+    weights: csr_array, laws: StudentLaws, points: np.ndarray, at_points: np.ndarray
+) -> np.ndarray:
+    """Sum F (1 - F) of each mixture over points, as these weigh; float64 [u]."""
+    used, place = np.unique(weights.indices, return_inverse=True)
+    weights = csr_array((weights.data, place, weights.indptr), (weights.shape[0], len(used)))
+    total, size = np.zeros(weights.shape[0]), max(1, _MOST_ENTRIES // max(weights.shape))
+    for start in range(0, len(points), size):
+        some = slice(start, start + size)
+        below = np.minimum(weights @ laws.cdfs(used, points[some]), 1.0)
+        total += (below * (1 - below)) @ at_points[some]
+    return total

@@ -9,7 +9,6 @@ leaves, over a list of them.
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
 
 import jax
 import numba
@@ -19,7 +18,7 @@ from scipy.sparse import csr_array
 from bdtppl.inference.boxes.histograms import CellLayout
 from bdtppl.inference.boxes.recursion import Leaves
 from bdtppl.inference.draws import draw_uniforms
-from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.inference.hard.mixture import PiecedMixture
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaves import Leaf
 
@@ -131,39 +130,31 @@ class LeafList:
         self.leaves = Leaves(*(array[kept] for array in joined))
         self.statistics, self.kind = np.unique(self.leaves.statistics, axis=0, return_inverse=True)
 
-    def weights(self, codes: np.ndarray) -> tuple[csr_array, np.ndarray]:
-        """Weights of the statistics at rows of codes [m, d of the design].
-
-        Returns
-        -------
-        weights
-            Sparse float64 [rows that differ, u].
-        kind
-            int64 [m]; which of these each row is.
-        """
-        different, kind, entries, pointers = self._inside(codes)
+    def weights(self, columns: np.ndarray) -> csr_array:
+        """Weights of the statistics at rows of columns [m, d] (`kinds`), sparse float64 [m, u]."""
+        entries, pointers = self._inside(columns)
         weights = csr_array(
             (self.leaves.weight[entries], self.kind.ravel()[entries], pointers),
-            (len(different), len(self.statistics)),
+            (len(columns), len(self.statistics)),
         )
         weights.sum_duplicates()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
-        return weights, kind
+        return weights
 
     def shared(self, codes: np.ndarray) -> np.ndarray:
         """Probability that rows of codes [m, d of the design] share a leaf, float64 [m, m]."""
-        different, kind, entries, pointers = self._inside(codes)
+        different, kind = kinds(self.layout, codes)
+        entries, pointers = self._inside(different)
         shape = len(different), len(self.leaves.weight)
         inside = csr_array((np.ones(len(entries)), entries, pointers), shape)
         total = (inside.multiply(self.leaves.weight).tocsr() @ inside.T).toarray()
         return total[np.ix_(kind, kind)]
 
-    def _inside(self, codes: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Rows that differ, which of them each row is, and the leaves that hold each of them."""
-        different, kind = np.unique(self.layout.columns(codes).T, axis=0, return_inverse=True)
+    def _inside(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Leaves that hold each row of columns [m, d], row by row, and where a row's begin."""
         leaves = self.leaves
         arguments = (
-            np.ascontiguousarray(different, np.int64),
+            columns,
             leaves.features,
             leaves.low,
             leaves.high,
@@ -171,11 +162,24 @@ class LeafList:
             self.layout.space.num_codes,
         )
         pointers = np.append(0, np.cumsum(_count_leaves(*arguments)))
-        entries = _list_leaves(*arguments, pointers)
-        return different, kind.ravel(), entries, pointers
+        return _list_leaves(*arguments, pointers), pointers
 
 
-class BoxMixture(LeafMixture):
+def kinds(layout: CellLayout, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the rows of codes [m, d of the design] that differ.
+
+    Returns
+    -------
+    columns
+        int16 [rows that differ, d]; their places (`CellLayout.columns`).
+    kind
+        int64 [m]; which of these each row is.
+    """
+    columns, kind = np.unique(layout.columns(codes).T, axis=0, return_inverse=True)
+    return np.ascontiguousarray(columns), kind.ravel()
+
+
+class BoxMixture(PiecedMixture):
     """Predictive of m rows: means are looked up, all else is a mixture over listed leaves.
 
     Parameters
@@ -200,23 +204,26 @@ class BoxMixture(LeafMixture):
     _list: Callable[[], LeafList]
 
     @cached_property
-    def _weights(self) -> tuple[csr_array, np.ndarray]:
-        return self._list().weights(self._codes)
+    def _kinds(self) -> tuple[np.ndarray, np.ndarray]:
+        return kinds(self._list().layout, self._codes)
+
+    @property
+    def kind(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Kind of each row, int64 [m]."""
+        return self._kinds[1]
+
+    @property
+    def num_kinds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of rows that differ."""
+        return len(self._kinds[0])
 
     @property
     def statistics(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Statistics of the listed leaves, float64 [u, s]."""
         return self._list().statistics
 
-    @property
-    def weights(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Weights of the statistics at rows that differ, sparse float64 [kinds, u]."""
-        return self._weights[0]
-
-    @property
-    def kind(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Kind of each row, int64 [m]."""
-        return self._weights[1]
+    def _weights_of(self, some: slice) -> csr_array:
+        return self._list().weights(self._kinds[0][some])
 
     def mean(self) -> np.ndarray:
         """Predictive mean [m], or class probabilities [m, c]."""

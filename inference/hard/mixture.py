@@ -17,14 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from scipy.sparse import csr_array
-from scipy.special import gammaln, stdtr
 
-from bdtppl.inference.crps import crps
+from bdtppl.inference.crps import mixture_crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve, solve_counts
+from bdtppl.inference.student import StudentLaws
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaves import Leaf
 
 __all__ = ["LeafMixture", "PiecedMixture", "leaf_cdf", "leaf_means"]
@@ -79,10 +78,9 @@ class LeafMixture:
     @in_float64
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability of a real target of at most y, one for each row, float64 [m]."""
-        weights = self.weights[self.kind]
-        targets = np.repeat(np.asarray(y, np.float64), np.diff(weights.indptr))
-        each = leaf_cdf(self.leaf, self.statistics[weights.indices], targets)
-        return np.add.reduceat(weights.data * each, weights.indptr[:-1])
+        weights, used = _over_used(self.weights)
+        leaves = _leaf_cdfs(self.leaf, self.statistics[used])
+        return leaves.mixed(weights, self.kind, np.asarray(y, np.float64))[0]
 
     @in_float64
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
@@ -105,14 +103,14 @@ class LeafMixture:
 
         Bracketed on a grid, then found by Newton's method, which falls back on halving the bracket.
         """
-        weights, used, _ = self._over_leaves()
+        weights, used = self._over_leaves()
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
         means = leaf_means(self.leaf, self.statistics[used])
         grid, cdf = _bracket(weights, leaves, means, probabilities)
         is_discrete = self._is_discrete
         if is_discrete and grid[-1] - grid[0] <= _MOST_COUNTS:
             counts = np.arange(np.floor(grid[0]), np.ceil(grid[-1]) + 1)
-            table = _cdfs_at(weights, leaves, counts)
+            table = weights @ leaves.cdfs(np.arange(len(used)), counts)
             solved = [counts[(table >= p).argmax(axis=1)] for p in probabilities]
         else:
             solved = [_solve(weights, leaves, grid, cdf, p, is_discrete) for p in probabilities]
@@ -129,28 +127,14 @@ class LeafMixture:
         """
         if self._is_discrete:
             return self._crps_of_counts(y)
-        weights, used, place = self._over_leaves()
+        weights, used = self._over_leaves()
         laws = _leaf_cdfs(self.leaf, self.statistics[used])
-        if not isinstance(laws, _StudentCdfs):
+        if not isinstance(laws, StudentLaws):
             raise ValueError(
                 f"The continuous ranked probability score is known for Student-t predictives, and "
                 f"those of a {type(self.leaf).__name__} are none."
             )
-        score = np.empty(len(self.kind))
-
-        def score_kind(kind: int) -> None:
-            entries = slice(*weights.indptr[kind : kind + 2])
-            law, own = place[entries], self.kind == kind
-            score[own] = crps(
-                np.asarray(y)[own],
-                weights.data[entries],
-                laws.loc[law],
-                laws.scale[law],
-                laws.df[law],
-            )
-
-        in_threads(score_kind, np.unique(self.kind), weights.nnz)
-        return score
+        return mixture_crps(np.asarray(y), self.kind, weights, laws)
 
     @property
     def _is_discrete(self) -> bool:
@@ -158,19 +142,17 @@ class LeafMixture:
 
     def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
         """Sum (F(k) - 1{y <= k})^2 over the counts k, as far as the law has mass."""
-        weights, used, _ = self._over_leaves()
+        weights, used = self._over_leaves()
         most = int(max(self.quantiles([1 - _TAIL]).max(), np.max(y))) + 1
         counts = np.arange(most + 1)
-        mixed = _cdfs_at(weights, _Cdfs(self.leaf, self.statistics[used]), counts)
+        leaves = _Cdfs(self.leaf, self.statistics[used])
+        mixed = weights @ leaves.cdfs(np.arange(len(used)), counts)
         is_above = np.asarray(y)[:, None] <= counts
         return ((mixed[self.kind] - is_above) ** 2).sum(axis=1)
 
-    def _over_leaves(self) -> tuple[csr_array, np.ndarray, np.ndarray]:
-        """Weights over the leaves that count; which leaves these are, and those of each entry."""
-        weights = self._without_specks()
-        used, place = np.unique(weights.indices, return_inverse=True)
-        shape = len(weights.indptr) - 1, len(used)
-        return csr_array((weights.data, place, weights.indptr), shape), used, place
+    def _over_leaves(self) -> tuple[csr_array, np.ndarray]:
+        """Weights over the leaves that count, and which leaves these are."""
+        return _over_used(self._without_specks())
 
     def _without_specks(self) -> csr_array:
         """Leave out leaves that together hold less than 1e-8 of a kind's probability.
@@ -189,6 +171,13 @@ class LeafMixture:
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
         return weights
+
+
+def _over_used(weights: csr_array) -> tuple[csr_array, np.ndarray]:
+    """Weights over the leaves that have any, and which leaves these are."""
+    used, place = np.unique(weights.indices, return_inverse=True)
+    shape = weights.shape[0], len(used)
+    return csr_array((weights.data, place, weights.indptr), shape), used
 
 
 class PiecedMixture(LeafMixture):
@@ -287,37 +276,15 @@ def _cdf_of(leaf: Leaf, statistics: jax.Array, y: jax.Array) -> jax.Array:
     return leaf.predictive(statistics).cdf(y)
 
 
+@jax.jit
+def _student_of(leaf: Leaf, statistics: jax.Array) -> list[jax.Array]:
+    law: Any = leaf.predictive(statistics)
+    return jnp.broadcast_arrays(law.df, law.loc, law.scale)
+
+
 def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
     """Predictive means of leaves with statistics [l, s], [l] or [l, c]."""
     return np.asarray(_mean_of(leaf, _padded(statistics)))[: len(statistics)]
-
-
-class _StudentCdfs:
-    """Student-t distributions of l leaves; JAX's incomplete beta function is many times slower."""
-
-    name = "Student-t leaf"
-
-    def __init__(self, student: Any, num_leaves: int):
-        self.df, self.loc, self.scale = (
-            np.broadcast_to(p, student.batch_shape)[:num_leaves]
-            for p in (student.df, student.loc, student.scale)
-        )
-        self.width = float(self.scale.max())
-        self._log_constant = (
-            gammaln((self.df + 1) / 2)
-            - gammaln(self.df / 2)
-            - np.log(self.scale * np.sqrt(self.df * np.pi))
-        )
-
-    def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """CDF of some leaves at y, which broadcast against each other."""
-        return stdtr(self.df[leaf], (y - self.loc[leaf]) / self.scale[leaf])
-
-    def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """Density of some leaves at y."""
-        df = self.df[leaf]
-        z = (y - self.loc[leaf]) / self.scale[leaf]
-        return np.exp(self._log_constant[leaf] - (df + 1) / 2 * np.log1p(z * z / df))
 
 
 class _Cdfs:
@@ -347,14 +314,26 @@ class _Cdfs:
             ) from None
         return require_cdf(cdf.reshape(shape), f"the predictive of a {self.name}")
 
-    def density(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """Return zeros, so that brackets are halved: not every law has a density."""
-        return np.zeros(np.broadcast_shapes(np.shape(leaf), np.shape(y)))
+    def cdfs(self, which: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """CDFs of some leaves, int [k], at all points, float64 [k, points]."""
+        return self.cdf(which[:, None], points[None])
+
+    def mixed(
+        self, weights: csr_array, kinds: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """CDF of mixtures (`StudentLaws.mixed`), and densities of 0, so that brackets are halved.
+
+        Not every law has a density.
+        """
+        some = weights[kinds]
+        of_each = self.cdf(some.indices, np.repeat(values, np.diff(some.indptr)))
+        return np.add.reduceat(some.data * of_each, some.indptr[:-1]), np.zeros(len(kinds))
 
 
-def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
+def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> StudentLaws | _Cdfs:
     if isinstance(leaf.predictive(statistics[:1]), dist.StudentT):
-        return _StudentCdfs(leaf.predictive(_padded(statistics)), len(statistics))
+        numbers = _student_of(leaf, _padded(statistics))
+        return StudentLaws(*(np.asarray(each)[: len(statistics)] for each in numbers))
     return _Cdfs(leaf, statistics)
 
 
@@ -362,13 +341,6 @@ def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> _StudentCdfs | _Cdfs:
 def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Predictive CDF of leaves [l, s] at one target each, float64 [l]."""
     return _leaf_cdfs(leaf, statistics).cdf(np.arange(len(y)), y)
-
-
-def _cdfs_at(weights: csr_array, leaves: Any, counts: np.ndarray) -> np.ndarray:
-    """CDF of each kind of rows at each count, float64 [u, counts]."""
-    every = np.unique(weights.indices)
-    cdfs = leaves.cdf(np.repeat(every, len(counts)), np.tile(counts, len(every)))
-    return weights @ cdfs.reshape(len(every), -1)
 
 
 def _bracket(
@@ -381,14 +353,11 @@ def _bracket(
     low, high = means.min(), means.max()
     width = max((high - low) / 2, leaves.width, 1e-15 * abs(low))
     every = np.arange(len(means))
-
-    def at(y: float) -> np.ndarray:
-        return weights @ leaves.cdf(every, np.full(len(every), y))
-
     for _ in range(MOST_WIDENINGS):
         grid = np.linspace(low - width, high + width, _GRID)
-        if (at(grid[0]) < min(probabilities)).all() and (at(grid[-1]) > max(probabilities)).all():
-            return grid, np.stack([at(y) for y in grid], axis=1)
+        cdf = weights @ leaves.cdfs(every, grid)
+        if (cdf[:, 0] < min(probabilities)).all() and (cdf[:, -1] > max(probabilities)).all():
+            return grid, cdf
         width *= 4
     raise no_bracket(probabilities, f"the predictive of a {leaves.name}")
 
@@ -408,16 +377,6 @@ def _solve(
     below, above = cdf[kinds, place - 1], cdf[kinds, place]
     start = low + (high - low) * (probability - below) / (above - below)
 
-    def mixed(of_leaves: Any, kinds: np.ndarray, values: np.ndarray) -> np.ndarray:
-        some = weights[kinds]
-        of_each = of_leaves(some.indices, np.repeat(values, np.diff(some.indptr)))
-        return np.add.reduceat(some.data * of_each, some.indptr[:-1])
-
-    cdf_of, density_of = partial(mixed, leaves.cdf), partial(mixed, leaves.density)
     if is_discrete:
-        return solve_counts(cdf_of, probability, low, high)
-
-    def law(kinds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return cdf_of(kinds, values), density_of(kinds, values)
-
-    return solve(law, probability, low, high, start)
+        return solve_counts(lambda *at: leaves.mixed(weights, *at)[0], probability, low, high)
+    return solve(partial(leaves.mixed, weights), probability, low, high, start)

@@ -1,0 +1,257 @@
+"""Distribution functions of many Student-t laws, from tables by their degrees of freedom.
+
+The tail beyond |z| is tabulated, with two derivatives, in a variable in which it is smooth:
+z / sqrt(1 + z^2 / df), which is nearly z, from 16 degrees of freedom on; below, where tails are
+long, the fourth root of 1 - |z| / sqrt(df + z^2) (below 2, the eighth). Quintic Hermite
+interpolation between 512 points errs by less than 1e-12. From 5,000 degrees of freedom on laws are
+normal in a transformed z.
+
+References
+----------
+Johnson, Kotz and Balakrishnan 1995, Continuous univariate distributions, volume 2, equation 28.26:
+Fisher's expansion of the normal deviate.
+"""
+
+import numba
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit
+
+from bdtppl.models.arrays.threads import in_threads
+
+__all__ = ["StudentLaws"]
+
+_POINTS = 512
+_LEAST = 1e-18  # probability of the tail where a table ends
+_SHORT_TAILS = 16.0  # degrees of freedom, from which on z itself is nearly the variable
+_NEARLY_NORMAL = 5000.0  # degrees of freedom
+_AT_ONCE = 64  # mixtures that one thread computes before it takes the next ones
+
+
+class StudentLaws:
+    """Student-t laws; l of them.
+
+    Parameters
+    ----------
+    df, loc, scale
+        float64 [l]; infinite degrees of freedom for normal laws.
+
+    Examples
+    --------
+    >>> laws = StudentLaws(np.array([3.0, np.inf]), np.zeros(2), np.ones(2))
+    >>> laws.cdf(np.array([0, 1]), np.array([1.0, 1.0])).round(4)
+    array([0.8045, 0.8413])
+    """
+
+    name = "Student-t leaf"
+
+    def __init__(self, df: np.ndarray, loc: np.ndarray, scale: np.ndarray):
+        self.df, self.loc, self.scale = (
+            np.ascontiguousarray(each, np.float64) for each in (df, loc, scale)
+        )
+        self.width = float(self.scale.max())
+        own = np.where(self.df > _NEARLY_NORMAL, np.inf, self.df)
+        distinct, table = np.unique(own, return_inverse=True)
+        tables = [_tabulate(each) for each in distinct.tolist()]
+        root, start, step, values = (np.array(each) for each in zip(*tables, strict=True))
+        self._tables = root, start, 1 / step, values
+        self._laws = self.df, self.loc, self.scale, table.ravel()
+
+    def cdf(self, law: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """CDF of some laws, int [k], at a value each; float64 [k]."""
+        result = np.empty(len(y))
+        _each_cdf(np.asarray(law), np.asarray(y, np.float64), *self._laws, *self._tables, result)
+        return result
+
+    def cdfs(self, which: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """CDFs of some laws, int [k], at all points, float64 [k, points]."""
+        result = np.empty((len(which), len(points)))
+        _all_cdfs(which, np.asarray(points, np.float64), *self._laws, *self._tables, result)
+        return result
+
+    def mixed(
+        self, weights: csr_array, kinds: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """CDF and density of mixtures.
+
+        Parameters
+        ----------
+        weights
+            Sparse float64 [u, l]; shares of the laws.
+        kinds, values
+            Rows of these, int [k], and a value for each.
+        """
+        cdf, density = np.empty((2, len(kinds)))
+        sparse = weights.indptr, weights.indices, weights.data
+
+        def mix(some: slice) -> None:
+            own = kinds[some], np.asarray(values, np.float64)[some]
+            _mix(*sparse, *own, *self._laws, *self._tables, cdf[some], density[some])
+
+        pieces = [slice(a, a + _AT_ONCE) for a in range(0, len(kinds), _AT_ONCE)]
+        in_threads(mix, pieces, weights.nnz)
+        return cdf, density
+
+    def mean_distance(self, weights: csr_array, kinds: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """E|Y - y| of mixtures, as `mixed` takes them, float64 [k]; infinite without a mean."""
+        result = np.empty(len(kinds))
+        sparse = weights.indptr, weights.indices, weights.data
+        values = np.asarray(y, np.float64)
+        _mix_distances(*sparse, kinds, values, *self._laws, *self._tables, result)
+        return result
+
+
+def _tabulate(df: float) -> tuple[int, float, float, np.ndarray]:
+    """Tabulate the tail of a law.
+
+    Returns which root of 1 - s is the variable, or 0 where z / sqrt(1 + z^2 / df) is; its first
+    point and step; and the tail and its derivatives, times the step, [points, 3].
+    """
+    if np.isinf(df):
+        u = np.linspace(0, -ndtri(_LEAST), _POINTS)
+        density = np.exp(-u * u / 2) / np.sqrt(2 * np.pi)
+        return 0, 0.0, u[1], np.stack([ndtr(-u), -density * u[1], u * density * u[1] ** 2], axis=1)
+    constant = np.exp(gammaln((df + 1) / 2) - gammaln(df / 2)) / np.sqrt(np.pi)
+    power = df / 2 - 1
+    far = -stdtrit(df, _LEAST)
+    end = far / np.hypot(np.sqrt(df), far)  # s = z / sqrt(df + z^2), of density (1 - s^2)^power
+    if df >= _SHORT_TAILS:
+        root, s = 0, np.linspace(0, end, _POINTS)
+        start, step = 0.0, s[1] * np.sqrt(df)
+        inside = 1 - s * s
+        first, second = -constant * inside**power, 2 * constant * power * s * inside ** (power - 1)
+        first, second = first * s[1], second * s[1] ** 2
+    else:
+        root = 4 if df >= 2 else 8
+        start = float(df / ((df + far * far) * (1 + end))) ** (1 / root)
+        q = np.linspace(start, 1, _POINTS)
+        step, rest = q[1] - q[0], q**root
+        s, inside = 1 - rest, rest * (2 - rest)
+        slope, bend = root * q ** (root - 1), root * (root - 1) * q ** (root - 2)
+        density = constant * inside**power
+        first = density * slope * step
+        rise = 2 * constant * power * inside ** (power - 1) * s
+        second = (rise * slope**2 + density * bend) * step**2
+    tail = stdtr(df, -np.sqrt(df) * s / np.sqrt(inside))
+    return root, start, step, np.stack([tail, first, second], axis=1)
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _cdf_and_slope(z, df, root, start, per_step, values):
+    """Interpolate the cdf of a standard law, and its density, at z."""
+    size = min(abs(z), 1e90)  # whose powers are finite
+    if root == 0 and df > _NEARLY_NORMAL:
+        t, v = size * size, 1.0 / df
+        if t > 100.0:  # nothing is left, and the expansion need not hold
+            return (0.0 if z < 0 else 1.0), 0.0
+        first, second = (t + 1) / 4, ((13 * t + 8) * t + 3) / 96
+        third = (((35 * t + 19) * t + 1) * t - 15) / 384
+        x = size * (1.0 - v * (first - v * (second - v * third)))
+        first, second = (3 * t + 1) / 4, ((65 * t + 24) * t + 3) / 96
+        third = (((245 * t + 95) * t + 3) * t - 15) / 384
+        slope_of_x = v * (first - v * (second - v * third)) - 1.0
+    elif root == 0:
+        ratio = 1.0 / np.sqrt(1.0 + size * size / df)
+        x, slope_of_x = size * ratio, -ratio * ratio * ratio
+    else:
+        r = np.sqrt(df + size * size)
+        rest = df / (r * (r + size))
+        x = np.sqrt(np.sqrt(rest))
+        if root == 8:
+            x = np.sqrt(x)
+        slope_of_x = x * df / (rest * root * r * r * r)
+    at = (x - start) * per_step
+    if at < 0.0 or (root == 0 and at >= len(values) - 1):
+        return (0.0 if z < 0 else 1.0), 0.0
+    i = min(int(at), len(values) - 2)
+    h = at - i
+    a, a1, a2 = values[i, 0], values[i, 1], values[i, 2] / 2
+    b1, b2 = values[i + 1, 1] - a1 - 2 * a2, (values[i + 1, 2] - 2 * a2) / 2
+    b = values[i + 1, 0] - a - a1 - a2
+    c3, c4, c5 = 10 * b - 4 * b1 + b2, -15 * b + 7 * b1 - 2 * b2, 6 * b - 3 * b1 + b2
+    tail = a + h * (a1 + h * (a2 + h * (c3 + h * (c4 + h * c5))))
+    slope = a1 + h * (2 * a2 + h * (3 * c3 + h * (4 * c4 + h * 5 * c5)))
+    return (tail if z < 0 else 1.0 - tail), slope * per_step * slope_of_x
+
+
+@numba.njit(cache=True, nogil=True)
+def _each_cdf(law, y, df, loc, scale, table, root, start, per_step, values, result):
+    for i in range(len(law)):
+        j = law[i]
+        t = table[j]
+        z = (y[i] - loc[j]) / scale[j]
+        result[i], _ = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], values[t])
+
+
+@numba.njit(cache=True, nogil=True)
+def _all_cdfs(which, points, df, loc, scale, table, root, start, per_step, values, result):
+    for k in range(len(which)):
+        j = which[k]
+        t = table[j]
+        own = values[t]
+        for i in range(len(points)):
+            z = (points[i] - loc[j]) / scale[j]
+            result[k, i], _ = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], own)
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix(
+    pointers,
+    entries,
+    weights,
+    kinds,
+    at,
+    df,
+    loc,
+    scale,
+    table,
+    root,
+    start,
+    per_step,
+    values,
+    cdf,
+    density,
+):
+    for k in range(len(kinds)):
+        total = total_density = 0.0
+        for e in range(pointers[kinds[k]], pointers[kinds[k] + 1]):
+            j = entries[e]
+            t = table[j]
+            z = (at[k] - loc[j]) / scale[j]
+            below, slope = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], values[t])
+            total += weights[e] * below
+            total_density += weights[e] * slope / scale[j]
+        cdf[k], density[k] = total, total_density
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix_distances(
+    pointers,
+    entries,
+    weights,
+    kinds,
+    at,
+    df,
+    loc,
+    scale,
+    table,
+    root,
+    start,
+    per_step,
+    values,
+    result,
+):
+    """Jordan et al. 2019, appendix A: E|T - z| = z (2 F(z) - 1) + 2 f(z) (df + z^2) / (df - 1)."""
+    for k in range(len(kinds)):
+        total = 0.0
+        for e in range(pointers[kinds[k]], pointers[kinds[k] + 1]):
+            j = entries[e]
+            t = table[j]
+            z = (at[k] - loc[j]) / scale[j]
+            below, slope = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], values[t])
+            distance = np.inf
+            if df[j] > 1.0:
+                reach = 1.0 if np.isinf(df[j]) else (df[j] + z * z) / (df[j] - 1.0)
+                distance = z * (2 * below - 1) + 2 * slope * reach
+            total += weights[e] * scale[j] * distance
+        result[k] = total
