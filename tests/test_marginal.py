@@ -13,10 +13,12 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 from tiers import slow_but
 
+from bdtppl.inference.boxes.exact import BoxPosterior
 from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.marginal import TreeMarginal
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -273,3 +275,63 @@ def test_a_prior_of_other_rules_is_refused():
     grammar = compile_grammar(problem()[0], rules="gaps")
     with pytest.raises(ValueError, match="rules='cuts'"):
         TreeMarginal(grammar, DescriptionLength(1.0), DirichletCategorical.symmetric(2))
+
+
+# ---------------------------------------------------------------------------------- of boxes
+
+
+def of_both(prior, leaf, y):
+    """Marginals of a chart and of boxes of two levels."""
+    design = problem()[0]
+    grammar = compile_grammar(design, rules=prior.rules, constraints=Constraints(max_depth=2))
+    return grammar, BoxPosterior(design, prior, leaf, y, max_depth=2)
+
+
+@pytest.mark.parametrize("own_targets", [True, False])
+def test_boxes_have_the_value_and_gradient_of_the_chart(own_targets):
+    y = problem()[2]
+    leaf = NormalInverseGamma(0.2, 1.5, 2.5, 0.7)
+    both = of_both(DepthDecay(), leaf, y if own_targets else y[::-1])
+    with jax.enable_x64(True):
+
+        def log_prob(numbers, rows):
+            alpha, mean, scale = numbers
+            leaf = NormalInverseGamma(mean, 1.5, 2.5, scale, centre=0.2)
+            return TreeMarginal(rows, DepthDecay(alpha, 0.8), leaf).log_prob(y)
+
+        at = jnp.array([0.9, 0.3, 0.6])
+        found = [jax.jit(jax.value_and_grad(lambda x, r=rows: log_prob(x, r)))(at) for rows in both]
+        for chart, boxes in zip(*map(jax.tree.leaves, found), strict=True):
+            np.testing.assert_allclose(boxes, chart, rtol=0, atol=1e-9)
+        step = 1e-5 * np.eye(3)
+        differences = [log_prob(at + s, both[1]) - log_prob(at - s, both[1]) for s in step]
+        np.testing.assert_allclose(found[1][1], np.array(differences) / 2e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_boxes_stand_in_a_model_that_nuts_samples():
+    y = problem()[1]
+    _, boxes = of_both(LeafPenalty(2.0), DirichletCategorical.symmetric(2), y)
+
+    def model():
+        log_phi = numpyro.sample("log_phi", dist.Exponential(1.0))
+        leaf = DirichletCategorical.symmetric(2)
+        numpyro.sample("y", TreeMarginal(boxes, LeafPenalty(log_phi), leaf), obs=y)
+
+    mcmc = MCMC(NUTS(model), num_warmup=30, num_samples=60, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    found = np.asarray(mcmc.get_samples()["log_phi"])
+    grid = np.linspace(0.01, 12, 400)
+    leaf = DirichletCategorical.symmetric(2)
+    log_density = [boxes.with_model(LeafPenalty(v), leaf).log_evidence - v for v in grid]
+    weight = np.exp(log_density - np.max(log_density))
+    mean = np.average(grid, weights=weight)
+    error = np.sqrt(np.average((grid - mean) ** 2, weights=weight) / 10)
+    assert abs(found.mean() - mean) < 4 * error
+
+
+def test_marginals_of_boxes_say_what_they_cannot():
+    y, leaf = problem()[1], DirichletCategorical.symmetric(2)
+    _, boxes = of_both(LeafPenalty(2.0), leaf, y)
+    with pytest.raises(ValueError, match="give a compiled grammar"):
+        TreeMarginal(boxes, LeafPenalty(2.0), leaf).sample(jax.random.key(0))

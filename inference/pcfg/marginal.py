@@ -23,6 +23,8 @@ from jax.custom_derivatives import SymbolicZero
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 
+from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
+from bdtppl.inference.boxes.marginal import box_log_evidence
 from bdtppl.inference.pcfg.chart import Chart, block_of, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import inside, log_partition
@@ -42,7 +44,8 @@ class TreeMarginal(dist.Distribution):
     ----------
     grammar
         Compiled grammar of the rows (`bdtppl.inference.pcfg.compiler.compile_grammar`), with the
-        prior's ``rules``.
+        prior's ``rules``; or a `bdtppl.inference.boxes.exact.BoxPosterior` of the rows, whose own
+        targets and numbers do not matter.
     prior
         Tree prior; its parameters may be traced.
     leaf
@@ -70,10 +73,22 @@ class TreeMarginal(dist.Distribution):
     pytree_data_fields = ("prior", "leaf")
     pytree_aux_fields = ("grammar",)
 
-    def __init__(self, grammar: Grammar, prior: TreePrior, leaf: Leaf, *, validate_args=None):
+    def __init__(
+        self,
+        grammar: Grammar | BoxPosterior,
+        prior: TreePrior,
+        leaf: Leaf,
+        *,
+        validate_args=None,
+    ):
         require_weighs(prior, "TreeMarginal", "nodes")
-        grammar.require(prior)
-        self.grammar = grammar
+        if isinstance(grammar, Grammar):
+            grammar.require(prior)
+        elif reason := why_no_boxes(prior, grammar.constraints):
+            raise ValueError(reason)
+        elif not len(grammar.y):
+            raise ValueError("TreeMarginal needs the rows in memory: these boxes are of parts.")
+        self.grammar: Any = grammar
         self.prior = prior.resolve(grammar.design)
         self.leaf = leaf
         super().__init__((), (grammar.design.num_rows,), validate_args=validate_args)
@@ -88,6 +103,12 @@ class TreeMarginal(dist.Distribution):
         """Exact log evidence of targets [..., n], in the precision of the process; [...]."""
         value = value if isinstance(value, Tracer) else np.asarray(value)
         num_rows = self.grammar.design.num_rows
+        if isinstance(self.grammar, BoxPosterior):
+            each = [
+                box_log_evidence(self.grammar, self.prior, self.leaf, y)
+                for y in value.reshape(-1, num_rows)
+            ]
+            return jnp.stack(each).reshape(value.shape[:-1])
         each = [
             log_evidence_function(self.grammar, self.prior, self._statistics(y))(
                 self.prior, self.leaf
@@ -115,7 +136,14 @@ class TreeMarginal(dist.Distribution):
         """Draw trees from the prior and targets from their leaves, ``[*sample_shape, n]``.
 
         Rows of a leaf are drawn one after the other, each given the ones before it.
+
+        Raises
+        ------
+        ValueError
+            If a row has another weight than 1, or there are boxes in place of a grammar.
         """
+        if isinstance(self.grammar, BoxPosterior):
+            raise ValueError("Targets cannot be drawn from boxes: give a compiled grammar.")
         grammar, num_draws = self.grammar, int(np.prod(sample_shape, dtype=int))
         if (grammar.design.weights != 1).any():
             raise ValueError("Targets of repeated rows cannot be drawn: give every row weight 1.")
