@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import jax
+import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import ShowsProgress, estimator
@@ -13,6 +14,7 @@ from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_room, of_weights
 from bdtppl.estimators.weighted import WeightedTrees
+from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.particle.sample import (
     GrowthName,
     ProposalName,
@@ -23,6 +25,9 @@ from bdtppl.models.priors import DepthDecay
 from bdtppl.progress import waiting
 
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
+
+_FEWEST_PARTICLES = 20  # effective ones of a run, at any stage
+_MOST_COLLAPSED = 0.5  # share of runs that may have fewer
 
 
 @declared
@@ -72,12 +77,15 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         The particles with their weights, runs as chains.
     log_evidence_ : float
         Estimate of the log marginal likelihood, with its standard error ``log_evidence_se_`` from
-        the spread of the runs (NaN for one run). What all runs have lost, such as trees whose first
-        split pays only with those below it, the error does not know of. Absent where the prior is
+        the spread of the runs and the trees found (NaN for one run). What all runs have lost, such
+        as trees whose first split pays only with those below it, the error does not know of: `fit`
+        warns where the weights show that it is too small. Absent where the prior is
         not normalised: only ``DepthDecay`` and ``Program`` are.
     log_partition_, log_partition_se_ : float
         Estimate of the log of the sum over trees of prior weight times likelihood; unbiased before
         the log is taken.
+    log_found_ : float
+        Log of the sum over the distinct trees that were found: ``log_partition_`` estimates more.
     log_partition_of_run_ : numpy.ndarray
         float64 [runs]; each run's own estimate.
     map_tree_ : bdtppl.models.hard.tree.Tree
@@ -126,6 +134,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         self._keep_model(replace(model, prior=filtered.posterior.prior))
         self.log_partition_ = filtered.log_partition
         self.log_partition_se_ = filtered.log_partition_se
+        self.log_found_ = filtered.log_found
         self.log_partition_of_run_ = filtered.log_partition_of_run
         self.effective_size_ = filtered.effective_size
         self.num_resampled_ = filtered.num_resampled
@@ -133,6 +142,8 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         self._restore(filtered.posterior, {"seed": seed})
         if self.posterior_.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
+        for reason in self._uneven_weights():
+            warnings.warn(reason, ConvergenceWarning, stacklevel=3)
         if self.num_overflows_.any():
             warnings.warn(
                 f"{self.num_overflows_.sum()} nodes that could have split stopped because their "
@@ -143,9 +154,33 @@ class ParticleTree(ParticleParameters, WeightedTrees):
             )
         return self
 
+    def _uneven_weights(self) -> Iterator[str]:
+        """Say why the evidence may be too low by more than its error."""
+        end = (
+            "The evidence and its error are not to be relied on: the evidence is likely too low. "
+            "Take more particles."
+        )
+        short = self.log_found_ - self.log_partition_
+        if short > 0:
+            yield f"The trees found have {short:.2f} nats more evidence than is estimated. {end}"
+        least = np.nanmin(self.effective_size_, axis=0)
+        if least.size > 1 and (share := (least < _FEWEST_PARTICLES).mean()) >= _MOST_COLLAPSED:
+            yield (
+                f"In {share:.0%} of the runs less than {_FEWEST_PARTICLES} particles carried the "
+                f"weight at some stage. {end}"
+            )
+        with np.errstate(divide="ignore"):
+            tail = pareto_k(np.log(self.posterior_.weights))
+        if tail > LARGEST_PARETO_K:
+            yield (
+                f"Few particles carry most of the weight (Pareto k {tail:.2f}, more than "
+                f"{LARGEST_PARETO_K}). {end}"
+            )
+
     def cautions(self) -> Iterator[str]:
         """Say where trees found no room, and where weights or the evidence are rough."""
         yield from of_room(self.num_overflows_, self.capacity)
+        yield from self._uneven_weights()
         yield from of_weights(self._effective_size)
         yield from of_evidence(self)
 

@@ -25,6 +25,7 @@ __all__ = [
     "Moments",
     "choose",
     "log_mean",
+    "log_normal_error",
     "moments",
     "pareto_k",
     "summarise",
@@ -200,6 +201,23 @@ def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
     if number == 1:
         return result, float("nan")
     return result, float(np.exp(log_estimates - result).std(ddof=1) / np.sqrt(number))
+
+
+def log_normal_error(log_estimates: np.ndarray) -> float:
+    """Estimate the standard error of the log mean of log-normal estimates, given by their logs [r].
+
+    Few estimates with heavy tails seldom show the large ones, and the delta method never gives an
+    error above 1: this one grows with the variance of the logs. NaN for one estimate.
+
+    References
+    ----------
+    Zhou and Gao 1997, Confidence intervals for the log-normal mean, the method of Cox.
+    """
+    number = len(log_estimates)
+    if number == 1:
+        return float("nan")
+    variance = log_estimates.var(ddof=1)
+    return float(np.sqrt(variance / number + variance**2 / (2 * (number - 1))))
 
 
 def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]) -> Evidence:

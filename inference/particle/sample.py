@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.evidence.estimates import log_mean
+from bdtppl.inference.evidence.estimates import log_mean, log_normal_error
+from bdtppl.inference.hard.partitions import group
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow_particles
@@ -37,7 +38,11 @@ class Filtered(NamedTuple):
         prior is not normalised, and the error also where there is one run.
     log_partition, log_partition_se
         Log of the sum over trees of prior weight times likelihood, estimated, and its standard
-        error (delta method). The estimate is unbiased on the scale of the sum itself.
+        error: the largest of the delta method's, that of log-normal runs, and how far the estimate
+        lies below the sum over the trees that were found. The estimate is unbiased on the scale of
+        the sum itself.
+    log_found
+        Log of the sum over the distinct trees that were found: the whole sum is no less.
     log_partition_of_run
         float64 [runs]; each run's own estimate.
     effective_size
@@ -52,6 +57,7 @@ class Filtered(NamedTuple):
     posterior: Posterior
     log_partition: float
     log_partition_se: float
+    log_found: float
     log_partition_of_run: np.ndarray
     effective_size: np.ndarray
     num_resampled: np.ndarray
@@ -144,6 +150,10 @@ def sample_particles(
         scores = log_joint(trees, model).log_joint
     of_run = np.logaddexp.reduce(log_weight, axis=1) - np.log(particles)
     log_partition, error = log_mean(of_run)
+    flat = trees.reshape(-1)
+    first, _ = group(flat, flat.threshold)
+    log_found = float(np.logaddexp.reduce((log_prior + log_likelihood).ravel()[first]))
+    error = max(error, log_normal_error(of_run), log_found - log_partition)
     is_normalised = model.prior.is_normalised
     posterior = Posterior.of(
         model,
@@ -160,6 +170,7 @@ def sample_particles(
         posterior,
         log_partition,
         error,
+        log_found,
         of_run,
         np.asarray(stages.effective_size)[:num_stages],
         np.asarray(stages.is_resampled).sum(axis=0),
