@@ -12,7 +12,7 @@ from bdtppl.datasets import make_cgm, make_wu
 from bdtppl.inference.dcc import combine as combining
 from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
-from bdtppl.inference.dcc.combine import combine
+from bdtppl.inference.dcc.combine import combine, layered_evidence
 from bdtppl.inference.dcc.explore import _is_exhausted, explore, log_joint, start, within_reach
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence
@@ -380,3 +380,19 @@ def test_where_no_topology_was_proposed_often_enough():
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
         replace(SETTINGS, **options)
+
+
+def test_the_error_knows_how_visits_differ():
+    """Weights of one visit may be even, though visits lie apart."""
+    chains, draws, samples = 4, 50, 5
+    each = np.random.default_rng(0).normal(0, 0.01, (chains, 4 * draws, samples))
+    each += np.repeat([0.0, 0.1, 0.2, 0.3], draws)[None, :, None]
+    explored = local.Explored(topologies(1)[0], 0, np.zeros((chains, 4 * draws, 1)), each, visits=4)
+    assert explored.evidence.standard_error < 1e-3
+    found = layered_evidence(SETTINGS, explored)
+    assert found.log_evidence == explored.evidence.log_evidence
+    wanted = np.exp([0.0, 0.1, 0.2, 0.3])
+    wanted = wanted.std(ddof=1) / 2 / wanted.mean()
+    assert found.standard_error == pytest.approx(wanted, rel=0.02)
+    pooled = layered_evidence(replace(SETTINGS, pool_visits=True), explored)
+    assert pooled.standard_error == explored.evidence.standard_error

@@ -459,3 +459,16 @@ def test_own_priors():
     corners = fitted.posterior_.trees.direction
     assert set(np.unique(corners)) <= {0.0, 1.0}
     np.testing.assert_allclose(fitted.predict(NEW), [-2.0, 3.0], atol=0.5)
+
+
+def test_little_prior_mass_is_warned_of():
+    """The walk has looked at one topology of two splits, and at neither of fewer."""
+    few = {"max_splits": 2, "with_leaf": False, "initial_trees": 1, "iterations": 1}
+    with pytest.warns(ConvergenceWarning, match="hold 0.* of the prior probability, less than 0.9"):
+        model = DCCTreeRegressor(**DCC | few).fit(X, Y)
+    missing = 1 - model.prior_mass_
+    assert missing > 0.1
+    best = max(part.evidence.log_evidence for part in model.components_)
+    upper = np.logaddexp(model.log_evidence_, best + np.log(missing))
+    assert model.log_evidence_upper_ == pytest.approx(upper)
+    assert any("counts the others as zero" in caution for caution in model.cautions())

@@ -1,6 +1,7 @@
 """Soft decision trees by DCC-Tree: divide, conquer, combine."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.checkpoints import Checkpoint
@@ -30,6 +32,7 @@ from bdtppl.summary import why_no_r_hat
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
 
 _KEPT_EVERY = 60.0  # seconds between checkpoints
+_LEAST_MASS = 0.9  # prior probability of the topologies looked at
 _MATTERS = 0.01  # probability from which on a topology's diagnostics are warned of
 
 
@@ -105,7 +108,11 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
     num_proposed_ : int
         Distinct topologies that the walk has met, most of them too seldom to be looked at.
     prior_mass_ : float
-        Prior probability of the topologies that were looked at; the others' weight is unknown.
+        Prior probability of the topologies that were looked at; the others' weight is unknown, and
+        counted as zero.
+    log_evidence_upper_ : float
+        Log marginal likelihood if the topologies that were not looked at had the evidence of the
+        best one that was. No bound: one of them may be better.
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood over the topologies that were looked at, with its error.
     model_, topology_prior_
@@ -114,7 +121,8 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
     Notes
     -----
-    `fit` warns where the evidence of a topology that matters is not to be relied on. Its error is
+    `fit` warns where the evidence of a topology that matters is not to be relied on, and where less
+    than 0.9 of the prior probability was looked at. The error of a topology's evidence is
     that of the weights: of gaps in which no chain has been they know nothing. Where splits are
     sharp, few or short chains miss some, and the error is too small: take many chains.
 
@@ -178,8 +186,14 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         )
         looked_at = [dcc.prior.log_prob(part.topology) for part in components]
         self.prior_mass_ = float(np.exp(np.logaddexp.reduce(looked_at) - _log_allowed(dcc)))
+        best = max(part.evidence.log_evidence for part in components)
+        with np.errstate(divide="ignore"):
+            rest = best + problem.log_jacobian + np.log(max(1 - self.prior_mass_, 0.0))
         self.components_ = [_shifted(part, problem.log_jacobian) for part in components]
         self._restore(problem.restored(posterior), {"seed": seed})
+        self.log_evidence_upper_ = float(np.logaddexp(self.log_evidence_, rest))
+        for reason in self._of_unseen():
+            warnings.warn(reason, ConvergenceWarning, stacklevel=3)
         for part in self.components_:
             if part.probability >= _MATTERS:
                 part.evidence.warn(f"topology {part.topology.code}", stacklevel=3)
@@ -254,7 +268,19 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             is_unjudged |= own["r_hat"] is None and own["divergences"] is not None
         if is_unjudged:
             yield unjudged(why_no_r_hat(self.chains, self.draws) or "R-hat has no finite value")
+        yield from self._of_unseen()
         yield from of_evidence(self)
+
+    def _of_unseen(self) -> Iterator[str]:
+        """Say where topologies of much prior probability were not looked at."""
+        if self.prior_mass_ < _LEAST_MASS:
+            yield (
+                f"The topologies that were looked at hold {self.prior_mass_:.2f} of the prior "
+                f"probability, less than {_LEAST_MASS}; the log evidence counts the others as "
+                f"zero, and its error does not cover them. With the evidence of the best one it "
+                f"would be {self.log_evidence_upper_:.2f} in place of {self.log_evidence_:.2f}. "
+                f"Raise iterations and initial_trees, or lower max_splits or activation_count."
+            )
 
     def summary(self) -> dict[str, Any]:
         """Summarise the fit in plain numbers and words, ready for JSON.

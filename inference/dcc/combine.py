@@ -20,10 +20,17 @@ from scipy.special import softmax
 from bdtppl.inference.dcc.explore import WalkState, within_reach
 from bdtppl.inference.dcc.local import Explored, temper
 from bdtppl.inference.dcc.settings import DCC
-from bdtppl.inference.evidence.estimates import Evidence, EvidenceMethod, choose
+from bdtppl.inference.evidence.estimates import (
+    Evidence,
+    EvidenceMethod,
+    choose,
+    log_mean,
+)
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 
-__all__ = ["Component", "combine", "topology_weights"]
+__all__ = ["Component", "combine", "layered_evidence", "topology_weights"]
+
+_LEAST_VISITS = 3  # whose spread tells anything
 
 
 class Component(NamedTuple):
@@ -109,7 +116,7 @@ def combine(
             return each.evidence._replace(reason=reason), *_layered(each)
         if evidence == "auto" and each.topology not in matters:
             reason = f"it cannot hold {smc_share:g} of the weight"
-            return each.evidence._replace(reason=reason), *_layered(each)
+            return layered_evidence(dcc, each)._replace(reason=reason), *_layered(each)
         return _estimate(dcc, state, each, evidence, smc)
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:  # compiles and runs side by side
@@ -124,6 +131,21 @@ def combine(
     return sorted(parts, key=lambda part: -part.probability)
 
 
+def layered_evidence(dcc: DCC, explored: Explored) -> Evidence:
+    """Evidence by importance sampling, with an error that knows how visits differ.
+
+    Weights of one visit share the draws that they lie around. So the error is no less than that of
+    the visits' separate estimates; with pooled visits there are none.
+    """
+    found, visits = explored.evidence, explored.visits
+    if visits < _LEAST_VISITS or dcc.pool_visits:
+        return found
+    chains, draws, samples = explored.log_weight.shape
+    of_visit = explored.log_weight.reshape(chains, visits, draws // visits, samples)
+    of_visit = np.logaddexp.reduce(of_visit.astype(np.float64), axis=(0, 2, 3))
+    return found._replace(standard_error=max(found.standard_error, log_mean(of_visit)[1]))
+
+
 def _estimate(
     dcc: DCC, state: WalkState, explored: Explored, method: EvidenceMethod, smc: dict[str, Any]
 ) -> tuple[Evidence, np.ndarray, np.ndarray]:
@@ -135,7 +157,7 @@ def _estimate(
         particles.append(tempered)
         return estimate
 
-    estimate = choose(method, explored.evidence, run)
+    estimate = choose(method, layered_evidence(dcc, explored), run)
     if estimate.method != "smc":
         return estimate, *_layered(explored)
     position, log_weight = particles[0].position, particles[0].log_weight
