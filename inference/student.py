@@ -46,9 +46,7 @@ class StudentLaws:
     name = "Student-t leaf"
 
     def __init__(self, df: np.ndarray, loc: np.ndarray, scale: np.ndarray):
-        self.df, self.loc, self.scale = (
-            np.ascontiguousarray(each, np.float64) for each in (df, loc, scale)
-        )
+        self.df, self.loc, self.scale = (np.array(each, np.float64) for each in (df, loc, scale))
         self.width = float(self.scale.max())
         own = np.where(self.df > _NEARLY_NORMAL, np.inf, self.df)
         distinct, table = np.unique(own, return_inverse=True)

@@ -27,6 +27,7 @@ from bdtppl.progress import waiting
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
 
 _FEWEST_PARTICLES = 20  # effective ones of a run, at any stage
+_SMALLEST_SHARE = 0.2  # of a run's particles, where these are few
 _MOST_COLLAPSED = 0.5  # share of runs that may have fewer
 
 
@@ -164,14 +165,15 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         if short > 0:
             yield f"The trees found have {short:.2f} nats more evidence than is estimated. {end}"
         least = np.nanmin(self.effective_size_, axis=0)
-        if least.size > 1 and (share := (least < _FEWEST_PARTICLES).mean()) >= _MOST_COLLAPSED:
+        few = min(_FEWEST_PARTICLES, _SMALLEST_SHARE * self.particles)
+        if least.size > 1 and (share := (least < few).mean()) >= _MOST_COLLAPSED:
             yield (
-                f"In {share:.0%} of the runs less than {_FEWEST_PARTICLES} particles carried the "
-                f"weight at some stage. {end}"
+                f"In {share:.0%} of the runs less than {few:g} of {self.particles} particles "
+                f"carried the weight at some stage. {end}"
             )
         with np.errstate(divide="ignore"):
             tail = pareto_k(np.log(self.posterior_.weights))
-        if tail > LARGEST_PARETO_K:
+        if LARGEST_PARETO_K < tail < np.inf:  # infinite where too few weights differ
             yield (
                 f"Few particles carry most of the weight (Pareto k {tail:.2f}, more than "
                 f"{LARGEST_PARETO_K}). {end}"
