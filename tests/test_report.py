@@ -335,6 +335,8 @@ def test_an_error_that_is_not_known_is_no_good_news(name):
     model = ParticleTreeClassifier()
     model.prior_ = DepthDecay() if name == "log_evidence" else LeafPenalty()
     model.num_overflows_, model.log_partition_se_ = np.zeros(1), np.nan
+    model.log_found_, model.log_partition_ = -2.0, -1.0
+    model.effective_size_ = np.full((3, 1), 50.0)
     model.posterior_ = SimpleNamespace(log_evidence_se=np.nan, weights=np.full(200, 1 / 200))
     (said,) = cautions(model)
     assert "cannot be judged" in said
