@@ -14,6 +14,8 @@ Gneiting and Raftery 2007, Strictly proper scoring rules, prediction, and estima
 Jordan, Krueger and Lerch 2019, Evaluating probabilistic forecasts with scoringRules, appendix A.
 """
 
+from typing import Any
+
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -68,9 +70,7 @@ def crps(
     return mixture_crps(y, np.zeros(len(y), int), weights, StudentLaws(df, loc, scale))
 
 
-def mixture_crps(
-    y: np.ndarray, kind: np.ndarray, weights: csr_array, laws: StudentLaws
-) -> np.ndarray:
+def mixture_crps(y: np.ndarray, kind: np.ndarray, weights: Any, laws: StudentLaws) -> np.ndarray:
     """Score targets that are predicted by u mixtures of l laws.
 
     Parameters
@@ -97,7 +97,7 @@ def mixture_crps(
 
 
 def _half_differences(
-    weights: csr_array, laws: StudentLaws, most_halvings: int
+    weights: Any, laws: StudentLaws, most_halvings: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """E|Y - Y'| / 2 of each mixture, float64 [u], and whether it still changes, bool [u]."""
     pooled = weights.sum(axis=0) / weights.shape[0]
@@ -119,7 +119,7 @@ def _half_differences(
 
 
 def _spreads(
-    weights: csr_array, laws: StudentLaws, points: np.ndarray, at_points: np.ndarray
+    weights: Any, laws: StudentLaws, points: np.ndarray, at_points: np.ndarray
 ) -> np.ndarray:
     """Sum F (1 - F) of each mixture over points, as these weigh; float64 [u]."""
     used, place = np.unique(weights.indices, return_inverse=True)

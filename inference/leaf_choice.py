@@ -7,6 +7,7 @@ the leaves depend on them but little.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -60,7 +61,8 @@ def leaf_by_evidence(model: TreeModel) -> Leaf:
         The numbers of the greatest evidence within a factor of 8,000 of those that are given; the
         latter where a sum over trees of one level would already take long.
     """
-    design, prior = model.design, model.prior
+    design: Any = model.design
+    prior: Any = model.prior
     if model.constraints.max_depth == 0 or design.num_features > _FEATURES:
         return model.leaf
     limits = replace(model.constraints, keep_together=(), monotone=())

@@ -316,7 +316,7 @@ class ClassLeaves(ClassTargets):
         num_classes = len(self.classes_)
         if self.leaf is None:
             return DirichletCategorical.symmetric(num_classes, self.default_concentration)
-        concentration = getattr(self.leaf, "concentration", None)
+        concentration: Any = getattr(self.leaf, "concentration", None)
         if isinstance(self.leaf, DirichletCategorical) and not np.ndim(concentration):
             return DirichletCategorical.symmetric(num_classes, concentration)
         require_leaf(self.leaf, self.task)
@@ -363,8 +363,9 @@ class RealLeaves(RealTargets):
         """Get the leaf family that was given; None where its numbers come from the targets."""
         if self.leaf is None or (isinstance(self.leaf, str) and self.leaf == "from_targets"):
             return None
-        require_leaf(self.leaf, self.task)
-        return self.leaf
+        given: Any = self.leaf
+        require_leaf(given, self.task)
+        return given
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         given = self._given_leaf()

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bdtppl.inference.boxes.exact import BoxPosterior
 from bdtppl.models.leaves import Leaf
@@ -35,7 +36,7 @@ def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) 
     numbers, kind = jax.tree.flatten((prior.resolve(boxes.design), leaf))
     numbers = [jnp.asarray(number, float) for number in numbers]
     # Targets that are known keep their precision.
-    traced = [y] if isinstance(y, jax.core.Tracer) else []
+    traced = [y] if isinstance(y, Tracer) else []
 
     dtype = numbers[0].dtype
 
@@ -43,10 +44,10 @@ def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) 
         own_y = arguments[0] if traced else y
         values = [np.asarray(value, np.float64) for value in arguments[len(traced) :]]
         try:
-            model = jax.tree.unflatten(kind, values)
+            model: Any = jax.tree.unflatten(kind, values)
         except ValueError:  # a sampler may try numbers outside their range
             return None
-        return _scored(boxes, *model, own_y)
+        return _scored(boxes, model[0], model[1], own_y)
 
     def value_alone(*arguments):
         exact = posterior(arguments)
@@ -85,7 +86,7 @@ def _scored(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) -> BoxPos
     if kinds[0] == kinds[1] and np.array_equal(y, boxes.y):
         with jax.enable_x64(True):
             statistics = [np.asarray(each.statistics(*one)) for each in (boxes.leaf, leaf)]
-        if np.array_equal(*statistics):
+        if np.array_equal(statistics[0], statistics[1]):
             return boxes.with_model(prior, leaf)
     depth, limits = boxes.space.num_levels, boxes.constraints
     return BoxPosterior(boxes.design, prior, leaf, y, max_depth=depth, constraints=limits)

@@ -173,7 +173,7 @@ class LeafMixture:
         return weights
 
 
-def _over_used(weights: csr_array) -> tuple[csr_array, np.ndarray]:
+def _over_used(weights: Any) -> tuple[csr_array, np.ndarray]:
     """Weights over the leaves that have any, and which leaves these are."""
     used, place = np.unique(weights.indices, return_inverse=True)
     shape = weights.shape[0], len(used)
@@ -319,7 +319,7 @@ class _Cdfs:
         return self.cdf(which[:, None], points[None])
 
     def mixed(
-        self, weights: csr_array, kinds: np.ndarray, values: np.ndarray
+        self, weights: Any, kinds: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """CDF of mixtures (`StudentLaws.mixed`), and densities of 0, so that brackets are halved.
 
@@ -344,7 +344,7 @@ def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _bracket(
-    weights: csr_array, leaves: Any, means: np.ndarray, probabilities: Sequence[float]
+    weights: Any, leaves: Any, means: np.ndarray, probabilities: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Widen a grid around the leaves' means until it brackets every kind's quantiles.
 
@@ -363,7 +363,7 @@ def _bracket(
 
 
 def _solve(
-    weights: csr_array,
+    weights: Any,
     leaves: Any,
     grid: np.ndarray,
     cdf: np.ndarray,

@@ -626,7 +626,7 @@ def _as_numbers(name: str, values: np.ndarray) -> np.ndarray:
         ) from None
     unfit = np.flatnonzero(_is_unfit(numbers))
     if unfit.size:
-        raise _unfit(name, unfit[0], numbers[unfit[0]])
+        raise _unfit(name, unfit[0], float(numbers[unfit[0]]))
     return numbers
 
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.models.data.design import CutPoints
 from bdtppl.models.wording import threshold_text
 
 __all__ = ["Tree", "route"]
@@ -269,7 +268,7 @@ class Tree:
         leaf_text: Sequence[str] | None = None,
         *,
         show_missing: Any = None,
-        design: CutPoints | None = None,
+        design: Any = None,
     ) -> str:
         """Print one tree as indented rules.
 
@@ -317,7 +316,7 @@ class Tree:
         names: Sequence[str],
         *,
         show_missing: Any = None,
-        design: CutPoints | None = None,
+        design: Any = None,
     ) -> str:
         """Say what sends a row from a slot of one tree to its left or right child.
 
