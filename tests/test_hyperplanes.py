@@ -193,7 +193,7 @@ def recomputed(model, slot: int = 0, rows=None, depth: int = 0) -> float:
         weight, y = design.weights[rows], model.posterior_.y[rows]
         if hasattr(model, "classes_"):
             return log_stop + log_marginal_of_classes(np.bincount(y, weight, minlength=2))
-        # The default leaf has pseudo-count 1 and shape 2; in units of its scale, that is 1 too.
+        # The leaf has pseudo-count 1 and shape 2; in units of its scale, that is 1 too.
         leaf = model.leaf_
         u = (y - leaf.mean) / np.sqrt(leaf.scale)
         sums = np.array([weight.sum(), weight @ u, weight @ u**2])
@@ -230,7 +230,7 @@ def test_the_log_joint_is_that_of_the_table_with_projections(options):
     labels[::9] = 1 - labels[::9]
     weights = np.random.default_rng(0).integers(1, 4, len(X))
     check_joint(classifier(**options).fit(X, labels, sample_weight=weights))
-    check_joint(regressor(**options).fit(X, targets))
+    check_joint(regressor(leaf="from_targets", **options).fit(X, targets))
 
 
 def test_cuts_of_projections_that_are_not_sorted_are_noticed(monkeypatch):

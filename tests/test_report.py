@@ -305,6 +305,7 @@ def test_chains_that_disagree_or_hardly_move_are_named():
     assert "the predictions of rows are worth only 9 independent ones" in said
     model = chains()
     model.num_overflows_ = np.array([0, 7])
+    model.posterior_ = SimpleNamespace(trees=SimpleNamespace(capacity=63))
     (said,) = cautions(model)
     assert "7 times (capacity 63)" in said
     model = chains()
@@ -373,6 +374,7 @@ def test_topologies_whose_chains_cannot_be_compared_are_said_once():
         log_evidence_se=0.1,
     )
     model.diagnostics_ = {"0": exact, "100": unknown, "11000": unknown}
+    model.prior_mass_ = 1.0
     (said,) = cautions(model)
     assert "judged: there is one chain." in said
     model.diagnostics_ = dict.fromkeys(model.diagnostics_, exact)

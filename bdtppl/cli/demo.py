@@ -77,7 +77,7 @@ def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
     from bdtppl.cli.results import ReadProblem
     from bdtppl.cli.target import Target
     from bdtppl.datasets import make_cgm, make_wu
-    from bdtppl.models.priors import DepthDecay, LeafPenalty
+    from bdtppl.models.priors import DepthDecay
 
     iris: Any = load_iris()
     names = [name.removesuffix(" (cm)") for name in iris.feature_names]
@@ -115,7 +115,7 @@ def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
             _demo_columns(("x1", "x2"), X),
             Target("y", "regression", y),
         ),
-        {"prior": LeafPenalty(2.0), "bins": None, "random_state": 0},
+        {"random_state": 0},
     )
     names = ("x1", "x2", "x3")
     (X, y), (unseen, truth) = make_wu(random_state=0), make_wu(random_state=1)
