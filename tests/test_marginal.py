@@ -306,6 +306,10 @@ def test_boxes_have_the_value_and_gradient_of_the_chart(own_targets):
         step = 1e-5 * np.eye(3)
         differences = [log_prob(at + s, both[1]) - log_prob(at - s, both[1]) for s in step]
         np.testing.assert_allclose(found[1][1], np.array(differences) / 2e-5, atol=1e-7)
+        forward = jax.jacfwd(lambda x: log_prob(x, both[1]))(at)
+        np.testing.assert_allclose(forward, found[1][1], rtol=1e-12)
+        many = jax.vmap(jax.grad(lambda x: log_prob(x, both[1])))(jnp.stack([at, at * 0.9]))
+        np.testing.assert_allclose(many[0], forward, rtol=1e-12)
 
 
 @pytest.mark.slow

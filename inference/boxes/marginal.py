@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.smooth import smooth
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 
@@ -33,49 +34,38 @@ def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) 
     y
         Targets [n], which may be traced.
     """
-    numbers, kind = jax.tree.flatten((prior.resolve(boxes.design), leaf))
+    numbers, form = jax.tree.flatten((prior.resolve(boxes.design), leaf))
     numbers = [jnp.asarray(number, float) for number in numbers]
-    # Targets that are known keep their precision.
-    traced = [y] if isinstance(y, Tracer) else []
-
     dtype = numbers[0].dtype
+    # Targets that are known keep their precision, and need not be handed over.
+    known = None if isinstance(y, Tracer) else np.asarray(y)
+    traced = y if known is None else jnp.zeros(0)
 
-    def posterior(arguments: tuple) -> BoxPosterior | None:
-        own_y = arguments[0] if traced else y
-        values = [np.asarray(value, np.float64) for value in arguments[len(traced) :]]
+    def summed(traced, *numbers) -> BoxPosterior | None:
+        values = [np.asarray(number, np.float64) for number in numbers]
         try:
-            model: Any = jax.tree.unflatten(kind, values)
+            model: Any = jax.tree.unflatten(form, values)
         except ValueError:  # a sampler may try numbers outside their range
             return None
-        return _scored(boxes, model[0], model[1], own_y)
+        return _scored(boxes, model[0], model[1], traced if known is None else known)
 
-    def value_alone(*arguments):
-        exact = posterior(arguments)
-        return np.asarray(np.nan if exact is None else exact.log_evidence, dtype)
+    def value(*arguments):
+        exact = summed(*arguments)
+        return [np.asarray(np.nan if exact is None else exact.log_evidence, dtype)]
 
-    def value_and_gradient(*arguments):
-        exact = posterior(arguments)
+    def value_and_slopes(*arguments):
+        exact = summed(*arguments)
         if exact is None:
-            return np.asarray(np.nan, dtype), [np.full(n.shape, np.nan, dtype) for n in numbers]
-        by_number = jax.tree.leaves((exact.gradient("prior"), exact.gradient("leaf")))
-        return np.asarray(exact.log_evidence, dtype), [np.asarray(g, dtype) for g in by_number]
+            return [np.full(shape.shape, np.nan, dtype) for shape in shapes]
+        slopes = jax.tree.leaves((exact.gradient("prior"), exact.gradient("leaf")))
+        return [np.asarray(each, dtype) for each in (exact.log_evidence, *slopes)]
 
-    scalar = jax.ShapeDtypeStruct((), dtype)
-    shapes = [jax.ShapeDtypeStruct(number.shape, dtype) for number in numbers]
-    call = partial(jax.pure_callback, vmap_method="sequential")
-
-    @jax.custom_vjp
-    def log_evidence(numbers):
-        return call(value_alone, scalar, *traced, *numbers)
-
-    def forward(numbers):
-        return call(value_and_gradient, (scalar, shapes), *traced, *numbers)
-
-    def backward(gradient, cotangent):
-        return ([g * cotangent for g in gradient],)
-
-    log_evidence.defvjp(forward, backward)
-    return log_evidence(numbers)
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), *(n.shape for n in numbers))]
+    log_evidence = smooth(
+        partial(jax.pure_callback, value, shapes[:1]),
+        partial(jax.pure_callback, value_and_slopes, shapes),
+    )
+    return log_evidence(traced, *numbers)[0]
 
 
 def _scored(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) -> BoxPosterior:

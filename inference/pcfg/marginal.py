@@ -4,10 +4,9 @@
 probability is the exact log evidence, differentiable in the hyperparameters of prior and leaves, so
 a tree that is summed out exactly can stand inside any NumPyro model.
 
-Value and gradient are computed together, in float64 and in a scope of their own, by the rule of a
-custom derivative that is linear in the tangents. So it works under an outer float32 trace, in
-forward and reverse mode, and returns no float64. JAX may batch what was traced when the scope is
-closed: batches have a rule of their own, which opens it again.
+Value and gradient are computed together, in float64 and in a scope of their own
+(`bdtppl.inference.smooth`). So it works under an outer float32 trace, in forward and reverse mode,
+and returns no float64.
 """
 
 from functools import partial
@@ -19,8 +18,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.core import Tracer
-from jax.custom_derivatives import SymbolicZero
-from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
@@ -29,6 +26,7 @@ from bdtppl.inference.pcfg.chart import Chart, block_of, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.passes import inside, log_partition
 from bdtppl.inference.pcfg.sampling import ChartChoices, choice_probabilities, sample_chunk
+from bdtppl.inference.smooth import smooth
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaves import Leaf
@@ -130,7 +128,7 @@ class TreeMarginal(dist.Distribution):
             cells = jnp.asarray(grammar.cell_of_row), jnp.asarray(grammar.members[:num_terminals])
             return [_node_statistics(chart, rows, *cells, grammar.num_cells)]
 
-        return _smooth(node_statistics)(y, *numbers)[0]
+        return smooth(node_statistics)(y, *numbers)[0]
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw trees from the prior and targets from their leaves, ``[*sample_shape, n]``.
@@ -239,92 +237,9 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
         parameters = jax.tree.map(as_inexact, (prior.resolve(grammar.design), leaf))
         leaves, form = jax.tree.flatten(parameters)
         both = partial(value_and_slopes, form)
-        return _smooth(lambda *args: both(*args)[:1], both)(statistics, *leaves)[0]
+        return smooth(lambda *args: both(*args)[:1], both)(statistics, *leaves)[0]
 
     return checked
-
-
-def _smooth(function, with_slopes=None):
-    """Make a function in double precision differentiable in all arguments but the first.
-
-    The rule of its derivative is linear in the tangents, and has a derivative of the same kind.
-
-    Parameters
-    ----------
-    function
-        Makes a list of arrays of arrays.
-    with_slopes
-        Makes the list of the function's arrays and of their derivatives by each argument but the
-        first. Default by forward mode.
-    """
-    if with_slopes is None:
-        with_slopes = partial(_values_and_slopes, function)
-    values = jax.custom_jvp(_in_double_scope(function))
-
-    @partial(values.defjvp, symbolic_zeros=True)
-    def differentiate(primals, tangents):
-        if not isinstance(tangents[0], SymbolicZero):
-            raise TypeError("The log evidence of trees has no derivative in the targets.")
-        found = _smooth(with_slopes)(*primals)
-        num_values = len(found) // len(primals)
-        slopes = iter(found[num_values:])
-        changes = [jnp.zeros_like(value) for value in found[:num_values]]
-        for place in range(num_values):
-            for tangent, slope in zip(tangents[1:], slopes, strict=False):
-                if not isinstance(tangent, SymbolicZero):
-                    changes[place] += jnp.tensordot(slope, tangent, tangent.ndim)
-        return found[:num_values], changes
-
-    return values
-
-
-def _values_and_slopes(function, statistics, *parameters):
-    vector, parted = ravel_pytree(parameters)
-
-    def change(direction):
-        return jax.jvp(lambda x: function(statistics, *parted(x)), (vector,), (direction,))[1]
-
-    # One direction at a time: JAX lowers no batch of what the passes scatter in another precision.
-    changes = lax.map(change, jnp.eye(len(vector), dtype=vector.dtype))
-    slopes = [
-        jnp.moveaxis(own, 0, -1).reshape(*each.shape[1:], *parameter.shape)
-        for each in changes
-        for own, parameter in zip(_split(each, parameters), parameters, strict=True)
-    ]
-    return [*function(statistics, *parameters), *slopes]
-
-
-def _split(changes, parameters):
-    """Part changes [P, ...] by the entries of each parameter."""
-    return jnp.split(changes, np.cumsum([p.size for p in parameters])[:-1])
-
-
-def _in_double_scope(function):
-    """Run a function in double precision, also where JAX batches it after the fact.
-
-    It makes a list of arrays of arrays. Elements of a batch come one after the other, so that
-    memory stays that of one.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def scoped(*arrays):
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return function(*arrays)
-
-    @scoped.def_vmap
-    def batched(axis_size, is_batched, *arrays):
-        def one_by_one(*arrays):
-            def call(own):
-                own = iter(own)
-                each = zip(arrays, is_batched, strict=True)
-                return function(*(next(own) if is_own else array for array, is_own in each))
-
-            return lax.map(call, [a for a, own in zip(arrays, is_batched, strict=True) if own])
-
-        values = _in_double_scope(one_by_one)(*arrays)
-        return values, [True for _ in values]
-
-    return scoped
 
 
 def _outer_precision(array: jax.Array) -> jax.Array:

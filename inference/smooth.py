@@ -1,0 +1,101 @@
+"""Functions of numbers that are computed in float64, whatever the precision of the caller.
+
+Value and slopes are computed together, in a scope of their own, by the rule of a custom derivative
+that is linear in the tangents. So they work under an outer float32 trace, in forward and reverse
+mode, and return no float64. JAX may batch what was traced when the scope is closed: batches have a
+rule of their own, which opens it again.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.flatten_util import ravel_pytree
+
+__all__ = ["smooth"]
+
+
+def smooth(function, with_slopes=None):
+    """Make a function in double precision differentiable in all arguments but the first.
+
+    The rule of its derivative is linear in the tangents, and has a derivative of the same kind.
+
+    Parameters
+    ----------
+    function
+        Makes a list of arrays of arrays.
+    with_slopes
+        Makes the list of the function's arrays and of their derivatives by each argument but the
+        first. Default by forward mode.
+    """
+    if with_slopes is None:
+        with_slopes = partial(_values_and_slopes, function)
+    values = jax.custom_jvp(_in_double_scope(function))
+
+    @partial(values.defjvp, symbolic_zeros=True)
+    def differentiate(primals, tangents):
+        if not isinstance(tangents[0], SymbolicZero):
+            raise TypeError("The log evidence of trees has no derivative in the targets.")
+        found = smooth(with_slopes)(*primals)
+        num_values = len(found) // len(primals)
+        slopes = iter(found[num_values:])
+        changes = [jnp.zeros_like(value) for value in found[:num_values]]
+        for place in range(num_values):
+            for tangent, slope in zip(tangents[1:], slopes, strict=False):
+                if not isinstance(tangent, SymbolicZero):
+                    changes[place] += jnp.tensordot(slope, tangent, tangent.ndim)
+        return found[:num_values], changes
+
+    return values
+
+
+def _values_and_slopes(function, statistics, *parameters):
+    vector, parted = ravel_pytree(parameters)
+
+    def change(direction):
+        return jax.jvp(lambda x: function(statistics, *parted(x)), (vector,), (direction,))[1]
+
+    # One direction at a time: JAX lowers no batch of what the passes scatter in another precision.
+    changes = lax.map(change, jnp.eye(len(vector), dtype=vector.dtype))
+    slopes = [
+        jnp.moveaxis(own, 0, -1).reshape(*each.shape[1:], *parameter.shape)
+        for each in changes
+        for own, parameter in zip(_split(each, parameters), parameters, strict=True)
+    ]
+    return [*function(statistics, *parameters), *slopes]
+
+
+def _split(changes, parameters):
+    """Part changes [P, ...] by the entries of each parameter."""
+    return jnp.split(changes, np.cumsum([p.size for p in parameters])[:-1])
+
+
+def _in_double_scope(function):
+    """Run a function in double precision, also where JAX batches it after the fact.
+
+    It makes a list of arrays of arrays. Elements of a batch come one after the other, so that
+    memory stays that of one.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def scoped(*arrays):
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return function(*arrays)
+
+    @scoped.def_vmap
+    def batched(axis_size, is_batched, *arrays):
+        def one_by_one(*arrays):
+            def call(own):
+                own = iter(own)
+                each = zip(arrays, is_batched, strict=True)
+                return function(*(next(own) if is_own else array for array, is_own in each))
+
+            return lax.map(call, [a for a, own in zip(arrays, is_batched, strict=True) if own])
+
+        values = _in_double_scope(one_by_one)(*arrays)
+        return values, [True for _ in values]
+
+    return scoped
