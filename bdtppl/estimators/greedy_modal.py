@@ -171,7 +171,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
     --------
     >>> from bdtppl import {name}
     >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> {name}().fit(X, y).predict([[1.0], [4.0]]).tolist()
+    >>> {name}().fit(X, y).predict([[1.0], [4.0]]){rounded}.tolist()
     {predictions}
     """
 
@@ -429,11 +429,11 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
 class GreedyModalTreeClassifier(ClassLeaves, GreedyModalTree):
     """Classify by the greedy modal tree (GMT, Nuti et al. 2021)."""
 
-    _words: ClassVar = ClassLeaves._words | {"predictions": "['a', 'b']"}
+    _words: ClassVar = ClassLeaves._words | {"predictions": "['a', 'b']", "rounded": ""}
 
 
 @estimator
 class GreedyModalTreeRegressor(RealLeaves, GreedyModalTree):
     """Regress by the greedy modal tree (GMT, Nuti et al. 2021)."""
 
-    _words: ClassVar = RealLeaves._words | {"predictions": "[0.75, 8.25]"}
+    _words: ClassVar = RealLeaves._words | {"predictions": "[0.0, 9.0]", "rounded": ".round(2)"}
