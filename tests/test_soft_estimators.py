@@ -33,7 +33,10 @@ from bdtppl.inference.rjhmc import _JumpRun
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
-pytestmark = pytest.mark.filterwarnings("ignore:The chains disagree")  # they are short
+pytestmark = [  # they are short
+    pytest.mark.filterwarnings("ignore:The chains disagree"),
+    pytest.mark.filterwarnings("ignore:In burn-in all chains"),
+]
 
 DCC = {
     "iterations": 2,
