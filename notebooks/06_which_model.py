@@ -40,7 +40,7 @@ X, y = diabetes.data[["bmi", "s5"]].iloc[rows], diabetes.target.iloc[rows]
 # topology, and by chains that jump between topologies.
 
 # %%
-usual = dict(prior=DepthDecay(0.95, 1.0), bins=5, max_depth=2, min_leaf=5)
+usual = dict(prior=DepthDecay(0.95, 1.0), leaf="from_targets", bins=5, max_depth=2, min_leaf=5)
 models = {
     "exact": ExactTreeRegressor(**usual, random_state=0),
     "amortised": GFlowNetTreeRegressor(**usual, grid=None, steps=60, random_state=0),

@@ -138,7 +138,7 @@ axes[0].legend(frameon=False)
 plt.show()
 known = {name: draws.std() / np.std(before[name]) for name, draws in after.items()}
 print("posterior sd / prior sd:", {name: round(float(ratio), 2) for name, ratio in known.items()})
-assert known["noise"] < 0.5
+assert known["noise"] < 0.6  # half, within three errors of 150 draws
 
 # %% [markdown]
 # ## Predict
