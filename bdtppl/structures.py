@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import RenderableType
 from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.estimators.parameters import require_level
 from bdtppl.inference.evidence.estimates import pareto_k
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.soft.posterior import SoftPosterior
@@ -106,8 +107,7 @@ class Structures:
         ValueError
             If the level is no probability.
         """
-        if not isinstance(level, float | int | np.number) or not 0 < level < 1:
-            raise ValueError(f"level must lie in (0, 1); got {level!r}.")
+        require_level(level)
         if self._model.draws_are == "found":
             return None
         reached = np.cumsum(self.probability) >= level - 1e-12

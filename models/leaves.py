@@ -147,6 +147,15 @@ class Leaf:
         """
         raise NotImplementedError
 
+    def mean_law(self, statistics: Array, label: Any = None) -> Any:
+        """Posterior law of the mean that new targets of a leaf have, batch shape [...].
+
+        A numpyro distribution with ``cdf``, in units of the targets, whose mean is the posterior
+        mean. Of classes it is that of the probability of the class ``label``. A family without it
+        gives no intervals of means.
+        """
+        raise NotImplementedError
+
     def sample(self, rng_key: jax.Array, statistics: Array) -> Any:
         """Draw one new target per leaf, [...]."""
         return self.predictive(statistics).sample(rng_key)
@@ -331,6 +340,13 @@ class DirichletCategorical(Leaf):
     def predictive(self, statistics: Array) -> Any:
         """Categorical predictive distribution."""
         return dist.Categorical(probs=self.posterior_mean(statistics))
+
+    def mean_law(self, statistics: Array, label: Any = None) -> Any:
+        """Beta law of the probability of a class."""
+        posterior = jnp.broadcast_to(self.concentration, statistics.shape) + statistics
+        is_own = jnp.arange(posterior.shape[-1]) == label
+        own, rest = (jnp.where(each, posterior, 0.0).sum(-1) for each in (is_own, ~is_own))
+        return dist.Beta(own, rest)
 
 
 @pytree_dataclass
@@ -517,6 +533,11 @@ class NormalInverseGamma(Leaf):
         width = jnp.sqrt(scale * (pseudo_count + 1) / (shape * pseudo_count))
         return dist.StudentT(2 * shape, mean, width)
 
+    def mean_law(self, statistics: Array, label: Any = None) -> Any:
+        """Student-t law of a leaf's mean."""
+        _, mean, pseudo_count, shape, scale = self._posterior(statistics)
+        return dist.StudentT(2 * shape, mean, jnp.sqrt(scale / (shape * pseudo_count)))
+
 
 class _GammaPoisson(dist.GammaPoisson):
     """NumPyro's law by `gammaln`: JAX's `betaln` is right to 1e-6 only."""
@@ -653,6 +674,11 @@ class PoissonGamma(Leaf):
         """Negative binomial predictive distribution."""
         shape, rate = self._posterior(statistics)
         return _GammaPoisson(shape, rate / self.exposure)
+
+    def mean_law(self, statistics: Array, label: Any = None) -> Any:
+        """Gamma law of the mean of a new count."""
+        shape, rate = self._posterior(statistics)
+        return dist.Gamma(shape, rate / self.exposure)
 
 
 def dirichlet_in_words(concentration: Any, classes: Sequence[Any] | None) -> str:

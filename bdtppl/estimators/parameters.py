@@ -35,6 +35,7 @@ __all__ = [
     "parameters_section",
     "require_boolean",
     "require_integer",
+    "require_level",
     "with_parameter",
 ]
 
@@ -132,6 +133,12 @@ def require_integer(name: str, value: Any, least: float = 1, or_none: str = "") 
     """Raise ValueError unless a parameter is an integer that is not too small."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}{or_none}; got {value!r}.")
+
+
+def require_level(level: Any) -> None:
+    """Raise ValueError unless the level of an interval or a set is a probability."""
+    if not isinstance(level, float | int | np.number) or not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1); got {level!r}.")
 
 
 def _require_number(name: str, value: Any, said: Declared, or_none: str) -> None:

@@ -326,6 +326,17 @@ class SoftClasses(SoftClassParameters, ClassTargets):
         "labels, and prefers sharp splits",
     }
 
+    def predict_proba_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Interval over the draws of each class's probability; see `ClassTargets`."""
+        check_is_fitted(self)
+        if "classes" not in self.posterior_.trees.leaves or self.votes != "probability":
+            raise ValueError(
+                f"predict_proba_interval needs class probabilities that are drawn, those of "
+                f"likelihood='mixture' with votes='probability'; got likelihood="
+                f"{self.model_.likelihood!r} and votes={self.votes!r}. Hard trees have them."
+            )
+        return super().predict_proba_interval(X, level)
+
     def _model_of(self, y: np.ndarray) -> SoftClassification:
         num_classes = len(self.classes_)
         if self.model is None:

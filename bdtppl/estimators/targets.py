@@ -5,14 +5,14 @@ expects.
 """
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, parameter, require_level
 from bdtppl.models.data.schema import (
     TableWarning,
     are_identifiers,
@@ -113,6 +113,34 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
         """Posterior predictive probability of each class, float64 [m, classes]."""
         return self._mixture(X).mean()
 
+    def predict_proba_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Central credible interval of the probability of each class at each row.
+
+        The probability of a class differs by tree and by leaf: its posterior is a mixture over
+        trees of the leaves' beta laws, whose mean is that of `predict_proba`. Of soft trees it is
+        that of the draws.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        level
+            Probability inside, in (0, 1).
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [m, classes, 2]; lower and upper end, in the order of ``classes_``.
+
+        Raises
+        ------
+        ValueError
+            If the level is not a probability, or the leaves have no law of class probabilities:
+            those of a leaf family of your own without ``mean_law``, and of soft trees that
+            integrate them out.
+        """
+        return self._mixture(X).mean_quantiles(_central(level))
+
     def predict(self, X: Any) -> np.ndarray:
         """Most probable class of each row, [m]."""
         return self._as_targets(self.predict_proba(X).argmax(axis=1))
@@ -150,8 +178,10 @@ class RealTargets(RegressorMixin):
         """Posterior predictive mean of each row, float64 [m]."""
         return self._mixture(X).mean()
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """Central posterior predictive interval of a new target at each row.
+    def predict_interval(
+        self, X: Any, level: float = 0.9, kind: Literal["target", "mean"] = "target"
+    ) -> np.ndarray:
+        """Central posterior interval of a new target, or of the mean, at each row.
 
         Parameters
         ----------
@@ -159,20 +189,32 @@ class RealTargets(RegressorMixin):
             Rows [m].
         level
             Probability inside, in (0, 1).
+        kind
+            "target" for the posterior predictive interval of a new target. "mean" for the credible
+            interval of the mean of a row's targets, which differs by tree and by leaf: a mixture
+            over trees of the laws of the leaves' means. Of soft trees it is that of the draws.
 
         Returns
         -------
         numpy.ndarray
-            float64 [m, 2]; lower and upper end.
+            float64 [m, 2]; lower and upper end, in units of y.
 
         Raises
         ------
         ValueError
-            If the level is not a probability.
+            If the level is not a probability, there is no such kind, or the leaf family has no law
+            of a leaf's mean.
         """
-        if not isinstance(level, float | int | np.number) or not 0 < level < 1:
-            raise ValueError(f"level must lie in (0, 1); got {level!r}.")
-        return self._mixture(X).quantiles([(1 - level) / 2, (1 + level) / 2])
+        if kind not in ("target", "mean"):
+            raise ValueError(f"kind must be 'target' or 'mean'; got {kind!r}.")
+        ends, mixture = _central(level), self._mixture(X)
+        return mixture.quantiles(ends) if kind == "target" else mixture.mean_quantiles(ends)
+
+
+def _central(level: float) -> list[float]:
+    """Probabilities below the ends of a central interval of a level in (0, 1)."""
+    require_level(level)
+    return [(1 - level) / 2, (1 + level) / 2]
 
 
 def _require_one_kind(labels: np.ndarray) -> None:

@@ -10,12 +10,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import scipy.stats
 from scipy.sparse import csr_array
 
 from bdtppl.inference.crps import mixture_crps
@@ -24,7 +25,9 @@ from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, 
 from bdtppl.inference.student import StudentLaws
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
+from bdtppl.models.pytrees import pytree_dataclass
+from bdtppl.models.wording import listed
 
 __all__ = ["LeafMixture", "PiecedMixture", "leaf_cdf", "leaf_means"]
 
@@ -115,6 +118,36 @@ class LeafMixture:
         else:
             solved = [_solve(weights, leaves, grid, cdf, p, is_discrete) for p in probabilities]
         return np.stack(solved, axis=1)[self.kind]
+
+    @in_float64
+    def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles of the mean of a row's targets, float64 [m, probabilities].
+
+        The mean is a mixture, over trees, of the leaves' own (`Leaf.mean_law`). Of classes these
+        are quantiles of each one's probability, [m, c, probabilities].
+
+        Raises
+        ------
+        ValueError
+            If the leaf family has no law of its mean.
+        """
+        weights, leaf = self.weights, self.leaf
+
+        def of(label: int | None) -> np.ndarray:
+            means = LeafMixture(_MeanOf(leaf, label), self.statistics, weights, self.kind)
+            return means.quantiles(probabilities)
+
+        try:
+            if leaf.task == "regression":
+                return of(None)
+            num_classes = leaf_means(leaf, self.statistics[:1]).shape[1]
+            return np.stack([of(label) for label in range(num_classes)], axis=1)
+        except NotImplementedError:
+            able = [name for name, c in LEAF_FAMILIES.items() if c.mean_law is not Leaf.mean_law]
+            raise ValueError(
+                f"A {type(leaf).__name__} has no law of a leaf's mean (its method mean_law), which "
+                f"intervals of means and class probabilities need; {listed(able)} have it."
+            ) from None
 
     @in_float64
     def crps(self, y: np.ndarray) -> np.ndarray:
@@ -253,12 +286,33 @@ class PiecedMixture(LeafMixture):
         """Quantiles of real targets, float64 [m, probabilities]."""
         return self._joined(lambda piece, _: piece.quantiles(probabilities))
 
+    def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles of the mean of a row's targets, or of class probabilities (`LeafMixture`)."""
+        return self._joined(lambda piece, _: piece.mean_quantiles(probabilities))
+
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
         """Draw new targets, [num_draws, m]."""
         keys = itertools.chain(  # one piece is drawn as a `LeafMixture` is
             [rng_key], (jax.random.fold_in(rng_key, piece) for piece in itertools.count(1))
         )
         return self._joined(lambda piece, _: piece.sample(next(keys), num_draws).T).T
+
+
+@pytree_dataclass
+class _MeanOf:
+    """A leaf family whose new targets are the means of leaves, or probabilities of one class."""
+
+    leaf: Leaf
+    label: int | None = None
+
+    is_discrete: ClassVar[bool] = False
+
+    def predictive(self, statistics: Any) -> Any:
+        return self.leaf.mean_law(statistics, self.label)
+
+    def posterior_mean(self, statistics: Any) -> Any:
+        mean = self.leaf.posterior_mean(statistics)
+        return mean if self.label is None else mean[..., self.label]
 
 
 def _padded(statistics: np.ndarray) -> jax.Array:
@@ -277,9 +331,10 @@ def _cdf_of(leaf: Leaf, statistics: jax.Array, y: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _student_of(leaf: Leaf, statistics: jax.Array) -> list[jax.Array]:
+def _numbers_of(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
+    """Parameters of the leaves' predictives, by NumPyro's names for them."""
     law: Any = leaf.predictive(statistics)
-    return jnp.broadcast_arrays(law.df, law.loc, law.scale)
+    return {name: jnp.broadcast_to(getattr(law, name), law.shape()) for name in law.arg_constraints}
 
 
 def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
@@ -293,7 +348,7 @@ class _Cdfs:
     def __init__(self, leaf: Leaf, statistics: np.ndarray):
         self._leaf, self._statistics = leaf, statistics
         self.width = 1.0 if leaf.is_discrete else 1e-9
-        self.name = type(leaf).__name__
+        self.name = type(getattr(leaf, "leaf", leaf)).__name__
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
         """CDF of some leaves at y, which broadcast against each other.
@@ -321,20 +376,57 @@ class _Cdfs:
     def mixed(
         self, weights: Any, kinds: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """CDF of mixtures (`StudentLaws.mixed`), and densities of 0, so that brackets are halved.
-
-        Not every law has a density.
-        """
+        """CDF and density of mixtures (`StudentLaws.mixed`)."""
         some = weights[kinds]
-        of_each = self.cdf(some.indices, np.repeat(values, np.diff(some.indptr)))
-        return np.add.reduceat(some.data * of_each, some.indptr[:-1]), np.zeros(len(kinds))
+        at = some.indices, np.repeat(values, np.diff(some.indptr))
+        cdf, density = (
+            np.add.reduceat(some.data * of_each(*at), some.indptr[:-1])
+            for of_each in (self.cdf, self._density)
+        )
+        return cdf, density
+
+    def _density(self, leaf: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Say 0, so that brackets are halved: not every law has a density."""
+        return np.zeros(len(y))
 
 
-def _leaf_cdfs(leaf: Leaf, statistics: np.ndarray) -> StudentLaws | _Cdfs:
-    if isinstance(leaf.predictive(statistics[:1]), dist.StudentT):
-        numbers = _student_of(leaf, _padded(statistics))
-        return StudentLaws(*(np.asarray(each)[: len(statistics)] for each in numbers))
-    return _Cdfs(leaf, statistics)
+class _ScipyCdfs(_Cdfs):
+    """Laws [l] of a family of `scipy.stats`, with its parameters [l] in their order there."""
+
+    def __init__(self, family: Any, *numbers: np.ndarray):
+        self._family, self._numbers = family, numbers
+        self.width, self.name = 1e-9, f"{family.name} leaf"
+
+    def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
+        """CDF of some laws at y, which broadcast against each other."""
+        return self._family.cdf(y, *(each[leaf] for each in self._numbers))
+
+    def _density(self, leaf: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self._family.pdf(y, *(each[leaf] for each in self._numbers))
+
+
+def _of_beta(concentration1: np.ndarray, concentration0: np.ndarray) -> _ScipyCdfs:
+    return _ScipyCdfs(scipy.stats.beta, concentration1, concentration0)
+
+
+def _of_gamma(concentration: np.ndarray, rate: np.ndarray) -> _ScipyCdfs:
+    return _ScipyCdfs(scipy.stats.gamma, concentration, np.zeros(len(rate)), 1 / rate)
+
+
+# Made of the parameters of NumPyro's laws, by their names there.
+_FAST_CDFS: dict[type, Callable[..., StudentLaws | _ScipyCdfs]] = {
+    dist.StudentT: StudentLaws,
+    dist.Beta: _of_beta,
+    dist.Gamma: _of_gamma,
+}
+
+
+def _leaf_cdfs(leaf: Any, statistics: np.ndarray) -> StudentLaws | _Cdfs:
+    fast = _FAST_CDFS.get(type(leaf.predictive(statistics[:1])))
+    if fast is None:
+        return _Cdfs(leaf, statistics)
+    numbers = _numbers_of(leaf, _padded(statistics))
+    return fast(**{name: np.asarray(each)[: len(statistics)] for name, each in numbers.items()})
 
 
 @in_float64

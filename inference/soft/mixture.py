@@ -4,6 +4,7 @@ Soft trees send every row down all paths, so each row has its own law under each
 `bdtppl.inference.hard.mixture`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -43,6 +44,10 @@ class ClassMixture:
     def each_log_density(self, y: np.ndarray) -> np.ndarray:
         """Log probability under each draw's law, float64 [s..., m]."""
         return np.log(self.probability[..., np.arange(len(y)), y])
+
+    def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles over the draws of each class's probability, float64 [m, c, probabilities]."""
+        return np.moveaxis(np.quantile(self.probability, probabilities, axis=0), 0, -1)
 
     @in_float64
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
@@ -98,9 +103,13 @@ class NoiseMixture:
         rows = np.arange(shape[1])
         return self.loc[chosen, rows] + self.scale[chosen, rows] * noise
 
-    def quantiles(self, probabilities) -> np.ndarray:
+    def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
         """Quantiles, float64 [m, probabilities], by Newton's method inside a bracket."""
         return np.stack([self._quantile(p) for p in probabilities], axis=1)
+
+    def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles over the draws of the laws' centres, float64 [m, probabilities]."""
+        return np.quantile(self.loc, probabilities, axis=0).T
 
     def crps(self, y: np.ndarray) -> np.ndarray:
         """Continuous ranked probability score of one target per row, float64 [m]."""
