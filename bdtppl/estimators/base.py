@@ -51,6 +51,8 @@ INFERENCES: dict[str, dict[str, type]] = {}
 EstimatorClass = TypeVar("EstimatorClass", bound=type)
 
 _FITTED = """\
+feature_importances_ : numpy.ndarray
+    Share of each column of X in the splits of trees; of greedy trees, in what splits gain.
 schema_
     How tables are read.
 n_features_in_ : int
@@ -391,6 +393,25 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         if prior is None:
             data.attrs["no_prior_draws"] = why_none
         return for_installed_arviz(data)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each column of X in the splits of trees, float64 [n_features_in_].
+
+        The expected number of splits on the column under the posterior, as a share of the expected
+        number of all; a category has those of all its levels. A split of a soft tree counts by the
+        weights of its direction. Shares add up to 1, and are 0 where no tree has a split.
+        """
+        check_is_fitted(self)
+        posterior = self.posterior_ if self.exact_ is None else self.exact_
+        return self._shares_of_columns(posterior.expected_splits)
+
+    def _shares_of_columns(self, values: np.ndarray) -> np.ndarray:
+        """Add up values of features [d] by the columns that these come from, as shares."""
+        columns = self.schema_.columns
+        column = np.repeat(np.arange(len(columns)), [len(each.features) for each in columns])
+        total = np.bincount(column, values, minlength=len(columns))
+        return total / max(total.sum(), np.finfo(float).tiny)
 
     def structures(self) -> Any:
         """Summarise the posterior over structures: trees, their probabilities, and what they share.

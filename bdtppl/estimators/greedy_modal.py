@@ -140,9 +140,9 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         ``posterior_`` have the projections as further features.
     log_evidence_lower_bound_ : float
         Lower bound of the log evidence, for priors whose weights sum to at most 1.
-    feature_importances_, log_likelihood_gain_, log_prior_gain_ : numpy.ndarray
-        Share of each feature in what the splits of the most probable tree gain over stopping, and
-        the gains in nats, leaf scores and prior weights apart; float64 [d]. The features of a
+    log_likelihood_gain_, log_prior_gain_ : numpy.ndarray
+        What the splits of the most probable tree on each feature gain over stopping, in nats, leaf
+        scores and prior weights apart; float64 [d]. The features of a
         hyperplane share its gain by the squared components of its normal, in standard deviations of
         the node's rows.
     design_
@@ -306,13 +306,20 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each feature in what the splits of the most probable tree gain, float64 [d].
+        """Share of each column of X in what the splits of the most probable tree gain, float64.
 
         A split's gain is the score of its partition less that of stopping, in nats; the attributes
         ``log_likelihood_gain_`` and ``log_prior_gain_`` have the two terms of its sum by feature.
-        Negative sums, which looking ahead can leave, count as 0.
+        Negative sums, which looking ahead can leave, count as 0. A category has the gains of all
+        its levels.
         """
         check_is_fitted(self)
+        shares = self._shares_of_gain  # a sparse table has no categories
+        return shares if self.columns_ is not None else self._shares_of_columns(shares)
+
+    @property
+    def _shares_of_gain(self) -> np.ndarray:
+        """Share of each feature in what the splits gain, float64 [d]."""
         gain = np.maximum(self.log_likelihood_gain_ + self.log_prior_gain_, 0)
         return gain / max(gain.sum(), np.finfo(float).tiny)
 
@@ -392,7 +399,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         own = slice(None) if self.columns_ is None else self.columns_
         return {
             **self._describe(),
-            "features": len(self.feature_importances_),
+            "features": len(self._shares_of_gain),
             "bins": self._num_bins,
             "trees": len(self.posterior_.trees.num_nodes[0]),
             "log_evidence_lower_bound": getattr(self, "log_evidence_lower_bound_", None),
@@ -402,7 +409,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
             "map_rules": self.rules(),
             "hyperplanes": int((tree.feature >= len(names)).sum()),
             "feature_importance": dict(
-                zip(names, map(float, self.feature_importances_[own]), strict=True)
+                zip(names, map(float, self._shares_of_gain[own]), strict=True)
             ),
         }
 

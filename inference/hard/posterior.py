@@ -186,6 +186,14 @@ class Posterior:
         return self.trees.num_leaves
 
     @property
+    def expected_splits(self) -> np.ndarray:
+        """Expected number of splits on each feature, float64 [d]."""
+        feature, weight = self.trees.feature, self.weights[..., None]
+        is_split = feature >= 0
+        weights = np.broadcast_to(weight, feature.shape)[is_split]
+        return np.bincount(feature[is_split], weights, minlength=len(self.names))
+
+    @property
     def row(self) -> np.ndarray:
         """Training row behind each observation: rows with a weight are observed so often."""
         return self.design.each_row()

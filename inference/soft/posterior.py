@@ -129,6 +129,11 @@ class SoftPosterior:
         return np.asarray(self.trees.direction).sum(axis=-2) / splits[..., None]
 
     @property
+    def expected_splits(self) -> np.ndarray:
+        """Expected number of splits on each feature, by weights in directions, float64 [d]."""
+        return np.asarray(self.trees.direction).sum(axis=-2).mean(axis=(0, 1))
+
+    @property
     def has_pointwise_likelihood(self) -> bool:
         """Whether each row has its own likelihood; not so in equation 8."""
         return getattr(self.model, "likelihood", None) != "compound"
