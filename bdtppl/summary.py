@@ -17,6 +17,7 @@ __all__ = [
     "Summary",
     "descent_in_words",
     "facts_view",
+    "glance_view",
     "prior_view",
     "quantity_in_words",
     "structures_view",
@@ -29,6 +30,8 @@ _PAGE_WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12
 _MOST_RULES = 40  # lines
+_GLANCE_RULES = 8  # lines
+_GLANCE_TOPOLOGIES = 3
 _FEWEST_CHAINS = 2  # that can be compared
 _FEWEST_A_CHAIN = 4  # of a chain, for R-hat and effective sample sizes
 
@@ -103,6 +106,63 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     """
     if "topologies" in summary:
         return _soft_view(summary)
+    if "entropy" in summary:
+        best = f"probability {summary['map_probability']:.3g}"
+    else:
+        best = f"of those found, log joint {summary['map_log_joint']:.3f}"
+    written = None
+    if "split_inclusion" in summary:
+        shares = summary["split_inclusion"]
+        heading = "Split inclusion", "probability that a tree splits on the feature"
+        if "prior_inclusion" in summary:
+            before = summary["prior_inclusion"]
+            written = {name: f"{share:.3f} ({before[name]:.2f})" for name, share in shares.items()}
+            heading = heading[0], f"{heading[1]} (before data)"
+    else:
+        shares = summary["feature_importance"]
+        heading = "Feature importance", "share in what the tree's splits gain"
+    return Group(
+        facts_view(_hard_facts(summary)),
+        _heading("Most probable tree", f"{best}, {_leaves_in_words(summary['map_leaves'])}"),
+        _indented(_indented_rules(summary["map_rules"])),
+        _heading(*heading),
+        _indented(_shares_view(shares, summary["no_cut"], written)),
+    )
+
+
+def glance_view(known: Mapping[str, Any]) -> RenderableType:
+    """Lay out the first lines of a summary, and of the rules if it has them.
+
+    Parameters
+    ----------
+    known
+        What is known of a ``summary()``: the model in words at least.
+
+    Examples
+    --------
+    >>> from rich.console import Console
+    >>> known = {"prior": "LeafPenalty()", "leaf": "PoissonGamma()", "rows": 9, "features": 1}
+    >>> known["map_rules"] = "always: 2"
+    >>> Console(width=80, highlight=False).print(glance_view(known))
+      prior            LeafPenalty()
+      leaf family      PoissonGamma()
+      rows             9, with 1 feature
+    <BLANKLINE>
+    Most probable tree
+      always: 2
+    """
+    if "topologies" in known:
+        few = _indented(_topologies_view(known["topologies"][:_GLANCE_TOPOLOGIES]))
+        return Group(facts_view(_soft_facts(known)), _heading("Topologies"), few)
+    parts = [facts_view(_hard_facts(known))]
+    if "map_rules" in known:
+        parts.append(_heading("Most probable tree"))
+        parts.append(_indented(_indented_rules(known["map_rules"], _GLANCE_RULES)))
+    return Group(*parts)
+
+
+def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Name the facts of a summary of hard trees, those that it has."""
     facts = {
         "prior": summary["prior"],
         "leaf family": summary["leaf"],
@@ -117,7 +177,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         )
     if "boxes" in summary:
         facts["boxes"] = f"{summary['boxes']:,}, for all trees of few levels"
-    facts["cut points"] = _cut_points(summary)
+    if "bins" in summary:
+        facts["cut points"] = _cut_points(summary)
     if "chains" in summary:
         facts["draws"] = (
             f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}, "
@@ -159,28 +220,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         facts["entropy"] = f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}"
     if "trees" in summary:
         facts["trees found"] = f"{summary['trees']:,}"
-    if "entropy" in summary:
-        best = f"probability {summary['map_probability']:.3g}"
-    else:
-        best = f"of those found, log joint {summary['map_log_joint']:.3f}"
-    written = None
-    if "split_inclusion" in summary:
-        shares = summary["split_inclusion"]
-        heading = "Split inclusion", "probability that a tree splits on the feature"
-        if "prior_inclusion" in summary:
-            before = summary["prior_inclusion"]
-            written = {name: f"{share:.3f} ({before[name]:.2f})" for name, share in shares.items()}
-            heading = heading[0], f"{heading[1]} (before data)"
-    else:
-        shares = summary["feature_importance"]
-        heading = "Feature importance", "share in what the tree's splits gain"
-    return Group(
-        facts_view(facts),
-        _heading("Most probable tree", f"{best}, {_leaves_in_words(summary['map_leaves'])}"),
-        _indented(_indented_rules(summary["map_rules"])),
-        _heading(*heading),
-        _indented(_shares_view(shares, summary["no_cut"], written)),
-    )
+    return facts
 
 
 def descent_in_words(summary: Mapping[str, Any]) -> str:
@@ -193,6 +233,17 @@ def descent_in_words(summary: Mapping[str, Any]) -> str:
 
 def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
     """Lay out the summary of soft trees."""
+    return Group(
+        facts_view(_soft_facts(summary)),
+        _heading("Topologies", f"{summary['topologies_found']:,} found; 1 a split, 0 a leaf"),
+        _indented(_topologies_view(summary["topologies"])),
+        _heading("Input weights", "mean direction of the splits"),
+        _indented(_shares_view(summary["input_weights"])),
+    )
+
+
+def _soft_facts(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Name the facts of a summary of soft trees."""
     facts = {
         "tree": summary["tree"],
         "topology prior": summary["topology_prior"],
@@ -217,13 +268,7 @@ def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
         error = summary["log_evidence_se"]
         facts["log evidence"] = f"{summary['log_evidence']:.3f} +- {error:.3f}"
     facts["expected leaves"] = f"{summary['expected_leaves']:.2f}"
-    return Group(
-        facts_view(facts),
-        _heading("Topologies", f"{summary['topologies_found']:,} found; 1 a split, 0 a leaf"),
-        _indented(_topologies_view(summary["topologies"])),
-        _heading("Input weights", "mean direction of the splits"),
-        _indented(_shares_view(summary["input_weights"])),
-    )
+    return facts
 
 
 def _topologies_view(topologies: Sequence[Mapping[str, Any]]) -> Table:
@@ -405,11 +450,11 @@ def _size(entropy: float) -> str:
     return f"{math.exp(entropy):.3g} equally likely trees"
 
 
-def _indented_rules(rules: str) -> Text:
+def _indented_rules(rules: str, most: int = _MOST_RULES) -> Text:
     lines = rules.splitlines()
-    text = Text("\n".join(lines[:_MOST_RULES]))
-    if len(lines) > _MOST_RULES:
-        text.append(f"\n... and {len(lines) - _MOST_RULES} more lines", style="dim")
+    text = Text("\n".join(lines[:most]))
+    if len(lines) > most:
+        text.append(f"\n... and {len(lines) - most} more lines", style="dim")
     return text
 
 
@@ -440,7 +485,7 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _heading(title: str, remark: str) -> Text:
+def _heading(title: str, remark: str = "") -> Text:
     return Text.assemble("\n", (title, "bold"), f"  {remark}")
 
 

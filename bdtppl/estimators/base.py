@@ -1,14 +1,16 @@
 """The base of all estimators: it reads tables, hands results on, and saves."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import numpy as np
+from rich.console import RenderableType
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import (
     _check_feature_names,
     check_is_fitted,
@@ -34,6 +36,8 @@ from bdtppl.models.data.schema import (
     lossless,
     require_distinct,
 )
+from bdtppl.rendering import as_html, as_text
+from bdtppl.summary import glance_view
 
 __all__ = [
     "INFERENCES",
@@ -425,6 +429,31 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         from bdtppl.structures import structures_of
 
         return structures_of(self)
+
+    def __str__(self) -> str:
+        return "\n".join(filter(None, [repr(self), self._glance(as_text)]))
+
+    def _repr_html_inner(self) -> str:
+        return estimator_html_repr(self) + self._glance(as_html)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        html = getattr(self, "_repr_html_", None)  # none where diagrams are switched off
+        return {"text/plain": str(self)} | ({} if html is None else {"text/html": html()})
+
+    def _get_fitted_attr_html(self, doc_link: str = "") -> dict[str, Any]:
+        """List no attributes in diagrams: scikit-learn would compute all that are properties."""
+        return {}
+
+    def _glance(self, write: Callable[[RenderableType, int], str]) -> str:
+        """Write what is known of a fit; empty where there is none."""
+        with suppress(Exception):  # whatever is wrong, a model can be looked at
+            if self.__sklearn_is_fitted__():
+                return write(glance_view(self._at_hand()), 80)
+        return ""
+
+    def _at_hand(self) -> dict[str, Any]:
+        """Give the part of ``summary()`` that costs next to nothing."""
+        raise NotImplementedError
 
     def save(self, path) -> None:
         """Save the fitted model to a folder; `bdtppl.load` reads it."""

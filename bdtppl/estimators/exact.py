@@ -39,6 +39,7 @@ from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import (
     LeafPenalty,
     TreePrior,
+    WholeTreePrior,
     require_rules_apart,
 )
 from bdtppl.parted import Reader, fill, parts_of, survey
@@ -82,6 +83,7 @@ _SETTING = ("method", "bins", "max_depth", "seconds", "log_evidence")
 
 _logger = logging.getLogger("bdtppl")
 _said: set[tuple] = set()
+_FEW = 200_000  # subproblems and productions, or boxes, of which the best tree is found in a second
 
 
 @declared
@@ -403,6 +405,13 @@ class ExactTree(ExactParameters, TreeEstimator):
         boxes: Any = self.exact_
         return boxes.rows_of_slots(tree)
 
+    def _known_best(self) -> RankedTrees | None:
+        known = vars(fit := self._result)
+        if "best" in known:
+            return fit.best
+        is_cheap = "exact" in known and not isinstance(self.prior_, WholeTreePrior)
+        return fit.best if is_cheap and sum(fit.exact.size.values()) < _FEW else None
+
     def _mixture_at(self, matrix: np.ndarray) -> LeafMixture:
         return self.exact_.predictive(matrix)
 
@@ -430,7 +439,6 @@ class ExactTree(ExactParameters, TreeEstimator):
         exact, names = self.exact_, self.design_.names
         return {
             **self._describe(),
-            "features": len(names),
             "bins": self.bins_,
             "method": self.method_,
             **exact.size,

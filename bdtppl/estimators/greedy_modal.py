@@ -399,7 +399,6 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         own = slice(None) if self.columns_ is None else self.columns_
         return {
             **self._describe(),
-            "features": len(self._shares_of_gain),
             "bins": self._num_bins,
             "trees": len(self.posterior_.trees.num_nodes[0]),
             "log_evidence_lower_bound": getattr(self, "log_evidence_lower_bound_", None),
@@ -424,6 +423,10 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
     def _num_features(self) -> int:
         """Number of features d, without projections."""
         return self.directions_.shape[1]
+
+    @property
+    def _num_read(self) -> int:
+        return len(self.log_likelihood_gain_)
 
     def _matrix(self, X: Any) -> np.ndarray:
         """Read new rows, and append their projections, float64 [m, d + h]."""

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Binning, CutPoints, Design
@@ -30,6 +31,8 @@ __all__ = [
     "join_limits",
     "require_finite",
 ]
+
+_FEW = 1_000_000  # slots of trees, which are ranked in a second
 
 
 @declared
@@ -278,8 +281,32 @@ class TreeEstimator(HardParameters, TableEstimator):
             "leaf": describe_model(self.leaf_),
             "constraints": describe_constraints(self.constraints_),
             "rows": self.design_.total_weight,
+            "features": self._num_read,
             "no_cut": list(self.no_cut),
         }
+
+    @property
+    def _num_read(self) -> int:
+        """Number of features that were read."""
+        return len(self.design_.names)
+
+    def _at_hand(self) -> dict[str, Any]:
+        known = self._describe()
+        for name in ("log_evidence", "log_evidence_lower_bound"):
+            value = getattr(self, f"{name}_", None)
+            if value is not None and np.isfinite(value):
+                known[name] = value
+        error = getattr(self, "log_evidence_se_", np.nan)
+        known["log_evidence_se"] = error if error > 0 else None  # neither NaN nor exact
+        if (best := self._known_best()) is not None:
+            known["map_rules"] = self._written(best.trees[0], best.statistics[0])
+        return known
+
+    def _known_best(self) -> RankedTrees | None:
+        """Rank trees, the most probable first; None where they are not and it would take long."""
+        posterior = self.posterior_
+        is_ranked = "ranked" in vars(posterior)
+        return posterior.ranked if is_ranked or posterior.trees.feature.size < _FEW else None
 
 
 def join_limits(

@@ -327,7 +327,6 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         inclusion = [float((trees.feature == j).any(axis=1).mean()) for j in range(len(names))]
         summary = {
             **self._describe(),
-            "features": len(names),
             "bins": self.bins,
             "chains": int(self.chains),
             "draws": int(self.draws),

@@ -256,6 +256,9 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             self._matrix(X), sharpness=self._sharpness(self.routing), votes=self.votes
         )
 
+    def _at_hand(self) -> dict[str, Any]:
+        return SoftTreeEstimator.summary(self)  # of subclasses it has diagnostics, too
+
     @summarised
     def summary(self) -> dict[str, Any]:
         """Summarise the fit in plain numbers and words, ready for JSON.

@@ -110,7 +110,6 @@ class WeightedTrees(TreeEstimator):
         error = self.log_evidence_se_ if is_known else np.nan
         return {
             **self._describe(),
-            "features": len(names),
             "bins": self.bins,
             "effective_size": self._effective_size,
             "trees": len(weights),
