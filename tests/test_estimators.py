@@ -17,6 +17,7 @@ from bdtppl import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.comparison.scoring import Scored
 from bdtppl.inference.pcfg import compiler
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.schema import TableWarning
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
@@ -296,8 +297,13 @@ def test_bad_input_to_predict():
             model.predict_interval(X0, level=level)
     frame = pd.DataFrame({"a": X0[:, 0], "c": ["u", "v"] * 20})
     model = ExactTreeRegressor(bins=None).fit(frame, Y0)
-    with pytest.raises(ValueError, match=r"Column 'c', row 0: level 'w' was not seen"):
-        model.predict(pd.DataFrame({"a": [1.0], "c": ["w"]}))
+    new = pd.DataFrame({"a": [1.0], "c": ["w"]})
+    with pytest.warns(
+        TableWarning, match=r"Column 'c': level 'w' was .* read as if it were 'u'"
+    ) as w:
+        found = model.predict(new)
+    assert w[0].filename == __file__
+    np.testing.assert_array_equal(found, model.predict(new.assign(c="u")))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(pd.DataFrame({"b": [1.0], "c": ["u"]}))
 

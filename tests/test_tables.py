@@ -341,6 +341,20 @@ def test_booleans_are_a_category_in_every_container(table):
         schema.transform({"ok": ["maybe"]})
 
 
+def test_unknown_levels_are_none_of_those_that_are_known():
+    schema, _ = Schema.read({"hue": ["red", "green", "blue"], "size": [1.0, 2.0, 3.0]})
+    new = {"hue": ["pink", "red", None, "grey", "pink"], "size": [0.0] * 5}
+    said = "Column 'hue': level 'pink', 'grey' was not seen .* none of these; its levels are blue, "
+    with pytest.warns(TableWarning, match=said) as warned:
+        matrix = schema.transform(new, refuse_unknown=False)
+    assert len(warned) == 1
+    nan = np.nan
+    wanted = [[0, 0, 0, 0], [0, 0, 1, 0], [nan, nan, nan, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(matrix, wanted)
+    with pytest.raises(ValueError, match="row 0: level 'pink' was not seen"):
+        schema.transform(new)
+
+
 def test_numbers_among_objects_are_numbers():
     cells = [0.5, None, Decimal("1.5"), True]
     for table in (

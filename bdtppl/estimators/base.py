@@ -261,6 +261,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     def _matrix(self, X: Any) -> np.ndarray:
         """Read new rows as the fitted schema does, float64 [m, d].
 
+        A level of a category that `fit` did not see is warned of (`TableWarning`).
+
         Raises
         ------
         ValueError
@@ -278,7 +280,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             accepted = "csc" if self.reads_sparse else False
             checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
             X = validate_data(self, X, accept_sparse=accepted, **checks)
-        matrix = self.schema_.transform(self._own_columns(X))
+        matrix = self.schema_.transform(self._own_columns(X), refuse_unknown=False)
         missing = np.isnan(matrix) & ~self._may_miss[: matrix.shape[1]]
         if missing.any():
             row, feature = np.argwhere(missing)[0]

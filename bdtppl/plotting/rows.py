@@ -5,12 +5,12 @@ them as their owner knows them: one column for a category, holding its levels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from bdtppl.models.data.schema import Column
+from bdtppl.models.data.schema import Column, as_level
 
 __all__ = ["Rows", "class_index", "training_targets"]
 
@@ -52,11 +52,14 @@ class Rows:
         values are NaN and None.
     weights
         Integers [m]: how often a row is repeated; None for once.
+    levels
+        Levels of the categories by name.
     """
 
     names: Sequence[str]
     columns: Sequence[np.ndarray]
     weights: np.ndarray | None = None
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Any, X: Any = None) -> "Rows":
@@ -72,6 +75,7 @@ class Rows:
             [column.name for column in columns],
             [_values(column, part) for column, part in zip(columns, parts, strict=True)],
             weights,
+            {column.name: column.levels for column in columns if column.levels is not None},
         )
 
     def __len__(self) -> int:
@@ -84,13 +88,14 @@ class Rows:
     def take(self, chosen: np.ndarray) -> "Rows":
         """Keep some rows, by their places."""
         weights = None if self.weights is None else self.weights[chosen]
-        return Rows(self.names, [values[chosen] for values in self.columns], weights)
+        columns = [values[chosen] for values in self.columns]
+        return replace(self, columns=columns, weights=weights)
 
     def with_value(self, position: int, value: Any) -> "Rows":
         """Give all rows one value of a column."""
         columns = list(self.columns)
         columns[position] = np.full(len(self), value, columns[position].dtype)
-        return Rows(self.names, columns, self.weights)
+        return replace(self, columns=columns)
 
     def position(self, feature: str | int) -> int:
         """Find a column by its name or position."""
@@ -144,7 +149,16 @@ class Rows:
     def _read(self, name: str, value: Any) -> Any:
         is_category = self.columns[self.names.index(name)].dtype.kind == "O"
         if is_category:
-            return None if value is None or value != value else str(value)
+            if value is None or value != value:
+                return None
+            levels = self.levels[name]
+            level = as_level(value, levels)
+            if level not in levels:
+                raise ValueError(
+                    f"at gives {name!r} a value that is none of its levels: level {level!r} was "
+                    f"not seen when the model was fitted; they are {', '.join(levels[:10])}."
+                )
+            return level
         try:
             return np.nan if value is None else float(value)
         except (TypeError, ValueError):

@@ -26,6 +26,7 @@ __all__ = [
     "TableWarning",
     "are_dates",
     "are_identifiers",
+    "as_level",
     "as_table",
     "column_names",
     "has_names",
@@ -221,23 +222,36 @@ class Schema:
         series = {}
         for column, values in zip(self.columns, self._series(table), strict=True):
             if column.levels is not None:
-                text = [None if is_missing(v) else _as_level(v, column.levels) for v in values]
+                text = [None if is_missing(v) else as_level(v, column.levels) for v in values]
                 values = _categories(column.name, text, column.levels)
             series[column.name] = values
         return series
 
-    def transform(self, table: Any) -> np.ndarray:
+    def transform(self, table: Any, *, refuse_unknown: bool = True) -> np.ndarray:
         """Read new rows, float64 [n, d].
 
         Columns of a frame or mapping are found by name; those of an array by position.
+
+        Parameters
+        ----------
+        table
+            The rows; see `read`.
+        refuse_unknown
+            Whether a level that the schema does not have is an error. Else its row has 0 in all 0/1
+            columns of the category, and is so read as the level without a column if there is one.
 
         Raises
         ------
         ValueError
             If a column is missing, the number of columns differs, a value is infinite or a level
-            was not declared.
+            that is unknown is refused.
+
+        Warns
+        -----
+        TableWarning
+            If a level is unknown and not refused.
         """
-        return self._matrix(self._series(table))
+        return self._matrix(self._series(table), refuse_unknown)
 
     def _series(self, table: Any) -> list[np.ndarray]:
         """Find the columns in a table of new rows."""
@@ -254,7 +268,7 @@ class Schema:
             )
         return series
 
-    def _matrix(self, series: list[np.ndarray]) -> np.ndarray:
+    def _matrix(self, series: list[np.ndarray], refuse_unknown: bool = True) -> np.ndarray:
         if len(series[0]) == 0:
             raise ValueError("X has no rows (0 samples); at least one is needed.")
         parts = []
@@ -262,7 +276,7 @@ class Schema:
             if column.levels is None:
                 parts.append(_as_numbers(column.name, values)[None])
             else:
-                parts.append(_indicators(column, values).T)
+                parts.append(_indicators(column, values, refuse_unknown).T)
         return np.concatenate(parts).T  # columns lie together, as what reads them does
 
     def to_json(self) -> list[dict]:
@@ -659,23 +673,34 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
+def _indicators(column: Column, values: np.ndarray, refuse_unknown: bool) -> np.ndarray:
     levels = column.levels or ()
-    text = [None if is_missing(value) else _as_level(value, levels) for value in values]
+    text = [None if is_missing(value) else as_level(value, levels) for value in values]
     matrix = np.array([[value == level for level in column.shown] for value in text], float)
     matrix = matrix.reshape(len(text), len(column.shown))
     for row, value in enumerate(text):
         if value is None:
             matrix[row] = np.nan
-        elif value not in levels:
+        elif value not in levels and refuse_unknown:
             raise ValueError(
                 f"Column {column.name!r}, row {row}: level {value!r} was not seen when "
                 f"the model was fitted; its levels are {', '.join(levels[:10])}."
             )
+    unknown = [value for value in dict.fromkeys(text) if value is not None and value not in levels]
+    if unknown:
+        hidden = [level for level in levels if level not in column.shown]
+        read_as = f"as if it were {hidden[0]!r}" if hidden else "as none of these"
+        warnings.warn(
+            f"Column {column.name!r}: level {', '.join(map(repr, unknown[:10]))} was not seen when "
+            f"the model was fitted, and is read {read_as}; its levels are "
+            f"{', '.join(levels[:10])}.",
+            TableWarning,
+            stacklevel=7,  # the caller of `predict`
+        )
     return matrix
 
 
-def _as_level(value: Any, levels: tuple[str, ...]) -> str:
+def as_level(value: Any, levels: tuple[str, ...]) -> str:
     """Write a value as levels are written: as 1 where it is 1.0, as True where it is 1 or true."""
     text = str(value)
     if text in levels:
