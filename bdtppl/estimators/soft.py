@@ -323,6 +323,8 @@ class SoftClasses(SoftClassParameters, ClassTargets):
     """Class labels of soft trees."""
 
     model: SoftClassification | None
+    model_: Any
+    posterior_: Any
     _words: ClassVar[dict[str, str]] = {
         "targets": "(X[:, 0] > 0.5).astype(int)",
         "comparable": ', with ``likelihood="mixture"``: equation 8 is\nno probability of the '

@@ -59,7 +59,7 @@ class Rows:
     names: Sequence[str]
     columns: Sequence[np.ndarray]
     weights: np.ndarray | None = None
-    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Any, X: Any = None) -> "Rows":

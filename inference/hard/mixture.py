@@ -134,8 +134,8 @@ class LeafMixture:
         weights, leaf = self.weights, self.leaf
 
         def of(label: int | None) -> np.ndarray:
-            means = LeafMixture(_MeanOf(leaf, label), self.statistics, weights, self.kind)
-            return means.quantiles(probabilities)
+            law: Any = _MeanOf(leaf, label)
+            return LeafMixture(law, self.statistics, weights, self.kind).quantiles(probabilities)
 
         try:
             if leaf.task == "regression":
