@@ -1,16 +1,19 @@
 """Progress on the terminal for what takes longer than a second.
 
-It goes to the standard error stream, and only where that is a terminal or a notebook.
+It goes to the standard error stream, and only where that is a terminal or a notebook; a forecast of
+what takes long goes there in any case.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
-__all__ = ["counting", "waiting"]
+__all__ = ["counting", "forecast", "waiting"]
 
 _PATIENCE = 1.0  # seconds before anything is shown
+_LONG = 10.0  # seconds that are worth a forecast
 
 
 @contextmanager
@@ -73,6 +76,22 @@ def waiting(what: str, *, shown: bool) -> Iterator[None]:
         timer.cancel()
         timer.join()  # a bar that starts after it was stopped would stay
         bar.stop()
+
+
+def forecast(what: str, seconds: float) -> None:
+    """Say how much longer something takes, if that is long, with or without a terminal.
+
+    Parameters
+    ----------
+    what
+        What is being done.
+    seconds
+        How much longer it takes.
+    """
+    if seconds >= _LONG:
+        time_left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+        sys.stderr.write(f"{what}: about {time_left} more.\n")
+        sys.stderr.flush()
 
 
 def _is_watched() -> bool:

@@ -1,6 +1,7 @@
 """Model comparison: scores against quadrature, the Jacobian, one set of data, and honest blanks."""
 
 import json
+import re
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -55,6 +56,13 @@ def classifiers() -> dict:
 @pytest.fixture(scope="module")
 def found(classifiers) -> Comparison:
     return compare(classifiers, X, LABELS, cv=FOLDS)
+
+
+def test_the_first_fold_forecasts_the_others_without_a_terminal(classifiers, capsys, monkeypatch):
+    monkeypatch.setattr("bdtppl.progress._LONG", 0.0)
+    compare(classifiers, X, LABELS, cv=FOLDS)
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"Cross-validation in 2 folds: about \d+ s more\.\n", said)
 
 
 # ------------------------------------------------------------------------------------- the scores

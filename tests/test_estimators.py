@@ -1,6 +1,6 @@
 """The exact estimators as scikit-learn sees them, and what they say to bad input."""
 
-import logging
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_but
 
-from bdtppl import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl import ChoiceWarning, ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.comparison.scoring import Scored
 from bdtppl.inference.pcfg import compiler
 from bdtppl.models.constraints import Constraints
@@ -24,9 +24,8 @@ from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition,
 
 @pytest.mark.slow  # the greedy classifier stands for all in the fast run
 @parametrize_with_checks([ExactTreeClassifier(draws=25), ExactTreeRegressor(draws=25)])
-def test_scikit_learn_contract(estimator, check, caplog):
-    with caplog.at_level(logging.ERROR, logger="bdtppl"):  # some checks take warnings for failures
-        check(estimator)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
 
 
 def iris(bins=5, **options):
@@ -133,14 +132,17 @@ def test_refitting_reuses_the_grammar():
     assert again.exact_.grammar is model.exact_.grammar
 
 
-def test_auto_bins_are_said_once(caplog):
+def test_auto_bins_are_said_once():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(120, 9)), rng.integers(0, 2, 120)
-    with caplog.at_level("WARNING", logger="bdtppl"):
-        model = ExactTreeClassifier(max_subproblems=60_000).fit(X, y)
-        ExactTreeClassifier(max_subproblems=60_000).fit(X, 1 - y)
+    model = ExactTreeClassifier(max_subproblems=60_000)
+    with pytest.warns(ChoiceWarning, match="bins='auto' chose") as caught:
+        model.fit(X, y)
+    assert [each.filename for each in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ChoiceWarning)
+        model.fit(X, 1 - y)
     assert model.bins_ in (3, 5, 10, 20)
-    assert sum("bins='auto' chose" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("method", ["boxes", "chart"])

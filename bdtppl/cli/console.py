@@ -6,7 +6,6 @@ with 1.
 """
 
 import json
-import logging
 import math
 import os
 import re
@@ -95,20 +94,11 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
 @contextmanager
 def notes_after() -> Iterator[None]:
     """Collect the warnings of the library, and print each after the block has succeeded."""
-    logger, records = logging.getLogger("bdtppl"), []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
-    records += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    for text in dict.fromkeys(records):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    texts = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    for text in dict.fromkeys(texts):
         note(_as_options(text))
 
 

@@ -1,5 +1,6 @@
 """``bdtppl predict``: predictions of a saved model for the rows of a table."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["features_of", "predict"]
 
 _ROWS_A_CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
+_IS_ID = re.compile(r"(?i:(^|[\W_])id)$|[a-z](Id|ID)$")  # id, customer_id, PassengerId
 
 
 def predict(
@@ -34,13 +36,22 @@ def predict(
         typer.Argument(
             metavar="TABLE",
             help="CSV, TSV or Parquet file with the columns that the model was fitted with; "
-            "others are ignored.",
+            "of others only an id is kept.",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(help="CSV, TSV or Parquet file to write.", show_default="print as CSV"),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="Column that is written beside the predictions.",
+            show_default="one named as an id, such as customer_id, that the model does not know; "
+            "else rows are numbered from 1",
+        ),
     ] = None,
     interval: Annotated[
         float | None,
@@ -68,14 +79,18 @@ def predict(
         if interval is not None and fitted.is_classifier:
             raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
         features = features_of(rows, fitted)
+        name, cells = _identity(rows, fitted, id_column)
         predictions: dict[str, list] = {}
         for first in range(0, rows.num_rows, _ROWS_A_CHUNK):
             part = {
                 name: column[first : first + _ROWS_A_CHUNK] for name, column in features.items()
             }
             with waiting(f"predicting from row {first:,} on", shown=True), rows.naming_lines(first):
-                for name, values in _predictions(fitted, part, interval).items():
-                    predictions.setdefault(name, []).extend(values)
+                for title, values in _predictions(fitted, part, interval).items():
+                    predictions.setdefault(title, []).extend(values)
+        if name in predictions:
+            raise ValueError(f"Column {name!r} of {table} is named as a prediction: rename it.")
+        predictions = {name: cells} | predictions
         if out is not None:
             _write_predictions(out, predictions)
     if as_json:
@@ -104,6 +119,20 @@ def features_of(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
     own = range(len(cells)) if fitted.columns_ is None else fitted.columns_
     renamed = {column.name: cells[place] for column, place in zip(columns, own, strict=True)}
     return replace(rows, cells=renamed).features_like(columns)
+
+
+def _identity(rows: "Table", fitted: Any, wanted: str | None) -> tuple[str, list]:
+    """Name and cells of the column that tells rows apart."""
+    if wanted is not None:
+        rows.require(wanted)
+        return wanted, list(rows.cells[wanted])
+    if hasattr(fitted, "feature_names_in_"):  # else all columns are features
+        known = {column.name for column in fitted.schema_.columns}
+        for name in rows.columns:
+            cells = rows.present(name)
+            if name not in known and _IS_ID.search(name) and len(set(cells)) == rows.num_rows:
+                return name, cells
+    return "row", list(range(1, rows.num_rows + 1))
 
 
 def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict[str, list]:

@@ -7,9 +7,10 @@ cross-validation and WAIC; Yao, Vehtari, Simpson and Gelman 2018, Using stacking
 predictive distributions; Gneiting and Raftery 2007, Strictly proper scoring rules.
 """
 
+import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
 from bdtppl.comparison.scoring import Scored, Unknown, rows_of
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
+from bdtppl.progress import forecast
 
 __all__ = [
     "Cell",
@@ -105,37 +107,88 @@ def stack(column: Mapping[str, Cell]) -> dict[str, Cell]:
 
 
 def cross_validate(
-    scored: Scored, X: Any, y: np.ndarray, weights: np.ndarray, folds: list, error: str
-) -> dict[str, Cell]:
-    """Score each row by a fit to the other folds; a row counts as often as it is repeated."""
-    log_scores, errors = np.full(len(y), np.nan), np.full(len(y), np.nan)
-    X, reason, said = scored.declared(scored.own_columns(X)), "", []
-    if name := _missing_in_one_fold(scored, X, weights, folds):
-        blank = Cell(
-            reason=f"no fit to the other folds has a rule for the missing values of {name!r}"
-        )
-        return {"log_score": blank, error: blank}
-    for train, test in folds:
-        seen = np.repeat(train, weights[train])
+    models: Mapping[str, Scored],
+    X: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    folds: list,
+    error: str,
+) -> dict[str, dict[str, Cell]]:
+    """Score each row by fits to the other folds; a row counts as often as it is repeated.
+
+    All models take a fold before any takes the next one, so that the first fold tells how long the
+    others take.
+    """
+    held_out = {name: _HeldOut.of(scored, X, y, weights, folds) for name, scored in models.items()}
+    start = time.monotonic()
+    for done, (train, test) in enumerate(folds, 1):
+        for each in held_out.values():
+            each.score(np.repeat(train, weights[train]), test)
+        if done == 1:
+            more = (len(folds) - 1) * (time.monotonic() - start)
+            forecast(f"Cross-validation in {len(folds)} folds", more)
+    return {name: each.cells(weights, error) for name, each in held_out.items()}
+
+
+@dataclass(eq=False)
+class _HeldOut:
+    """Scores of the rows [n] of one model, fold by fold; NaN where a row is not yet scored."""
+
+    scored: Scored
+    X: Any
+    y: np.ndarray
+    blank: Cell | None  # where no fold can be scored
+    log_scores: np.ndarray
+    errors: np.ndarray
+    reason: str = ""  # why there is no error
+    said: list[str] = field(default_factory=list)  # the first warning of each fit that warned
+    num_folds: int = 0
+
+    @classmethod
+    def of(
+        cls, scored: Scored, X: Any, y: np.ndarray, weights: np.ndarray, folds: list
+    ) -> "_HeldOut":
+        X, blank = scored.declared(scored.own_columns(X)), None
+        if name := _missing_in_one_fold(scored, X, weights, folds):
+            blank = Cell(
+                reason=f"no fit to the other folds has a rule for the missing values of {name!r}"
+            )
+        return cls(scored, X, y, blank, np.full(len(y), np.nan), np.full(len(y), np.nan))
+
+    def score(self, seen: np.ndarray, test: np.ndarray) -> None:
+        """Fit to some rows and score others."""
+        if self.blank is not None:
+            return
+        self.num_folds += 1
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            fitted = Scored.of("", scored.unfitted().fit(rows_of(X, seen), y[seen]))
-        said += [str(each.message) for each in caught[:1]]
-        predictive = fitted.predictive(rows_of(X, test))
-        log_scores[test] = fitted.log_scores(predictive, y[test])
+            model = self.scored.unfitted().fit(rows_of(self.X, seen), self.y[seen])
+        self.said += [str(each.message) for each in caught[:1]]
+        fitted = Scored.of("", model)
+        predictive = fitted.predictive(rows_of(self.X, test))
+        self.log_scores[test] = fitted.log_scores(predictive, self.y[test])
         try:
-            errors[test] = fitted.errors(predictive, y[test])
+            self.errors[test] = fitted.errors(predictive, self.y[test])
         except ValueError as found:  # a leaf family of one's own
-            reason = str(found)
-        if np.isinf(errors[test]).any():
-            reason = "a predictive law without a mean has no finite score"
-    tested = np.flatnonzero(~np.isnan(log_scores))
-    tested = np.repeat(tested, weights[tested])
-    warning = f"in {len(said)} of {len(folds)} folds the fit warned: {said[0]}" if said else ""
-    return {
-        "log_score": summed(log_scores[tested], warning=warning),
-        error: Cell(reason=reason) if reason else summed(errors[tested], mean=True),
-    }
+            self.reason = str(found)
+        if np.isinf(self.errors[test]).any():
+            self.reason = "a predictive law without a mean has no finite score"
+
+    def cells(self, weights: np.ndarray, error: str) -> dict[str, Cell]:
+        """Sum the scores up."""
+        if self.blank is not None:
+            return {"log_score": self.blank, error: self.blank}
+        tested = np.flatnonzero(~np.isnan(self.log_scores))
+        tested = np.repeat(tested, weights[tested])
+        warning = ""
+        if self.said:
+            warning = (
+                f"in {len(self.said)} of {self.num_folds} folds the fit warned: {self.said[0]}"
+            )
+        errors = Cell(reason=self.reason)
+        if not self.reason:
+            errors = summed(self.errors[tested], mean=True)
+        return {"log_score": summed(self.log_scores[tested], warning=warning), error: errors}
 
 
 def _missing_in_one_fold(scored: Scored, X: Any, weights: np.ndarray, folds: list) -> str:

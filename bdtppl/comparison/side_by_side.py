@@ -235,7 +235,8 @@ def compare(
     cv
         Number of folds, a splitter of scikit-learn's, or a list of pairs (train, test) of row
         indices. Each model is fitted anew to each fold, so this takes about that many times the
-        fits' time. None for no cross-validation.
+        fits' time; after the first fold a forecast goes to the standard error stream, if it is
+        long. None for no cross-validation.
     random_state
         Seed that deals rows to folds, where cv is a number.
 
@@ -291,9 +292,7 @@ def compare(
         for name, each in scored.items():
             require_fitted_to(name, each, X, y, row)
         folds = read_folds(cv, y, is_classifier, random_state)
-        held_out = {
-            name: cross_validate(each, X, y, weights, folds, error) for name, each in scored.items()
-        }
+        held_out = cross_validate(scored, X, y, weights, folds, error)
     for name, scores in held_out.items():
         cells[name] |= scores
     source = "elpd_loo" if next(iter(held_out.values()))["log_score"].value is None else "log_score"

@@ -41,6 +41,7 @@ from bdtppl.summary import glance_view
 
 __all__ = [
     "INFERENCES",
+    "ChoiceWarning",
     "ShowsProgress",
     "TableEstimator",
     "estimator",
@@ -50,6 +51,10 @@ __all__ = [
 
 INFERENCES: dict[str, dict[str, type]] = {}
 """Estimators by the name of their inference and the task; `estimator` enters them."""
+
+
+class ChoiceWarning(UserWarning):
+    """An estimator has chosen a setting by itself, and says which."""
 
 
 EstimatorClass = TypeVar("EstimatorClass", bound=type)
@@ -201,6 +206,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         -----
         sklearn.exceptions.ConvergenceWarning
             If the draws are not to be relied on.
+        bdtppl.ChoiceWarning
+            Which settings the estimator has chosen by itself, once for each table's size.
         bdtppl.models.data.schema.TableWarning
             If a column or y is likely to be something else than it is read as.
         UserWarning

@@ -1,6 +1,6 @@
 """Decision trees with their exact posterior, for classification and regression."""
 
-import logging
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.base import ChoiceWarning, ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
@@ -81,7 +81,6 @@ class _Fit:
 
 _SETTING = ("method", "bins", "max_depth", "seconds", "log_evidence")
 
-_logger = logging.getLogger("bdtppl")
 _said: set[tuple] = set()
 _FEW = 200_000  # subproblems and productions, or boxes, of which the best tree is found in a second
 
@@ -485,4 +484,4 @@ def _say_once(shape: tuple[int, ...], settings: list[Setting]) -> None:
     if beyond:
         larger = next((each for each in beyond if each.bins == tried[0].bins), beyond[0])
         said += f" A larger max_seconds would try {larger}, about {larger.seconds:.1g} s."
-    _logger.warning(said)
+    warnings.warn(said, ChoiceWarning, stacklevel=4)  # the caller of `fit`
