@@ -1,15 +1,16 @@
 """The posterior over structures: trees, their probabilities, and their common features.
 
-A structure is a tree without its leaves' parameters; of soft trees it is the topology. The exact
-posterior has no Monte Carlo error. Others estimate shares from draws, and say how far these may be
-off. Trees that a search has found are no posterior: they have weights among each other, and neither
-credible sets nor an entropy. The consensus is the tree that parts the rows most nearly as all do.
+A structure is a partition of the training rows by the leaves of trees, or a tree without its
+leaves' parameters; of soft trees it is the topology. The exact posterior has no Monte Carlo error.
+Others estimate shares from draws, and say how far these may be off. Trees that a search has found
+are no posterior: they have weights among each other, and neither credible sets nor an entropy. The
+consensus is the tree that parts the rows most nearly as all do.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 from rich.console import RenderableType
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.parameters import require_level
 from bdtppl.inference.evidence.estimates import pareto_k
+from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.summaries.co_membership import (
@@ -34,7 +36,7 @@ from bdtppl.summary import structures_view, why_no_r_hat
 
 __all__ = ["Structures", "structures_of"]
 
-_MOST_TREES = 1000  # that are listed of an exact posterior
+_MOST_TREES = 1000  # whose errors are estimated
 _MOST_ROWS = 1000  # that the consensus is found by
 _SHOWN = 5
 _PROBABILITY = "probability that a tree splits on the feature"
@@ -51,14 +53,18 @@ class Structures:
     ----------
     names
         Names of the d features.
+    by
+        "partition" where trees whose leaves hold the same training rows are one structure; "tree"
+        where each is its own; "topology" of soft trees.
     ranked
-        Distinct trees, the most probable first; None for soft trees. Trees that differ by cuts
-        inside gaps of a node's rows alone are one. Of an exact posterior these are at most 1,000.
+        The most probable tree of each structure, the most probable structure first; None for soft
+        trees. Trees that differ by cuts inside gaps of a node's rows alone are one.
     topologies
         Distinct topologies, the most probable first; none for hard trees.
     probability, error
         float64 [structures]; probability of each, and its Monte Carlo error, 0 where it is exact
-        and NaN where it is not known. Of trees that a search has found, their weights among these.
+        and NaN where it is not known. Of an exact posterior up to 1,000 trees are listed, and
+        partitions have the sums over these. Of trees that a search has found, their weights.
     entropy
         Of the posterior, in nats, of hard trees with each cut by itself; NaN where it is not known.
     entropy_is
@@ -76,6 +82,7 @@ class Structures:
     """
 
     names: tuple[str, ...]
+    by: str
     ranked: RankedTrees | None
     topologies: tuple[Topology, ...]
     probability: np.ndarray
@@ -168,6 +175,7 @@ class Structures:
         inclusion_is = _WEIGHT_FOUND if kind == "found" else _PROBABILITY
         return {
             "structures": len(self.probability),
+            "structures_are": self.by,
             "draws_are": kind,
             "most_probable": [
                 {
@@ -218,13 +226,20 @@ class Structures:
         return as_html(self._view(), 80)
 
 
-def structures_of(model: Any) -> Structures:
+def structures_of(model: Any, by: Grouping | None = None) -> Structures:
     """Sum the posterior over structures of a fitted estimator up.
 
     Parameters
     ----------
     model
         A fitted estimator; its method ``structures`` calls this.
+    by
+        See there.
+
+    Raises
+    ------
+    ValueError
+        If ``by`` is unknown, or given for soft trees.
 
     Examples
     --------
@@ -232,74 +247,68 @@ def structures_of(model: Any) -> Structures:
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]] * 9, [0, 0, 1, 1] * 9
     >>> found = structures_of(ExactTreeClassifier(random_state=0).fit(X, y))
     >>> found.credible_set(0.9), found.consensus.threshold[0].item()
-    (4, 1.5)
+    (3, 1.5)
     >>> found.co_membership[0].round(2)[:4].tolist()
     [1.0, 0.85, 0.0, 0.0]
     """
     check_is_fitted(model)
     posterior = model.posterior_
     chains = model.draws_are == "chains"
+    is_soft = isinstance(posterior, SoftPosterior)
+    if by is not None and (is_soft or by not in get_args(Grouping)):
+        allowed = "None for soft trees" if is_soft else "'tree', 'partition' or None"
+        raise ValueError(f"by must be {allowed}; got {by!r}.")
     return Structures(
         names=tuple(posterior.names),
         diagnostics=diagnose(followed(posterior)) if chains else {},
         _model=model,
         **(
             _of_soft_trees(model, posterior)
-            if isinstance(posterior, SoftPosterior)
-            else _of_hard_trees(model, posterior)
+            if is_soft
+            else _of_hard_trees(model, posterior, by or model.grouping)
         ),
     )
 
 
-def _of_hard_trees(model: Any, posterior: Posterior) -> dict[str, Any]:
+def _of_hard_trees(model: Any, posterior: Posterior, by: Grouping) -> dict[str, Any]:
     num_features = len(posterior.names)
     if model.draws_are == "exact":
         exact = model.exact_
         facts = {
+            "by": by,
             "entropy": exact.entropy,
             "entropy_is": "exact",
             "inclusion": exact.split_inclusion,
             "inclusion_error": np.zeros(num_features),
             "pareto_k": None,
         }
-        ranked = _listed(exact)
-        if ranked is not None:
+        # Not under a prior on the number of leaves, nor where an entry stands for several cuts of
+        # a gap, each of which is a tree.
+        if exact.lists_trees:
+            ranked = model._listed()
+            if by == "partition":
+                ranked = ranked.by_leaves(posterior.matrix)
             known = ranked.probability
             return facts | _structures(ranked, known, np.zeros(len(known)))
-        return facts | _drawn_trees(posterior, "independent")
+        return facts | _drawn_trees(posterior, "independent", by)
     weights = posterior.weights
     uses = (posterior.trees.feature[..., None] == np.arange(num_features)).any(axis=2)
     kind = model.draws_are
     is_importance = model.has_importance_weights
     entropy, entropy_is = _tree_entropy(model, posterior)
     return {
+        "by": by,
         "entropy": entropy,
         "entropy_is": entropy_is,
         "inclusion": np.tensordot(weights, uses, axes=2),
         "inclusion_error": _errors(uses, weights, kind),
         "pareto_k": pareto_k(cast(np.ndarray, posterior.log_weights)) if is_importance else None,
-    } | _drawn_trees(posterior, kind)
+    } | _drawn_trees(posterior, kind, by)
 
 
-def _listed(exact: Any) -> RankedTrees | None:
-    """List the exact posterior's trees until they have nine tenths of it, or are too many.
-
-    None where it does not rank them: under a prior on the number of leaves, and where an
-    entry stands for several cuts of a gap, each of which is a tree.
-    """
-    if not exact.lists_trees:
-        return None
-    number = 10
-    while True:
-        ranked = exact.k_best(number)
-        if ranked.probability.sum() >= 0.9 or len(ranked) < number or number >= _MOST_TREES:
-            return ranked
-        number *= 10
-
-
-def _drawn_trees(posterior: Posterior, kind: str) -> dict[str, Any]:
+def _drawn_trees(posterior: Posterior, kind: str, by: Grouping) -> dict[str, Any]:
     """Tell the distinct structures among draws apart."""
-    first, tree = posterior.structures
+    first, tree = posterior.structures if by == "tree" else posterior.partitions
     probability = np.bincount(tree.ravel(), posterior.weights.ravel())
     best = np.lexsort((first, -probability))
     shown = best[:_MOST_TREES]
@@ -357,6 +366,7 @@ def _of_soft_trees(model: Any, posterior: SoftPosterior) -> dict[str, Any]:
     ]
     known = [tail for tail in tails if tail is not None]
     return {
+        "by": "topology",
         "ranked": None,
         "topologies": posterior.topologies,
         "probability": posterior.probability,

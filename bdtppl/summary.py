@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bdtppl.models.wording import listed
+from bdtppl.models.wording import counted, listed
 from bdtppl.rendering import as_html, as_text
 
 __all__ = [
@@ -342,9 +342,11 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         Rules of the consensus tree; empty where there is none.
     """
     number = summary["credible_set_90"]
+    one = summary["structures_are"]
+    several = {"topology": "topologies"}.get(one, f"{one}s")
     if summary["draws_are"] != "found":
         facts = {
-            "distinct": f"{_counted(summary['structures'], 'structure')} listed",
+            "distinct": f"{counted(summary['structures'], one, several)} listed",
             "credible set": "more than these hold 90 %"
             if number is None
             else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
@@ -353,11 +355,11 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
             else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
             f"{_size(summary['entropy'])}",
         }
-        best = "Most probable structures", "probability, with its Monte Carlo error if any"
+        best = f"Most probable {several}", "probability, with its Monte Carlo error if any"
         alike = "the tree whose leaves part rows most like all trees"
     else:
         facts = {"trees found": f"{summary['structures']:,}, by a search: they are no posterior"}
-        best = "Best structures", "weight among the trees found"
+        best = f"Best {several}", "weight among the trees found"
         alike = "the tree whose leaves part rows most like all trees found"
     if summary["diagnostics"]:
         facts["agreement"] = _agreement(summary["diagnostics"])

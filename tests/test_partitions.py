@@ -4,12 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier, MetropolisTreeClassifier
+from bdtppl import (
+    ExactTreeClassifier,
+    GFlowNetTreeClassifier,
+    MetropolisTreeClassifier,
+    plot_structures,
+)
 from bdtppl.inference.hard import partitions
-from bdtppl.inference.hard.partitions import group_by_rows
+from bdtppl.inference.hard.partitions import group_by_leaves, group_by_rows
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DescriptionLength, LeafPenalty
+from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(0, 5, (12, 2)).astype(float)
@@ -45,6 +50,13 @@ def written_out(node: dict, rows: frozenset) -> tuple:
     )
 
 
+def leaves(node: tuple) -> list[frozenset]:
+    """Row sets of the leaves of what is written out, without empty ones."""
+    if len(node) == 1:
+        return [node[0]] * bool(node[0])
+    return leaves(node[1]) + leaves(node[2])
+
+
 def check(group) -> None:
     """Two trees are one if all their nodes have the same rows, and if not they are not."""
     nested = [grown(2) for _ in range(300)]
@@ -55,10 +67,63 @@ def check(group) -> None:
     np.testing.assert_array_equal(index[first], np.arange(len(first)))
 
 
+def test_trees_of_the_same_leaves_are_one_partition(monkeypatch):
+    """The leaves' row sets are written out; leaves without rows do not count."""
+    nested = [grown(2) for _ in range(300)]
+    trees = Tree.concatenate([Tree.from_nested(n).reshape(1) for n in nested])
+    keys = [frozenset(leaves(written_out(n, frozenset(range(len(X)))))) for n in nested]
+    for pairs in (partitions._PAIRS, 50):
+        monkeypatch.setattr(partitions, "_PAIRS", pairs)
+        first, index = group_by_leaves(trees, X)
+        assert len(first) == len(set(keys)) < len(group_by_rows(trees, X)[0])
+        assert len(set(zip(keys, index.tolist(), strict=True))) == len(first)
+        np.testing.assert_array_equal(index[first], np.arange(len(first)))
+
+
 def test_trees_that_part_rows_alike_are_one(monkeypatch):
     check(group_by_rows)
     monkeypatch.setattr(partitions, "_PAIRS", 50)  # a few trees at a time
     check(group_by_rows)
+
+
+def two_orders_of_splits():
+    """Two columns and four cells of rows, each of another class."""
+    x = np.repeat([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], 6, axis=0)
+    return x, np.repeat(["a", "b", "c", "d"], 6)
+
+
+def test_two_orders_of_splits_are_one_partition():
+    """They have the same leaves, and so by symmetry the same probability."""
+    x, y = two_orders_of_splits()
+    model = ExactTreeClassifier(bins=None, prior=DepthDecay(0.9, 1.0)).fit(x, y)
+    one, other, third = model.k_best(3).probability
+    assert one == pytest.approx(other)
+    best = model.k_best(1, by="partition")
+    assert best.probability[0] == pytest.approx(one + other)
+    assert model.map_probability_ == pytest.approx(one)
+    found = model.structures()
+    assert (found.by, found.probability[0]) == ("partition", pytest.approx(one + other))
+    assert len(set(map(str, model.structures("tree").ranked))) > len(found.probability)
+    assert model.structures("tree").probability[:3] == pytest.approx([one, other, third])
+    ax, *_ = plot_structures(model)
+    assert ax.get_title() == f"no. 1, posterior probability {one + other:.3g}"
+    ax, *_ = plot_structures(model, by="tree")
+    assert ax.get_title() == f"no. 1, posterior probability {one:.3g}"
+    with pytest.raises(ValueError, match="by must be 'tree' or 'partition'; got 'row'"):
+        model.k_best(3, by="row")
+
+
+def test_draws_of_two_orders_of_splits_are_one_partition():
+    """Every other draw has the other order; 2,000 fair draws differ by less than 6 errors."""
+    x, y = two_orders_of_splits()
+    model = ExactTreeClassifier(
+        bins=None, prior=DepthDecay(0.9, 1.0), draws=500, random_state=0
+    ).fit(x, y)
+    first, tree = model.posterior_.partitions
+    share = np.bincount(tree.ravel()).max() / tree.size
+    best = model.k_best(1, by="partition").probability[0]
+    assert share == pytest.approx(best, abs=6 * np.sqrt(best * (1 - best) / tree.size))
+    assert len(first) == tree.max() + 1 < len(model.posterior_.structures[0])
 
 
 @pytest.mark.parametrize(

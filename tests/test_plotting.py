@@ -41,6 +41,7 @@ class GivenTrees(Results):
 
     _rows_of_slots = TreeEstimator._rows_of_slots
     probability_name = "posterior probability"
+    grouping = "tree"
 
     def __init__(
         self, nested, X, y, *, probability=None, classes=None, names=None, is_indicator=None
@@ -61,7 +62,7 @@ class GivenTrees(Results):
     def task(self):
         return "classification" if "classes_" in vars(self) else "regression"
 
-    def k_best(self, k):
+    def k_best(self, k, *, by):
         kept = slice(0, k)
         return RankedTrees(
             self.trees[kept],
@@ -720,7 +721,7 @@ def test_the_map_tree_of_a_classifier_is_drawn():
 
 def test_the_trees_of_a_regressor_are_drawn(three_columns):
     axes = plot_structures(three_columns, k=2)
-    ranked = three_columns.k_best(2)
+    ranked = three_columns.k_best(2, by="partition")
     for rank, ax in enumerate(axes):
         bars = by_gid(ax.child_axes[0], Patch)
         assert len(bars) == ranked.trees.num_leaves[rank]

@@ -189,7 +189,7 @@ def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
     if isinstance(model, SoftTreeEstimator):
         axes = {"topologies.png": plot_topologies(model)}
     else:
-        probability = model.k_best(_STRUCTURES).probability
+        probability = model.k_best(_STRUCTURES, by=model.grouping).probability
         num_structures = int(np.sum(probability >= _LEAST_PRINTED * probability[0]))
         axes = {
             "tree.png": plot_tree(model),

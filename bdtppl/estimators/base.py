@@ -407,6 +407,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             data.attrs["no_prior_draws"] = why_none
         return for_installed_arviz(data)
 
+<<<<<<< HEAD
     @property
     def feature_importances_(self) -> np.ndarray:
         """Share of each column of X in the splits of trees, float64 [n_features_in_].
@@ -427,7 +428,17 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return total / max(total.sum(), np.finfo(float).tiny)
 
     def structures(self) -> Any:
+=======
+    def structures(self, by: Any = None) -> Any:
+>>>>>>> 44d4774 (Trees of one partition of the training rows are one entry)
         """Summarise the posterior over structures: trees, their probabilities, and what they share.
+
+        Parameters
+        ----------
+        by
+            Of hard trees, what is one structure, as `k_best` has it: "partition", all trees whose
+            leaves hold the same training rows, or "tree". Default: "partition", and "tree" where
+            the training rows were not kept.
 
         Returns
         -------
@@ -437,7 +448,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         """
         from bdtppl.structures import structures_of
 
-        return structures_of(self)
+        return structures_of(self, by)
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [repr(self), self._glance(as_text)]))

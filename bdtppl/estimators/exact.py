@@ -11,8 +11,14 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ChoiceWarning, ShowsProgress, estimator
-from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
-from bdtppl.estimators.parameters import declared, parameter, require_integer
+from bdtppl.estimators.hard import (
+    ClassLeaves,
+    RealLeaves,
+    TreeEstimator,
+    list_trees,
+    require_finite,
+)
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import Labels, Moments, Parts
@@ -73,6 +79,10 @@ class _Fit:
     @cached_property
     def best(self) -> RankedTrees:
         return self.exact.k_best(1)
+
+    @cached_property
+    def listed(self) -> RankedTrees:
+        return list_trees(self.exact.k_best)
 
     def __getstate__(self) -> dict:
         # The sums over trees are computed again where they are needed: copies stay small.
@@ -414,22 +424,12 @@ class ExactTree(ExactParameters, TreeEstimator):
     def _mixture_at(self, matrix: np.ndarray) -> LeafMixture:
         return self.exact_.predictive(matrix)
 
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k most probable trees, fewer where there are fewer.
-
-        Parameters
-        ----------
-        k
-            Number of trees.
-
-        Returns
-        -------
-        RankedTrees
-            Trees, leaf statistics, log joints and probabilities, the most probable tree first.
-        """
-        check_is_fitted(self)
-        require_integer("k", k)
+    def _most_probable(self, k: int) -> RankedTrees:
         return self.exact_.k_best(k)
+
+    def _listed(self, least: int = 1) -> RankedTrees:
+        known = self._result.listed  # each figure asks for them
+        return known if len(known) >= least else super()._listed(least)
 
     @summarised
     def summary(self) -> dict:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator
-from bdtppl.estimators.parameters import declared, parameter, require_integer
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
 from bdtppl.inference.greedy_modal.hyperplanes import projected, with_projections
@@ -379,10 +379,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         partitions = partition_posterior(problem, self.map_tree_, int(node))
         return replace(partitions, log_feature=partitions.log_feature[:num_features])
 
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k most probable trees found; probabilities are among these (`num_roots`)."""
-        check_is_fitted(self)
-        require_integer("k", k)
+    def _most_probable(self, k: int) -> RankedTrees:
         posterior = self.posterior_
         return RankedTrees(
             posterior.trees[0, :k],

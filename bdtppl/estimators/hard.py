@@ -1,6 +1,7 @@
 """The base of estimators of hard trees: limits, priors, leaf families, and rules as text."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -9,8 +10,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TableEstimator
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.estimators.targets import ClassTargets, RealTargets
+<<<<<<< HEAD
+=======
+from bdtppl.inference.hard.partitions import Grouping
+>>>>>>> 44d4774 (Trees of one partition of the training rows are one entry)
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
 from bdtppl.models.constraints import Constraints
@@ -29,10 +34,25 @@ __all__ = [
     "TreeEstimator",
     "describe_constraints",
     "join_limits",
+    "list_trees",
     "require_finite",
 ]
 
+<<<<<<< HEAD
 _FEW = 1_000_000  # slots of trees, which are ranked in a second
+=======
+_MOST_TREES = 1000  # that are listed for their partitions
+
+
+def list_trees(most_probable: Callable[[int], RankedTrees], least: int = 1) -> RankedTrees:
+    """List the most probable trees until they have nine tenths, or are 1,000 and ``least``."""
+    number, most = 10, max(least, _MOST_TREES)
+    while True:
+        ranked = most_probable(min(number, most))
+        if ranked.probability.sum() >= 0.9 or len(ranked) < number or number >= most:
+            return ranked
+        number *= 10
+>>>>>>> 44d4774 (Trees of one partition of the training rows are one entry)
 
 
 @declared
@@ -95,7 +115,52 @@ class TreeEstimator(HardParameters, TableEstimator):
     _free_of_leaf: Any
     _leaf_of: Any
     _leaf_text: Any
-    k_best: Any
+    _most_probable: Any
+
+    def k_best(self, k: int, *, by: Grouping = "tree") -> RankedTrees:
+        """List the k most probable trees or partitions of the training rows, the best first.
+
+        Trees that differ by cuts inside gaps of a node's rows alone are one. An exact posterior has
+        exact probabilities; those of weighted draws are joints over the estimated sum of all, those
+        of chains are shares of the draws, and those of a greedy search are among the trees found.
+
+        Parameters
+        ----------
+        k
+            Number of entries; fewer are listed where there are fewer.
+        by
+            "tree", or "partition": trees whose leaves hold the same training rows, such as those of
+            two orders of the same splits, are one entry, its most probable tree. Its probability is
+            the sum over the trees that were listed: the most probable ones until they have nine
+            tenths, but no more than k or 1,000. Others of the partition would add to it.
+
+        Returns
+        -------
+        RankedTrees
+            Trees, leaf statistics, log joints and probabilities.
+
+        Raises
+        ------
+        ValueError
+            If k or ``by`` is none of these, or partitions are asked for and the training rows came
+            in parts, which are not kept.
+        """
+        check_is_fitted(self)
+        require_integer("k", k)
+        if by == "tree":
+            return self._most_probable(k)
+        if by != "partition":
+            raise ValueError(f"by must be 'tree' or 'partition'; got {by!r}.")
+        return self._listed(k).by_leaves(self.design_.matrix)[:k]
+
+    @property
+    def grouping(self) -> Grouping:
+        """How figures and reports group trees: by partition where the training rows were kept."""
+        check_is_fitted(self)
+        return "partition" if self.design_.num_rows else "tree"
+
+    def _listed(self, least: int = 1) -> RankedTrees:
+        return list_trees(self._most_probable, least)
 
     def _read_model(self, X: Any, y: Any, sample_weight: Any) -> TreeModel:
         """Read the table and fill in the defaults of the model; sets ``schema_``."""

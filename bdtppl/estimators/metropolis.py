@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
-from bdtppl.estimators.parameters import declared, parameter, require_integer
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
@@ -300,23 +300,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             yield from of_room(self.num_overflows_, self._room)
         yield from of_evidence(self)
 
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k distinct trees of highest log joint among the draws.
-
-        Trees that differ by cuts inside gaps of a node's rows alone are one, with the share of all.
-
-        Parameters
-        ----------
-        k
-            Number of trees; fewer are listed where there are fewer.
-
-        Returns
-        -------
-        RankedTrees
-            Probabilities are the trees' shares of the draws.
-        """
-        check_is_fitted(self)
-        require_integer("k", k)
+    def _most_probable(self, k: int) -> RankedTrees:
         return self.posterior_.ranked.by_rows(self.posterior_.matrix)[:k]
 
     @summarised

@@ -7,7 +7,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.hard import TreeEstimator
-from bdtppl.estimators.parameters import require_integer
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.hard.tree import Tree
@@ -83,14 +82,11 @@ class WeightedTrees(TreeEstimator):
         """Log weights of the prior and leaf log marginals of that tree, summed."""
         return float(self._found.log_joint[0])
 
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k most probable trees found, fewer where there are fewer.
+    def _most_probable(self, k: int) -> RankedTrees:
+        """List trees by joints over the estimated sum of all, or over those found if it is larger.
 
-        Their probabilities are joints over the estimated sum of all, or over that of the trees
-        found where it is larger. Trees that differ by cuts inside gaps of a node's rows alone are
-        one, with the probability of those of them that were found.
+        Of trees that differ by cuts inside gaps alone, those that were found add up.
         """
-        require_integer("k", k)
         trees, total = self._found, self.log_partition_
         if self.prior_.counts_partitions:  # each rule of a partition has all its weight
             trees = trees.by_rows(self.posterior_.matrix)[:k]

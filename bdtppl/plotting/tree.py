@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array, eye_array
 
 from bdtppl.inference.hard.mixture import LeafMixture
+from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
@@ -34,6 +35,7 @@ def plot_tree(
     rank: int = 0,
     *,
     names: Sequence[str] | None = None,
+    by: Grouping = "tree",
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw one of the most probable trees of a fitted estimator, or a bare tree.
@@ -53,6 +55,8 @@ def plot_tree(
         Which tree: 0 is the most probable one.
     names
         Names of a bare tree's features; default x0, x1, ...
+    by
+        What is ranked, as ``model.k_best`` does: "tree", or "partition" of the training rows.
     ax
         Axes to draw on; text shrinks until it fits. Default: those of a new figure that is as large
         as the tree needs.
@@ -85,14 +89,14 @@ def plot_tree(
         raise ValueError("names are for a bare tree; an estimator knows those of its features.")
     _require_hard(model)
     _require_count("rank", rank, least=0)
-    ranked = model.k_best(rank + 1)
+    ranked = model.k_best(rank + 1, by=by)
     num_trees = len(ranked.probability)
     if rank >= num_trees:
         raise ValueError(
-            f"rank must be less than the number of trees, which is {num_trees}; got {rank}."
+            f"rank must be less than the number of {by}s, which is {num_trees}; got {rank}."
         )
     (drawing,) = _drawings(model, _only(ranked, slice(rank, None)))
-    name = "Most probable tree" if rank == 0 else f"Tree no. {rank + 1}"
+    name = f"Most probable {by}" if rank == 0 else f"{by.capitalize()} no. {rank + 1}"
     title = f"{name}, {model.probability_name} {ranked.probability[rank]:.3g}"
     drawn = _new_axes([drawing], [title])[0] if ax is None else ax
     drawing.draw(drawn, has_legend=True)
@@ -101,9 +105,13 @@ def plot_tree(
 
 
 def plot_structures(
-    model: Any, k: int = 4, *, axes: "Sequence[Axes] | np.ndarray | None" = None
+    model: Any,
+    k: int = 4,
+    *,
+    by: Grouping | None = None,
+    axes: "Sequence[Axes] | np.ndarray | None" = None,
 ) -> np.ndarray:
-    """Draw the k most probable trees of a fitted estimator side by side.
+    """Draw the k most probable partitions of the training rows, or trees, side by side.
 
     Parameters
     ----------
@@ -111,6 +119,10 @@ def plot_structures(
         A fitted classifier or regressor of bdtppl.
     k
         Number of trees; fewer are drawn where there are fewer.
+    by
+        "partition" draws one tree for all whose leaves hold the same training rows, with the
+        probability of those that ``model.k_best(k, by="partition")`` lists; "tree" draws each tree
+        by itself. Default: by partition, and by tree where the training rows were not kept.
     axes
         k axes to draw on. Default: those of a new figure, in as many rows as they need.
 
@@ -141,7 +153,7 @@ def plot_structures(
     given = None if axes is None else np.array(axes, object).ravel()
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
-    ranked = model.k_best(k)
+    ranked = model.k_best(k, by=model.grouping if by is None else by)
     drawings = _drawings(model, ranked)
     titles = [
         f"no. {i}, {model.probability_name} {probability:.3g}"

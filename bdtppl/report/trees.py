@@ -19,6 +19,11 @@ _LEAST_SHARE = 0.01  # of the best tree's probability, for a tree to be drawn
 _MOST_LEAVES = 24  # of a tree that is drawn
 _RULES_LISTED = 60  # lines
 _COLUMNS_LISTED = 40
+_PARTITION = (
+    " A partition stands for all trees whose leaves hold the same training rows, in whatever order "
+    "they split; it is drawn as the most probable of them, and its probability is the sum over "
+    "those that were listed."
+)
 
 
 def trees(subject: Subject) -> Iterator[Block]:
@@ -27,21 +32,23 @@ def trees(subject: Subject) -> Iterator[Block]:
     if subject.is_soft:
         yield from _topology_blocks(subject)
         return
-    ranked = model.k_best(_TREES_DRAWN)
+    by, best = model.grouping, model.k_best(1)
+    ranked = model.k_best(_TREES_DRAWN, by=by)
     probability, leaves = ranked.probability, ranked.trees.num_leaves
-    name = model.probability_name
+    name, best_leaves = model.probability_name, int(best.trees.num_leaves[0])
     yield Text(
-        f"The most probable tree has {counted(int(leaves[0]), 'leaf', 'leaves')} and a {name} of "
-        f"{probability[0]:.3g}."
+        f"The most probable tree has {counted(best_leaves, 'leaf', 'leaves')} and a {name} of "
+        f"{best.probability[0]:.3g}."
         + (
-            f" The {len(probability)} most probable trees together have {probability.sum():.3g}; "
+            f" The {len(probability)} most probable {by}s together have {probability.sum():.3g}; "
             f"where that is little, look at what the trees have in common rather than at any of "
             f"them."
             if len(probability) > 1
             else ""
         )
+        + (_PARTITION if by == "partition" else "")
     )
-    if leaves[0] <= _MOST_LEAVES:
+    if best_leaves <= _MOST_LEAVES:
         yield picture(
             partial(plot_tree, model),
             "Drawing of the most probable tree; its rules follow as text.",
@@ -50,15 +57,16 @@ def trees(subject: Subject) -> Iterator[Block]:
         )
     yield Code("Its rules", _shortened(model.rules()))
     drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_SHARE * probability[0]))
-    if drawn > 1 and leaves[:drawn].max() <= _MOST_LEAVES:
+    first = int(ranked.log_joint[0] == best.log_joint[0])  # drawn above
+    if drawn > first and leaves[:drawn].max() <= _MOST_LEAVES:
         yield Figures(
             [
                 picture(
-                    partial(plot_tree, model, rank),
-                    f"Drawing of tree no. {rank + 1}.",
-                    f"Tree no. {rank + 1} by probability.",
+                    partial(plot_tree, model, rank, by=by),
+                    f"Drawing of {by} no. {rank + 1}.",
+                    f"{by.capitalize()} no. {rank + 1} by probability.",
                 )
-                for rank in range(1, drawn)
+                for rank in range(first, drawn)
             ]
         )
     if len(probability) > 1:
@@ -67,7 +75,7 @@ def trees(subject: Subject) -> Iterator[Block]:
             for rank, (share, count) in enumerate(zip(probability, leaves, strict=True), 1)
         ]
         shares = (probability / max(probability.max(), 1e-300)).tolist()
-        yield ReportTable("The most probable trees.", ["", name, "leaves"], rows, shares)
+        yield ReportTable(f"The most probable {by}s.", ["", name, "leaves"], rows, shares)
     caption = (
         "How probable it is that a tree splits on the column at all."
         if "split_inclusion" in summary

@@ -1,14 +1,21 @@
-"""Groups of trees that part the training rows alike: they differ by cuts inside gaps alone.
+"""Groups of trees that part the training rows alike, in every node or in the leaves alone.
 
 A cut moves within the gap between two values of a node's rows without changing what the training
 rows say of it. On a grid such trees may be many, each with a small part of what they have together.
+Trees whose splits stand in another order may have the same leaves: they are one partition.
 """
+
+from hashlib import blake2b
+from typing import Literal
 
 import numpy as np
 
-from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree import Tree, route
 
-__all__ = ["group", "group_by_rows"]
+__all__ = ["Grouping", "group", "group_by_leaves", "group_by_rows"]
+
+Grouping = Literal["tree", "partition"]
+"""What is one: a tree, or all trees whose leaves hold the same training rows."""
 
 _PAIRS = 1 << 22  # pairs of a tree and a row that are looked at together
 
@@ -73,6 +80,45 @@ def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarr
         part = shared[start : start + chunk]
         greatest[part] = _greatest_on_the_left(trees[part], matrix)
     return group(trees, greatest)
+
+
+def group_by_leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Group trees whose leaves hold the same sets of rows, in whatever order of splits.
+
+    Parameters
+    ----------
+    trees
+        Batch [t].
+    matrix
+        The rows, float64 [n, d]; NaN is missing.
+
+    Returns
+    -------
+    first, index
+        As `group` has them.
+
+    Examples
+    --------
+    >>> def stump(feature):
+    ...     return Tree.from_nested({"feature": feature, "threshold": 1, "left": {}, "right": {}})
+    >>> trees = Tree.concatenate([stump(0).reshape(1), stump(1).reshape(1)])
+    >>> group_by_leaves(trees, np.array([[0.0, 5.0], [2.0, 0.0]]))[1]
+    array([0, 0])
+    """
+    num_trees, num_rows = len(trees.num_nodes), len(matrix)
+    row, keys = np.arange(num_rows), []
+    chunk = max(1, _PAIRS // max(num_rows, trees.capacity))
+    for start in range(0, num_trees, chunk):
+        slots = route(trees[start : start + chunk], matrix)
+        # Leaves are named by their first rows, whatever their slots are.
+        named = np.full((len(slots), trees.capacity), num_rows)
+        np.minimum.at(named, (np.arange(len(slots))[:, None], slots), row)
+        keys += [
+            blake2b(each.tobytes(), digest_size=16).hexdigest()
+            for each in np.take_along_axis(named, slots, axis=1)
+        ]
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    return first, index.reshape(-1)
 
 
 def _greatest_on_the_left(trees: Tree, matrix: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ rows in every node, and the log evidence where the inference knows it. Leaf para
 integrated out: everything about the targets follows from the statistics and the leaf family.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.hard.mixture import LeafMixture
-from bdtppl.inference.hard.partitions import group, group_by_rows
+from bdtppl.inference.hard.partitions import group, group_by_leaves, group_by_rows
 from bdtppl.inference.statistics import systematic_resampling
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
@@ -69,6 +69,16 @@ class RankedTrees:
         order = np.argsort(first)
         of_all = np.bincount(index, self.probability)[order]
         return replace(self[first[order]], probability=of_all)
+
+    def by_leaves(self, matrix: np.ndarray) -> "RankedTrees":
+        """Keep the first of trees whose leaves hold the same rows [n, d], with their probability.
+
+        Those of the greatest probability together come first.
+        """
+        first, index = group_by_leaves(self.trees, matrix)
+        of_all = np.bincount(index, self.probability)
+        order = np.lexsort((first, -of_all))
+        return replace(self[first[order]], probability=of_all[order])
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{p:.3g}" for p in self.probability[:5])
@@ -223,8 +233,16 @@ class Posterior:
 
         The first draw of each is the first of those that have the highest log joint.
         """
+        return self._joined(group_by_rows)
+
+    @cached_property
+    def partitions(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `structures`, where trees are one whose leaves hold the same training rows."""
+        return self._joined(group_by_leaves)
+
+    def _joined(self, group_trees: Callable) -> tuple[np.ndarray, np.ndarray]:
         first, tree = self.distinct
-        _, index = group_by_rows(self.trees.reshape(-1)[first], self.matrix)
+        _, index = group_trees(self.trees.reshape(-1)[first], self.matrix)
         best = np.lexsort((first, -self._log_joints(first)))
         _, chosen = np.unique(index[best], return_index=True)
         return first[best[chosen]], index[tree]
