@@ -1,20 +1,25 @@
-"""The README's example prints what the README says it prints."""
+"""The examples of the README and of the guide print what is shown there."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bdtppl.models.priors import DepthDecay
 from bdtppl.prior_files import read_prior_file
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "which_estimator.md"
 
 
-def test_the_example_prints_what_is_shown(tmp_path):
-    text = README.read_text()
+@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.stem)
+def test_the_examples_print_what_is_shown(page, tmp_path):
+    text = page.read_text()
     code, shown = (
-        re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "text")
+        "".join(re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)) for kind in ("python", "text")
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
