@@ -1,8 +1,8 @@
 """Distribution functions of many Student-t laws, from tables by their degrees of freedom.
 
-The tail beyond |z| is tabulated, with two derivatives, in a variable in which it is smooth:
+The tail beyond ``|z|`` is tabulated, with two derivatives, in a variable in which it is smooth:
 z / sqrt(1 + z^2 / df), which is nearly z, from 16 degrees of freedom on; below, where tails are
-long, the fourth root of 1 - |z| / sqrt(df + z^2) (below 2, the eighth). Quintic Hermite
+long, the fourth root of ``1 - |z| / sqrt(df + z^2)`` (below 2, the eighth). Quintic Hermite
 interpolation between 512 points errs by less than 1e-12. From 5,000 degrees of freedom on laws are
 normal in a transformed z.
 
