@@ -55,7 +55,7 @@ plt.show()
 # many nearly as good, and they do not all ask the same questions.
 
 # %%
-plot_structures(model, k=4)
+plot_structures(model, k=4, by="tree")
 plt.show()
 
 best = model.k_best(200)

@@ -82,7 +82,7 @@ assert abs(coverage[0.9] - 0.9) < 0.05
 X_wu, y_wu = make_wu(300, random_state=0)
 wu = ExactTreeRegressor(prior=DepthDecay(0.95, 1.0), bins=10, random_state=0)
 wu.fit(pd.DataFrame(X_wu, columns=["x1", "x2", "x3"]), y_wu)
-plot_structures(wu, k=4)
+plot_structures(wu, k=4, by="tree")
 plt.show()
 
 # %%
