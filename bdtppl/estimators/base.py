@@ -407,7 +407,6 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             data.attrs["no_prior_draws"] = why_none
         return for_installed_arviz(data)
 
-<<<<<<< HEAD
     @property
     def feature_importances_(self) -> np.ndarray:
         """Share of each column of X in the splits of trees, float64 [n_features_in_].
@@ -427,10 +426,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         total = np.bincount(column, values, minlength=len(columns))
         return total / max(total.sum(), np.finfo(float).tiny)
 
-    def structures(self) -> Any:
-=======
     def structures(self, by: Any = None) -> Any:
->>>>>>> 44d4774 (Trees of one partition of the training rows are one entry)
         """Summarise the posterior over structures: trees, their probabilities, and what they share.
 
         Parameters

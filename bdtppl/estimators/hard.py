@@ -12,10 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.estimators.targets import ClassTargets, RealTargets
-<<<<<<< HEAD
-=======
 from bdtppl.inference.hard.partitions import Grouping
->>>>>>> 44d4774 (Trees of one partition of the training rows are one entry)
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
 from bdtppl.models.constraints import Constraints
@@ -38,9 +35,7 @@ __all__ = [
     "require_finite",
 ]
 
-<<<<<<< HEAD
 _FEW = 1_000_000  # slots of trees, which are ranked in a second
-=======
 _MOST_TREES = 1000  # that are listed for their partitions
 
 
@@ -52,7 +47,6 @@ def list_trees(most_probable: Callable[[int], RankedTrees], least: int = 1) -> R
         if ranked.probability.sum() >= 0.9 or len(ranked) < number or number >= most:
             return ranked
         number *= 10
->>>>>>> 44d4774 (Trees of one partition of the training rows are one entry)
 
 
 @declared
