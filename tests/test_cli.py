@@ -451,6 +451,16 @@ def test_a_figure_that_fails_leaves_nothing(trees, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_predict_notes_a_level_that_fit_did_not_see(classifier, tmp_path):
+    table, out = tmp_path / "new.csv", tmp_path / "answers.csv"
+    table.write_text("length,width,[bold]site\n1,1,east\n")
+    result = run("predict", classifier[0], table, "--out", out)
+    assert (
+        "Column '[bold]site': level 'east' was not seen when the model was fitted" in result.output
+    )
+    assert len(out.read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -460,7 +470,6 @@ def test_a_figure_that_fails_leaves_nothing(trees, tmp_path, monkeypatch):
         ("length,width,[bold]site\n1,1,north\n\n,1,north\n", "Column 'length', line 4: the value"),
         ("length,width,[bold]site\n1,x,north\n", "Column 'width', line 2: 'x' is not a number"),
         ("length,width,[bold]site\n1,inf,north\n", "Column 'width', line 2: 'inf' is infinite"),
-        ("length,width,[bold]site\n1,1,east\n", "Column '[bold]site', line 2: level 'east'"),
     ],
 )
 def test_predict_refuses_in_one_sentence_and_writes_nothing(classifier, tmp_path, text, said):
