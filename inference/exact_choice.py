@@ -49,7 +49,7 @@ __all__ = ["Setting", "choose_by_evidence", "fit_numbers", "seconds_of"]
 _BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _FIRST_RUNGS = 0.04  # of the budget, for each
 _CLIMBED = 0.6  # of the budget, at most; the rest is for the numbers of what is chosen
-_LARGEST_STEP = 0.5  # of what is left, for one rung, so that others have a chance
+_LARGEST_STEP = 0.6  # of that, for one rung, so that others have a chance
 _FITTED = 0.15  # of what is left, for a fit of numbers on the way
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
@@ -371,7 +371,7 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
         }
 
     def is_paid(rung: Setting) -> bool:
-        return rung.seconds <= _LARGEST_STEP * search.left
+        return rung.seconds <= min(search.left, _LARGEST_STEP * _CLIMBED * search.budget.seconds)
 
     while paid := {number: each for number, each in next_rungs().items() if is_paid(each)}:
         better = sorted(paid, key=lambda number: -value[number])[: (len(paid) + 1) // 2]

@@ -409,7 +409,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each column of X in the splits of trees, float64 [n_features_in_].
+        """Share of each column of X in the splits of trees, float64 [d].
 
         The expected number of splits on the column under the posterior, as a share of the expected
         number of all; a category has those of all its levels. A split of a soft tree counts by the
