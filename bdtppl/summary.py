@@ -225,6 +225,8 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
 
 def descent_in_words(summary: Mapping[str, Any]) -> str:
     """Say of how many chains those descend that went where others were; empty if none did."""
+    if "ancestors" not in summary:  # of an older file
+        return ""
     chains, ancestors = len(summary["ancestors"]), len(set(summary["ancestors"]))
     if ancestors == chains:
         return ""

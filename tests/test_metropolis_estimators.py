@@ -34,6 +34,7 @@ from bdtppl.inference.particle.filter import grow_particles
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
@@ -235,6 +236,19 @@ def test_chains_that_disagree_and_trees_without_room_are_said():
     model = MetropolisTreeClassifier(capacity=3, random_state=0)
     with pytest.warns(ConvergenceWarning, match="needed more than 3 nodes"):
         model.fit(*steps())
+
+
+def test_trees_get_room_in_warm_up(monkeypatch):
+    """Where no capacity is given; and the trees in the new slots have the scores of definitions."""
+    monkeypatch.setattr("bdtppl.inference.metropolis.sample._FIRST_CAPACITY", 3)
+    X = np.repeat(np.arange(8.0), 10)[:, None]
+    y = 4.0 * X[:, 0] + np.tile(np.linspace(-0.3, 0.3, 10), 8)
+    model = MetropolisTreeRegressor(warmup=400, draws=20, thin=5, random_state=0).fit(X, y)
+    drawn = model.posterior_
+    assert drawn.num_leaves.max() > 4
+    assert 7 < drawn.trees.capacity <= 63
+    scored = log_joint(drawn.trees, TreeModel(drawn.design, drawn.y, drawn.prior, drawn.leaf))
+    np.testing.assert_allclose(drawn.sample_stats["log_joint"], scored.log_joint, rtol=1e-9)
 
 
 def test_chains_that_cannot_be_compared_are_said():

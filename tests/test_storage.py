@@ -638,6 +638,10 @@ def test_a_file_of_version_1_is_still_read(name):
     np.testing.assert_array_equal(model.posterior_.num_leaves, wanted["num_leaves"])
     if "log_evidence" in wanted:
         assert model.log_evidence_ == pytest.approx(wanted["log_evidence"])
+    assert str(model.summary())
+    assert str(model)
+    assert all(model.cautions())
+    assert model.feature_importances_.sum() == pytest.approx(1)
 
 
 def test_obsolete_files_go_away_unless_written_or_the_block_fails(tmp_path):

@@ -89,6 +89,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         "Soft trees were sampled within each topology by Hamiltonian Monte Carlo, and topologies "
         "weighed by their estimated evidence (DCC-Tree, Cochrane et al. 2024)."
     )
+    log_evidence_upper_: float = np.nan  # in models of older files
 
     _documentation = """
     Attributes
@@ -274,12 +275,16 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
     def _of_unseen(self) -> Iterator[str]:
         """Say where topologies of much prior probability were not looked at."""
         if self.prior_mass_ < _LEAST_MASS:
+            upper = (
+                f"With the evidence of the best one it would be {self.log_evidence_upper_:.2f} in "
+                f"place of {self.log_evidence_:.2f}. "
+            )
             yield (
                 f"The topologies that were looked at hold {self.prior_mass_:.2f} of the prior "
                 f"probability, less than {_LEAST_MASS}; the log evidence counts the others as "
-                f"zero, and its error does not cover them. With the evidence of the best one it "
-                f"would be {self.log_evidence_upper_:.2f} in place of {self.log_evidence_:.2f}. "
-                f"Raise iterations and initial_trees, or lower max_splits or activation_count."
+                f"zero, and its error does not cover them. "
+                + ("" if np.isnan(self.log_evidence_upper_) else upper)
+                + "Raise iterations and initial_trees, or lower max_splits or activation_count."
             )
 
     def summary(self) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class ExactTree(ExactParameters, TreeEstimator):
     )
     draws_are = "exact"
     default_prior = LeafPenalty(2.0)
+    method_: str = "chart"  # in models of older files
 
     _documentation = """
     Attributes
@@ -344,7 +345,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             values, keys = state.pop("values"), state.pop("keys")
             space = BoxSpace.of(design, limits, max(limits.max_depth or 1, 1))
             state["histograms"] = BoxHistograms.of_sums(space, values, keys)
-        self._fitted = _Fit(model, getattr(self, "method_", "chart"), **state)
+        self._fitted = _Fit(model, self.method_, **state)
         self._fitted.posterior = posterior
 
     def __sklearn_is_fitted__(self) -> bool:

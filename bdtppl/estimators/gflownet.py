@@ -157,6 +157,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     )
     default_prior = DescriptionLength()
     default_concentration = 0.1  # of each class: the paper's
+    pareto_k_: float = np.nan  # nan in models of older files
 
     _documentation = """
     Attributes

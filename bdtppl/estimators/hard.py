@@ -447,7 +447,13 @@ class RealLeaves(RealTargets):
 
     def _given_leaf(self) -> Leaf | None:
         """Get the leaf family that was given; None where its numbers come from the targets."""
-        if self.leaf is None or (isinstance(self.leaf, str) and self.leaf == "from_targets"):
+        if self.leaf is None:
+            return None
+        if isinstance(self.leaf, str):
+            if self.leaf != "from_targets":
+                raise ValueError(
+                    f"leaf must be a leaf family, 'from_targets' or None; got {self.leaf!r}."
+                )
             return None
         given: Any = self.leaf
         require_leaf(given, self.task)

@@ -70,6 +70,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
     )
     draws_are = "runs"
     default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
+    log_found_: float = np.nan  # nan in models of older files
 
     _documentation = """
     Attributes

@@ -68,6 +68,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         "by Hamiltonian Monte Carlo (RJHMC-Tree, Cochrane et al. 2023)."
     )
     draws_are = "chains"
+    ancestors_: np.ndarray | None = None  # in models of older files
     unknown: ClassVar = {
         "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
     }
@@ -166,9 +167,9 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of `fit`
             )
-        if self.chains > 1 and not np.ptp(self.ancestors_):
+        if self._have_one_ancestor:
             warnings.warn(
-                f"In burn-in all chains went where chain {self.ancestors_[0]} was, whose posterior "
+                f"In burn-in all chains went where chain {walk.ancestors[0]} was, whose posterior "
                 "mass was by far the largest: that they agree does not show that there are no "
                 "other modes. Raise chains or burn_in, or use a DCC-Tree.",
                 ConvergenceWarning,
@@ -181,9 +182,14 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         """Iterations of burn-in; the warm-up of NUTS comes before the first one."""
         return "burn-in", self.burn_in
 
+    @property
+    def _have_one_ancestor(self) -> bool:
+        known = self.ancestors_ is not None and self.chains > 1
+        return known and not np.ptp(self.ancestors_)
+
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, or all descend from one."""
-        if self.chains > 1 and not np.ptp(self.ancestors_):
+        if self._have_one_ancestor:
             yield (
                 "In burn-in all chains went where one of them was, whose posterior mass was by far "
                 "the largest: that they agree does not show that there are no other modes."
@@ -196,7 +202,9 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
         summary |= {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
-        return summary | {"ancestors": self.ancestors_.tolist()}
+        if self.ancestors_ is not None:
+            summary["ancestors"] = self.ancestors_.tolist()
+        return summary
 
 
 @estimator

@@ -77,7 +77,7 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         chains = counted(summary["chains"], "chain", "chains")
         yield "draws", f"{summary['draws']:,} in each of {chains}"
         yield "distinct trees among them", f"{summary['distinct_trees']:,}"
-    if "ancestors" in summary and (descent := descent_in_words(summary)):
+    if descent := descent_in_words(summary):
         yield "in burn-in", descent
     if "particles" in summary:
         yield "particles", f"{counted(summary['runs'], 'run', 'runs')} of {summary['particles']:,}"
