@@ -184,8 +184,8 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
 
     @property
     def _have_one_ancestor(self) -> bool:
-        known = self.ancestors_ is not None and self.chains > 1
-        return known and not np.ptp(self.ancestors_)
+        ancestors = self.ancestors_
+        return ancestors is not None and self.chains > 1 and not np.ptp(ancestors)
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, or all descend from one."""
