@@ -134,7 +134,7 @@ def test_refitting_reuses_the_grammar():
 
 def test_auto_bins_are_said_once():
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(120, 9)), rng.integers(0, 2, 120)
+    X, y = rng.normal(size=(120, 6)), rng.integers(0, 2, 120)
     model = ExactTreeClassifier(max_subproblems=60_000)
     with pytest.warns(ChoiceWarning, match="bins='auto' chose") as caught:
         model.fit(X, y)

@@ -10,7 +10,7 @@ SOFT = {"chains": 2, "draws": 50, "warmup": 60, "max_splits": 1}
 MODELS = {
     "ExactTree": {"bins": 3, "draws": 25},
     "GreedyModalTree": {},
-    "MetropolisTree": {"chains": 2, "warmup": 100, "draws": 50, "thin": 2},
+    "MetropolisTree": {"chains": 2, "temperatures": 2, "warmup": 100, "draws": 50, "thin": 2},
     "ParticleTree": {"particles": 20, "runs": 2},
     "GFlowNetTree": {"grid": 3, "max_depth": 2, "steps": 5, "draws": 25},
     "DCCTree": {"iterations": 2, "initial_trees": 10, "activation_count": 0, **SOFT},

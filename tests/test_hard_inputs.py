@@ -87,6 +87,7 @@ def check_pairs(sampled):
     assert chisquare(counts, 20_000 * law).pvalue > 1e-4, "law of inputs"
 
 
+@pytest.mark.slow
 def test_conditional_laws_by_enumeration():
     check_pairs(SoftDensity(MODEL, sp.X, sp.Y, 2, hard_inputs=True))
     with pytest.raises(AssertionError, match="law of inputs"):

@@ -59,6 +59,7 @@ def test_scikit_learn_contract(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "compiled"),
     [
@@ -151,7 +152,9 @@ def test_the_best_trees_are_distinct_and_their_shares_are_of_the_draws(tempered)
 def test_a_model_that_starts_at_a_tree_is_saved(tmp_path):
     X, y = steps()
     stump = Tree.from_nested({"feature": 0, "threshold": 2.5, "left": {}, "right": {}})
-    model = MetropolisTreeClassifier(start=stump, warmup=20, draws=5, random_state=0).fit(X, y)
+    model = MetropolisTreeClassifier(
+        start=stump, temperatures=1, warmup=20, draws=5, random_state=0
+    ).fit(X, y)
     model.save(tmp_path)
     again = load(tmp_path)
     np.testing.assert_array_equal(again.start.threshold, stump.threshold)
@@ -252,7 +255,9 @@ def test_trees_get_room_in_warm_up(monkeypatch):
 
 
 def test_chains_that_cannot_be_compared_are_said():
-    model = MetropolisTreeClassifier(chains=2, warmup=10, draws=3, thin=2, random_state=0)
+    model = MetropolisTreeClassifier(
+        chains=2, temperatures=1, warmup=10, draws=3, thin=2, random_state=0
+    )
     with pytest.warns(ConvergenceWarning, match="cannot be judged: there are 3 draws") as caught:
         model.fit(*steps())
     assert len(caught) == 1
@@ -302,7 +307,7 @@ def test_bad_parameters_get_one_sentence(options, error, message):
 
 
 def estimators_of_stumps():
-    yield MetropolisTreeClassifier(warmup=10, draws=5)
+    yield MetropolisTreeClassifier(temperatures=1, warmup=10, draws=5)
     yield ExactTreeClassifier(bins=None)
     yield ParticleTreeClassifier(particles=5, runs=2)
     yield GreedyModalTreeClassifier()

@@ -140,6 +140,7 @@ def test_another_grouping_is_noticed(twin):
         check(twin)
 
 
+@pytest.mark.slow
 def test_rules_of_a_partition_are_not_counted_twice():
     """Each has all of the partition's weight, under a prior that counts partitions."""
     rng = np.random.default_rng(1)

@@ -142,7 +142,7 @@ def test_a_leaf_family_and_a_prior_of_ones_own_work_everywhere(times, tmp_path):
     for kind, settings in {
         "ExactTreeRegressor": {},
         "GreedyModalTreeRegressor": {},
-        "MetropolisTreeRegressor": {"warmup": 200, "draws": 50},
+        "MetropolisTreeRegressor": {"temperatures": 1, "warmup": 200, "draws": 50},
         "ParticleTreeRegressor": {"particles": 20},
     }.items():
         model = getattr(bdtppl, kind)(prior=prior, leaf=leaf, random_state=0, **settings).fit(X, y)

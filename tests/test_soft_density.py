@@ -71,6 +71,7 @@ def test_density_of_classification_and_a_lost_jacobian():
             check_density(twin, model, CLASSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [0.05, 1.0])
 def test_sparse_priors_are_proper(shape):
     """A direction's, with two inputs, and a threshold's: their coordinates are logits of Beta."""
@@ -153,7 +154,7 @@ def check_filled_up(density, whole):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10), found, expected)
 
 
-@pytest.mark.parametrize("name", slow_but(set(GRADIENTS) - {"regression"}, GRADIENTS))
+@pytest.mark.parametrize("name", slow_but(["noise by leaf"], GRADIENTS))
 def test_rows_without_a_target_say_nothing(name):
     model, y, hard = GRADIENTS[name]
     with jax.enable_x64(True):

@@ -69,6 +69,7 @@ def classifier():
     )
 
 
+@pytest.mark.slow
 def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
     monkeypatch.setattr(Evidence, "is_reliable", False)
     with pytest.warns(UserWarning, match="is not to be relied on") as caught:
@@ -419,6 +420,7 @@ def test_routing(regressor):
     assert not np.allclose(hard, soft)
 
 
+@pytest.mark.slow
 def test_votes_of_leaves_and_classes_without_rows():
     """A class that is absent has no vote; where no leaf has rows, the prior has it."""
     given = np.array([[10.0, 10.0], [11.0, 11.0], [19.0, 19.0], [20.0, 20.0]])

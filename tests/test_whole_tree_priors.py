@@ -133,7 +133,7 @@ def test_a_prior_over_trees_works_wherever_it_can(registered, tmp_path):
     y = (X[:, 0] > 2).astype(int)
     path = write_table(tmp_path / "table.csv", {"a": X[:, 0], "b": X[:, 1], "y": y})
     prior = FewFeatures(3.0)
-    settings = {"warmup": 200, "draws": 50, "random_state": 0}
+    settings = {"temperatures": 1, "warmup": 200, "draws": 50, "random_state": 0}
     model = bdtppl.MetropolisTreeClassifier(prior=prior, **settings).fit(X, y)
     assert (model.predict(X) == y).all()
     assert set(model.map_tree_.feature.tolist()) == {0, -1}
@@ -143,7 +143,8 @@ def test_a_prior_over_trees_works_wherever_it_can(registered, tmp_path):
     assert (loaded.predict_proba(X) == model.predict_proba(X)).all()
     assert prior_in_words(prior) == ["The prior is FewFeatures(cost=3)."]
     (tmp_path / "prior.toml").write_text('[prior]\nkind = "FewFeatures"\ncost = 3\n')
-    options = ["--target", "y", "--model", "metropolis", "--warmup", 200, "--draws", 50]
+    options = ["--target", "y", "--model", "metropolis", "--temperatures", 1]
+    options += ["--warmup", 200, "--draws", 50]
     for given in (["--prior", "few-features:cost=3"], ["--prior-file", tmp_path / "prior.toml"]):
         out = run("fit", path, *options, *given, "--json", "--out", tmp_path / "out", "--report")
         assert json.loads(out.stdout)["map_leaves"] == 2
@@ -164,7 +165,11 @@ def test_what_cannot_weigh_whole_trees_says_so(kind):
 def test_limits_bind_trees_under_such_a_prior():
     X, y = np.arange(12.0)[:, None], np.arange(12) % 2
     model = bdtppl.MetropolisTreeClassifier(
-        prior=FewFeatures(-1.0), constraints=Constraints(max_depth=1), draws=20, random_state=0
+        prior=FewFeatures(-1.0),
+        constraints=Constraints(max_depth=1),
+        temperatures=1,
+        draws=20,
+        random_state=0,
     )
     model.fit(X, y)
     assert model.posterior_.trees.depth.max() == 1
