@@ -13,7 +13,6 @@ from typing import get_args
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
-from tiers import slow_but
 from typer.testing import CliRunner
 
 import bdtppl
@@ -612,16 +611,14 @@ def test_an_interrupted_fit_says_so_and_leaves_nothing(trees, tmp_path, monkeypa
 _SHORT_WALK = ["--iterations", 1, "--initial-trees", 9, "--patience", 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "few"),
-    slow_but(
-        [("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9])],
-        [
-            ("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9]),
-            ("gflownet", ["--steps", 4, "--grid", 3, "--ensemble", "mean", "--tolerance", 0.1]),
-            ("dcc", [*_SHORT_WALK, "--chains", 2, "--warmup", 40, "--max-splits", 1]),
-        ],
-    ),
+    [
+        ("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9]),
+        ("gflownet", ["--steps", 4, "--grid", 3, "--ensemble", "mean", "--tolerance", 0.1]),
+        ("dcc", [*_SHORT_WALK, "--chains", 2, "--warmup", 40, "--max-splits", 1]),
+    ],
 )
 def test_a_long_fit_keeps_a_checkpoint_and_is_saved(model, few, trees, tmp_path):
     kept, out = tmp_path / "kept", tmp_path / "out"

@@ -54,10 +54,9 @@ def test_grammar_finds_the_posterior(fitted, exact):
     assert len(fitted.history_["loss"]) == 10
 
 
-@pytest.mark.parametrize("ensemble", slow_but(["distinct"], ["distinct", "importance"]))
-@pytest.mark.parametrize(
-    "prior", slow_but([DepthDecay(0.9, 0.5)], [DepthDecay(0.9, 0.5), LeafPenalty(1.0)]), ids=repr
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("ensemble", ["distinct", "importance"])
+@pytest.mark.parametrize("prior", [DepthDecay(0.9, 0.5), LeafPenalty(1.0)], ids=repr)
 def test_leaves_that_must_stop_and_rules_that_part_alike(prior, ensemble):
     """Under these priors the joint depends on the limits, or on how many rules part rows alike."""
     alike = np.column_stack([X, X[:, :1], X[:, :1]])
@@ -168,6 +167,7 @@ def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch)
         GFlowNetTreeClassifier(**(options | {"steps": 1}), checkpoint=folder).fit(X, LABELS)
 
 
+@pytest.mark.slow
 def test_a_training_that_has_ended_is_not_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.setattr(methods, "_ROUND", 5)
     options = TINY | {"steps": 20, "tolerance": 1e6, "checkpoint": tmp_path / "training"}
@@ -296,10 +296,9 @@ def test_settings_of_the_paper_are_those_of_a_table_with_features():
             dt_gfn(*wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*(no cut|a cut|no rule|all equal):UserWarning")
-@pytest.mark.parametrize(
-    "column", slow_but([[1.0, 1.0, 2.0]], [[1.0, 2.0], [1.0, 1.0], [1.0, 1.0, 2.0]])
-)
+@pytest.mark.parametrize("column", [[1.0, 2.0], [1.0, 1.0], [1.0, 1.0, 2.0]])
 def test_a_root_with_at_most_one_rule_has_the_exact_answer(column):
     X, y = np.array(column)[:, None], np.arange(len(column)) % 2
     model = {"prior": DescriptionLength(1.0), "leaf": DirichletCategorical.symmetric(2)}

@@ -239,6 +239,7 @@ def penalised(y):
 LEAF = DirichletCategorical.symmetric(2)
 
 
+@pytest.mark.slow
 def test_chains_and_particles_side_by_side():
     y, quiet = np.array([0, 0, 0, 1, 1, 1]), {"progress_bar": False}
     chains = MCMC(

@@ -241,6 +241,7 @@ def test_chains_that_disagree_and_trees_without_room_are_said():
         model.fit(*steps())
 
 
+@pytest.mark.slow
 def test_trees_get_room_in_warm_up(monkeypatch):
     """Where no capacity is given; and the trees in the new slots have the scores of definitions."""
     monkeypatch.setattr("bdtppl.inference.metropolis.sample._FIRST_CAPACITY", 3)

@@ -159,7 +159,7 @@ def test_an_estimator_of_counts_draws_scores_and_saves(tmp_path):
     assert (interval == np.floor(interval)).all()
     assert 0.85 < ((interval[:, 0] <= y) & (y <= interval[:, 1])).mean() <= 1
     assert np.issubdtype(model.sample_predictive(X[:2], 5).dtype, np.number)
-    table = bdtppl.compare({"counts": model}, X, y, cv=3)
+    table = bdtppl.compare({"counts": model}, X, y, cv=2)
     assert table.rows()[0]["crps"] is not None
     model.save(tmp_path / "model")
     assert (bdtppl.load(tmp_path / "model").predict(X) == model.predict(X)).all()

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import leaf_count_problems as lp
 import numpy as np
 import pytest
-from tiers import slow_but
 
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis import redraw
@@ -280,7 +279,8 @@ COMPILED = [
 ]
 
 
-@pytest.mark.parametrize(("model", "family", "seed"), slow_but(COMPILED[2:3], COMPILED))
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "family", "seed"), COMPILED)
 def test_compiled_sums_are_those_of_xla(model, family, seed):
     check_sums(model, family, seed, redraw._compiled_log_below)
 

@@ -273,7 +273,7 @@ INFERENCES = {
 @pytest.mark.parametrize(
     ("inference", "prior"),
     slow_but(
-        [("edits", "weight")],
+        [("enumeration", "weight")],
         itertools.product(INFERENCES, SENSELESS),
     ),
 )

@@ -80,6 +80,7 @@ def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
     assert abs(best.evidence.log_evidence - model.posterior_.log_evidences[0]) < 1e-6
 
 
+@pytest.mark.slow
 def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
     monkeypatch.setattr(_JumpRun, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
     monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", 0.0)

@@ -121,6 +121,7 @@ def test_exact_draws_stay_exact(kernel):
     check_invariance(case, case.prior, kernel)
 
 
+@pytest.mark.slow
 def test_chains_of_another_prior_are_noticed():
     case = the_case("gaps", 7)
     with pytest.raises(AssertionError):
