@@ -761,7 +761,7 @@ def test_prior_reads_a_table_and_a_file(flowers, tmp_path):
     drawn = json.loads(run(*arguments, "--draws", 50, "--json").stdout)
     assert drawn["prior"] == "LeafPenalty(log_phi=1)"
     assert drawn["constraints"] == "max_depth=1"
-    assert drawn["features"] == ["length", "width", "[bold]site=south"]
+    assert drawn["features"] == ["length", "width", "[bold]site=south", "width=missing"]
     assert set(drawn["depth"]) == {"0", "1"}
     assert "exclude each other" in refusal(*arguments, "--prior", "leaf-penalty")
     file.write_text("[constraints]\nfeatures = ['hue']\n")

@@ -76,6 +76,7 @@ FEATURES = (
     "grade=high",
     "is on=True",
 )
+MARKS = ("size (cm)=missing", "hue=missing", "is on=missing")
 
 
 def target(name, y):
@@ -99,12 +100,13 @@ def test_kinds_of_columns_are_read_and_keep_their_names(name):
         frame, y = columns(library, missing=not is_soft)
         weights = 1 + np.arange(NUM_ROWS) % 2
         model = make(name).fit(frame, target(name, y), sample_weight=weights)
-        assert model.schema_.features == FEATURES
+        features = FEATURES if is_soft else FEATURES + MARKS
+        assert model.schema_.features == features
         assert model.feature_names_in_.tolist() == list(frame.columns)
         summary = model.summary()
         assert summary["rows"] == weights.sum()
         shares = next(v for k, v in summary.items() if k in ("input_weights", *SHARES))
-        assert set(shares) == set(FEATURES)
+        assert set(shares) == set(features)
         predicted = model.predict(frame)
         assert predicted.shape == (NUM_ROWS,)
         fitted.append(predicted)
@@ -121,7 +123,7 @@ def check_rules_and_figures(model, frame):
 
     matplotlib.use("Agg")
 
-    used = [FEATURES[f] for f in model.map_tree_.feature if f >= 0]
+    used = [model.schema_.features[f] for f in model.map_tree_.feature if f >= 0]
     assert used  # the grade tells the target
     text = model.rules() + "".join(model.explain(frame))
     drawn = bdtppl.plot_tree(model)
@@ -254,7 +256,9 @@ def test_a_column_is_read_by_its_kind(column, levels, values):
     frame = (pl if isinstance(column, pl.Series) else pd).DataFrame({"c": column})
     schema, matrix = Schema.read(frame)
     assert schema.columns[0].levels == levels
-    np.testing.assert_array_equal(matrix.T, values)
+    np.testing.assert_array_equal(matrix.T[: len(values)], values)
+    for mark in matrix.T[len(values) :]:
+        np.testing.assert_array_equal(mark, np.isnan(values[0]))
     np.testing.assert_array_equal(schema.transform(frame), matrix)
 
 

@@ -117,13 +117,20 @@ def test_frames_categories_and_missing_values():
             "colour=green",
             "colour=red",
             "old=True",
+            "size=missing",
+            "colour=missing",
         )
         assert list(model.feature_names_in_) == ["size", "colour", "old"]
         np.testing.assert_allclose(model.predict_proba(frame), models[0].predict_proba(frame))
         assert "old=True" in model.rules()
     limits = Constraints(features=["colour"])
     limited = ExactTreeClassifier(constraints=limits, bins=None).fit(pd.DataFrame(data), y)
-    assert limited.constraints_.features == ("colour=blue", "colour=green", "colour=red")
+    assert limited.constraints_.features == (
+        "colour=blue",
+        "colour=green",
+        "colour=red",
+        "colour=missing",
+    )
 
 
 def test_refitting_reuses_the_grammar():

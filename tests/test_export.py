@@ -233,6 +233,8 @@ def walk(node, row, classes):
             side = node["missing"]
         elif "level" in node:
             side = "right" if str(value) == node["level"] else "left"
+        elif node["below"] is None:
+            side = {"left": "right", "right": "left"}[node["missing"]]
         else:
             side = "left" if value < node["below"] else "right"
         node = node[side]

@@ -142,7 +142,7 @@ FAULTS = {
         Survey,
         "merge",
         lambda merge: (
-            lambda one, other: replace(merge(one, other), has_missing=0 * one.has_missing > 0)
+            lambda one, other: replace(merge(one, other), num_missing=0 * one.num_missing)
         ),
     ),
 }

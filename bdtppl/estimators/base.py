@@ -421,9 +421,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
 
     def _shares_of_columns(self, values: np.ndarray) -> np.ndarray:
         """Add up values of features [d] by the columns that these come from, as shares."""
-        columns = self.schema_.columns
-        column = np.repeat(np.arange(len(columns)), [len(each.features) for each in columns])
-        total = np.bincount(column, values, minlength=len(columns))
+        column = [position for position, *_ in self.schema_.sources]
+        total = np.bincount(column, values, minlength=len(self.schema_.columns))
         return total / max(total.sum(), np.finfo(float).tiny)
 
     def structures(self, by: Any = None) -> Any:

@@ -1,7 +1,6 @@
 """One tree of a fitted estimator: its splits by column, and what its leaves predict."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -84,24 +83,18 @@ class FittedTree:
         feature = int(self.tree.feature[slot])
         if feature < 0:
             return None
+        position, level, is_mark = self.model.schema_.sources[feature]
+        column = self.model.schema_.columns[position]
+        if is_mark:  # all values are below infinity
+            return Split(column, None, np.inf, missing_left=False)
         may_miss = bool(self.model.design_.has_missing[feature])
         missing_left = bool(self.tree.missing_left[slot]) if may_miss else None
-        return Split(*self._sources[feature], float(self.tree.threshold[slot]), missing_left)
+        return Split(column, level, float(self.tree.threshold[slot]), missing_left)
 
     def threshold_text(self, column: Column, threshold: float) -> str:
         """Write a threshold of a numeric column, with the digits that part its values."""
-        feature = self._sources.index((column, None))
+        feature = self.model.schema_.features.index(column.name)
         return threshold_text(threshold, self.model.design_.values_around(feature, threshold))
-
-    @cached_property
-    def _sources(self) -> list[tuple[Column, str | None]]:
-        """Column, and level of a 0/1 column, behind each feature."""
-        return [
-            (column, level)
-            for column in self.model.schema_.columns
-            if column.features
-            for level in column.shown or (None,)
-        ]
 
 
 def read_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTree:

@@ -58,7 +58,7 @@ class Values:
     def after(self, split: Split, is_left: bool) -> "Values":
         """Those that a split sends to one side."""
         missing = self.missing and split.missing_left == is_left
-        if split.level is not None:
+        if self.column.levels is not None:  # which are all on the left of what is missing
             levels = tuple(x for x in self.levels if (x != split.level) == is_left)
             return replace(self, levels=levels, missing=missing)
         if is_left:

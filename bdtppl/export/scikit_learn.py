@@ -62,11 +62,14 @@ def to_sklearn(model: Any, rank: int = 0) -> DecisionTreeClassifier | DecisionTr
     [0.0, 9.0]
     """
     fitted = read_tree(model, rank)
-    # A model of a sparse table knows those columns alone that it splits on.
-    columns = np.arange(len(model.schema_.features))
-    width = len(columns)
-    if model.columns_ is not None:
+    schema = model.schema_
+    is_coded = any(column.levels is not None for column in schema.columns)
+    columns, width = np.arange(len(schema.features)), len(schema.features)
+    if model.columns_ is not None:  # of a sparse table it knows those alone that it splits on
         columns, width = np.asarray(model.columns_), model.n_features_in_
+    elif not is_coded:  # the tree reads the table itself
+        columns = np.array([position for position, *_ in schema.sources])
+        width = len(schema.columns)
     is_class = fitted.classes is not None
     values = fitted.value[: fitted.tree.num_nodes]
     values = np.ascontiguousarray(values.reshape(len(values), 1, -1))
@@ -76,7 +79,7 @@ def to_sklearn(model: Any, rank: int = 0) -> DecisionTreeClassifier | DecisionTr
         {
             "max_depth": int(fitted.tree.depth),
             "node_count": len(values),
-            "nodes": _nodes(fitted, columns),
+            "nodes": _nodes(fitted, columns, is_coded),
             "values": values,
         }
     )
@@ -87,15 +90,18 @@ def to_sklearn(model: Any, rank: int = 0) -> DecisionTreeClassifier | DecisionTr
     if is_class:
         converted.classes_ = model.classes_
         converted.n_classes_ = len(model.classes_)
-    is_coded = model.schema_.is_indicator.any()
     if hasattr(model, "feature_names_in_") and not is_coded:
         names = model.feature_names_in_
         converted.feature_names_in_ = names  # pyright: ignore[reportAttributeAccessIssue]
     return converted
 
 
-def _nodes(fitted: FittedTree, columns: np.ndarray) -> np.ndarray:
-    """Write the nodes as scikit-learn stores them."""
+def _nodes(fitted: FittedTree, columns: np.ndarray, is_coded: bool) -> np.ndarray:
+    """Write the nodes as scikit-learn stores them.
+
+    Where the tree reads the table itself, it asks a column whether a value is missing; else the
+    0/1 column that says so.
+    """
     tree, model = fitted.tree, fitted.model
     matrix, weights = model.design_.matrix, model.design_.weights
     y = training_targets(model)
@@ -116,8 +122,11 @@ def _nodes(fitted: FittedTree, columns: np.ndarray) -> np.ndarray:
         rows_of[left], rows_of[right] = rows[goes_left], rows[~goes_left]
         node["left_child"], node["right_child"] = left, right
         node["feature"] = columns[feature]
+        threshold, (_, _, is_mark) = tree.threshold[slot], model.schema_.sources[feature]
+        if is_mark and not is_coded:
+            threshold, missing_left, value = np.inf, False, np.zeros(1)
         name = model.schema_.features[feature]
-        node["threshold"] = single_threshold(tree.threshold[slot], value, name)
+        node["threshold"] = single_threshold(threshold, value, name)
         node["missing_go_to_left"] = missing_left
     return nodes
 

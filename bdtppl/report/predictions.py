@@ -77,7 +77,7 @@ def dependences(subject: Subject) -> Iterator[Block]:
     columns = {
         feature: column.name
         for column in model.schema_.columns
-        for feature in (column.name, *column.features)
+        for feature in (column.name, *column.features, *column.missing_feature)
     }
     names = dict.fromkeys(columns[name] for name in subject.shares if name in columns)
     chosen = list(names)[:_DEPENDENCES]

@@ -248,8 +248,8 @@ class Survey:
         Columns of the table, as the rows so far show them.
     values
         By column: a `Sketch`, or the number of rows of each level of a category.
-    has_missing
-        bool [columns].
+    num_missing
+        int64 [columns]; rows without a value.
     count
         Number of rows, repeated ones counted as often as they are.
     targets
@@ -258,7 +258,7 @@ class Survey:
 
     columns: tuple[Column, ...]
     values: tuple[Any, ...]
-    has_missing: np.ndarray
+    num_missing: np.ndarray
     count: int
     targets: Any
 
@@ -278,7 +278,7 @@ class Survey:
                 f"numbers)."
             )
         matrix, weights = matrix[weights > 0], weights[weights > 0]
-        values, has_missing, start = [], [], 0
+        values, num_missing, start = [], [], 0
         for column in schema.columns:
             own = matrix[:, start : start + len(column.features)]
             start += len(column.features)
@@ -290,9 +290,9 @@ class Survey:
                 shown = dict(zip(column.shown, sums, strict=True))
                 rest = weights[present].sum() - sum(shown.values())
                 values.append({level: int(shown.get(level, rest)) for level in column.levels})
-            has_missing.append(not present.all())
+            num_missing.append(int(weights[~present].sum()))
         return cls(
-            schema.columns, tuple(values), np.array(has_missing), int(weights.sum()), targets
+            schema.columns, tuple(values), np.array(num_missing), int(weights.sum()), targets
         )
 
     def merge(self, other: "Survey") -> "Survey":
@@ -311,7 +311,7 @@ class Survey:
         return Survey(
             tuple(column for column, _ in merged),
             tuple(values for _, values in merged),
-            self.has_missing | other.has_missing,
+            self.num_missing + other.num_missing,
             self.count + other.count,
             self.targets.merge(other.targets),
         )
@@ -319,7 +319,15 @@ class Survey:
     def schema(self, *, drop_first: bool = False) -> Schema:
         """Say how tables are read, as `Schema.read` would of all rows."""
         return Schema(
-            tuple(Column.of(each.name, each.levels, drop_first=drop_first) for each in self.columns)
+            tuple(
+                Column.of(
+                    each.name,
+                    each.levels,
+                    drop_first=drop_first,
+                    marks_missing=0 < missing < self.count,
+                )
+                for each, missing in zip(self.columns, self.num_missing.tolist(), strict=True)
+            )
         )
 
     def design(
@@ -334,20 +342,26 @@ class Survey:
         bins, binning, grid
             As for `Design.from_matrix`; one of ``bins`` and ``grid`` is given.
         """
-        cuts, has_missing = [], []
+        sketches, has_missing = [], []
         for column, values, missing in zip(
-            schema.columns, self.values, self.has_missing, strict=True
+            schema.columns, self.values, self.num_missing, strict=True
         ):
-            sketches = [values]
+            own = [values]
             if column.levels is not None:
                 present = sum(values.values())
-                sketches = [_of_level(values[level], present) for level in column.shown]
-            has_missing += [bool(missing)] * len(sketches)
-            for sketch in sketches:
-                chosen = choose_cuts(
-                    sketch.values, sketch.counts, bins=bins, binning=binning, grid=grid
-                )
-                cuts.append(np.concatenate([[-np.inf], chosen]))
+                own = [_of_level(values[level], present) for level in column.shown]
+            sketches += own
+            has_missing += [bool(missing)] * len(own)
+        for column, missing in zip(schema.columns, self.num_missing, strict=True):
+            if column.marks_missing:
+                sketches.append(_of_level(missing, self.count))
+                has_missing.append(False)
+        cuts = [
+            np.concatenate(
+                [[-np.inf], choose_cuts(s.values, s.counts, bins=bins, binning=binning, grid=grid)]
+            )
+            for s in sketches
+        ]
         unknown = np.full(sum(map(len, cuts)), np.nan)
         return RowlessDesign(
             num_codes=np.array([len(each) for each in cuts], np.int32),

@@ -3,15 +3,17 @@
 A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once
 into a float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric
 column stays as it is; a categorical one becomes one 0/1 column per level (a single column where
-there are two levels). The schema remembers this, so that new rows are read the same way. An error
-names the column and row that cannot be read.
+there are two levels). Behind all of these, each column in which some values are missing gets one
+more 0/1 column, which is 1 where they are, so that a rule can part rows by that. The schema
+remembers this, so that new rows are read the same way. An error names the column and row that
+cannot be read.
 """
 
 import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -72,25 +74,42 @@ class Column:
         None for a numeric column, else the levels of a categorical one, as text.
     shown
         The levels that get a 0/1 column each; empty for a numeric column.
+    marks_missing
+        Whether a 0/1 column says where its value is missing.
     """
 
     name: str
     levels: tuple[str, ...] | None = None
     shown: tuple[str, ...] = ()
+    marks_missing: bool = False
 
     @classmethod
-    def of(cls, name: str, levels: tuple[str, ...] | None, *, drop_first: bool = False) -> "Column":
+    def of(
+        cls,
+        name: str,
+        levels: tuple[str, ...] | None,
+        *,
+        drop_first: bool = False,
+        marks_missing: bool = False,
+    ) -> "Column":
         """Give each level a 0/1 column; of two, or with ``drop_first``, all but the first."""
-        if levels is None:
-            return cls(name)
-        return cls(name, levels, levels[1 if drop_first or len(levels) == 2 else 0 :])
+        shown = () if levels is None else levels[1 if drop_first or len(levels) == 2 else 0 :]
+        return cls(name, levels, shown, marks_missing)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the numeric features that this column becomes."""
+        """Names of the numeric features that its values become."""
         if self.levels is None:
             return (self.name,)
         return tuple(f"{self.name}={level}" for level in self.shown)
+
+    @property
+    def missing_feature(self) -> tuple[str, ...]:
+        """Name of the feature that is 1 where its value is missing, if there is one."""
+        if not self.marks_missing:
+            return ()
+        word = "missing" if "missing" not in (self.levels or ()) else "no value"
+        return (f"{self.name}={word}",)
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,7 @@ class Schema:
         for column in self.columns:
             for text in (column.name, *(column.levels or ())):
                 require_storable(f"Column {column.name!r}", text)
-            for name in {column.name, *column.features}:
+            for name in {column.name, *column.features, *column.missing_feature}:
                 other = owner.setdefault(name, column)
                 if other is not column:
                     raise ValueError(
@@ -126,29 +145,54 @@ class Schema:
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the matrix's columns."""
-        return tuple(name for column in self.columns for name in column.features)
+        return tuple(
+            name
+            for part in ("features", "missing_feature")
+            for column in self.columns
+            for name in getattr(column, part)
+        )
+
+    @property
+    def sources(self) -> tuple[tuple[int, str | None, bool], ...]:
+        """Where each of the matrix's columns comes from.
+
+        The position of a column of the table, its level for a 0/1 column of a category, and
+        whether the matrix's column says where values are missing.
+        """
+        values = [
+            (position, level, False)
+            for position, column in enumerate(self.columns)
+            for level in ((None,) if column.levels is None else column.shown)
+        ]
+        marks = [
+            (position, None, True)
+            for position, column in enumerate(self.columns)
+            if column.marks_missing
+        ]
+        return (*values, *marks)
 
     @property
     def is_indicator(self) -> np.ndarray:
-        """Say which of the matrix's columns are 0/1 columns of a category, bool [d]."""
+        """Say which of the matrix's columns are 0/1 columns, bool [d]."""
         return np.array(
-            [column.levels is not None for column in self.columns for _ in column.features],
-            dtype=bool,
+            [level is not None or is_mark for _, level, is_mark in self.sources], dtype=bool
         )
 
     def features_of(self, names: Iterable[int | str]) -> tuple[int | str, ...]:
-        """Replace the names of categorical columns by those of their features, keep all else.
+        """Replace the names of columns by those of their features, keep all else.
 
         Examples
         --------
-        >>> schema = Schema((Column("size"), Column("hue", ("blue", "red"), ("red",))))
+        >>> schema = Schema(
+        ...     (Column("size", marks_missing=True), Column("hue", ("blue", "red"), ("red",)))
+        ... )
         >>> schema.features_of(["size", "hue", 1])
-        ('size', 'hue=red', 1)
+        ('size', 'size=missing', 'hue=red', 1)
         """
-        columns: dict[Any, Any] = {column.name: column.features for column in self.columns}
-        # A feature's own name comes first, should a column be called as it is.
-        parts = (columns.get(n, (n,)) if n not in self.features else (n,) for n in names)
-        return tuple(name for each in parts for name in each)
+        columns: dict[Any, Any] = {
+            column.name: (*column.features, *column.missing_feature) for column in self.columns
+        }
+        return tuple(name for given in names for name in columns.get(given, (given,)))
 
     @classmethod
     def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", Any]:
@@ -204,8 +248,29 @@ class Schema:
                 raise _of_times(f"Column {name!r}", f"as text, such as {levels[0]!r}")
             columns.append(Column.of(name, levels, drop_first=drop_first))
         _warn_of_text(columns, series)
-        schema = cls(tuple(columns))
-        return schema, schema._matrix(series)
+        matrix = cls(tuple(columns))._matrix(series)
+        return cls._marking_missing(columns, matrix)
+
+    @classmethod
+    def _marking_missing(cls, columns: list[Column], matrix: np.ndarray) -> tuple["Schema", Any]:
+        """Let columns of which some values are missing, but not all, say where."""
+        starts = np.cumsum([0] + [len(column.features) for column in columns])
+        is_missing = np.array(
+            [
+                np.isnan(matrix[:, start]) if column.features else np.zeros(len(matrix), bool)
+                for column, start in zip(columns, starts[:-1], strict=True)
+            ]
+        )
+        marks = is_missing.any(axis=1) & ~is_missing.all(axis=1)
+        if not marks.any():
+            return cls(tuple(columns)), matrix
+        schema = cls(
+            tuple(
+                replace(column, marks_missing=bool(mark))
+                for column, mark in zip(columns, marks, strict=True)
+            )
+        )
+        return schema, np.concatenate([matrix.T, is_missing[marks]]).T
 
     def declared(self, table: Any) -> Any:
         """Give new rows the levels of this schema, a table of which any rows are read alike.
@@ -271,18 +336,26 @@ class Schema:
     def _matrix(self, series: list[np.ndarray], refuse_unknown: bool = True) -> np.ndarray:
         if len(series[0]) == 0:
             raise ValueError("X has no rows (0 samples); at least one is needed.")
-        parts = []
+        parts, marks = [], []
         for column, values in zip(self.columns, series, strict=True):
             if column.levels is None:
                 parts.append(_as_numbers(column.name, values)[None])
             else:
                 parts.append(_indicators(column, values, refuse_unknown).T)
-        return np.concatenate(parts).T  # columns lie together, as what reads them does
+            if column.marks_missing:
+                marks.append(np.isnan(parts[-1][:1]))
+        # Columns lie together, as what reads them does.
+        return np.concatenate(parts + marks).T
 
     def to_json(self) -> list[dict]:
         """Describe the schema with JSON types alone."""
         return [
-            {"name": c.name, "levels": c.levels and list(c.levels), "shown": list(c.shown)}
+            {
+                "name": c.name,
+                "levels": c.levels and list(c.levels),
+                "shown": list(c.shown),
+                "marks_missing": c.marks_missing,
+            }
             for c in self.columns
         ]
 
@@ -291,7 +364,12 @@ class Schema:
         """Rebuild a schema from `to_json`."""
         return cls(
             tuple(
-                Column(c["name"], c["levels"] and tuple(c["levels"]), tuple(c["shown"]))
+                Column(
+                    c["name"],
+                    c["levels"] and tuple(c["levels"]),
+                    tuple(c["shown"]),
+                    c.get("marks_missing", False),  # files of 2026 and before have none
+                )
                 for c in columns
             )
         )
