@@ -38,7 +38,7 @@ def test_missing_values_can_be_the_signal(name):
     X, y = table()
     model = ESTIMATORS[name].fit(X, y)
     assert model.score(X, y) == 1
-    assert model.feature_importances_[0] > 0.9
+    assert model.feature_importances_[0] > 0.5
     assert "number=missing" in model.rules()
 
 

@@ -261,7 +261,8 @@ class Schema:
                 for column, start in zip(columns, starts[:-1], strict=True)
             ]
         )
-        marks = is_missing.any(axis=1) & ~is_missing.all(axis=1)
+        num_missing = is_missing.sum(axis=1)
+        marks = (num_missing > 0) & (num_missing < len(matrix))
         if not marks.any():
             return cls(tuple(columns)), matrix
         schema = cls(
