@@ -703,13 +703,22 @@ def test_every_proposal_of_a_chain_is_offered():
 
 
 def test_every_parameter_has_an_option_with_its_default_and_choices():
-    said = " ".join(run("fit", "--help").stdout.split())
-    for name, option in fit_options().items():
-        assert f"--{name.replace('_', '-')}" in said, name
-        assert option.said.help, name
-    for panel in ("Model: hard trees", "Model: soft trees", "Inference: exact", "Inference: rjhmc"):
-        assert panel in said
-    assert fit_options()["chains"].default_of["dcc"] == 16
+    options = fit_options()
+    for model in all_inferences():
+        said = run("fit", "--model", model, "--help").stdout
+        for name, option in options.items():
+            assert option.said.help, name
+            listed = re.search(rf"│ +--{name.replace('_', '-')} ", said)
+            assert bool(listed) == (model in option.default_of), (model, name)
+    assert options["chains"].default_of["dcc"] == 16
+
+
+def test_help_of_fit_has_the_common_options_alone():
+    said = run("fit", "--help").stdout
+    assert len(re.findall(r"│ [ *]  ?--", said)) <= 15
+    for name in ("target", "model", "prior", "bins", "max-depth", "report", "seed"):
+        assert f"--{name} " in said
+    assert "All options of one model: bdtppl fit --model NAME --help." in said
 
 
 # ------------------------------------------------------------------------------ prior, data sets

@@ -24,7 +24,13 @@ def fit() -> None:
 
 def make_fit() -> Any:
     """Make the command, with an option for each parameter of the estimators."""
-    from bdtppl.cli.fit_options import HARD_TREES, fit_options, prior_defaults, with_options
+    from bdtppl.cli.fit_options import (
+        HARD_TREES,
+        FitCommand,
+        fit_options,
+        prior_defaults,
+        with_options,
+    )
     from bdtppl.cli.specification import leaf_forms, prior_forms
 
     options = fit_options()
@@ -117,7 +123,7 @@ def make_fit() -> Any:
 
     command.__doc__ = fit.__doc__
     app = typer.Typer(add_completion=False)
-    app.command("fit")(with_options(command, options))
+    app.command("fit", cls=FitCommand)(with_options(command, options))
     return typer.main.get_command(app)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from bdtppl.estimators import all_inferences
 from bdtppl.estimators.hard import TreeEstimator
@@ -21,6 +22,7 @@ from bdtppl.estimators.parameters import (
 )
 
 __all__ = [
+    "FitCommand",
     "FitOption",
     "default_of",
     "fit_options",
@@ -32,6 +34,8 @@ __all__ = [
 ]
 
 HARD_TREES, SOFT_TREES = "Model: hard trees", "Model: soft trees"
+_COMMON = ("bins", "max_depth", "min_leaf", "prior", "prior_file", "seed")
+_OF_HARD_TREES = ("prior", "prior_file", "leaf")  # which are written in the command's own way
 
 
 class FitOption(NamedTuple):
@@ -78,6 +82,38 @@ class FitOption(NamedTuple):
         annotation = Annotated[self.kind | None, option]
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=None, annotation=annotation)
+
+
+class FitCommand(TyperCommand):
+    """A command whose help has the common options, and with ``--model NAME`` those of a model."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; hide from help what is not asked for."""
+        options = fit_options()
+        model = _model_in(args)
+        for parameter in self.params:
+            name = parameter.name or ""
+            if model is None:
+                is_shown = name in _COMMON or not (name in options or name in _OF_HARD_TREES)
+            elif name in options:
+                is_shown = model in options[name].default_of
+                parameter.show_default = _defaults({model: options[name].default_of.get(model)})
+            else:
+                is_shown = name not in _OF_HARD_TREES or is_hard(model)
+            parameter.hidden = not is_shown
+        if model is None:
+            self.epilog = "All options of one model: bdtppl fit --model NAME --help."
+        return super().parse_args(ctx, args)
+
+
+def _model_in(args: list[str]) -> str | None:
+    """Name of a model among the arguments, if there is one."""
+    for place, argument in enumerate(args):
+        option, _, value = argument.partition("=")
+        if option == "--model":
+            name = value or next(iter(args[place + 1 :]), "")
+            return name if name in all_inferences() else None
+    return None
 
 
 def is_hard(inference: str) -> bool:
