@@ -5,6 +5,7 @@ expects.
 """
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -207,8 +208,36 @@ class RealTargets(RegressorMixin):
         """
         if kind not in ("target", "mean"):
             raise ValueError(f"kind must be 'target' or 'mean'; got {kind!r}.")
-        ends, mixture = _central(level), self._mixture(X)
-        return mixture.quantiles(ends) if kind == "target" else mixture.mean_quantiles(ends)
+        if kind == "target":
+            return self.predict_quantiles(X, _central(level))
+        return self._mixture(X).mean_quantiles(_central(level))
+
+    def predict_quantiles(self, X: Any, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles of the posterior predictive of a new target at each row.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+        probabilities
+            Probabilities [q] below the quantiles, each in (0, 1).
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [m, q], in units of y.
+
+        Raises
+        ------
+        ValueError
+            If there are no probabilities, or one is not between 0 and 1.
+        """
+        wanted = np.atleast_1d(np.asarray(probabilities, float))
+        if wanted.ndim != 1 or not wanted.size or not ((wanted > 0) & (wanted < 1)).all():
+            raise ValueError(
+                f"probabilities must be numbers between 0 and 1; got {probabilities!r}."
+            )
+        return self._mixture(X).quantiles(wanted.tolist())
 
 
 def _central(level: float) -> list[float]:

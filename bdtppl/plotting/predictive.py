@@ -191,8 +191,9 @@ def _predict(
     model: Any, table: Mapping[str, np.ndarray], levels: Sequence[float]
 ) -> tuple[np.ndarray, dict[float, np.ndarray]]:
     """Predictive means [m] and, for each level, intervals [m, 2]."""
-    bands = {level: model.predict_interval(table, level) for level in levels}
-    return model.predict(table), bands
+    ends = [end for level in levels for end in ((1 - level) / 2, (1 + level) / 2)]
+    bands = np.split(model.predict_quantiles(table, ends), len(levels), axis=1)
+    return model.predict(table), dict(zip(levels, bands, strict=True))
 
 
 def _draw_bands(ax: "Axes", view: _View) -> None:

@@ -19,6 +19,7 @@ from bdtppl.inference.boxes.histograms import CellLayout
 from bdtppl.inference.boxes.recursion import Leaves
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.inference.hard.mixture import PiecedMixture
+from bdtppl.models.arrays.bit_loops import trailing_zeros
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaves import Leaf
 
@@ -26,6 +27,7 @@ __all__ = ["BoxMixture", "LeafList", "LeafTable"]
 
 _ROWS_AT_ONCE = 1 << 14
 _MOST_LISTED = 1 << 20  # leaves
+_BYTES_OF_SETS = 1 << 26
 _LOST = 1e-12  # expected number of leaves that a list leaves out, if it has room
 
 
@@ -128,18 +130,13 @@ class LeafList:
         kept = order[: min(int(np.searchsorted(-left_out, -_LOST)) + 1, _MOST_LISTED)]
         self.lost = float(max(left_out[len(kept) - 1], 0.0))
         self.leaves = Leaves(*(array[kept] for array in joined))
-        self.statistics, self.kind = np.unique(self.leaves.statistics, axis=0, return_inverse=True)
+        self.statistics, self.kind = _distinct(self.leaves.statistics)
 
     def weights(self, columns: np.ndarray) -> csr_array:
         """Weights of the statistics at rows of columns [m, d] (`kinds`), sparse float64 [m, u]."""
         entries, pointers = self._inside(columns)
-        weights = csr_array(
-            (self.leaves.weight[entries], self.kind.ravel()[entries], pointers),
-            (len(columns), len(self.statistics)),
-        )
-        weights.sum_duplicates()
-        weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
-        return weights
+        summed = _summed(entries, pointers, self.kind, self.leaves.weight, len(self.statistics))
+        return csr_array(summed, (len(columns), len(self.statistics)))
 
     def shared(self, codes: np.ndarray) -> np.ndarray:
         """Probability that rows of codes [m, d of the design] share a leaf, float64 [m, m]."""
@@ -152,17 +149,26 @@ class LeafList:
 
     def _inside(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Leaves that hold each row of columns [m, d], row by row, and where a row's begin."""
-        leaves = self.leaves
-        arguments = (
-            columns,
-            leaves.features,
-            leaves.low,
-            leaves.high,
-            leaves.missing,
-            self.layout.space.num_codes,
+        num_codes = self.layout.space.num_codes
+        starts = np.append(0, np.cumsum(num_codes + 1))
+        size = max(_BYTES_OF_SETS // int(8 * starts[-1]), 1) * 64
+        places = np.minimum(columns, num_codes) + starts[:-1]
+        blocks = range(0, len(self.leaves.weight), size)
+        counts = np.stack(
+            [_numbers_of_bits(places, self._sets(starts, block, size)) for block in blocks], axis=1
         )
-        pointers = np.append(0, np.cumsum(_count_leaves(*arguments)))
-        return _list_leaves(*arguments, pointers), pointers
+        begin = np.append(0, np.cumsum(counts.ravel()))  # row by row, block by block
+        entries = np.empty(begin[-1], np.int64)
+        for number, block in enumerate(blocks):
+            sets = self._sets(starts, block, size)
+            _list_bits(places, sets, begin[number :: len(blocks)], block, entries)
+        return entries, begin[:: len(blocks)]
+
+    def _sets(self, starts: np.ndarray, block: int, size: int) -> np.ndarray:
+        """Leaves of a block, as bits, that hold each code of each feature, uint64 [codes, w]."""
+        leaves, some = self.leaves, slice(block, block + size)
+        arrays = (leaves.features, leaves.low, leaves.high, leaves.missing)
+        return _sets_of_leaves(*(array[some] for array in arrays), starts)
 
 
 def kinds(layout: CellLayout, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -289,38 +295,88 @@ def _look_up(columns, features, strides, starts, sums, result):
                 result[row, c] += sums[cell, c]
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _is_inside(codes, row, leaf, features, low, high, missing, num_codes):
-    for axis in range(features.shape[1]):
-        f = features[leaf, axis]
-        if f < 0:
-            return True
-        code = codes[row, f]
-        if code >= num_codes[f]:
-            if not missing[leaf, axis]:
-                return False
-        elif code < low[leaf, axis] or code >= high[leaf, axis]:
-            return False
-    return True
+@numba.njit(cache=True, nogil=True)
+def _sets_of_leaves(features, low, high, missing, starts):
+    """Leaves, as bits, that hold each code of each feature; its last code is a missing value."""
+    num_leaves = len(features)
+    sets = np.full((starts[-1], (num_leaves + 63) // 64), ~np.uint64(0))
+    for leaf in range(num_leaves):
+        word, bit = leaf // 64, np.uint64(1) << np.uint64(leaf % 64)
+        for axis in range(features.shape[1]):
+            f = features[leaf, axis]
+            if f < 0:
+                break
+            last = starts[f + 1] - starts[f] - 1
+            for code in range(last + 1):
+                inside = (
+                    missing[leaf, axis]
+                    if code == last
+                    else low[leaf, axis] <= code < high[leaf, axis]
+                )
+                if not inside:
+                    sets[starts[f] + code, word] &= ~bit
+    for leaf in range(num_leaves, 64 * sets.shape[1]):  # bits of no leaf
+        sets[:, -1] &= ~(np.uint64(1) << np.uint64(leaf % 64))
+    return sets
 
 
 @numba.njit(cache=True, nogil=True)
-def _count_leaves(codes, features, low, high, missing, num_codes):
-    counts = np.zeros(len(codes), np.int64)
-    for row in range(len(codes)):
-        for leaf in range(len(features)):
-            if _is_inside(codes, row, leaf, features, low, high, missing, num_codes):
+def _numbers_of_bits(places, sets):
+    """Count the bits that all sets of a row have, int64 [m]."""
+    counts = np.zeros(len(places), np.int64)
+    for row in range(len(places)):
+        for word in range(sets.shape[1]):
+            bits = sets[places[row, 0], word]
+            for f in range(1, places.shape[1]):
+                bits &= sets[places[row, f], word]
+            while bits:
+                bits &= bits - np.uint64(1)
                 counts[row] += 1
     return counts
 
 
 @numba.njit(cache=True, nogil=True)
-def _list_leaves(codes, features, low, high, missing, num_codes, pointers):
-    entries = np.empty(pointers[-1], np.int64)
-    for row in range(len(codes)):
-        place = pointers[row]
-        for leaf in range(len(features)):
-            if _is_inside(codes, row, leaf, features, low, high, missing, num_codes):
-                entries[place] = leaf
+def _list_bits(places, sets, begin, first, entries):
+    """Write the bits that all sets of a row have, counted from the first, to its entries."""
+    for row in range(len(places)):
+        place = begin[row]
+        for word in range(sets.shape[1]):
+            bits = sets[places[row, 0], word]
+            for f in range(1, places.shape[1]):
+                bits &= sets[places[row, f], word]
+            while bits:
+                entries[place] = first + 64 * word + np.int64(trailing_zeros(bits))
                 place += 1
-    return entries
+                bits &= bits - np.uint64(1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _summed(entries, pointers, kind, weight, num_kinds):
+    """Sum the weights of entries of one kind row by row, as shares: data, kinds and pointers."""
+    total, is_met = np.zeros(num_kinds), np.zeros(num_kinds, np.bool_)
+    kinds_met, data = np.empty(len(entries), np.int64), np.empty(len(entries))
+    bounds, count = np.zeros(len(pointers), np.int64), 0
+    for row in range(len(pointers) - 1):
+        start, whole = count, 0.0
+        for entry in entries[pointers[row] : pointers[row + 1]]:
+            k = kind[entry]
+            if not is_met[k]:
+                is_met[k], kinds_met[count] = True, k
+                count += 1
+            total[k] += weight[entry]
+            whole += weight[entry]
+        for place in range(start, count):
+            k = kinds_met[place]
+            data[place] = total[k] / whole
+            total[k], is_met[k] = 0.0, False
+        bounds[row + 1] = count
+    return data[:count].copy(), kinds_met[:count].copy(), bounds
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the distinct rows of numbers [l, s], and which of them each one is, int64 [l]."""
+    order = np.lexsort(rows.T)
+    is_new = np.append(True, (np.diff(rows[order], axis=0) != 0).any(axis=1))
+    kind = np.empty(len(rows), np.int64)
+    kind[order] = np.cumsum(is_new) - 1
+    return rows[order[is_new]], kind

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 import numpyro.distributions as dist
 import scipy.stats
@@ -35,6 +36,7 @@ _GRID = 24
 _MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
 _MANY_LEAVES = 2000  # of a kind of rows
 _SPECKS = 1e-5  # probability
+_BUCKETS = 8 * 60 + 2  # of weights
 _TAIL = 1e-9  # probability of counts that scores leave out
 _KINDS_AT_ONCE = 512  # whose weights are held
 
@@ -196,19 +198,49 @@ class LeafMixture:
         most_leaves = int(np.diff(self.weights.indptr).max())
         weights = self.weights.copy()
         weights.data[weights.data < 1e-8 / most_leaves] = 0.0
-        for start, end in itertools.pairwise(weights.indptr):
-            if end - start > _MANY_LEAVES:
-                own = weights.data[start:end]
-                order = np.argsort(own)
-                own[order[np.cumsum(own[order]) < _SPECKS]] = 0.0
+        _drop_specks(weights.data, weights.indptr, _MANY_LEAVES, _SPECKS)
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
         return weights
 
 
+@numba.njit(cache=True, nogil=True)
+def _drop_specks(weights, pointers, many, most_lost):
+    """Set the least weights of rows with many to 0, while these add up to less than most_lost.
+
+    Weights of a row add up to 1. They are not sorted, but put into buckets of similar ones.
+    """
+    shares = np.empty(_BUCKETS)
+    for row in range(len(pointers) - 1):
+        own = weights[pointers[row] : pointers[row + 1]]
+        if len(own) <= many:
+            continue
+        shares[:] = 0.0
+        for weight in own:
+            shares[_bucket(weight)] += weight
+        bucket, lost = _BUCKETS - 1, shares[_BUCKETS - 1]
+        while lost < most_lost:  # the first bucket is never reached: all add up to 1
+            bucket -= 1
+            lost += shares[bucket]
+        for place in range(len(own)):
+            if _bucket(own[place]) > bucket:
+                own[place] = 0.0
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _bucket(weight):
+    """Bucket of a weight in [0, 1]: eight for each power of 2, the least weights in the last."""
+    if weight < 2.0**-60:
+        return _BUCKETS - 1
+    return max(int(-8 * np.log2(weight)), 0)
+
+
 def _over_used(weights: Any) -> tuple[csr_array, np.ndarray]:
     """Weights over the leaves that have any, and which leaves these are."""
-    used, place = np.unique(weights.indices, return_inverse=True)
+    is_used = np.zeros(weights.shape[1], bool)
+    is_used[weights.indices] = True
+    place = (np.cumsum(is_used) - 1)[weights.indices]
+    used = np.flatnonzero(is_used)
     shape = weights.shape[0], len(used)
     return csr_array((weights.data, place, weights.indptr), shape), used
 
