@@ -29,6 +29,7 @@ from bdtppl.plotting import plot_partial_dependence as plot_partial_dependence
 from bdtppl.plotting import plot_partitions as plot_partitions
 from bdtppl.plotting import plot_predictive as plot_predictive
 from bdtppl.plotting import plot_predictive_check as plot_predictive_check
+from bdtppl.plotting import plot_roc as plot_roc
 from bdtppl.plotting import plot_structures as plot_structures
 from bdtppl.plotting import plot_topologies as plot_topologies
 from bdtppl.plotting import plot_trajectories as plot_trajectories

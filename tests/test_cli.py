@@ -111,7 +111,7 @@ def test_fit_prints_a_summary_within_80_columns(classifier, flowers):
     assert result.stderr == ""
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == f"species in {flowers}"[:80]
+    assert lines[0] == f"species in {flowers.name}"
     model = bdtppl.load(out)
     said = "\n".join(lines)
     assert "setosa, versicolor, virginica" in said

@@ -495,10 +495,12 @@ def test_bands_over_one_column_are_its_predictive_intervals(one_column):
     drawn = by_gid(ax)
     grid, mean = drawn["mean"].get_data()
     X, y = step_data()
-    assert (grid[0], grid[-1], len(grid)) == (X.min(), X.max(), 200)
+    cuts = one_column.design_.cut_threshold[1:]
+    np.testing.assert_array_equal(grid, [X.min(), *cuts, X.max()])
+    assert drawn["mean"].get_drawstyle() == "steps-post"  # at a threshold rows go right
     np.testing.assert_array_equal(mean, one_column.predict(grid[:, None]))
     for level in (0.5, 0.9):
-        x, low, high = edges(drawn[f"band-{level}"])
+        x, low, high = (each[::2] for each in edges(drawn[f"band-{level}"]))  # feet of the steps
         interval = one_column.predict_interval(grid[:, None], level)
         np.testing.assert_allclose(x, grid)
         np.testing.assert_allclose(low, interval[:, 0])
@@ -533,11 +535,11 @@ def test_each_figure_predicts_once(one_column, three_columns, monkeypatch):
         monkeypatch.setattr(ExactTreeRegressor, name, counted)
 
     count("predict")
-    count("predict_interval")
+    count("predict_quantiles")
     for model, feature in ((one_column, None), (three_columns, 1), (three_columns, None)):
         calls.clear()
         plot_predictive(model, feature=feature, levels=(0.5, 0.8, 0.9))
-        assert sorted(calls) == ["predict", *["predict_interval"] * 3]
+        assert sorted(calls) == ["predict", "predict_quantiles"]
 
 
 def test_one_column_of_several_varies_and_the_others_are_held(three_columns):
@@ -545,11 +547,11 @@ def test_one_column_of_several_varies_and_the_others_are_held(three_columns):
     ax = plot_predictive(three_columns, feature="x0", at={"x2": 0.25})
     grid, mean = by_gid(ax)["mean"].get_data()
     median = np.sort(X[:, 1])[19]
-    rows = np.column_stack([grid, np.full(200, median), np.full(200, 0.25)])
+    rows = np.column_stack([grid, np.full(len(grid), median), np.full(len(grid), 0.25)])
     np.testing.assert_array_equal(mean, three_columns.predict(rows))
     _, low, high = edges(by_gid(ax)["band-0.9"])
     interval = three_columns.predict_interval(rows, 0.9)
-    np.testing.assert_allclose(np.column_stack([low, high]), interval)
+    np.testing.assert_allclose(np.column_stack([low, high])[::2], interval)
     assert ax.get_xlabel() == f"x0\n(at x1 = {median:.4g}, x2 = 0.25)"
     np.testing.assert_array_equal(points(ax), np.column_stack([X[:, 0], y]))
     assert legend_labels(ax)[-1] == "observed (all rows)"
@@ -558,7 +560,7 @@ def test_one_column_of_several_varies_and_the_others_are_held(three_columns):
 def test_columns_are_held_at_a_row(three_columns):
     ax = plot_predictive(three_columns, feature=1, at=[0.9, 0.1, 0.3])
     grid, mean = by_gid(ax)["mean"].get_data()
-    rows = np.column_stack([np.full(200, 0.9), grid, np.full(200, 0.3)])
+    rows = np.column_stack([np.full(len(grid), 0.9), grid, np.full(len(grid), 0.3)])
     np.testing.assert_array_equal(mean, three_columns.predict(rows))
 
 
@@ -635,7 +637,7 @@ def test_categories_are_held_at_their_most_frequent_level(with_category):
     model, table = with_category
     ax = plot_predictive(model, feature="size")
     grid, mean = by_gid(ax)["mean"].get_data()
-    rows = table.iloc[[0] * 200].assign(colour="green", size=grid, smoker="yes")
+    rows = table.iloc[[0] * len(grid)].assign(colour="green", size=grid, smoker="yes")
     np.testing.assert_array_equal(mean, model.predict(rows))
     with pytest.raises(ValueError, match=r"'colour'.*level 'pink' was not seen"):
         plot_predictive(model, feature="size", at={"colour": "pink"})

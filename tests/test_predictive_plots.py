@@ -19,6 +19,7 @@ from bdtppl import (
     plot_evidence,
     plot_partial_dependence,
     plot_predictive_check,
+    plot_roc,
 )
 from bdtppl.inference.predictive.leave_one_out import leave_one_out
 from bdtppl.models.leaves import DirichletCategorical
@@ -92,14 +93,14 @@ def test_partial_dependence_averages_over_rows_and_spreads_over_draws(regressor)
     for level in (0.5, 0.9):
         ends = [(1 - level) / 2, (1 + level) / 2]
         low, high = np.quantile(own, ends, axis=1, method="inverted_cdf")
-        x, drawn_low, drawn_high = edges(drawn[f"band-{level}"])
+        x, drawn_low, drawn_high = (each[::2] for each in edges(drawn[f"band-{level}"]))
         np.testing.assert_allclose(x, grid)
         np.testing.assert_allclose(drawn_low, low)
         np.testing.assert_allclose(drawn_high, high)
     assert drawn["band-0.5"].get_zorder() > drawn["band-0.9"].get_zorder()
     for place, row in enumerate((0, 29, 59)):
         x, curve = drawn[f"row-{place}"].get_data()
-        np.testing.assert_allclose(curve[7], regressor.posterior_.mean([[X[row, 0], x[7]]])[0])
+        np.testing.assert_allclose(curve[1], regressor.posterior_.mean([[X[row, 0], x[1]]])[0])
     assert legend_labels(ax) == ["50 % band", "90 % band", "mean", "single rows"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("x1", "target")
     np.testing.assert_array_equal(drawn["rug"].get_xdata(), np.unique(X[:, 1]))
@@ -326,3 +327,34 @@ def test_boundaries_show_uncertainty():
     shown = ax.collections[0].get_array().reshape(300, 300)[150, 150]
     assert shown == pytest.approx(high - low)
     assert ax.figure.axes[-1].get_ylabel() == "width of the 90 % interval"
+
+
+def test_a_curve_between_all_values_steps_at_the_thresholds_of_its_trees():
+    X = np.random.default_rng(0).normal(size=(200, 1))
+    model = GreedyModalTreeRegressor().fit(X, np.where(X[:, 0] > 0.3, 2.0, 1.0))
+    grid, mean = by_gid(plot_partial_dependence(model, 0))["mean"].get_data()
+    assert len(grid) == 3
+    assert grid[1] == model.map_tree_.threshold[0]
+    np.testing.assert_allclose(mean, [1, 2, 2], atol=0.05)
+
+
+# ROC
+
+
+def test_a_roc_curve_is_that_of_the_probabilities(classifier, three_classes):
+    X, y = classifier.design_.matrix, classifier.posterior_.y
+    ax = plot_roc(classifier, X, classifier.classes_[y])
+    false_share, true_share = by_gid(ax)["roc"].get_data()
+    probability = classifier.predict_proba(X)[:, 1]
+    for threshold in np.unique(probability):
+        found = probability >= threshold
+        wanted = found[y == 0].mean(), found[y == 1].mean()
+        on_line = np.interp(wanted[0], false_share, true_share)
+        assert np.isclose(on_line, wanted[1]) or wanted[0] in false_share
+    pairs = probability[y == 1][:, None] - probability[y == 0]
+    area = ((pairs > 0) + 0.5 * (pairs == 0)).mean()
+    assert legend_labels(ax) == ["by chance", f"area {area:.3f}"]
+    with pytest.raises(ValueError, match="target must name one of 3 classes"):
+        plot_roc(three_classes)
+    with pytest.raises(ValueError, match="All rows, or none, are of class"):
+        plot_roc(classifier, X[y == 0], classifier.classes_[y[y == 0]])

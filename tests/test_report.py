@@ -427,7 +427,7 @@ def test_scores_are_those_of_the_textbook():
     found = score_table(Forecasts(y, probability, log_density, None), "4 rows")
     brier = np.mean([2 * 0.3**2, 2 * 0.2**2, 2 * 0.6**2, 2 * 0.1**2])
     wanted = [("75.0%", "50.0%"), (f"{log_density.mean():.3f}", f"{np.log(0.5):.3f}")]
-    wanted.append((f"{brier:.3f}", "0.500"))
+    wanted += [(f"{brier:.3f}", "0.500"), ("1.000", "0.500")]  # both of 1 are above both of 0
     assert [tuple(row[1:]) for row in found.rows] == wanted
     assert found.is_number == [False, True, True]
     table = confusion_table(Forecasts(y, probability, log_density, None), ["a", "b"])
@@ -439,3 +439,17 @@ def test_scores_are_those_of_the_textbook():
     assert cells["root mean squared error"] == f"{np.sqrt(1 / 3):.4g}"
     assert cells["share of the variance explained"] == f"{1 - (1 / 3) / y.var():.1%}"
     assert cells["targets inside the 90% interval"] == "66.7%"
+
+
+def test_the_way_to_fit_it_again_is_whole(classifier, rows, tmp_path):
+    write_report(classifier, tmp_path / "a.html", *rows)
+    said = " ".join(read(tmp_path / "a.html").of("code"))
+    assert "from bdtppl import ExactTreeClassifier model = ExactTreeClassifier(" in said
+    table = tmp_path / "a table.csv"
+    table.write_text("a,y\n" + "".join(f"{row},{row // 20}\n" for row in range(40)))
+    given = ["fit", str(table), "--target", "y", "--model", "greedy-modal", "--report"]
+    result = CliRunner().invoke(app, [*given, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0
+    page = read(tmp_path / "out" / "report.html")
+    assert page.of("h1") == ["y in a table.csv"]
+    assert f"bdtppl fit '{table}' --target y --model greedy-modal" in " ".join(page.of("code"))

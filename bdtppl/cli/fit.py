@@ -1,5 +1,6 @@
 """``bdtppl fit``: the posterior over trees of a table."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ def fit() -> None:
 def make_fit() -> Any:
     """Make the command, with an option for each parameter of the estimators."""
     from bdtppl.cli.fit_options import (
+        ARGUMENTS,
         HARD_TREES,
         FitCommand,
         fit_options,
@@ -36,6 +38,7 @@ def make_fit() -> Any:
     options = fit_options()
 
     def command(
+        context: typer.Context,
         table: Annotated[
             Path,
             typer.Argument(
@@ -117,7 +120,15 @@ def make_fit() -> Any:
         **given: Any,
     ) -> None:
         place = _ParameterPlace(
-            table, target, task, tuple(drop or ()), weight, out, report, as_json
+            table,
+            target,
+            task,
+            tuple(drop or ()),
+            weight,
+            out,
+            report,
+            as_json,
+            shlex.join(["bdtppl", "fit", *context.meta[ARGUMENTS]]),
         )
         _run(place, model, {"prior": prior, "prior_file": prior_file, "leaf": leaf, **given}, seed)
 
@@ -138,6 +149,7 @@ class _ParameterPlace(NamedTuple):
     out: Path | None
     report: bool
     as_json: bool
+    command: str
 
 
 def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: int) -> None:
@@ -149,7 +161,7 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
     from bdtppl.files import require_writable
     from bdtppl.table_files import read_table
 
-    table, target, task, drop, weight, out, report, as_json = place
+    table, target, task, drop, weight, out, report, as_json, command = place
     with refusing(ValueError, OSError):
         options = fit_options()
         inferences_with = {name: option.default_of for name, option in options.items()}
@@ -172,7 +184,11 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
             names = feature_names(rows, target, beside)
             weights = None if weight is None else rows.repeats(weight)
             problem = ReadProblem(
-                f"{target} in {table}", rows.features(names), goal, weights=weights
+                f"{target} in {table.name}",
+                rows.features(names),
+                goal,
+                weights=weights,
+                command=command,
             )
             quantity = [target] if goal.task == "regression" else []
             doubts = list(rows.doubts([*names, *quantity]))
@@ -243,7 +259,7 @@ def _read_parts(
     if place.target in place.drop:
         raise ValueError(f"--drop {place.target} names the target.")
     return ReadProblem(
-        f"{place.target} in {place.table}",
+        f"{place.target} in {place.table.name}",
         table.drop(columns=list(place.drop)),
         Target(place.target, task, place.target, reason),
         weights=place.weight,

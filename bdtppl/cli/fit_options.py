@@ -22,6 +22,7 @@ from bdtppl.estimators.parameters import (
 )
 
 __all__ = [
+    "ARGUMENTS",
     "FitCommand",
     "FitOption",
     "default_of",
@@ -33,6 +34,7 @@ __all__ = [
     "with_options",
 ]
 
+ARGUMENTS = "bdtppl.arguments"  # of the command, in the context's notes
 HARD_TREES, SOFT_TREES = "Model: hard trees", "Model: soft trees"
 _COMMON = ("bins", "max_depth", "min_leaf", "prior", "prior_file", "seed")
 _OF_HARD_TREES = ("prior", "prior_file", "leaf")  # which are written in the command's own way
@@ -89,8 +91,8 @@ class FitCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; hide from help what is not asked for."""
-        options = fit_options()
-        model = _model_in(args)
+        ctx.meta[ARGUMENTS] = list(args)
+        options, model = fit_options(), _model_in(args)
         for parameter in self.params:
             name = parameter.name or ""
             if model is None:

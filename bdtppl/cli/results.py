@@ -43,13 +43,17 @@ _OBSOLETE = (
 
 
 class ReadProblem(NamedTuple):
-    """The rows to fit, their repeat counts, and rows held back for a figure, with their targets."""
+    """The rows to fit, their repeat counts, and rows held back for a figure, with their targets.
+
+    With the command that read them, if there is one.
+    """
 
     title: str
     features: Any
     target: Target
     unseen: tuple[Mapping[str, np.ndarray], np.ndarray] | None = None
     weights: np.ndarray | str | None = None
+    command: str | None = None
 
     @property
     def is_in_parts(self) -> bool:
@@ -172,7 +176,13 @@ def _write_report(model: Any, problem: ReadProblem, path: Path) -> None:
 
     _draw_without_window()
     with waiting("writing the report", shown=True), refusing(OSError):
-        write_report(model, path, target=problem.target.name, title=problem.title)
+        write_report(
+            model,
+            path,
+            target=problem.target.name,
+            title=problem.title,
+            command=problem.command,
+        )
 
 
 def _draw_without_window() -> None:

@@ -9,6 +9,7 @@ from bdtppl.plotting.dependence import plot_partial_dependence
 from bdtppl.plotting.evidence import plot_evidence
 from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
+from bdtppl.plotting.roc import plot_roc
 from bdtppl.plotting.topologies import plot_topologies
 from bdtppl.plotting.trajectories import plot_trajectories
 from bdtppl.plotting.tree import plot_structures, plot_tree
@@ -23,6 +24,7 @@ __all__ = [
     "plot_partitions",
     "plot_predictive",
     "plot_predictive_check",
+    "plot_roc",
     "plot_structures",
     "plot_topologies",
     "plot_trajectories",

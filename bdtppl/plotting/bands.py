@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from bdtppl.models.data.design import midpoint
 from bdtppl.plotting.colours import ACCENT, INK, tint
 from bdtppl.plotting.rows import Rows
 
@@ -21,6 +22,7 @@ __all__ = [
     "percent",
 ]
 
+_STEPS = {"ranks": "steps-mid", "steps": "steps-post"}
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
 
 
@@ -31,37 +33,70 @@ class Places:
     Attributes
     ----------
     kind
-        What the places are: points of a "line", "ranks" or "levels" of a category.
+        What the places are: points of a "line", intervals that are the "steps" of hard trees,
+        "ranks" or "levels" of a category.
     x
-        [g].
+        [g]; of steps the ends of the intervals, [g + 1].
     values
         Values of the column there, [g]; None for ranks.
     ticks
         Names of the places if these are levels.
     """
 
-    kind: Literal["line", "ranks", "levels"]
+    kind: Literal["line", "steps", "ranks", "levels"]
     x: np.ndarray
     values: np.ndarray | None = None
     ticks: Sequence[str] = ()
 
     @classmethod
     def along(cls, model: Any, rows: Rows, position: int, num_points: int) -> "Places":
-        """Take the levels of a column, or so many points over the range of its rows."""
+        """Take the levels of a column, or places over the range of its rows.
+
+        Those are the intervals between the thresholds of a hard tree's rules, if they are few, and
+        else so many points.
+        """
         levels = model.schema_.columns[position].levels
         if levels is not None:
             return cls("levels", np.arange(len(levels)), np.array(levels, object), levels)
         values = _grid(rows.columns[position], num_points)
-        return cls("line", values, values)
+        thresholds = None if model.is_soft else _thresholds(model, position, values[0], values[-1])
+        if thresholds is None or len(thresholds) >= num_points:
+            return cls("line", values, values)
+        ends = np.array([values[0], *thresholds, values[-1]])
+        return cls("steps", ends, midpoint(ends[:-1], ends[1:]))
+
+    def drawn(self, heights: np.ndarray) -> np.ndarray:
+        """Repeat the last height [g] where it is drawn from end to end of an interval."""
+        return np.append(heights, heights[-1:]) if self.kind == "steps" else heights
 
     def of_rows(self, values: np.ndarray) -> np.ndarray:
         """Find the places of rows [m] by their values; those of one level lie side by side."""
-        if self.kind == "line":
+        if self.kind in ("line", "steps"):
             return values
         index = {level: place for place, level in enumerate(self.ticks)} | {None: np.nan}
         # Multiples of the golden ratio fill an interval evenly, and are the same each time.
         offset = np.arange(len(values)) * 0.618034 % 1 - 0.5
         return np.array([index[value] for value in values]) + 0.5 * _LEVEL_WIDTH * offset
+
+
+def _thresholds(model: Any, position: int, low: float, high: float) -> np.ndarray | None:
+    """Thresholds of a hard tree's rules on a column, between two values, in ascending order.
+
+    They are those of all rules where the posterior is summed up, else of the trees that were drawn.
+    None where cuts of several columns have no such thresholds.
+    """
+    if len(getattr(model, "directions_", ())):
+        return None
+    feature = model.schema_.features.index(model.schema_.columns[position].name)
+    if model.exact_ is None:
+        trees = model.posterior_.ranked.trees
+        cuts = np.unique(trees.threshold[trees.feature == feature])
+    else:
+        start = int(model.design_.offset[feature])
+        cuts = model.design_.cut_threshold[
+            start + 1 : start + int(model.design_.num_codes[feature])
+        ]
+    return cuts[(low < cuts) & (cuts < high)]
 
 
 def _grid(values: np.ndarray, num_points: int) -> np.ndarray:
@@ -85,7 +120,7 @@ def draw_mean(
         ax.hlines(mean, places.x - half, places.x + half, **style)
         ax.set_xticks(places.x, places.ticks, parse_math=False)
         return
-    ax.plot(places.x, mean, drawstyle="steps-mid" if places.kind == "ranks" else None, **style)
+    ax.plot(places.x, places.drawn(mean), drawstyle=_STEPS.get(places.kind), **style)
     ax.margins(x=0.01)
     if places.kind == "ranks":
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -115,8 +150,8 @@ def draw_bands(
         if places.kind == "levels":
             ax.bar(places.x, high - low, _LEVEL_WIDTH, low, **style)
         else:
-            step = "mid" if places.kind == "ranks" else None
-            ax.fill_between(places.x, low, high, step=step, **style)
+            step: Any = _STEPS.get(places.kind, "").removeprefix("steps-") or None
+            ax.fill_between(places.x, places.drawn(low), places.drawn(high), step=step, **style)
 
 
 def legend_above(ax: "Axes") -> None:

@@ -39,6 +39,7 @@ def plot_partial_dependence(
     target: Any = None,
     ice: int = 0,
     levels: Sequence[float] = (0.5, 0.9),
+    legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw the mean prediction against one column, averaged over the others as the rows have them.
@@ -66,6 +67,8 @@ def plot_partial_dependence(
         the mean over draws.
     levels
         Probabilities of the bands.
+    legend
+        Whether to name what is drawn; not needed on each of several axes side by side.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -102,14 +105,15 @@ def plot_partial_dependence(
     curves = _curves(model, rows, position, places, shown)
     ax = prepared(ax)
     if len(shown) > 1:
-        _draw_class_curves(ax, model, places, curves, levels[-1])
+        _draw_class_curves(ax, model, places, curves, levels[-1], legend)
     else:
         bands = {level: curves.band(level, 0) for level in levels}
         draw_bands(ax, places, bands, {level: f"{percent(level)} band" for level in levels})
         draw_mean(ax, places, curves.mean(0), label="mean", gid="mean")
         _draw_rows(ax, places, curves.of_rows, min(int(ice), len(rows)))
-        legend_above(ax)
-    if places.kind == "line":
+        if legend:
+            legend_above(ax)
+    if places.kind != "levels":
         _draw_rug(ax, rows.columns[position])
     ax.set_xlabel(rows.names[position], parse_math=False)
     is_one_class = model.is_classifier and len(shown) == 1
@@ -188,7 +192,7 @@ def _predictor(model: Any) -> tuple[Any, np.ndarray]:
 
 
 def _draw_class_curves(
-    ax: "Axes", model: Any, places: Places, curves: _Curves, level: float
+    ax: "Axes", model: Any, places: Places, curves: _Curves, level: float, legend: bool
 ) -> None:
     """Draw a line and a band for each class."""
     from matplotlib.lines import Line2D
@@ -200,6 +204,9 @@ def _draw_class_curves(
         style: dict[str, Any] = {"colour": colour, "gid": f"class-{place}", "alpha": 0.35}
         draw_bands(ax, places, band, {level: ""}, **style)
         draw_mean(ax, places, curves.mean(place), colour=colour, gid=f"mean-{place}")
+    ax.set_ylim(-0.02, 1.02)
+    if not legend:
+        return
     handles: list[Line2D | Patch] = [Line2D([], [], color=colour) for colour in colours]
     names = [str(name) for name in model.classes_]
     handles.append(Patch(facecolor=LINE, alpha=0.3))
@@ -211,7 +218,6 @@ def _draw_class_curves(
         bbox_to_anchor=(1.0, 1.0),
         fontsize="small",
     )
-    ax.set_ylim(-0.02, 1.02)
 
 
 def _draw_rows(ax: "Axes", places: Places, of_rows: np.ndarray, count: int) -> None:
@@ -220,11 +226,12 @@ def _draw_rows(ax: "Axes", places: Places, of_rows: np.ndarray, count: int) -> N
     for number, row in enumerate(chosen):
         ax.plot(
             places.x,
-            of_rows[:, row],
+            places.drawn(of_rows[:, row]),
+            drawstyle="steps-post" if places.kind == "steps" else None,
             color=LINE,
             linewidth=0.6,
             alpha=0.7,
-            marker="" if places.kind == "line" else ".",
+            marker="." if places.kind == "levels" else "",
             label=None if number else "single rows",
             zorder=3.5,
             gid=f"row-{number}",

@@ -172,7 +172,7 @@ def _along_column(
     places = Places.along(model, rows, position, _BAND_POINTS)
     grid = cast(np.ndarray, places.values)  # places along a column have values
     columns = [
-        grid if column == position else np.full(len(places.x), held[name], values.dtype)
+        grid if column == position else np.full(len(grid), held[name], values.dtype)
         for column, (name, values) in enumerate(zip(rows.names, rows.columns, strict=True))
     ]
     mean, bands = _predict(model, Rows(rows.names, columns).table(), levels)

@@ -94,7 +94,18 @@ def assumptions(subject: Subject) -> Iterator[Block]:
         limits = constraints_in_words(model.constraints_)
         if limits:
             yield Text(" ".join(limits))
-    yield Code("How to fit it again", repr(model))
+    yield Code("How to fit it again", subject.command or _in_python(model))
+
+
+def _in_python(model: Any) -> str:
+    """Write the lines that fit a model, and those that repeat a choice by evidence."""
+    name = type(model).__name__
+    lines = [f"from bdtppl import {name}", "", f"model = {model!r}", "model.fit(X, y)"]
+    chosen = getattr(model, "chosen", None)
+    if chosen:
+        settings = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
+        lines += ["", f"# What the evidence chose, for a fit without the search: {settings}"]
+    return "\n".join(lines)
 
 
 def _cuts_in_words(model: Any) -> str:

@@ -42,6 +42,7 @@ def write_report(
     *,
     target: str = "target",
     title: str | None = None,
+    command: str | None = None,
 ) -> None:
     """Write a page of HTML that explains a fitted model to somebody who was not there.
 
@@ -62,6 +63,8 @@ def write_report(
         Name of what is predicted.
     title
         Title of the page; default names the target.
+    command
+        How the model was fitted, for those who want to do so again. Default: in Python.
 
     Raises
     ------
@@ -83,7 +86,7 @@ def write_report(
     """
     check_is_fitted(model)
     path = Path(path)
-    text = _render(Subject(model, target, X, y), title)
+    text = _render(Subject(model, target, X, y, command), title)
     with staged(path.absolute().parent) as staging:
         (staging / path.name).write_text(text, encoding="utf-8")
 

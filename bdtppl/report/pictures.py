@@ -7,11 +7,10 @@ from typing import Any
 
 from bdtppl.report.blocks import Figure
 
-__all__ = ["picture", "small_axes"]
+__all__ = ["picture"]
 
 _MOST_SVG = 400_000  # bytes from which on a drawing is turned into dots
 _DOTS = 160  # an inch
-_SMALL = (4.6, 3.4)  # inches
 _PIXELS = 96  # of CSS, an inch
 _STYLE: dict[Any, Any] = {
     "font.size": 10.0,
@@ -52,13 +51,6 @@ def picture(draw: Callable[[], Any], text: str, caption: str) -> Figure:
             pyplot.close(figure)
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Figure(source, width, height, text, caption)
-
-
-def small_axes() -> Any:
-    """Make axes for a picture that stands beside another one."""
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=_SMALL, layout="constrained")[1]
 
 
 def _saved(figure: Any, **options: Any) -> bytes:

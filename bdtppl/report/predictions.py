@@ -2,22 +2,27 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+from bdtppl.models.wording import listed
 from bdtppl.plotting import (
     plot_calibration,
     plot_partial_dependence,
     plot_predictive,
     plot_predictive_check,
+    plot_roc,
 )
 from bdtppl.report.blocks import Block, Figure, Figures, Text
-from bdtppl.report.pictures import picture, small_axes
+from bdtppl.report.pictures import picture
 from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
 
 __all__ = ["dependences", "predictions"]
 
 _MOST_CLASSES = 12  # in a table of confusions
-_DEPENDENCES = 4  # columns with a figure of their own
+_DEPENDENCES = 12  # columns that are drawn
+_DEPENDENCES_A_ROW = 3
+_DEPENDENCE_SIZE = 3.1, 2.6  # inches
 
 
 def predictions(subject: Subject) -> Iterator[Block]:
@@ -57,6 +62,13 @@ def _calibrations(subject: Subject) -> Iterator[Figure]:
             "Calibration: points inside the bars say that what was given a probability happened as "
             "often. Numbers count rows.",
         )
+        if len(subject.classes) == 2:
+            yield picture(
+                partial(plot_roc, *given),
+                "Share of a class that is found against the share of others taken for it.",
+                "Each point of the curve is a threshold of the probability. The area below it is "
+                "the probability that a row of the class is given a greater one than another row.",
+            )
         return
     yield picture(
         partial(plot_calibration, *given),
@@ -87,15 +99,30 @@ def dependences(subject: Subject) -> Iterator[Block]:
         "mean predictions are averaged. Bands say how sure the posterior is of the average; they "
         "are not predictive intervals. The most important columns come first."
     )
-    yield Figures(
-        [
-            picture(
-                lambda name=name: subject.named(
-                    plot_partial_dependence(model, name, ax=small_axes())
-                ),
-                f"Mean prediction against {name}.",
-                f"{what} against {name}.",
-            )
-            for name in chosen
-        ]
+    yield picture(
+        partial(_dependences, subject, chosen),
+        f"Mean prediction against {listed(chosen)}.",
+        f"{what} against each column, on one scale.",
     )
+
+
+def _dependences(subject: Subject, names: list[str]) -> Any:
+    """Draw the partial dependence on columns side by side, with one vertical axis."""
+    from matplotlib import pyplot
+
+    across = min(len(names), _DEPENDENCES_A_ROW)
+    down = -(-len(names) // across)
+    is_wide = subject.classes is not None and len(subject.classes) > 2  # the legend stands beside
+    width, height = _DEPENDENCE_SIZE
+    size = width * across, height * down
+    grid = pyplot.subplots(
+        down, across, sharey=True, squeeze=False, figsize=size, layout="constrained"
+    )[1]
+    for place, (ax, name) in enumerate(zip(grid.flat, names, strict=False)):
+        is_named = place == (across - 1 if is_wide else 0)
+        subject.named(plot_partial_dependence(subject.model, name, legend=is_named, ax=ax))
+        if place % across:
+            ax.set_ylabel("")
+    for ax in grid.flat[len(names) :]:
+        ax.set_axis_off()
+    return grid.flat[0]

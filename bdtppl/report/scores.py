@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 
 from bdtppl.models.wording import number
 from bdtppl.plotting.forecasts import Forecasts
@@ -28,6 +29,10 @@ def _class_scores(forecasts: Forecasts) -> list[list[str]]:
     share = np.bincount(y, minlength=num_classes) / len(y)
     guess = np.broadcast_to(share, probability.shape)
     happened = np.eye(num_classes)[y]
+    area = []
+    if num_classes == 2 and len(np.unique(y)) == 2:
+        found = f"{roc_auc_score(y, probability[:, 1]):.3f}"
+        area = [["area under the ROC curve (higher is better)", found, "0.500"]]
     return [
         ["right class", *(f"{(p.argmax(1) == y).mean():.1%}" for p in (probability, guess))],
         [
@@ -39,6 +44,7 @@ def _class_scores(forecasts: Forecasts) -> list[list[str]]:
             "Brier score (squared error of probabilities; lower is better)",
             *(f"{((p - happened) ** 2).sum(1).mean():.3f}" for p in (probability, guess)),
         ],
+        *area,
     ]
 
 

@@ -21,12 +21,15 @@ class Subject:
         Name of what it predicts.
     X, y
         New rows with their targets; None for the training rows, each left out.
+    command
+        How the model was fitted; None for in Python.
     """
 
     model: Any
     target: str
     X: Any = None
     y: Any = None
+    command: str | None = None
 
     @property
     def classes(self) -> list[Any] | None:

@@ -17,6 +17,7 @@ _TREES_DRAWN = 10
 _DRAWN_TREES = 5
 _LEAST_SHARE = 0.01  # of the best tree's probability, for a tree to be drawn
 _MOST_LEAVES = 24  # of a tree that is drawn
+_MOST_LEAVES_BESIDE = 4  # of trees that are drawn side by side
 _RULES_LISTED = 60  # lines
 _COLUMNS_LISTED = 40
 _PARTITION = (
@@ -59,16 +60,18 @@ def trees(subject: Subject) -> Iterator[Block]:
     drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_SHARE * probability[0]))
     first = int(ranked.log_joint[0] == best.log_joint[0])  # drawn above
     if drawn > first and leaves[:drawn].max() <= _MOST_LEAVES:
-        yield Figures(
-            [
-                picture(
-                    partial(plot_tree, model, rank, by=by),
-                    f"Drawing of {by} no. {rank + 1}.",
-                    f"{by.capitalize()} no. {rank + 1} by probability.",
-                )
-                for rank in range(first, drawn)
-            ]
-        )
+        figures = [
+            picture(
+                partial(plot_tree, model, rank, by=by),
+                f"Drawing of {by} no. {rank + 1}.",
+                f"{by.capitalize()} no. {rank + 1} by probability.",
+            )
+            for rank in range(first, drawn)
+        ]
+        if leaves[:drawn].max() <= _MOST_LEAVES_BESIDE:
+            yield Figures(figures)
+        else:
+            yield from figures
     if len(probability) > 1:
         rows = [
             [str(rank), f"{share:.3g}", str(count)]
@@ -117,7 +120,11 @@ def _share_table(subject: Subject, caption: str) -> ReportTable:
     no_cut = subject.model.no_cut
     shown = list(subject.shares.items())[:_COLUMNS_LISTED]
     rows = [[name, "no cut" if name in no_cut else f"{share:.3f}"] for name, share in shown]
-    return ReportTable(caption, ["column", "share"], rows, [share for _, share in shown])
+    head, before = ["column", "share"], subject.summary.get("prior_inclusion")
+    if before is not None:
+        head.append("before the data")
+        rows = [[*row, "" if row[0] in no_cut else f"{before[row[0]]:.2f}"] for row in rows]
+    return ReportTable(caption, head, rows, [share for _, share in shown])
 
 
 def _shortened(rules: str) -> str:
