@@ -93,8 +93,9 @@ class FitCommand(TyperCommand):
         """Parse the arguments; hide from help what is not asked for."""
         ctx.meta[ARGUMENTS] = list(args)
         options, model = fit_options(), _model_in(args)
+        parameter: Any
         for parameter in self.params:
-            name = parameter.name or ""
+            name = parameter.name
             if model is None:
                 is_shown = name in _COMMON or not (name in options or name in _OF_HARD_TREES)
             elif name in options:

@@ -166,9 +166,8 @@ class LeafList:
 
     def _sets(self, starts: np.ndarray, block: int, size: int) -> np.ndarray:
         """Leaves of a block, as bits, that hold each code of each feature, uint64 [codes, w]."""
-        leaves, some = self.leaves, slice(block, block + size)
-        arrays = (leaves.features, leaves.low, leaves.high, leaves.missing)
-        return _sets_of_leaves(*(array[some] for array in arrays), starts)
+        some = Leaves(*(array[block : block + size] for array in self.leaves))
+        return _sets_of_leaves(some.features, some.low, some.high, some.missing, starts)
 
 
 def kinds(layout: CellLayout, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
