@@ -66,6 +66,7 @@ def dt_gfn(num_features: int, table: Literal[5, 6] = 5) -> dict[str, Any]:
         "chains": 4,
         "draws": 250,
         "steps": 100,
+        "time_limit": None,
         "ensemble": "algorithm-1",
         "settings": PolicySettings(
             learning_rate=0.01,

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
-__all__ = ["counting", "forecast", "waiting"]
+__all__ = ["counting", "forecast", "paced", "waiting"]
 
 _PATIENCE = 1.0  # seconds before anything is shown
 _LONG = 10.0  # seconds that are worth a forecast
+_PACE = 8  # steps after which one is made, the first of which compile
 
 
 @contextmanager
@@ -92,6 +93,49 @@ def forecast(what: str, seconds: float) -> None:
         time_left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
         sys.stderr.write(f"{what}: about {time_left} more.\n")
         sys.stderr.flush()
+
+
+def paced(
+    report: Callable[..., None] | None, what: str, total: int, time_limit: float | None
+) -> Callable[..., bool]:
+    """Make a report of a count that forecasts the time of all of it, and says when time is over.
+
+    Parameters
+    ----------
+    report
+        Called with the count, and what more there is to say, where it is not None.
+    what
+        What is being done.
+    total
+        The count at the end.
+    time_limit
+        Seconds from now on; None for no limit.
+
+    Returns
+    -------
+    callable
+        Takes the count so far, and more to say; returns whether time is over.
+    """
+    start = time.monotonic()
+    first: tuple[int, float] | None = None
+    is_forecast = False
+
+    def told(count: int, more: str = "") -> bool:
+        nonlocal first, is_forecast
+        now = time.monotonic()
+        if report is not None:
+            report(count, more)
+        if first is None:
+            first = count, now
+        elif not is_forecast and count - first[0] >= _PACE:
+            is_forecast = True
+            left = (now - first[1]) / (count - first[0]) * (total - count)
+            if time_limit is not None:
+                left = min(left, time_limit - (now - start))
+            forecast(what, left)
+        return time_limit is not None and now - start > time_limit and count < total
+
+    return told
 
 
 def _is_watched() -> bool:

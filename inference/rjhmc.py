@@ -152,7 +152,7 @@ class RJHMC:
         chains: int = 4,
         burn_in: int = 0,
         draws: int = 1_000,
-        on_progress: Callable[[int], None] = lambda num_draws: None,
+        on_progress: Callable[[int], bool | None] = lambda num_draws: None,
     ) -> JumpingWalk:
         """Walk over topologies and their parameters, from draws of the prior.
 
@@ -172,7 +172,7 @@ class RJHMC:
             Draws of each, all of them kept, those of burn-in first: they depend on where chains
             start and, where chains are restarted, on each other.
         on_progress
-            Called with the number of draws made.
+            Called with the number of draws made; the walk ends where it returns True.
         """
         return _JumpRun(self, rng_key, model, x, y, hard_inputs).walk(
             chains, burn_in, draws, on_progress
@@ -210,7 +210,8 @@ class _JumpRun:
                 sources = self._sources(rngs, path[-stages.step :])
                 path[-1] = [path[-1][source] for source in sources]
                 ancestors = ancestors[sources]
-            on_progress(number)
+            if on_progress(number):
+                break
         return self._written(path, ancestors)
 
     def _sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:

@@ -6,6 +6,7 @@ import exact_problems as ep
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from tiers import slow_but
 
@@ -305,3 +306,17 @@ def test_a_root_with_at_most_one_rule_has_the_exact_answer(column):
     exact = ExactTreeClassifier(bins=None, **model).fit(X, y)
     flow = GFlowNetTreeClassifier(steps=5, grid=None, ensemble="distinct", **model).fit(X, y)
     np.testing.assert_allclose(flow.predict_proba(X), exact.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_time_that_is_over_ends_training(tmp_path):
+    model = GFlowNetTreeClassifier(**(TINY | {"steps": 9, "time_limit": 1e-9}))
+    with pytest.warns(ConvergenceWarning, match="Training ended after 1 of 9 steps"):
+        model.fit(X, LABELS)
+    assert model.summary()["steps"] == 1
+    kept = model.set_params(checkpoint=tmp_path / "kept")
+    with pytest.warns(ConvergenceWarning, match="after 1 of 9"):
+        kept.fit(X, LABELS)
+    whole = clone(kept).set_params(time_limit=None).fit(X, LABELS)  # goes on from there
+    straight = clone(whole).set_params(checkpoint=None).fit(X, LABELS)
+    np.testing.assert_array_equal(whole.history_["loss"], straight.history_["loss"])

@@ -7,7 +7,7 @@ import pytest
 import rich.console
 
 from bdtppl import progress
-from bdtppl.progress import counting, waiting
+from bdtppl.progress import counting, paced, waiting
 
 
 @pytest.fixture
@@ -48,3 +48,22 @@ def test_nothing_is_written_where_nobody_watches(shown, capsys, monkeypatch):
     with counting("trees", shown=shown) as report, waiting("drawing", shown=shown):
         assert report is None
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_pace_is_forecast_once_and_time_runs_out(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bdtppl.progress.time.monotonic", lambda: now[0])
+    counts = []
+    told = paced(lambda count, more: counts.append((count, more)), "Training", 101, 150.0)
+    over = []
+    for count in range(1, 101):
+        now[0] = 2.0 + 2 * count  # 2 s a step, after compilation
+        over.append(told(count, "loss 1"))
+    assert counts[0] == (1, "loss 1")
+    # At step 9 there are 92 steps of 2 s left, and the limit leaves 130 s.
+    assert capsys.readouterr().err == "Training: about 2 minutes more.\n"
+    assert over.index(True) == 74  # step 75 ends at 152 s
+    assert not told(101)  # all is done
+    quick = paced(None, "Training", 20, None)
+    assert not any(quick(count) for count in range(1, 21))
+    assert capsys.readouterr().err == ""

@@ -9,6 +9,7 @@ import pytest
 import soft_problems as sp
 from soft_chains import MODEL, check_frequencies
 
+from bdtppl import RJHMCTreeRegressor
 from bdtppl.datasets import make_wu
 from bdtppl.inference import rjhmc
 from bdtppl.inference.nuts.sample import NUTS
@@ -225,3 +226,16 @@ def test_published_scheme_and_classification_run():
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         RJHMC(**settings)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*chains:UserWarning")
+def test_time_that_is_over_ends_the_walk():
+    x = np.linspace(0, 1, 30)[:, None]
+    options = {"chains": 2, "burn_in": 20, "draws": 20, "warmup": 20, "max_splits": 1}
+    model = RJHMCTreeRegressor(**options, time_limit=1e-9, random_state=0)
+    with pytest.warns(UserWarning, match="Chains ended after 1 of 40 iterations"):
+        model.fit(x, (x[:, 0] > 0.5) * 1.0)
+    assert model.thrown_away == ("burn-in", 0)
+    assert model.trajectory_.shape == (2, 1)
+    assert np.isfinite(model.predict(x)).all()

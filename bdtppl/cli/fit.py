@@ -44,14 +44,14 @@ def make_fit() -> Any:
             typer.Argument(
                 metavar="TABLE",
                 help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files "
-                "that hold parts of one table. Cells that are empty or, but for Parquet, say "
-                "NA, N/A, NaN, null or ? are missing; a column with anything but numbers is a "
+                "that hold parts of one table. Empty cells are missing values; so are NA, N/A, "
+                "NaN, null and ?, except in Parquet files. A column with anything but numbers is a "
                 "category.",
                 show_default=False,
             ),
         ],
         target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
-        model: Annotated[str, typer.Option(help="How the posterior is got.")] = "exact",
+        model: Annotated[str, typer.Option(help="Inference: how the posterior is computed.")] = "exact",
         task: Annotated[
             Literal["classification", "regression"] | None,
             typer.Option(help="What the target is.", show_default="guessed from the target"),

@@ -47,8 +47,8 @@ class FitOption(NamedTuple):
     ----------
     kind
         Type of the value.
-    said
-        Declaration of the parameter, that of the first inference that has it.
+    said_of
+        Declaration of the parameter by inference.
     default_of
         Default by inference.
     tasks
@@ -56,9 +56,14 @@ class FitOption(NamedTuple):
     """
 
     kind: Any
-    said: Declared
+    said_of: dict[str, Declared]
     default_of: dict[str, Any]
     tasks: set[str]
+
+    @property
+    def said(self) -> Declared:
+        """Declaration of the parameter, that of the first inference that has it."""
+        return next(iter(self.said_of.values()))
 
     @property
     def panel(self) -> str:
@@ -76,7 +81,7 @@ class FitOption(NamedTuple):
         """Make the option an argument of a function, as typer reads it."""
         least = self.said.least if self.kind is int else None
         option = typer.Option(
-            help=first_sentence(self.said.help).replace("[", "\\["),
+            help=_help(self.said),
             min=None if least is None else int(least),
             show_default=_defaults(self.default_of) or False,
             rich_help_panel=self.panel,
@@ -99,8 +104,11 @@ class FitCommand(TyperCommand):
             if model is None:
                 is_shown = name in _COMMON or not (name in options or name in _OF_HARD_TREES)
             elif name in options:
-                is_shown = model in options[name].default_of
-                parameter.show_default = _defaults({model: options[name].default_of.get(model)})
+                option = options[name]
+                is_shown = model in option.default_of
+                if is_shown:
+                    parameter.help = _help(option.said_of[model])
+                    parameter.show_default = _defaults({model: option.default_of[model]}) or False
             else:
                 is_shown = name not in _OF_HARD_TREES or is_hard(model)
             parameter.hidden = not is_shown
@@ -133,11 +141,12 @@ def fit_options() -> dict[str, FitOption]:
                 kind = _option_type(field, said)
                 if kind is None:
                     continue
-                option = options.setdefault(field.name, FitOption(kind, said, {}, set()))
+                option = options.setdefault(field.name, FitOption(kind, {}, {}, set()))
                 if (
                     get_origin(kind) is Literal and kind != option.kind
                 ):  # each has choices of its own
                     option = options[field.name] = option._replace(kind=Literal[option.kind, kind])
+                option.said_of.setdefault(inference, said)
                 option.default_of[inference] = field.default
                 option.tasks.add(task)
     return options
@@ -149,6 +158,11 @@ def _option_type(field: dataclasses.Field, said: Declared) -> Any:
         return said.option or None
     kinds = [kind for kind in kinds_of(field.type) if kind is not type(None)]
     return kinds[0]
+
+
+def _help(said: Declared) -> str:
+    """Write the first sentence of a declaration, brackets being no markup."""
+    return first_sentence(said.help).replace("[", "\\[")
 
 
 def _defaults(default_of: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ from bdtppl.summary import glance_view
 __all__ = [
     "INFERENCES",
     "ChoiceWarning",
+    "HasTimeLimit",
     "ShowsProgress",
     "TableEstimator",
     "estimator",
@@ -97,6 +98,18 @@ class ShowsProgress:
         "Whether to show progress when fitting takes longer than a second.",
         option=False,
         is_last=True,
+    )
+
+
+@declared
+class HasTimeLimit:
+    """Inferences whose steps can end before their number is reached."""
+
+    time_limit: float | None = parameter(
+        120.0,
+        "Seconds after which `fit` ends its steps early and warns; what it says then depends on "
+        "the speed of the machine. None for no limit.",
+        above=0,
     )
 
 

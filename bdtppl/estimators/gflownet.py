@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.base import HasTimeLimit, ShowsProgress, estimator
 from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves
 from bdtppl.estimators.parameters import declared, parameter
@@ -35,7 +35,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.priors import DescriptionLength, weighs_each_cut
-from bdtppl.progress import counting
+from bdtppl.progress import counting, paced
 
 __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 
@@ -83,7 +83,7 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 @declared
-class GFlowNetParameters(ShowsProgress):
+class GFlowNetParameters(HasTimeLimit, ShowsProgress):
     """Parameters of generative flow networks."""
 
     bins: int | None = parameter(None, "Instead of ``grid``: most buckets per feature.", option=str)
@@ -363,12 +363,28 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         if kept_arrays is not None and is_near(kept.state):
             return kept
         with counting("steps", shown=self.progress) as report:
+            told = paced(report, "Training", method.num_steps, self.time_limit)
+            is_over = False
+
+            def tell(step, said):
+                nonlocal is_over
+                is_over = told(step, said)
+                return is_over
+
             train(
                 method,
                 _key_of_use(kept.seed, "train"),
                 kept.state,
-                on_progress=report or (lambda step, said: None),
-                keep=keep,
+                on_progress=tell,
+                keep=lambda state, history: keep(state, history) or is_over,
+            )
+        if is_over:
+            warnings.warn(
+                f"Training ended after {method.steps(kept.state)} of {method.num_steps} steps: the "
+                f"time_limit of {self.time_limit:g} s was over. Raise it, or lower grid or "
+                f"max_depth.",
+                ConvergenceWarning,
+                stacklevel=4,  # the caller of `fit`
             )
         return kept
 

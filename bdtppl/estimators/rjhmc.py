@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.base import HasTimeLimit, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
@@ -18,13 +18,13 @@ from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import along_chains
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
-from bdtppl.progress import counting
+from bdtppl.progress import counting, paced
 
 __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 
 
 @declared
-class RJHMCParameters(ShowsProgress):
+class RJHMCParameters(HasTimeLimit, ShowsProgress):
     """Parameters of RJHMC-Tree."""
 
     chains: int = parameter(4, "Independent chains.", least=1)
@@ -84,6 +84,8 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
     trajectory_, trajectory_steps_ : numpy.ndarray
         float64 [chain, iteration] and int [iteration]; log joint density of the chains' trees,
         those of burn-in included (`bdtppl.plot_trajectories`).
+    burn_in_ : int
+        Iterations thrown away: ``burn_in``, or fewer where ``time_limit`` was over.
     ancestors_ : numpy.ndarray
         int [chain]; the chain that each one was before it went where others were. Chains of one
         ancestor tell nothing of modes that it did not find.
@@ -135,9 +137,22 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
                 chains=self.chains,
                 burn_in=self.burn_in,
                 draws=self.draws,
-                on_progress=report or (lambda iterations: None),
+                on_progress=paced(
+                    report, "Jumping chains", self.burn_in + self.draws, self.time_limit
+                ),
             )
-        kept = slice(self.burn_in, None)
+        iterations = walk.topology.shape[1]
+        self.burn_in_ = self.burn_in
+        if iterations < self.burn_in + self.draws:
+            self.burn_in_ = min(self.burn_in, iterations // 2)
+            warnings.warn(
+                f"Chains ended after {iterations} of {self.burn_in + self.draws} iterations, of "
+                f"which the first {self.burn_in_} are thrown away: the time_limit of "
+                f"{self.time_limit:g} s was over. Raise it, or take a DCC-Tree.",
+                ConvergenceWarning,
+                stacklevel=3,  # the caller of `fit`
+            )
+        kept = slice(self.burn_in_, None)
         leaves = np.array([shape.num_leaves for shape in walk.topologies])[walk.topology]
         log_joint = problem.log_joint(walk.log_joint, leaves)
         drawn = along_chains(
@@ -157,7 +172,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
         self.ancestors_ = walk.ancestors
         self.trajectory_ = log_joint
-        self.trajectory_steps_ = 1 + np.arange(self.burn_in + self.draws)
+        self.trajectory_steps_ = 1 + np.arange(iterations)
         self._restore(posterior, {"seed": seed})
         worst = max(diagnosed["r_hat"] for diagnosed in self.diagnostics_.values())
         if worst > LARGEST_R_HAT:
@@ -180,7 +195,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
     @property
     def thrown_away(self) -> tuple[str, int]:
         """Iterations of burn-in; the warm-up of NUTS comes before the first one."""
-        return "burn-in", self.burn_in
+        return "burn-in", getattr(self, "burn_in_", self.burn_in)  # older files have none
 
     @property
     def _have_one_ancestor(self) -> bool:

@@ -49,7 +49,12 @@ def agreement(seeds: Sequence[int], depths: Sequence[int]) -> None:
             for method, steps in _STEPS.items():
                 start = time.perf_counter()
                 own = GFlowNetTreeClassifier(
-                    **model, method=method, steps=steps, chains=4, draws=_DRAWS // 4
+                    **model,
+                    method=method,
+                    steps=steps,
+                    time_limit=None,
+                    chains=4,
+                    draws=_DRAWS // 4,
                 )
                 own.fit(data.X, data.y)
                 seconds = time.perf_counter() - start

@@ -89,10 +89,10 @@ def inferences(
         "exact posterior": ExactTreeClassifier(
             **model, **draws, bins=None, max_subproblems=_MOST_SUBPROBLEMS
         ),
-        "grammar flow": GFlowNetTreeClassifier(**model, **draws),
+        "grammar flow": GFlowNetTreeClassifier(**model, **draws, time_limit=None),
         "DT-GFN, Table 5": GFlowNetTreeClassifier(**(dt_gfn(X.shape[1]) | model)),
         f"DT-GFN, {runs.steps} steps": GFlowNetTreeClassifier(
-            **model, **draws, method="trajectory", steps=runs.steps
+            **model, **draws, method="trajectory", steps=runs.steps, time_limit=None
         ),
         "SMC": ParticleTreeClassifier(**model),
         "MCMC": MetropolisTreeClassifier(**model, **draws),

@@ -193,7 +193,9 @@ def table_4(names: Sequence[str], seeds: Sequence[int], depth: int, steps: int) 
             model = model_of(data.X, np.array([0, 1]), max_depth=depth, grid=99)
             each = {
                 "exact posterior": ExactTreeClassifier(**model, bins=None),
-                "DT-GFN": GFlowNetTreeClassifier(**model, method="trajectory", steps=steps),
+                "DT-GFN": GFlowNetTreeClassifier(
+                    **model, method="trajectory", steps=steps, time_limit=None
+                ),
             }
             for method, one in each.items():
                 fits = PermutedColumns(one, random_state=seed)

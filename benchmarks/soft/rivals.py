@@ -123,7 +123,7 @@ def _rival(row: str, name: str, seed: int) -> Any:
 def jumping(name: str, **options: Any) -> Any:
     """Make the estimator of soft trees whose topology jumps."""
     h_init, h_final, _ = SETTINGS[name]
-    options |= {"h_init": h_init, "h_final": h_final, **_OF_JUMPS}
+    options |= {"h_init": h_init, "h_final": h_final, "time_limit": None, **_OF_JUMPS}
     if name == "wu":
         options |= {"h_init": 0.025, "topology_prior": TopologyPrior(0.45, 2.5)}
     if name in REGRESSION:

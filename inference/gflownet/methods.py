@@ -82,7 +82,7 @@ def by_grammar(
 
         def told(state, metrics):
             said = _in_words(metrics.loss, metrics.log_partition, metrics.best_log_joint)
-            on_progress(int(state.num_steps), said)
+            return on_progress(int(state.num_steps), said)
 
         return grammar_training.train(rng_key, problem, state, settings, number, on_progress=told)
 
@@ -121,8 +121,8 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
 
     def advance(rng_key, state, on_progress):
         def is_over(state, info):
-            on_progress(int(state.step), _in_words(info.loss, info.log_z, info.best_log_joint))
-            return int(state.step) % _ROUND == 0
+            said = _in_words(info.loss, info.log_z, info.best_log_joint)
+            return on_progress(int(state.step), said) or int(state.step) % _ROUND == 0
 
         return training.train(rng_key, construction, state, settings, on_progress=is_over)
 
@@ -178,7 +178,8 @@ def train(
     state
         Where to start.
     on_progress
-        Called now and then with the number of steps taken, and how it goes.
+        Called now and then with the number of steps taken, and how it goes; a round ends where it
+        returns True.
     keep
         Called after each round with the state and what the steps of the round reported, arrays
         [steps]; training ends where it returns True.
