@@ -51,7 +51,9 @@ def make_fit() -> Any:
             ),
         ],
         target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
-        model: Annotated[str, typer.Option(help="Inference: how the posterior is computed.")] = "exact",
+        model: Annotated[
+            str, typer.Option(help="Inference: how the posterior is computed.")
+        ] = "exact",
         task: Annotated[
             Literal["classification", "regression"] | None,
             typer.Option(help="What the target is.", show_default="guessed from the target"),
