@@ -21,7 +21,7 @@ SIZE = np.repeat([1.0, 2.0, 3.0, 4.0], 4)
 TABLE = {
     "size": SIZE,
     "same": np.ones(16),
-    "few": np.where(SIZE > 2, 5.0, np.nan),  # a rule may not part missing values from the others
+    "few": np.where(SIZE > 2, 5.0, np.nan),  # no cut, but a feature that tells what is missing
 }
 NAMES = {"same", "few"}
 
@@ -39,8 +39,7 @@ def fit_one(name, table):
 def check_columns_are_named(name):
     model, caught = fit_one(name, TABLE)
     assert [str(each.message) for each in caught] == [
-        "No cut in 'same' and 'few': no tree splits on a column whose values are all equal or "
-        "missing (NaN)."
+        "No cut in 'same': no tree splits on a column whose values are all equal or missing (NaN)."
     ]
     assert caught[0].filename == __file__  # the caller of `fit`
     assert set(model.no_cut) == NAMES
@@ -71,10 +70,11 @@ def test_reports_show_no_share_of_columns_without_a_cut():
         block.text for block in assumptions(subject) if "cut" in getattr(block, "text", "")
     )
     *_, table = trees(subject)
-    assert table.rows[0] == ["size", f"{model.exact_.split_inclusion[0]:.3f}"]
-    *marks, same, few = table.rows[1:]
-    assert [name for name, _ in marks] == ["few=missing"]
-    assert [same, few] == [["same", "no cut"], ["few", "no cut"]]
+    shares, before = model.exact_.split_inclusion, model.exact_.prior_inclusion
+    for name, row in zip(("size", "few=missing"), table.rows, strict=False):
+        feature = model.schema_.features.index(name)
+        assert row == [name, f"{shares[feature]:.3f}", f"{before[feature]:.2f}"]
+    assert table.rows[2:] == [["same", "no cut", ""], ["few", "no cut", ""]]
 
 
 def test_sparse_columns_without_a_cut_are_named():

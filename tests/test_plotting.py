@@ -478,12 +478,13 @@ def step_data(num_rows=40, num_features=1):
 
 @pytest.fixture(scope="module")
 def one_column():
-    return ExactTreeRegressor(bins=6).fit(*step_data())
+    return ExactTreeRegressor(bins=6, max_depth=3, method="boxes").fit(*step_data())
 
 
 @pytest.fixture(scope="module")
 def three_columns():
-    return ExactTreeRegressor(bins=3).fit(*step_data(num_features=3))
+    model = ExactTreeRegressor(bins=3, max_depth=2, method="boxes")
+    return model.fit(*step_data(num_features=3))
 
 
 def points(ax):

@@ -424,7 +424,7 @@ def test_scores_are_those_of_the_textbook():
     probability = np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
     y = np.array([0, 1, 1, 0])
     log_density = np.log(probability[np.arange(4), y])
-    found = score_table(Forecasts(y, probability, log_density, None), "4 rows")
+    found = score_table(Forecasts(y, probability, log_density, None), "4 rows", ranks=True)
     brier = np.mean([2 * 0.3**2, 2 * 0.2**2, 2 * 0.6**2, 2 * 0.1**2])
     wanted = [("75.0%", "50.0%"), (f"{log_density.mean():.3f}", f"{np.log(0.5):.3f}")]
     wanted += [(f"{brier:.3f}", "0.500"), ("1.000", "0.500")]  # both of 1 are above both of 0

@@ -253,7 +253,10 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         kept = weights > 0
         if not kept.any():
             raise ValueError("sample_weight is zero in every row: no rows are left.")
-        return schema, matrix[kept], self._read_targets(y, kept), weights[kept]
+        if not kept.all():
+            matrix = matrix[kept]
+            schema, matrix = (schema, matrix) if issparse(matrix) else schema.of_rows(matrix)
+        return schema, matrix, self._read_targets(y, kept), weights[kept]
 
     def _note_columns(self, X: Any) -> Any:
         """Set ``n_features_in_`` and the names of columns, and return the table as it is read."""

@@ -17,6 +17,7 @@ from bdtppl.estimators.hard import (
     TreeEstimator,
     list_trees,
     require_finite,
+    with_weights_of_marks,
 )
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
@@ -174,6 +175,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             return self._fit_parts(parts)
         prior = self._read_prior()
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        prior = with_weights_of_marks(schema, prior)
         leaf = self._default_leaf(y, weights)
         constraints = self._limits(schema)
         require_rules_apart(prior, constraints)
@@ -253,6 +255,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         with waiting("passing over the rows, first", shown=self.progress):
             found = survey(parts, reader)
         leaf, schema = self._leaf_of(found.targets), found.schema(drop_first=self.drop_first)
+        prior = with_weights_of_marks(schema, prior)
         constraints = self._limits(schema)
         require_rules_apart(prior, constraints)
         design: Any = found.design(schema, bins=bins, binning=self.binning, grid=self.grid)

@@ -11,7 +11,12 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import estimator
-from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator
+from bdtppl.estimators.hard import (
+    ClassLeaves,
+    RealLeaves,
+    TreeEstimator,
+    with_weights_of_marks,
+)
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
@@ -185,6 +190,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         with ThreadPoolExecutor(1) as ahead:
             ahead.submit(jax.devices)  # starts the backend
             schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+            prior = with_weights_of_marks(schema, prior)
             leaf = self._default_leaf(y, weights)
             if not issparse(matrix):
                 ahead.submit(compile_ahead, prior, leaf, matrix, y)

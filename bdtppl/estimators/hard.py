@@ -15,7 +15,7 @@ from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Binning, CutPoints, Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.edit_tree import EditTree
@@ -160,6 +160,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         """Read the table and fill in the defaults of the model; sets ``schema_``."""
         prior = self._read_prior()
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        prior = with_weights_of_marks(schema, prior)
         leaf = self._default_leaf(y, weights)
         constraints = self._limits(schema)
         design = self._design(schema, matrix, weights)
@@ -209,7 +210,12 @@ class TreeEstimator(HardParameters, TableEstimator):
     def _warn_of_no_cut(self, schema: Schema, design: CutPoints, stacklevel: int = 4) -> None:
         """Name the columns that no tree can split on; levels alone may have no rows."""
         uncut = set(design.no_cut)
-        if names := [repr(each.name) for each in schema.columns if uncut.issuperset(each.features)]:
+        names = [
+            repr(each.name)
+            for each in schema.columns
+            if uncut.issuperset((*each.features, *each.missing_feature))
+        ]
+        if names:
             warnings.warn(
                 f"No cut in {listed(names)}: no tree splits on a column "
                 f"whose values are all equal or missing (NaN).",
@@ -381,14 +387,48 @@ def join_limits(
     depths = [d for d in (max_depth, given.max_depth) if d is not None]
     for depth in depths:
         Constraints(max_depth=depth)  # refuses what is not a depth
+    # What holds for a column holds for the feature that says where its values are missing.
     limits = replace(
         given,
         min_leaf=max(Constraints(min_leaf=min_leaf).min_leaf, given.min_leaf),
         max_depth=min(depths, default=None),
         features=None if given.features is None else schema.features_of(given.features),
+        features_at_depth=tuple(
+            (depth, (*features, *schema.marks_of(features)))
+            for depth, features in given.features_at_depth
+        ),
+        before=(
+            *given.before,
+            *((first, mark) for first, then in given.before for mark in schema.marks_of([then])),
+        ),
+        keep_together=tuple(_with_marks(schema, box) for box in given.keep_together),
     )
     limits.allows(schema.features)
     return limits
+
+
+def _with_marks(schema: Schema, box: KeepTogether) -> KeepTogether:
+    """Let a box with an end on a column hold rows alone that have a value there."""
+    bounded = [feature for feature, *ends in box.intervals if np.isfinite(ends).any()]
+    return KeepTogether((*box.intervals, *((mark, 0, 0) for mark in schema.marks_of(bounded))))
+
+
+def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
+    """Let features that say where values are missing have the weights of their columns."""
+    weights = getattr(prior, "feature_weights", None)
+    if weights is None or callable(weights):
+        return prior
+    if not any(isinstance(pair, tuple) for pair in weights):  # one for each feature
+        num_values = sum(len(column.features) for column in schema.columns)
+        if len(weights) != num_values:
+            return prior
+        own = [weights[schema.marked(mark)] for mark in range(num_values, len(schema.features))]
+        return replace(prior, feature_weights=(*weights, *own))
+    given = dict(weights)
+    pairs = [(mark, w) for name, w in weights for mark in schema.marks_of([name])]
+    return replace(
+        prior, feature_weights=(*weights, *(pair for pair in pairs if pair[0] not in given))
+    )
 
 
 class ClassLeaves(ClassTargets):

@@ -49,21 +49,25 @@ class Places:
     ticks: Sequence[str] = ()
 
     @classmethod
-    def along(cls, model: Any, rows: Rows, position: int, num_points: int) -> "Places":
+    def along(
+        cls, model: Any, rows: Rows, position: int, num_points: int, *, of_draws: bool = False
+    ) -> "Places":
         """Take the levels of a column, or places over the range of its rows.
 
-        Those are the intervals between the thresholds of a hard tree's rules, if they are few, and
-        else so many points.
+        Those are the intervals between the thresholds of hard trees if they are few and known, and
+        else so many points. What is drawn is of the draws of the posterior, or of all of it.
         """
         levels = model.schema_.columns[position].levels
         if levels is not None:
             return cls("levels", np.arange(len(levels)), np.array(levels, object), levels)
         values = _grid(rows.columns[position], num_points)
-        thresholds = None if model.is_soft else _thresholds(model, position, values[0], values[-1])
-        if thresholds is None or len(thresholds) >= num_points:
-            return cls("line", values, values)
-        ends = np.array([values[0], *thresholds, values[-1]])
-        return cls("steps", ends, midpoint(ends[:-1], ends[1:]))
+        thresholds = None if model.is_soft else _thresholds(model, position, of_draws)
+        if thresholds is not None:
+            inside = (values[0] < thresholds) & (thresholds < values[-1])
+            ends = np.array([values[0], *thresholds[inside], values[-1]])
+            if len(ends) <= num_points:
+                return cls("steps", ends, midpoint(ends[:-1], ends[1:]))
+        return cls("line", values, values)
 
     def drawn(self, heights: np.ndarray) -> np.ndarray:
         """Repeat the last height [g] where it is drawn from end to end of an interval."""
@@ -79,24 +83,25 @@ class Places:
         return np.array([index[value] for value in values]) + 0.5 * _LEVEL_WIDTH * offset
 
 
-def _thresholds(model: Any, position: int, low: float, high: float) -> np.ndarray | None:
-    """Thresholds of a hard tree's rules on a column, between two values, in ascending order.
+def _thresholds(model: Any, position: int, of_draws: bool) -> np.ndarray | None:
+    """Thresholds of hard trees' rules on a column, in ascending order; None if they are not known.
 
-    They are those of all rules where the posterior is summed up, else of the trees that were drawn.
-    None where cuts of several columns have no such thresholds.
+    Boxes cut where the design does. Rules of a chart cut between the values that a node has, and
+    those of hyperplanes have no threshold of one column.
     """
     if len(getattr(model, "directions_", ())):
         return None
-    feature = model.schema_.features.index(model.schema_.columns[position].name)
-    if model.exact_ is None:
+    design, feature = (
+        model.design_,
+        model.schema_.features.index(model.schema_.columns[position].name),
+    )
+    if of_draws or model.exact_ is None:
         trees = model.posterior_.ranked.trees
-        cuts = np.unique(trees.threshold[trees.feature == feature])
-    else:
-        start = int(model.design_.offset[feature])
-        cuts = model.design_.cut_threshold[
-            start + 1 : start + int(model.design_.num_codes[feature])
-        ]
-    return cuts[(low < cuts) & (cuts < high)]
+        return np.unique(trees.threshold[trees.feature == feature])
+    if getattr(model, "method_", "") != "boxes":
+        return None
+    start = int(design.offset[feature])
+    return design.cut_threshold[start + 1 : start + int(design.num_codes[feature])]
 
 
 def _grid(values: np.ndarray, num_points: int) -> np.ndarray:

@@ -101,7 +101,7 @@ def plot_partial_dependence(
     if isinstance(ice, bool) or not isinstance(ice, int | np.integer) or ice < 0:
         raise ValueError(f"ice must be an integer of at least 0; got {ice!r}.")
     rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _ROWS_SHOWN).astype(int)))
-    places = Places.along(model, Rows.of(model, X), position, _CURVE_POINTS)
+    places = Places.along(model, Rows.of(model, X), position, _CURVE_POINTS, of_draws=True)
     curves = _curves(model, rows, position, places, shown)
     ax = prepared(ax)
     if len(shown) > 1:

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_roc"]
 
 
-def plot_roc(
-    model: Any, X: Any = None, y: Any = None, *, target: Any = None, ax: "Axes | None" = None
-) -> "Axes":
+def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None" = None) -> "Axes":
     """Draw the share of a class that is found against the share of the others taken for it.
 
     Each point is a threshold of the class's predictive probability. The area below the curve (AUC)
@@ -29,7 +26,8 @@ def plot_roc(
     model
         A fitted classifier of bdtppl.
     X, y
-        New rows and their labels. Default: the training rows, each left out in turn.
+        New rows and their labels. Training rows would do worse than they should if each were left
+        out in turn, as that lowers the probability of its own class, and better if they were not.
     target
         The class. Default: of two classes the second.
     ax
@@ -71,8 +69,7 @@ def plot_roc(
     ax.plot([0, 1], [0, 1], color=LINE, linestyle="--", linewidth=1, label="by chance")
     area = roc_auc_score(happened, probability)
     ax.plot(false_share, true_share, color=ACCENT, label=f"area {area:.3f}", gid="roc")
-    which = "training rows, each left out" if X is None else "new rows"
-    ax.set_title(f"{len(np.asarray(happened)):,} {which}", fontsize="medium", color=INK)
+    ax.set_title(f"{len(happened):,} rows", fontsize="medium", color=INK)
     ax.set_xlabel(f"share of others taken for {target}", parse_math=False)
     ax.set_ylabel(f"share of {target} that is found", parse_math=False)
     ax.set_xlim(-0.01, 1.01)

@@ -82,7 +82,7 @@ def write_report(
     >>> X, y = load_iris(return_X_y=True, as_frame=True)
     >>> write_report(GreedyModalTreeClassifier().fit(X, y), "iris.html", target="species")
     >>> Path("iris.html").read_text(encoding="utf-8").count("<figure")
-    7
+    4
     """
     check_is_fitted(model)
     path = Path(path)

@@ -34,7 +34,13 @@ def predictions(subject: Subject) -> Iterator[Block]:
             "left out one by one; a table of new rows is needed to judge the predictions."
         )
     else:
-        yield score_table(forecasts, f"{len(forecasts.y):,} {subject.which}")
+        is_new = subject.X is not None
+        yield score_table(forecasts, f"{len(forecasts.y):,} {subject.which}", ranks=is_new)
+        if subject.classes is not None and len(subject.classes) == 2 and not is_new:
+            yield Text(
+                "How well the two classes are ranked (the area under the ROC curve) is told by new "
+                "rows alone: a row that is left out has a lower probability of its own class."
+            )
         if subject.classes is not None and len(subject.classes) <= _MOST_CLASSES:
             yield confusion_table(forecasts, subject.classes)
         yield Figures(list(_calibrations(subject)))
@@ -62,7 +68,7 @@ def _calibrations(subject: Subject) -> Iterator[Figure]:
             "Calibration: points inside the bars say that what was given a probability happened as "
             "often. Numbers count rows.",
         )
-        if len(subject.classes) == 2:
+        if len(subject.classes) == 2 and subject.X is not None:
             yield picture(
                 partial(plot_roc, *given),
                 "Share of a class that is found against the share of others taken for it.",

@@ -16,21 +16,24 @@ __all__ = ["confusion_table", "coverage", "score_table"]
 _LEVELS = (0.5, 0.9)
 
 
-def score_table(forecasts: Forecasts, which: str) -> ReportTable:
-    """Tabulate scores of predictions of rows that ``which`` names."""
-    rows = _class_scores(forecasts) if forecasts.mean.ndim == 2 else _real_scores(forecasts)
+def score_table(forecasts: Forecasts, which: str, *, ranks: bool = False) -> ReportTable:
+    """Tabulate scores of predictions of rows that ``which`` names.
+
+    With ``ranks`` also how two classes are ranked, which rows that were left out cannot tell.
+    """
+    rows = _class_scores(forecasts, ranks) if forecasts.mean.ndim == 2 else _real_scores(forecasts)
     guess = "guessing by frequency" if forecasts.mean.ndim == 2 else "guessing by mean and spread"
     return ReportTable(f"Scores of the predictions of {which}.", ["", "this model", guess], rows)
 
 
-def _class_scores(forecasts: Forecasts) -> list[list[str]]:
+def _class_scores(forecasts: Forecasts, ranks: bool) -> list[list[str]]:
     y, probability = forecasts.y, forecasts.mean
     num_classes = probability.shape[1]
     share = np.bincount(y, minlength=num_classes) / len(y)
     guess = np.broadcast_to(share, probability.shape)
     happened = np.eye(num_classes)[y]
     area = []
-    if num_classes == 2 and len(np.unique(y)) == 2:
+    if ranks and num_classes == 2 and len(np.unique(y)) == 2:
         found = f"{roc_auc_score(y, probability[:, 1]):.3f}"
         area = [["area under the ROC curve (higher is better)", found, "0.500"]]
     return [

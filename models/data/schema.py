@@ -9,6 +9,7 @@ remembers this, so that new rows are read the same way. An error names the colum
 cannot be read.
 """
 
+import itertools
 import re
 import warnings
 from collections import Counter
@@ -94,7 +95,7 @@ class Column:
     ) -> "Column":
         """Give each level a 0/1 column; of two, or with ``drop_first``, all but the first."""
         shown = () if levels is None else levels[1 if drop_first or len(levels) == 2 else 0 :]
-        return cls(name, levels, shown, marks_missing)
+        return cls(name, levels, shown, marks_missing and (levels is None or bool(shown)))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -108,7 +109,8 @@ class Column:
         """Name of the feature that is 1 where its value is missing, if there is one."""
         if not self.marks_missing:
             return ()
-        word = "missing" if "missing" not in (self.levels or ()) else "no value"
+        words = itertools.chain(["missing"], (f"missing, {n}" for n in itertools.count(2)))
+        word = next(word for word in words if word not in (self.levels or ()))
         return (f"{self.name}={word}",)
 
 
@@ -139,7 +141,7 @@ class Schema:
                 if other is not column:
                     raise ValueError(
                         f"Columns {other.name!r} and {column.name!r} would both be called "
-                        f"{name!r}, one of them by a level: rename one."
+                        f"{name!r}, one of them by a level or by its missing values: rename one."
                     )
 
     @property
@@ -193,6 +195,34 @@ class Schema:
             column.name: (*column.features, *column.missing_feature) for column in self.columns
         }
         return tuple(name for given in names for name in columns.get(given, (given,)))
+
+    def marks_of(self, features: Iterable[int | str]) -> tuple[str, ...]:
+        """Name the features that say where values of columns are missing, by name or index.
+
+        Examples
+        --------
+        >>> schema = Schema((Column("size", marks_missing=True), Column("hue", ("red",))))
+        >>> schema.marks_of(["size", "hue"]), schema.marks_of([0])
+        (('size=missing',), ('size=missing',))
+        """
+        positions = dict.fromkeys(_position(self, feature) for feature in features)
+        return tuple(
+            name
+            for position in positions
+            if position is not None
+            for name in self.columns[position].missing_feature
+        )
+
+    def marked(self, feature: int) -> int:
+        """Index of the first feature of the column whose missing values a feature marks."""
+        position = self.sources[feature][0]
+        return next(j for j, source in enumerate(self.sources) if source[0] == position)
+
+    def of_rows(self, matrix: np.ndarray) -> tuple["Schema", np.ndarray]:
+        """Mark missing values by some rows [m, d] alone, such as those of positive weight."""
+        columns = [replace(column, marks_missing=False) for column in self.columns]
+        num_values = sum(len(column.features) for column in columns)
+        return self._marking_missing(columns, matrix[:, :num_values])
 
     @classmethod
     def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", Any]:
@@ -374,6 +404,15 @@ class Schema:
                 for c in columns
             )
         )
+
+
+def _position(schema: Schema, feature: int | str) -> int | None:
+    """Find the column of a feature or of a column's name; None where there is none."""
+    names = schema.features
+    if isinstance(feature, str):
+        own = (p for p, column in enumerate(schema.columns) if column.name == feature)
+        return next(own, schema.sources[names.index(feature)][0] if feature in names else None)
+    return schema.sources[feature][0] if 0 <= feature < len(names) else None
 
 
 def require_storable(what: str, text: Any) -> None:
