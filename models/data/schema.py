@@ -123,9 +123,9 @@ class Schema:
     >>> import numpy as np
     >>> schema, matrix = Schema.read(np.array([[1.0, 2.0], [3.0, np.nan]]))
     >>> schema.features
-    ('x0', 'x1')
-    >>> matrix.shape
-    (2, 2)
+    ('x0', 'x1', 'x1=missing')
+    >>> matrix[:, 2].tolist()
+    [0.0, 1.0]
     """
 
     columns: tuple[Column, ...]
