@@ -22,7 +22,7 @@ __all__ = [
     "percent",
 ]
 
-_STEPS = {"ranks": "steps-mid", "steps": "steps-post"}
+_DRAW_STYLES = {"ranks": "steps-mid", "steps": "steps-post"}
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
 
 
@@ -125,7 +125,7 @@ def draw_mean(
         ax.hlines(mean, places.x - half, places.x + half, **style)
         ax.set_xticks(places.x, places.ticks, parse_math=False)
         return
-    ax.plot(places.x, places.drawn(mean), drawstyle=_STEPS.get(places.kind), **style)
+    ax.plot(places.x, places.drawn(mean), drawstyle=_DRAW_STYLES.get(places.kind), **style)
     ax.margins(x=0.01)
     if places.kind == "ranks":
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -155,7 +155,7 @@ def draw_bands(
         if places.kind == "levels":
             ax.bar(places.x, high - low, _LEVEL_WIDTH, low, **style)
         else:
-            step: Any = _STEPS.get(places.kind, "").removeprefix("steps-") or None
+            step: Any = _DRAW_STYLES.get(places.kind, "").removeprefix("steps-") or None
             ax.fill_between(places.x, places.drawn(low), places.drawn(high), step=step, **style)
 
 

@@ -135,7 +135,9 @@ class LeafList:
     def weights(self, columns: np.ndarray) -> csr_array:
         """Weights of the statistics at rows of columns [m, d] (`kinds`), sparse float64 [m, u]."""
         entries, pointers = self._inside(columns)
-        summed = _summed(entries, pointers, self.kind, self.leaves.weight, len(self.statistics))
+        summed = _shares_of_kinds(
+            entries, pointers, self.kind, self.leaves.weight, len(self.statistics)
+        )
         return csr_array(summed, (len(columns), len(self.statistics)))
 
     def shared(self, codes: np.ndarray) -> np.ndarray:
@@ -350,7 +352,7 @@ def _list_bits(places, sets, begin, first, entries):
 
 
 @numba.njit(cache=True, nogil=True)
-def _summed(entries, pointers, kind, weight, num_kinds):
+def _shares_of_kinds(entries, pointers, kind, weight, num_kinds):
     """Sum the weights of entries of one kind row by row, as shares: data, kinds and pointers."""
     total, is_met = np.zeros(num_kinds), np.zeros(num_kinds, np.bool_)
     kinds_met, data = np.empty(len(entries), np.int64), np.empty(len(entries))

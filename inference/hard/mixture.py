@@ -36,7 +36,7 @@ _GRID = 24
 _MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
 _MANY_LEAVES = 2000  # of a kind of rows
 _SPECKS = 1e-5  # probability
-_BUCKETS = 8 * 60 + 2  # of weights
+_WEIGHT_BUCKETS = 8 * 60 + 2  # of weights
 _TAIL = 1e-9  # probability of counts that scores leave out
 _KINDS_AT_ONCE = 512  # whose weights are held
 
@@ -210,7 +210,7 @@ def _drop_specks(weights, pointers, many, most_lost):
 
     Weights of a row add up to 1. They are not sorted, but put into buckets of similar ones.
     """
-    shares = np.empty(_BUCKETS)
+    shares = np.empty(_WEIGHT_BUCKETS)
     for row in range(len(pointers) - 1):
         own = weights[pointers[row] : pointers[row + 1]]
         if len(own) <= many:
@@ -218,7 +218,7 @@ def _drop_specks(weights, pointers, many, most_lost):
         shares[:] = 0.0
         for weight in own:
             shares[_bucket(weight)] += weight
-        bucket, lost = _BUCKETS - 1, shares[_BUCKETS - 1]
+        bucket, lost = _WEIGHT_BUCKETS - 1, shares[_WEIGHT_BUCKETS - 1]
         while lost < most_lost:  # the first bucket is never reached: all add up to 1
             bucket -= 1
             lost += shares[bucket]
@@ -231,7 +231,7 @@ def _drop_specks(weights, pointers, many, most_lost):
 def _bucket(weight):
     """Bucket of a weight in [0, 1]: eight for each power of 2, the least weights in the last."""
     if weight < 2.0**-60:
-        return _BUCKETS - 1
+        return _WEIGHT_BUCKETS - 1
     return max(int(-8 * np.log2(weight)), 0)
 
 
