@@ -314,18 +314,18 @@ def test_predict_reads_other_columns_in_another_order(classifier, flowers, tmp_p
 
 
 def test_predict_keeps_an_id_and_else_numbers_the_rows(regressor, tmp_path):
-    def first_columns(columns, *options):
+    def last_column(columns, *options):
         table = write_table(tmp_path / "t.csv", {"age": [1, 2, 3]} | columns)
         lines = run("predict", regressor[0], table, *options).stdout.splitlines()
-        return [line.rpartition(",")[0] for line in lines]
+        return [line.rpartition(",")[2] for line in lines]
 
     numbered = ["row", "1", "2", "3"]
     named = {"plot": ["n", "s", "w"], "tree_id": ["07", "08", "09"]}
-    assert first_columns({"height": [7, 8, 9], "humid": [1, 2, 3]}) == numbered
-    assert first_columns({"tree_id": ["07", "08", "08"]}) == numbered
-    assert first_columns(named) == ["tree_id", "07", "08", "09"]
-    assert first_columns({"TreeId": [7, 8, 9]}) == ["TreeId", "7", "8", "9"]
-    assert first_columns(named, "--id", "plot") == ["plot", "n", "s", "w"]
+    assert last_column({"height": [7, 8, 9], "humid": [1, 2, 3]}) == numbered
+    assert last_column({"tree_id": ["07", "08", "08"]}) == numbered
+    assert last_column(named) == ["tree_id", "07", "08", "09"]
+    assert last_column({"TreeId": [7, 8, 9]}) == ["TreeId", "7", "8", "9"]
+    assert last_column(named, "--id", "plot") == ["plot", "n", "s", "w"]
     table = write_table(tmp_path / "t.csv", {"age": [1], "prediction": ["a"]})
     said = refusal("predict", regressor[0], table, "--id", "prediction")
     assert said == f"Column 'prediction' of {table} is named as a prediction: rename it."
@@ -335,10 +335,10 @@ def test_predict_keeps_an_id_and_else_numbers_the_rows(regressor, tmp_path):
 def test_predict_gives_intervals(regressor, trees, monkeypatch):
     out, _ = regressor
     plain = run("predict", out, trees).stdout
-    assert plain.splitlines()[0] == "row,prediction"
+    assert plain.splitlines()[0] == "prediction,row"
     monkeypatch.setattr(sys.modules["bdtppl.cli.predict"], "_ROWS_A_CHUNK", 7)
     rows = list(csv.DictReader(run("predict", out, trees, "--interval", 0.5).stdout.splitlines()))
-    assert [f"{row['row']},{row['prediction']}" for row in rows] == plain.splitlines()[1:]
+    assert [f"{row['prediction']},{row['row']}" for row in rows] == plain.splitlines()[1:]
     model = bdtppl.load(out)
     age = [float(line.split("\t")[0]) for line in trees.read_text().splitlines()[1:]]
     found = [[float(row["lower"]), float(row["upper"])] for row in rows]

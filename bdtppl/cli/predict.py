@@ -90,7 +90,7 @@ def predict(
                     predictions.setdefault(title, []).extend(values)
         if name in predictions:
             raise ValueError(f"Column {name!r} of {table} is named as a prediction: rename it.")
-        predictions = {name: cells} | predictions
+        predictions[name] = cells  # last: scripts find predictions where they always were
         if out is not None:
             _write_predictions(out, predictions)
     if as_json:
