@@ -56,8 +56,15 @@ MODELS = [
     ("chronological", "cuts"),
 ]
 # Of each law and kind of rules two of four cases: every two levels of two factors meet.
+# The reference's laws do not know the path. The program reads a rule's threshold, which boxes on
+# the path move inside a gap, so that it is held to orders alone there.
 ENUMERATED = [
-    pytest.param(*model, family, path, id="-".join((*model, family, "path" if path else "free")))
+    pytest.param(
+        *model,
+        family,
+        path if model != ("program", "gaps") else path[1:],
+        id="-".join((*model, family, "path" if path else "free")),
+    )
     for i, model in enumerate(MODELS)
     for family, path in zip(
         ep.FAMILIES, ((), ("boxes", "order"))[:: 1 if (i + i // 2) % 2 == 0 else -1], strict=True
