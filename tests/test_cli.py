@@ -203,7 +203,7 @@ def test_constant_columns_fit(tmp_path):
     result = run("fit", table, "--target", "y", "--out", tmp_path / "out")
     assert "always: v (0.60, 3 rows)" in result.stdout
     assert result.stderr.count("No cut in 'a' and 'b'") == 1
-    assert run("predict", tmp_path / "out", table).stdout.count("v,0.4,0.6\n") == 3
+    assert run("predict", tmp_path / "out", table).stdout.count("v,0.4,0.6,") == 3
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,7 @@ def test_probabilities_are_those_of_the_choices(model, family, lookahead):
     np.testing.assert_allclose(again.log_joint, drawn.log_joint, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_weights_are_the_imbalance_of_what_was_visited():
     """Equation (2); the network computes in float32."""
     case, problem = case_of(*FIRST), posed(*FIRST)

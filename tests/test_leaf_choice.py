@@ -114,6 +114,7 @@ def test_constant_targets_and_targets_without_noise_have_finite_numbers():
         np.testing.assert_allclose(model.predict(X), y, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_estimators_take_them_and_the_numbers_of_the_targets_by_name():
     X, y = steps()
     short = {"warmup": 20, "draws": 10, "thin": 1, "chains": 2, "temperatures": 1}

@@ -173,7 +173,7 @@ def test_names_of_ones_own_are_read_from_files_and_from_the_command_line(times, 
     read = read_prior_file(file)
     assert read.prior == HalvingPrior(0.2)
     assert read.make_leaf(y) == ExponentialGamma()
-    help_text = run("fit", "--help").stdout
+    help_text = run("fit", "--model", "exact", "--help").stdout
     assert "exponential-gamma" in help_text
     assert "halving-prior" in help_text
     options = ["--target", "wait", "--prior-file", file, "--out", tmp_path / "out", "--report"]
@@ -189,7 +189,7 @@ def test_an_inference_of_ones_own_works_everywhere(stump, times, tmp_path):
     assert "times : int, default 1\n    How often the stump is grown." in StumpTreeRegressor.__doc__
     with pytest.raises(ValueError, match="times must be an integer of at least 1; got 0"):
         StumpTreeRegressor(times=0).fit([[0.0], [1.0]], [0.0, 1.0])
-    assert "How often the stump is grown" in run("fit", "--help").stdout
+    assert "How often the stump is grown" in run("fit", "--model", "stump", "--help").stdout
     options = ["--target", "wait", "--model", "stump", "--times", 2]
     said = json.loads(run("fit", times, *options, "--json", "--out", tmp_path / "out").stdout)
     assert said["map_leaves"] <= 2

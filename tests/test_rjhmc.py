@@ -195,6 +195,7 @@ def test_restarts_bring_all_chains_to_the_best_mode():
     assert number == 4
 
 
+@pytest.mark.slow
 def test_a_move_without_a_way_back_is_not_made():
     settings = replace(SETTINGS, moves={"grow": 0.5, "stay": 0.5}, max_splits=1)
     walk = walked(4, chains=4, settings=settings)
