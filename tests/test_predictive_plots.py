@@ -356,5 +356,7 @@ def test_a_roc_curve_is_that_of_the_probabilities(classifier, three_classes):
     assert legend_labels(ax) == ["by chance", f"area {area:.3f}"]
     with pytest.raises(ValueError, match="target must name one of 3 classes"):
         plot_roc(three_classes, three_classes.design_.matrix, three_classes.posterior_.y)
+    with pytest.raises(ValueError, match="plot_roc needs new rows"):
+        plot_roc(classifier, None, None)
     with pytest.raises(ValueError, match="All rows, or none, are of class"):
         plot_roc(classifier, X[y == 0], classifier.classes_[y[y == 0]])

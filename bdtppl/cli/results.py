@@ -45,7 +45,7 @@ _OBSOLETE = (
 class ReadProblem(NamedTuple):
     """The rows to fit, their repeat counts, and rows held back for a figure, with their targets.
 
-    With the command that read them, if there is one.
+    ``command`` is the command line that read the rows, if there is one.
     """
 
     title: str

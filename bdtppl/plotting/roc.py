@@ -41,8 +41,8 @@ def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None
     Raises
     ------
     ValueError
-        If the model is no classifier, there are more than two classes and none is named, or all
-        rows, or none, are of the class.
+        If the model is no classifier, there are no rows, there are more than two classes and none
+        is named, or all rows, or none, are of the class.
 
     Examples
     --------
@@ -60,6 +60,8 @@ def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None
         if len(model.classes_) != 2:
             raise ValueError(f"target must name one of {len(model.classes_)} classes.")
         target = model.classes_[1]
+    if X is None or y is None:
+        raise ValueError("plot_roc needs new rows and their labels; got none.")
     forecasts = Forecasts.of(model, X, y)
     probability, happened, _ = forecasts.of_class(model, target)
     if happened.all() or not happened.any():
