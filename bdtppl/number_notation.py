@@ -23,7 +23,7 @@ _NOTATIONS = {  # the signs that may set off thousands, and the decimal sign
     "with spaces or apostrophes between thousands": (_SPACES, "."),
     "with a decimal comma": ("." + _SPACES, ","),
 }
-_FORMS = {
+_CELL_FORMS = {
     notation: re.compile(
         rf"(?=[+-]?[{decimal}]?\d)"
         rf"[+-]?(\d*|[1-9]\d{{0,2}}([{groups}])\d{{3}}(\2\d{{3}})*)([{decimal}]\d*)?(e[+-]?\d+)?",
@@ -56,7 +56,7 @@ def looks_like_number(cell: str) -> bool:
     >>> [looks_like_number(cell) for cell in ("1,5", "1.234,50", "12 000", "1,2,3", "1.2.3")]
     [True, True, True, False, False]
     """
-    return is_number(cell) or any(form.fullmatch(cell) for form in _FORMS.values())
+    return is_number(cell) or any(form.fullmatch(cell) for form in _CELL_FORMS.values())
 
 
 def notations_of(cells: Sequence[str]) -> list[str]:
@@ -68,7 +68,7 @@ def notations_of(cells: Sequence[str]) -> list[str]:
     (['with a decimal comma'], ['with commas between thousands', 'with a decimal comma'], [])
     """
     found: dict[tuple, str] = {}
-    for notation, form in _FORMS.items():
+    for notation, form in _CELL_FORMS.items():
         if all(map(form.fullmatch, cells)):
             numbers = tuple(float(without_notation(cell, notation)) for cell in cells)
             found.setdefault(numbers, notation)
@@ -83,7 +83,7 @@ def first_misfit(cells: Sequence[str]) -> str:
     >>> first_misfit(["12", "1,5", "2.5", "x"])
     '2.5'
     """
-    forms = list(_FORMS.values())
+    forms = list(_CELL_FORMS.values())
     for cell in cells:
         forms = [form for form in forms if form.fullmatch(cell)]
         if not forms:

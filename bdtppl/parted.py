@@ -17,11 +17,11 @@ from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import (
     Chunks,
     Labels,
-    Moments,
     Part,
     Parts,
     Survey,
     Tally,
+    TargetMoments,
     in_pairs,
 )
 from bdtppl.inference.boxes.space import BoxSpace
@@ -82,7 +82,7 @@ class DaskParts:
         from dask.delayed import delayed
 
         summaries = [delayed(_summarised, pure=False)(summarise, *part) for part in self.parts]
-        merged = delayed(partial(_merged, merge), pure=False)
+        merged = delayed(partial(_merge_pair, merge), pure=False)
         [total] = compute(in_pairs(summaries, merged))
         return total
 
@@ -91,7 +91,7 @@ def _summarised(summarise: Callable, X: Any, y: Any, weights: Any = None) -> Any
     return summarise(Part(X, y, weights))
 
 
-def _merged(merge: Callable, one: Any, other: Any) -> Any:
+def _merge_pair(merge: Callable, one: Any, other: Any) -> Any:
     return in_pairs([one, other], merge)
 
 
@@ -134,11 +134,11 @@ class Reader:
     check
         Returns targets [n] in the form that they are summed up in, or raises ValueError.
     summary
-        `Labels` or `Moments`.
+        `Labels` or `TargetMoments`.
     """
 
     check: Callable[[np.ndarray], np.ndarray]
-    summary: type[Labels] | type[Moments]
+    summary: type[Labels] | type[TargetMoments]
 
     def rows(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
         """Read targets and repeat counts of a part, [n] both."""

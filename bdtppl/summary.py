@@ -29,7 +29,7 @@ __all__ = [
 _PAGE_WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12
-_MOST_RULES = 40  # lines
+_MOST_LINES = 40  # lines
 _GLANCE_RULES = 8  # lines
 _GLANCE_TOPOLOGIES = 3
 _FEWEST_CHAINS = 2  # that can be compared
@@ -454,7 +454,7 @@ def _size(entropy: float) -> str:
     return f"{math.exp(entropy):.3g} equally likely trees"
 
 
-def _indented_rules(rules: str, most: int = _MOST_RULES) -> Text:
+def _indented_rules(rules: str, most: int = _MOST_LINES) -> Text:
     lines = rules.splitlines()
     text = Text("\n".join(lines[:most]))
     if len(lines) > most:

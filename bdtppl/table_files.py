@@ -317,7 +317,7 @@ def read_table(path: Path) -> Table:
         if path.suffix.lower() in PARQUET:
             table = _read_parquet(path)
         else:
-            table = _read_text(path)
+            table = _read_text_file(path)
     except OSError as error:
         raise OSError(f"The table {path} cannot be read: {error.strerror or error}.") from error
     if not table.cells:
@@ -360,7 +360,7 @@ def to_text(columns: Mapping[str, Sequence], separator: str = ",") -> str:
     return text.getvalue()
 
 
-def _read_text(path: Path) -> Table:
+def _read_text_file(path: Path) -> Table:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

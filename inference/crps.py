@@ -28,7 +28,7 @@ _LEAST_POINTS = 129
 _MOST_HALVINGS = 9  # of the step, to 65,537 points
 _SHARED_HALVINGS = 4  # to 2,049 points
 _TOLERANCE = 1e-8  # relative change of the integral
-_MOST_ENTRIES = 1 << 21  # of cdfs at once
+_CDFS_AT_ONCE = 1 << 21  # of cdfs at once
 
 
 def crps(
@@ -124,7 +124,7 @@ def _spreads(
     """Sum F (1 - F) of each mixture over points, as these weigh; float64 [u]."""
     used, place = np.unique(weights.indices, return_inverse=True)
     weights = csr_array((weights.data, place, weights.indptr), (weights.shape[0], len(used)))
-    total, size = np.zeros(weights.shape[0]), max(1, _MOST_ENTRIES // max(weights.shape))
+    total, size = np.zeros(weights.shape[0]), max(1, _CDFS_AT_ONCE // max(weights.shape))
     for start in range(0, len(points), size):
         some = slice(start, start + size)
         below = np.minimum(weights @ laws.cdfs(used, points[some]), 1.0)

@@ -148,7 +148,7 @@ def empirical_bayes(
 
     def model_at(position: np.ndarray) -> dict[str, Any]:
         return {
-            part: replace(model[part], **{name: _plain(value) for name, value in own.items()})
+            part: replace(model[part], **{name: _as_numpy(value) for name, value in own.items()})
             for part, own in parts_at(jnp.asarray(position)).items()
         }
 
@@ -181,6 +181,6 @@ def empirical_bayes(
     )
 
 
-def _plain(value: Any) -> Any:
+def _as_numpy(value: Any) -> Any:
     """Turn a JAX number into a float, and an array into one of NumPy."""
     return np.asarray(value) if np.ndim(value) else float(value)

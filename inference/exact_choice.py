@@ -46,11 +46,11 @@ from bdtppl.models.priors import TreePrior, weighs_each_cut
 
 __all__ = ["Setting", "choose_by_evidence", "fit_numbers", "seconds_of"]
 
-_BUCKETS = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
+_BUCKETS_TRIED = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _FIRST_RUNGS = 0.04  # of the budget, for each
 _CLIMBED = 0.6  # of the budget, at most; the rest is for the numbers of what is chosen
 _LARGEST_STEP = 0.6  # of that, for one rung, so that others have a chance
-_FITTED = 0.15  # of what is left, for a fit of numbers on the way
+_SHARE_FOR_FITS = 0.15  # of what is left, for a fit of numbers on the way
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
 _LAST_STEPS = 5  # of the last fit, at least
@@ -88,7 +88,7 @@ class Setting:
         return f"bins={self.bins}, max_depth={self.max_depth}"
 
 
-class _Search:
+class _BudgetedSearch:
     """Settings of one model and table."""
 
     def __init__(self, make_design, y, prior, leaf, constraints, fitted, budget, on_step):
@@ -132,7 +132,7 @@ class _Search:
 
     def fit_numbers(self, names: Collection[str], setting: Setting) -> None:
         """Fit numbers by a setting, if a share of what is left pays for that."""
-        steps = _affordable_steps(names, setting.seconds, _FITTED * self.left)
+        steps = _affordable_steps(names, setting.seconds, _SHARE_FOR_FITS * self.left)
         if names and steps >= _FEWEST_STEPS:
             self.fit(names, self.boxes(self.make_design(setting.bins), setting), setting, steps)
 
@@ -286,7 +286,7 @@ def choose_by_evidence(
     TooManySubproblems
         If the budget pays for nothing.
     """
-    search = _Search(make_design, y, prior, leaf, constraints, fitted, budget, on_step)
+    search = _BudgetedSearch(make_design, y, prior, leaf, constraints, fitted, budget, on_step)
     reason = why_no_boxes(prior, constraints)
     if reason is not None and method == "boxes":
         raise ValueError(reason)
@@ -297,7 +297,7 @@ def choose_by_evidence(
     if search.best is None:
         designs = _different_designs(make_design, bins)
         if method != "chart" and reason is None:
-            _climb(search, designs)
+            _climb_ladders(search, designs)
         if method != "boxes":
             limit = small if search.best is not None else budget.subproblems
             for number in AUTO_BINS if bins == "auto" else (bins,):
@@ -320,9 +320,9 @@ def _different_designs(make_design, bins) -> dict[int | None, Design]:
     if bins != "auto":
         return {bins: make_design(bins)}
     designs, known = {}, set()
-    for number in (*_BUCKETS, None):
+    for number in (*_BUCKETS_TRIED, None):
         design = make_design(number)
-        if number is None and design.num_codes.max() > 2 * _BUCKETS[-1]:
+        if number is None and design.num_codes.max() > 2 * _BUCKETS_TRIED[-1]:
             continue
         key = hashlib.sha256(design.codes.tobytes()).digest()
         if key not in known:
@@ -331,7 +331,7 @@ def _different_designs(make_design, bins) -> dict[int | None, Design]:
     return designs
 
 
-def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
+def _climb_ladders(search: _BudgetedSearch, designs: dict[int | None, Design]) -> None:
     ladders = {number: search.ladder(design, number) for number, design in designs.items()}
     ladders = {number: rungs for number, rungs in ladders.items() if rungs}
     rung: dict[int | None, int] = {}
@@ -344,7 +344,7 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
 
     # The prior's strength matters little before the depth is chosen, but the leaves' numbers do.
     of_leaf = [name for name in search.fitted if name in search.leaf.parameter_support]
-    most = _FITTED * search.budget.seconds / _FIT_STEPS / _FIT_COST
+    most = _SHARE_FOR_FITS * search.budget.seconds / _FIT_STEPS / _FIT_COST
     cheap = [each for rungs in ladders.values() for each in rungs if each.seconds <= most]
     if cheap:
         search.fit_numbers(of_leaf, max(cheap, key=lambda setting: setting.seconds))
@@ -383,7 +383,7 @@ def _climb(search: _Search, designs: dict[int | None, Design]) -> None:
     search.too_costly += [*next_rungs().values()]
 
 
-def _try_chart(search: _Search, design: Design, number: int | None, limit: int) -> bool:
+def _try_chart(search: _BudgetedSearch, design: Design, number: int | None, limit: int) -> bool:
     """Score the chart of a design, if it has so few subproblems; says whether it has."""
     limits, rules = search.constraints, search.prior.rules
     each_cut = weighs_each_cut(search.prior)

@@ -41,7 +41,7 @@ _SECONDS_A_SCORE = 1.3e-8  # and a statistic
 _SECONDS_A_GROUP = 2.5e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
 _FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
-_PATIENCE = 10  # times the budget of a search, for boxes that were asked for
+_TIMES_THE_BUDGET = 10  # times the budget of a search, for boxes that were asked for
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def exact_within_budget(
     depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
     if depth is not None and no_boxes is None:
         cost = box_cost_of(model, depth)
-        if cost.seconds > _PATIENCE * budget.seconds or cost.num_bytes > budget.num_bytes:
+        if cost.seconds > _TIMES_THE_BUDGET * budget.seconds or cost.num_bytes > budget.num_bytes:
             depth = None
     if depth is None or no_boxes is not None:
         return exact_of(model, "chart", budget.subproblems), "chart"

@@ -26,13 +26,13 @@ from bdtppl.models.priors import DepthDecay
 __all__ = ["REACH", "leaf_by_evidence", "units_of"]
 
 REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
-_BUCKETS = 10
-_LEVELS = 3
+_NUM_BUCKETS = 10
+_NUM_LEVELS = 3
 _FEATURES = 200  # more of them cost too much, and so do many rows of a sparse table
 _SECONDS = 0.1  # most of one sum over trees
 _BYTES = 2e8
-_STEPS = 12
-_TOLERANCE = 0.05  # nats
+_MOST_STEPS = 12
+_ENOUGH = 0.05  # nats
 
 
 @in_float64
@@ -69,9 +69,9 @@ def leaf_by_evidence(model: TreeModel) -> Leaf:
     if why_no_boxes(prior, limits):
         prior = DepthDecay(0.95, 1.0)
     matrix = design.matrix.toarray() if issparse(design.matrix) else design.matrix
-    few = Design.from_matrix(matrix, weights=design.weights, bins=_BUCKETS, names=design.names)
+    few = Design.from_matrix(matrix, weights=design.weights, bins=_NUM_BUCKETS, names=design.names)
     coarse = TreeModel(few, model.y, prior, model.leaf, limits)
-    most = _LEVELS if limits.max_depth is None else min(_LEVELS, limits.max_depth)
+    most = _NUM_LEVELS if limits.max_depth is None else min(_NUM_LEVELS, limits.max_depth)
     levels = [level for level in range(1, most + 1) if _is_cheap(coarse, level)]
     if not levels:
         return model.leaf
@@ -81,8 +81,8 @@ def leaf_by_evidence(model: TreeModel) -> Leaf:
     fitted = empirical_bayes(
         exact,
         parameters=list(model.leaf.parameter_support),
-        max_steps=_STEPS,
-        tolerance=_TOLERANCE,
+        max_steps=_MOST_STEPS,
+        tolerance=_ENOUGH,
         units=units_of(model.leaf),
         reach=REACH,
     )

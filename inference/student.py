@@ -25,7 +25,7 @@ _POINTS = 512
 _LEAST = 1e-18  # probability of the tail where a table ends
 _SHORT_TAILS = 16.0  # degrees of freedom, from which on z itself is nearly the variable
 _NEARLY_NORMAL = 5000.0  # degrees of freedom
-_AT_ONCE = 64  # mixtures that one thread computes before it takes the next ones
+_MIXTURES_AT_ONCE = 64  # mixtures that one thread computes before it takes the next ones
 
 
 class StudentLaws:
@@ -50,7 +50,7 @@ class StudentLaws:
         self.width = float(self.scale.max())
         own = np.where(self.df > _NEARLY_NORMAL, np.inf, self.df)
         distinct, table = np.unique(own, return_inverse=True)
-        tables = [_tabulate(each) for each in distinct.tolist()]
+        tables = [_tabulate_tail(each) for each in distinct.tolist()]
         root, start, step, values = (np.array(each) for each in zip(*tables, strict=True))
         self._tables = root, start, 1 / step, values
         self._laws = self.df, self.loc, self.scale, table.ravel()
@@ -86,7 +86,7 @@ class StudentLaws:
             own = kinds[some], np.asarray(values, np.float64)[some]
             _mix(*sparse, *own, *self._laws, *self._tables, cdf[some], density[some])
 
-        pieces = [slice(a, a + _AT_ONCE) for a in range(0, len(kinds), _AT_ONCE)]
+        pieces = [slice(a, a + _MIXTURES_AT_ONCE) for a in range(0, len(kinds), _MIXTURES_AT_ONCE)]
         in_threads(mix, pieces, weights.nnz)
         return cdf, density
 
@@ -99,7 +99,7 @@ class StudentLaws:
         return result
 
 
-def _tabulate(df: float) -> tuple[int, float, float, np.ndarray]:
+def _tabulate_tail(df: float) -> tuple[int, float, float, np.ndarray]:
     """Tabulate the tail of a law.
 
     Returns which root of 1 - s is the variable, or 0 where z / sqrt(1 + z^2 / df) is; its first

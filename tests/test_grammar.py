@@ -435,13 +435,13 @@ def test_a_broken_grammar_is_noticed(name):
 
 
 @pytest.mark.parametrize(
-    "fact", ["num_cuts", "num_feature_cuts", "num_features", "width_share", "_partitions"]
+    "fact", ["num_cuts", "num_feature_cuts", "num_features", "width_share", "_group_partitions"]
 )
 def test_a_broken_fact_is_noticed(fact):
     case = ep.random_case("leaf penalty, cuts", "classes", 521, binning={"grid": 4}, copied=True)
     broken = dataclasses.replace(case.grammar)
     values = getattr(broken, fact)
-    if fact == "_partitions":
+    if fact == "_group_partitions":
         values = (values[0] * 0 + 1, values[1])
     elif fact == "width_share":
         values = values * 1.01

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from bdtppl import ExactTreeClassifier, ExactTreeRegressor, load
 from bdtppl.cli import app
 from bdtppl.inference.boxes import parts as of_parts
-from bdtppl.inference.boxes.parts import Chunks, Moments, Sketch, Survey, Tally, in_pairs
+from bdtppl.inference.boxes.parts import Chunks, Sketch, Survey, Tally, TargetMoments, in_pairs
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import NormalInverseGamma, PoissonGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -333,9 +333,9 @@ def test_moments_of_parts_are_those_of_all():
     y = np.random.default_rng(0).normal(1e6, 1, 1000)
     ones = np.ones(1000)
     total = Chunks(lambda: ((None, y[i : i + 90]) for i in range(0, 1000, 90))).reduce(
-        lambda part: Moments.of(part.y, np.ones(len(part.y))), Moments.merge
+        lambda part: TargetMoments.of(part.y, np.ones(len(part.y))), TargetMoments.merge
     )
-    whole = Moments.of(y, ones)
+    whole = TargetMoments.of(y, ones)
     assert (total.count, total.least, total.greatest) == (1000, y.min(), y.max())
     np.testing.assert_allclose([total.mean, total.variance], [whole.mean, whole.variance], 1e-10)
 

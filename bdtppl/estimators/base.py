@@ -60,7 +60,7 @@ class ChoiceWarning(UserWarning):
 
 EstimatorClass = TypeVar("EstimatorClass", bound=type)
 
-_FITTED = """\
+_FITTED_ATTRIBUTES = """\
 feature_importances_ : numpy.ndarray
     Share of each column of X in the splits of trees; of greedy trees, in what splits gain.
 schema_
@@ -81,7 +81,7 @@ def estimator(cls: EstimatorClass) -> EstimatorClass:
     documentation = inspect.cleandoc(cls._documentation)
     for word, text in words.items():
         documentation = documentation.replace(f"{{{word}}}", text)
-    fitted = "\n".join(filter(None, [cls._fitted_words, _FITTED]))
+    fitted = "\n".join(filter(None, [cls._fitted_words, _FITTED_ATTRIBUTES]))
     documentation = documentation.replace("{fitted}", fitted)
     parts = [inspect.cleandoc(cls.__doc__ or ""), parameters_section(cls), documentation]
     cls.__doc__ = "\n\n".join(parts) + "\n"

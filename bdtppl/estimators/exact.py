@@ -22,7 +22,7 @@ from bdtppl.estimators.hard import (
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms
-from bdtppl.inference.boxes.parts import Labels, Moments, Parts
+from bdtppl.inference.boxes.parts import Labels, Parts, TargetMoments
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.exact_choice import Setting, choose_by_evidence, fit_numbers
 from bdtppl.inference.exact_cost import (
@@ -93,7 +93,9 @@ class _Fit:
 _SETTING = ("method", "bins", "max_depth", "seconds", "log_evidence")
 
 _said: set[tuple] = set()
-_FEW = 200_000  # subproblems and productions, or boxes, of which the best tree is found in a second
+_SMALL = (
+    200_000  # subproblems and productions, or boxes, of which the best tree is found in a second
+)
 
 
 @declared
@@ -251,7 +253,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         if self.max_depth is None and limits.max_depth is None:
             raise ValueError("Rows in parts need a limit of depth, such as max_depth=3.")
         self._note_columns(parts.example)
-        reader = Reader(self._check_targets, Labels if self.is_classifier else Moments)
+        reader = Reader(self._check_targets, Labels if self.is_classifier else TargetMoments)
         with waiting("passing over the rows, first", shown=self.progress):
             found = survey(parts, reader)
         leaf, schema = self._leaf_of(found.targets), found.schema(drop_first=self.drop_first)
@@ -423,7 +425,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         if "best" in known:
             return fit.best
         is_cheap = "exact" in known and not isinstance(self.prior_, WholeTreePrior)
-        return fit.best if is_cheap and sum(fit.exact.size.values()) < _FEW else None
+        return fit.best if is_cheap and sum(fit.exact.size.values()) < _SMALL else None
 
     def _mixture_at(self, matrix: np.ndarray) -> LeafMixture:
         return self.exact_.predictive(matrix)

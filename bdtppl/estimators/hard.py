@@ -35,13 +35,13 @@ __all__ = [
     "require_finite",
 ]
 
-_FEW = 1_000_000  # slots of trees, which are ranked in a second
-_MOST_TREES = 1000  # that are listed for their partitions
+_MOST_SLOTS = 1_000_000  # slots of trees, which are ranked in a second
+_MOST_TREES_LISTED = 1000  # that are listed for their partitions
 
 
 def list_trees(most_probable: Callable[[int], RankedTrees], least: int = 1) -> RankedTrees:
     """List the most probable trees until they have nine tenths, or are 1,000 and ``least``."""
-    number, most = 10, max(least, _MOST_TREES)
+    number, most = 10, max(least, _MOST_TREES_LISTED)
     while True:
         ranked = most_probable(min(number, most))
         if ranked.probability.sum() >= 0.9 or len(ranked) < number or number >= most:
@@ -371,7 +371,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         """Rank trees, the most probable first; None where they are not and it would take long."""
         posterior = self.posterior_
         is_ranked = "ranked" in vars(posterior)
-        return posterior.ranked if is_ranked or posterior.trees.feature.size < _FEW else None
+        return posterior.ranked if is_ranked or posterior.trees.feature.size < _MOST_SLOTS else None
 
 
 def join_limits(

@@ -13,7 +13,7 @@ from bdtppl.report.blocks import ReportTable
 
 __all__ = ["confusion_table", "coverage", "score_table"]
 
-_LEVELS = (0.5, 0.9)
+_BAND_LEVELS = (0.5, 0.9)
 
 
 def score_table(forecasts: Forecasts, which: str, *, ranks: bool = False) -> ReportTable:
@@ -75,7 +75,7 @@ def _real_scores(forecasts: Forecasts) -> list[list[str]]:
                 f"{coverage(cdf, level).mean():.1%}",
                 f"{coverage(normal.cdf(y), level).mean():.1%}",
             ]
-            for level in _LEVELS
+            for level in _BAND_LEVELS
             for cdf in [forecasts.cdf]
             if cdf is not None
         ),

@@ -48,7 +48,7 @@ from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["BoxPosterior", "why_no_boxes"]
 
-_LEAST_VISITS = 1e-13  # expected number of a node, below which it is left out of marginals
+_LEAST_EXPECTED = 1e-13  # expected number of a node, below which it is left out of marginals
 _LEAST_DERIVED = 1e-10  # the same for gradients
 _LENGTHS = (1 << 12, 1 << 15, 1 << 18)  # of leaves in compiled functions
 _OF_PRIOR = ("log_prior_normaliser", "_log_prior_q", "_weights", "prior_inclusion")
@@ -74,7 +74,7 @@ def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
     return None
 
 
-def _numbers(prior: TreePrior) -> bytes:
+def _bytes_of(prior: TreePrior) -> bytes:
     return b"".join(np.asarray(number, float).tobytes() for number in jax.tree.leaves(prior))
 
 
@@ -189,7 +189,7 @@ class BoxPosterior:
         if leaf is not None:
             other.leaf = leaf
         # What the prior alone has is kept where its numbers are.
-        kept = _OF_PRIOR if _numbers(other.prior) == _numbers(self.prior) else ()
+        kept = _OF_PRIOR if _bytes_of(other.prior) == _bytes_of(self.prior) else ()
         for name in list(vars(other)):
             if isinstance(getattr(type(self), name, None), cached_property) and name not in kept:
                 del vars(other)[name]
@@ -288,7 +288,7 @@ class BoxPosterior:
     def _marginals(self) -> _Marginals:
         layout = self.histograms.layout
         table, parts, usage = None, [], self.recursion.no_usage()
-        for leaves in self._walk(self.leaf, self._log_q, usage, _LEAST_VISITS):
+        for leaves in self._walk(self.leaf, self._log_q, usage, _LEAST_EXPECTED):
             means = leaf_means(self.leaf, leaves.statistics).reshape(len(leaves.weight), -1)
             if table is None:
                 table = LeafTable(layout, means.shape[1] + 1)
@@ -304,7 +304,7 @@ class BoxPosterior:
         """The leaves of greatest probability."""
         if self._marginals.leaves is not None:
             return self._marginals.leaves
-        parts = self._walk(self.leaf, self._log_q, self.recursion.no_usage(), _LEAST_VISITS)
+        parts = self._walk(self.leaf, self._log_q, self.recursion.no_usage(), _LEAST_EXPECTED)
         return LeafList(parts, self.histograms.layout)
 
     @property

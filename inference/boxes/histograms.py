@@ -19,7 +19,7 @@ from bdtppl.models.arrays.threads import in_threads
 
 __all__ = ["BoxHistograms", "CellLayout", "row_keys"]
 
-_ROWS_AT_ONCE = 1 << 13  # whose codes stay in the cache while all histograms are filled
+_ROWS_IN_CACHE = 1 << 13  # whose codes stay in the cache while all histograms are filled
 _SETS_AT_ONCE = 16  # filled by one thread before it takes the next ones
 
 
@@ -155,7 +155,7 @@ class BoxHistograms:
         features, strides, starts = self.layout.filled_sets
         pieces = [slice(a, a + _SETS_AT_ONCE) for a in range(0, len(starts), _SETS_AT_ONCE)]
         in_threads(
-            lambda some: _fill(
+            lambda some: _fill_histograms(
                 columns,
                 values,
                 keys,
@@ -274,13 +274,13 @@ def _mixed(words: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(columns, values, keys, features, strides, starts, all_values, all_keys):
+def _fill_histograms(columns, values, keys, features, strides, starts, all_values, all_keys):
     """Add rows to the histograms of some sets of features."""
     num_rows, num_values = values.shape
     num_sets, most = features.shape
-    cell = np.empty(_ROWS_AT_ONCE, np.int64)
-    for begin in range(0, num_rows, _ROWS_AT_ONCE):
-        size = min(_ROWS_AT_ONCE, num_rows - begin)
+    cell = np.empty(_ROWS_IN_CACHE, np.int64)
+    for begin in range(0, num_rows, _ROWS_IN_CACHE):
+        size = min(_ROWS_IN_CACHE, num_rows - begin)
         for m in range(num_sets):
             for i in range(size):
                 cell[i] = starts[m]

@@ -452,7 +452,7 @@ def _score_normal(rows, first, second, total, shift, pseudo_count, shape, scale)
 
 
 @numba.njit(cache=True, nogil=True)
-def _score(leaf, values):
+def _score_of(leaf, values):
     """Log marginal of statistics [s], where it is not given."""
     if leaf.is_silent:
         return 0.0
@@ -465,7 +465,7 @@ def _score(leaf, values):
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _total(group, leaf, box, values):
+def _sum_box(group, leaf, box, values):
     """Statistics of the box, into ``box.total``; returns its rows."""
     num_values = group.values.shape[3]
     last = (group.values.shape[2] - 1) * num_values
@@ -489,7 +489,7 @@ def _left_side(group, box, rules, j, values):
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _slot_of(box, key, stamp):
+def _partition_slot(box, key, stamp):
     """Place of a partition in the hash table, which it enters if it is new."""
     mask = len(box.table) - 1
     slot = np.int64((key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
@@ -543,7 +543,7 @@ def _find_gaps(group, leaf, box, rows, values, rules):
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
+def _weigh_gaps(group, prior, box, keys, rules, count, num_features, stamp):
     """Compute log weights of the entries that `_find_gaps` has listed."""
     width = group.values.shape[2]
     if prior.reads_partitions:
@@ -554,7 +554,7 @@ def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
             if rules.missing_left[j]:
                 key += keys[start + width - 1]
             rules.key[j] = min(key, total - key)
-            box.count[_slot_of(box, rules.key[j], stamp)] += rules.num_cuts[j]
+            box.count[_partition_slot(box, rules.key[j], stamp)] += rules.num_cuts[j]
     steps = prior.strides
     for j in range(count):
         at = (
@@ -564,7 +564,7 @@ def _weigh(group, prior, box, keys, rules, count, num_features, stamp):
             + rules.left[j] * steps[3]
         )
         if prior.reads_partitions:
-            at += box.count[_slot_of(box, rules.key[j], stamp)] * steps[4]
+            at += box.count[_partition_slot(box, rules.key[j], stamp)] * steps[4]
         added = prior.feature_weight[rules.feature[j]]
         if prior.reads_width:
             added += rules.below[j]
@@ -710,19 +710,19 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, count):
 def _open(group, prior, leaf, box, rules, number, below):
     """Open a box; returns its log weight of stopping, its score, entries, features and sums."""
     values, keys = _open_box(group, box, number)
-    rows = _total(group, leaf, box, values)
+    rows = _sum_box(group, leaf, box, values)
     if rows < 0.5:
         return -np.inf, 0.0, 0, 0, values
     count, num_features = 0, 0
     if rows > 1.5 and rows >= 2 * group.min_leaf:
         count, num_features = _find_gaps(group, leaf, box, rows, values, rules)
-        _weigh(group, prior, box, keys, rules, count, num_features, number + 1)
+        _weigh_gaps(group, prior, box, keys, rules, count, num_features, number + 1)
         # `rules.right` holds places in the prior's table until the entries are scored.
         _score_below(group, prior, leaf, box, number, values, below, rules, count)
     if leaf.kind == _GIVEN and not leaf.is_silent:
         own = leaf.own[number - leaf.first]
     else:
-        own = _score(leaf, box.total)
+        own = _score_of(leaf, box.total)
     return prior.stop[num_features], own, count, num_features, values
 
 
@@ -747,6 +747,20 @@ def _add_up(rules, count, stop, is_max):
 @numba.njit(cache=True, nogil=True, inline="always")
 def _surprise(weight, log_probability):
     return -weight * log_probability if weight > 0 else 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_sides(events, at, box, number, feature, start, end, missing_left, share):
+    """List both sides of a rule, a leaf each, for each of its cuts; returns the next free place."""
+    for cut in range(start, end):
+        for side in range(2):
+            events.box[at], events.feature[at], events.cut[at] = number, feature, cut
+            events.missing_left[at], events.is_right[at] = missing_left, side
+            events.weight[at] = share
+            for s in range(len(box.left)):
+                events.statistics[at, s] = box.left[s] if side == 0 else box.total[s] - box.left[s]
+            at += 1
+    return at
 
 
 @numba.njit(cache=True, nogil=True)
@@ -862,17 +876,9 @@ def visit(
                     visits_below[right] += share
             if group.is_last:
                 _left_side(group, box, rules, j, values)
-                for cut in range(start, end):
-                    for side in range(2):
-                        events.box[num_events], events.feature[num_events] = number, g
-                        events.cut[num_events] = cut
-                        events.missing_left[num_events] = rules.missing_left[j]
-                        events.is_right[num_events] = side
-                        events.weight[num_events] = share
-                        for s in range(len(box.left)):
-                            own_part = box.left[s] if side == 0 else box.total[s] - box.left[s]
-                            events.statistics[num_events, s] = own_part
-                        num_events += 1
+                num_events = _list_sides(
+                    events, num_events, box, number, g, start, end, rules.missing_left[j], share
+                )
     return last, num_events, stop, score
 
 
@@ -896,7 +902,7 @@ def statistics(group, leaf, own, left, first):
     _, d, width, num_values = group.values.shape
     for number in range(len(own)):
         values, _ = _open_box(group, box, first + number)
-        _total(group, leaf, box, values)
+        _sum_box(group, leaf, box, values)
         own[number] = box.total
         if len(left):
             for g in range(d):

@@ -22,7 +22,17 @@ from bdtppl.models.data.schema import Column, Schema
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["Chunks", "Labels", "Moments", "Part", "Parts", "Sketch", "Survey", "Tally", "in_pairs"]
+__all__ = [
+    "Chunks",
+    "Labels",
+    "TargetMoments",
+    "Part",
+    "Parts",
+    "Sketch",
+    "Survey",
+    "Tally",
+    "in_pairs",
+]
 
 _MOST_VALUES = 1 << 14  # of a sketch: 256 kB a column
 
@@ -189,7 +199,7 @@ class Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class TargetMoments:
     """Moments and range of the targets of some rows.
 
     Attributes
@@ -215,16 +225,16 @@ class Moments:
     greatest: float
 
     @classmethod
-    def of(cls, y: np.ndarray, weights: np.ndarray) -> "Moments":
+    def of(cls, y: np.ndarray, weights: np.ndarray) -> "TargetMoments":
         """Sum up targets [n] with repeat counts [n]."""
         mean = float(np.average(y, weights=weights))
         squares = float(weights @ (y - mean) ** 2)
         return cls(float(weights.sum()), mean, squares, float(y.min()), float(y.max()))
 
-    def merge(self, other: "Moments") -> "Moments":
+    def merge(self, other: "TargetMoments") -> "TargetMoments":
         """Sum up the rows of both."""
         count, distance = self.count + other.count, other.mean - self.mean
-        return Moments(
+        return TargetMoments(
             count,
             self.mean + distance * other.count / count,
             self.squares + other.squares + distance**2 * self.count * other.count / count,
@@ -253,7 +263,7 @@ class Survey:
     count
         Number of rows, repeated ones counted as often as they are.
     targets
-        `Labels` or `Moments`.
+        `Labels` or `TargetMoments`.
     """
 
     columns: tuple[Column, ...]

@@ -28,7 +28,7 @@ __all__ = ["BoxMixture", "LeafList", "LeafTable"]
 _ROWS_AT_ONCE = 1 << 14
 _MOST_LISTED = 1 << 20  # leaves
 _BYTES_OF_SETS = 1 << 26
-_LOST = 1e-12  # expected number of leaves that a list leaves out, if it has room
+_LEAVES_LEFT_OUT = 1e-12  # expected number of leaves that a list leaves out, if it has room
 
 
 class LeafTable:
@@ -91,7 +91,7 @@ class LeafTable:
         columns = self.layout.columns(codes)
         pieces = [slice(a, a + _ROWS_AT_ONCE) for a in range(0, len(codes), _ROWS_AT_ONCE)]
         in_threads(
-            lambda some: _look_up(
+            lambda some: _look_up_sums(
                 columns[:, some], *self.layout.filled_sets, self.sums, result[some]
             ),
             pieces,
@@ -127,7 +127,7 @@ class LeafList:
         joined = Leaves(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         order = np.argsort(-joined.weight, kind="stable")
         left_out = joined.weight.sum() - np.cumsum(joined.weight[order])
-        kept = order[: min(int(np.searchsorted(-left_out, -_LOST)) + 1, _MOST_LISTED)]
+        kept = order[: min(int(np.searchsorted(-left_out, -_LEAVES_LEFT_OUT)) + 1, _MOST_LISTED)]
         self.lost = float(max(left_out[len(kept) - 1], 0.0))
         self.leaves = Leaves(*(array[kept] for array in joined))
         self.statistics, self.kind = _distinct(self.leaves.statistics)
@@ -284,7 +284,7 @@ def _add_corners(sums, starts, sizes, own, features, low, high, missing, num_cod
 
 
 @numba.njit(cache=True, nogil=True)
-def _look_up(columns, features, strides, starts, sums, result):
+def _look_up_sums(columns, features, strides, starts, sums, result):
     num_sets, most = features.shape
     num_values = sums.shape[1]
     for row in range(len(result)):

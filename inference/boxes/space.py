@@ -18,11 +18,11 @@ import numpy as np
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 
-__all__ = ["BoxSpace", "Group", "Sides"]
+__all__ = ["BoxSpace", "Group", "FeatureSides"]
 
 
-class Sides(NamedTuple):
-    """Sides of one feature, of one kind; m sides.
+class FeatureSides(NamedTuple):
+    """FeatureSides of one feature, of one kind; m sides.
 
     Attributes
     ----------
@@ -138,8 +138,8 @@ class BoxSpace:
         return int(self.num_codes.max(initial=1)) + 2
 
     @cached_property
-    def sides(self) -> list[tuple[Sides, Sides]]:
-        """Sides of each feature that one split leaves, and those that two leave."""
+    def sides(self) -> list[tuple[FeatureSides, FeatureSides]]:
+        """FeatureSides of each feature that one split leaves, and those that two leave."""
         return [
             (_sides(size, is_outer=True, missing=m), _sides(size, is_outer=False, missing=m))
             for size, m in zip(self.num_codes.tolist(), self.has_missing.tolist(), strict=True)
@@ -196,7 +196,7 @@ class BoxSpace:
         return allowed
 
 
-def _sides(size: int, *, is_outer: bool, missing: bool) -> Sides:
+def _sides(size: int, *, is_outer: bool, missing: bool) -> FeatureSides:
     if is_outer:
         pairs = [(0, v) for v in range(1, size)] + [(v, size) for v in range(1, size)]
     else:
@@ -205,4 +205,4 @@ def _sides(size: int, *, is_outer: bool, missing: bool) -> Sides:
     if missing:
         low, high = np.tile(low, 2), np.tile(high, 2)
     kept = np.repeat([0, 1], len(pairs)) if missing else np.zeros(len(pairs), np.int64)
-    return Sides(low.copy(), high.copy(), kept.astype(np.int64))
+    return FeatureSides(low.copy(), high.copy(), kept.astype(np.int64))

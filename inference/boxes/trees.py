@@ -155,7 +155,9 @@ def draw_trees(
             pages.stop(own_trees[is_leaf], own_slots[is_leaf], box)
             own_trees, own_slots = own_trees[~is_leaf], own_slots[~is_leaf]
             entries, drawn = chosen[~is_leaf], drawn[~is_leaf, 1]
-            pages.split(own_trees, own_slots, box, entries, _cuts(recursion, box, entries, drawn))
+            pages.split(
+                own_trees, own_slots, box, entries, _pick_cuts(recursion, box, entries, drawn)
+            )
             if level == num_levels - 1:
                 pages.stop_below(own_trees, box, entries, prior[level].stop_below)
                 continue
@@ -166,7 +168,7 @@ def draw_trees(
     return pages.written(num_skipped)
 
 
-def _cuts(
+def _pick_cuts(
     recursion: Recursion, box: Expansion, entries: np.ndarray, uniform: np.ndarray | float
 ) -> np.ndarray:
     """Choose a cut in the gap of each entry: one of all, or that nearest the middle."""
@@ -176,7 +178,7 @@ def _cuts(
     return recursion.middle[rules.feature[entries], rules.low[entries], rules.high[entries]]
 
 
-_Node = tuple[int, int]  # level and number of the box
+_BoxAtLevel = tuple[int, int]  # level and number of the box
 
 
 class _BoxChoices:
@@ -187,19 +189,19 @@ class _BoxChoices:
         self.counts_partitions = counts_partitions
         self.opened = lru_cache(_BOXES_KEPT)(self._opened)
 
-    def _opened(self, node: _Node) -> Expansion:
+    def _opened(self, node: _BoxAtLevel) -> Expansion:
         level, number = node
         below = _below(self.log_best, level)
         return next(self.recursion.expand(self.prior[level], self.leaf, below, level, [number]))
 
-    def children(self, node: _Node, choice: int) -> tuple[_Node, _Node]:
+    def children(self, node: _BoxAtLevel, choice: int) -> tuple[_BoxAtLevel, _BoxAtLevel]:
         below = node[0] + 1
         if below == len(self.log_best):
             return (below, -1), (below, -1)
         rules = self.opened(node).rules
         return (below, int(rules.left[choice])), (below, int(rules.right[choice]))
 
-    def candidates(self, node: _Node) -> list[Candidate]:
+    def candidates(self, node: _BoxAtLevel) -> list[Candidate]:
         if node[0] == len(self.log_best):  # a leaf, which the rule above has counted
             return [Candidate(0.0, STOP)]
         box = self.opened(node)
@@ -252,7 +254,7 @@ def rank_trees(
                 pages.stop(trees, at, box)
                 continue
             entries = np.array([choice])
-            pages.split(trees, at, box, entries, _cuts(recursion, box, entries, 0.5))
+            pages.split(trees, at, box, entries, _pick_cuts(recursion, box, entries, 0.5))
             slots += [2 * slot + 1, 2 * slot + 2]
             if node[0] == len(log_best) - 1:
                 pages.stop_below(trees, box, entries, prior[-1].stop_below)

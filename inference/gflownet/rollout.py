@@ -36,7 +36,7 @@ _LONG = 8  # splits of a tree from which on that is worthwhile
 Pick = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-class _Steps(NamedTuple):
+class _RolloutSteps(NamedTuple):
     """Records of each step; arrays [b, T, ...]."""
 
     features: jax.Array
@@ -53,7 +53,7 @@ class _Making(NamedTuple):
     is_going: jax.Array  # bool [b]
     wanted: jax.Array  # int32 [b, T, 4]
     uniform: jax.Array  # float64 [b, T, 5]
-    noted: _Steps
+    noted: _RolloutSteps
 
 
 def roll_out(
@@ -99,7 +99,7 @@ def roll_out(
         jnp.ones(num_trees, bool),
         wanted,
         jax.random.uniform(rng_key, (num_trees, most, 1 + num_choices)),
-        _Steps(
+        _RolloutSteps(
             jnp.zeros((num_trees, most, construction.num_features), bool),
             jnp.zeros((num_trees, most, construction.num_cuts), bool),
             *jnp.zeros((2, num_trees, most)),
@@ -240,7 +240,9 @@ def _decide(policy: Policy, codes, tree, pooled, growable, offer, pick: Pick):
     cuts = cuts_of(feature)
     cut, log_cut = pick(_CUT, log_choices(policy.cuts(code, context, feature), cuts), cuts)
     log_forward = (log_go + log_slot + log_feature + log_cut).astype(float)
-    return (go, slot, feature, cut), _Steps(features, cuts, log_forward, log_stop.astype(float))
+    return (go, slot, feature, cut), _RolloutSteps(
+        features, cuts, log_forward, log_stop.astype(float)
+    )
 
 
 def _pooled(codes, is_open: jax.Array, some: Callable[[jax.Array], jax.Array]):

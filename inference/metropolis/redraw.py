@@ -33,7 +33,7 @@ from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["Redraw", "redrawn"]
 
-_LEVELS = 3  # of the nodes of a subtree, its top among them
+_LEVELS_REDRAWN = 3  # of the nodes of a subtree, its top among them
 _MOST_RULES = 2048
 _SIDES_SCORED = 1 << 6  # sides of rules whose own rules are scored at once
 
@@ -66,7 +66,7 @@ class Redraw:
                 f"'rotating'."
             )
         keys = jax.vmap(jax.random.split)(rng_keys)
-        first = jax.vmap(lambda key: jax.random.randint(key, (), 0, _LEVELS))(keys[:, 0])
+        first = jax.vmap(lambda key: jax.random.randint(key, (), 0, _LEVELS_REDRAWN))(keys[:, 0])
         size = state.shape.capacity, 3
         uniform = jax.vmap(lambda key: jax.random.uniform(key, size))(keys[:, 1])
         return redrawn(model, state, first, uniform, power)
@@ -90,7 +90,7 @@ def redrawn(
     power
         float64 [b]; power of the likelihood.
     """
-    shape, old = state.shape, _rules(state.shape)
+    shape, old = state.shape, _family_rules(state.shape)
     is_top = _picked(shape, first)
 
     def draw(nodes, rows, old, uniform, power):
@@ -106,19 +106,19 @@ def redrawn(
 
 def _picked(shape: Shape, first: jax.Array) -> jax.Array:
     """Nodes to redraw from, bool [b, k]."""
-    return _is_low(shape) & (shape.depth % _LEVELS == first[:, None])
+    return _is_low(shape) & (shape.depth % _LEVELS_REDRAWN == first[:, None])
 
 
 def _is_low(shape: Shape) -> jax.Array:
     """Nodes with at most two levels of splits below, bool [b, k]."""
     is_low = shape.is_leaf
-    for _ in range(_LEVELS - 1):
+    for _ in range(_LEVELS_REDRAWN - 1):
         both = is_low & jnp.roll(is_low, -1, axis=1)  # of a left child and the slot after it
         is_low = shape.is_leaf | (shape.is_split & jnp.take_along_axis(both, shape.left, axis=1))
     return is_low
 
 
-def _rules(shape: Shape) -> jax.Array:
+def _family_rules(shape: Shape) -> jax.Array:
     """Rules of each node and of its left and right child, int32 [b, k, 3]."""
     sides = [
         jnp.where(shape.is_split, jnp.take_along_axis(shape.rule, shape.left + side, axis=1), LEAF)
@@ -159,7 +159,7 @@ def _drawn(model: PackedModel, rows, depth, old, uniform, power) -> tuple[jax.Ar
     def below(rule):
         """Log weights [2, m, 1 + R] of what both sides of a rule do."""
         sides = jnp.concatenate(children(model, rows, jnp.maximum(rule, 0)))
-        weights = _stumps(model, sides, jnp.tile(depth + 1, 2), jnp.tile(power, 2))
+        weights = _stump_weights(model, sides, jnp.tile(depth + 1, 2), jnp.tile(power, 2))
         return weights.reshape(2, len(rows), -1)
 
     def log_weight(rules, sides):
@@ -187,7 +187,7 @@ def _log_below_by_xla(model: PackedModel, rows: jax.Array, depth, power) -> jax.
 
     def total(side):
         rows, depth, power = (own[None] for own in side)
-        return logsumexp(_stumps(model, rows, depth, power)[0])
+        return logsumexp(_stump_weights(model, rows, depth, power)[0])
 
     rule = jnp.tile(jnp.arange(num_rules), len(rows))
     depth, power = (jnp.repeat(each, num_rules) for each in (depth + 1, power))
@@ -265,7 +265,7 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
     )
 
 
-def _stumps(model: PackedModel, rows: jax.Array, depth, power) -> jax.Array:
+def _stump_weights(model: PackedModel, rows: jax.Array, depth, power) -> jax.Array:
     """Log weights of what m nodes do on one level, float64 [m, 1 + R]: stop, or take a rule."""
     weights = node_weights(model, rows, depth)
     log_stop = weights.log_stop + power * leaf_scores(model, rows)
@@ -295,7 +295,7 @@ def _with_subtrees(
     """
     shape = state.shape
     is_below, is_gone = is_top, jnp.zeros_like(is_top)
-    for _ in range(_LEVELS - 1):
+    for _ in range(_LEVELS_REDRAWN - 1):
         is_below = jnp.take_along_axis(is_below, shape.parent, axis=1)
         is_below &= shape.is_used & (places(shape) > 0)
         is_gone |= is_below
@@ -307,7 +307,7 @@ def _with_subtrees(
     is_changed, rules = moved(is_top) & shape.is_used, moved(rules)
     rule, below, is_open = rules[..., 0], rules[..., 1:], is_changed
     overflows = jnp.zeros(len(shape.size), bool)
-    for _ in range(_LEVELS - 1):
+    for _ in range(_LEVELS_REDRAWN - 1):
         is_split = is_open & (rule != LEAF)
         is_full = shape.size + 2 * is_split.sum(axis=1) > shape.capacity
         shape, parent = branched(shape, is_split & ~is_full[:, None], rule)

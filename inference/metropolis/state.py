@@ -181,7 +181,7 @@ def resized(
         int32 and float64 [b]; a rule for the leaf, and its weight.
     """
     larger = split_leaves(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
-    smaller = _merged(state, slot)
+    smaller = _merge_children(state, slot)
     return summed(model, *select(grows, larger, smaller))
 
 
@@ -212,7 +212,7 @@ def split_leaves(
     return grown(shape, slot, rule), rows, scores
 
 
-def _merged(state: State, slot: jax.Array) -> tuple:
+def _merge_children(state: State, slot: jax.Array) -> tuple:
     """Trees with one split less, and rows and scores of their nodes."""
     shape, source = pruned(state.shape, slot)
     rows, scores = (

@@ -18,7 +18,7 @@ from bdtppl.models.arrays.foreign import arguments, matrix, register, results
 __all__ = ["Tables", "stump_sums"]
 
 _NAME = "bdtppl_stump_sums"
-_LOST = -40.0  # logs of terms that rounding loses anyway
+_LOG_LOST = -40.0  # logs of terms that rounding loses anyway
 # Rows of `Tables.rules`.
 _FEATURE, _CODE, _MISSING_LEFT, _CAN_CUT = range(4)
 # Columns of `Tables.nodes`.
@@ -88,7 +88,7 @@ def stump_sums(tables: Tables) -> jax.Array:
 
 
 @numba.njit(cache=True, nogil=True)
-def _score(tables, values, chosen, sign, add, scores):
+def _add_scores(tables, values, chosen, sign, add, scores):
     """Add log marginals of one side of some rules, ``add`` plus ``sign`` times values, to scores.
 
     Parameters
@@ -127,7 +127,7 @@ def _score(tables, values, chosen, sign, add, scores):
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_sum(tables, rules, weights, values, whole, nothing, chosen, terms):
+def _sum_side(tables, rules, weights, values, whole, nothing, chosen, terms):
     """Sum over what a side does; log.
 
     Parameters
@@ -148,7 +148,7 @@ def _log_sum(tables, rules, weights, values, whole, nothing, chosen, terms):
     feature, can_cut, is_right = rules[_FEATURE], rules[_CAN_CUT], rules[_MISSING_LEFT] == 0
     on_left, present, num_missing = values[0], values[-2], values[-1]
     chosen[0], terms[0] = 0, 0.0
-    _score(tables, nothing.reshape(-1, 1), chosen[:1], 1.0, whole, terms)
+    _add_scores(tables, nothing.reshape(-1, 1), chosen[:1], 1.0, whole, terms)
     own = weights[_POWER] * terms[0]
     if rows < 2 * least or weights[_CAN_SPLIT] == 0:
         return weights[_LOG_STOP] + own
@@ -165,8 +165,8 @@ def _log_sum(tables, rules, weights, values, whole, nothing, chosen, terms):
         return weights[_LOG_STOP] + own
     chosen, terms = chosen[:count], terms[:count]
     terms[:] = 0.0
-    _score(tables, values, chosen, 1.0, nothing, terms)
-    _score(tables, values, chosen, -1.0, whole, terms)
+    _add_scores(tables, values, chosen, 1.0, nothing, terms)
+    _add_scores(tables, values, chosen, -1.0, whole, terms)
     stop, stop_with_rule = weights[_LOG_STOP_BELOW], weights[_LOG_STOP_BELOW + 1]
     num_features, begin = 0, 0
     while begin < count:
@@ -187,7 +187,7 @@ def _log_sum(tables, rules, weights, values, whole, nothing, chosen, terms):
         return most
     result = math.exp(own - most)
     for i in range(count):
-        if terms[i] - most > _LOST:
+        if terms[i] - most > _LOG_LOST:
             result += math.exp(terms[i] - most)
     return math.log(result) + most + of_count
 
@@ -310,7 +310,7 @@ def _fill_node(tables, start, joint, able, weights, is_wanted, terms, room, resu
         if is_wanted[rule]:
             above[:] = both - below
             for side, whole in ((below, all_below), (above, all_both - all_below)):
-                result[rule] += _log_sum(tables, kept, weights, side, whole, nothing, room, terms)
+                result[rule] += _sum_side(tables, kept, weights, side, whole, nothing, room, terms)
 
 
 def _call(frame):

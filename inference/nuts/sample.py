@@ -34,7 +34,7 @@ from bdtppl.models.arrays.precision import as_float32, in_float32
 __all__ = ["NUTS", "Chains", "Density", "NutsDraws"]
 
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
-_AT_ONCE = 8  # chains that begin together
+_PADDED = 8  # chains that begin together
 
 
 class Density(Protocol):
@@ -171,10 +171,12 @@ class NUTS:
 
         def begin(place: slice) -> Any:
             return _best(
-                tries, *shared, *jax.tree.map(lambda a: padded(a[place], _AT_ONCE), of_chains)
+                tries,
+                *shared,
+                *jax.tree.map(lambda a: padded(a[place], _PADDED), of_chains),
             )
 
-        pieces = [begin(slice(at, at + _AT_ONCE)) for at in range(0, len(drawn), _AT_ONCE)]
+        pieces = [begin(slice(at, at + _PADDED)) for at in range(0, len(drawn), _PADDED)]
         position, inputs, log_density = jax.tree.map(
             lambda *a: np.concatenate(a)[: len(drawn)].reshape(*lead, *a[0].shape[1:]), *pieces
         )

@@ -262,19 +262,19 @@ class Grammar:
         return counts.astype(np.int32)
 
     @cached_property
-    def _partitions(self) -> tuple[np.ndarray, np.ndarray]:
+    def _group_partitions(self) -> tuple[np.ndarray, np.ndarray]:
         """Number of equivalent rules, and whether a production is the first to make them."""
-        return _partitions(self.first_production, self.left, self.right, self.num_cuts)
+        return _group_partitions(self.first_production, self.left, self.right, self.num_cuts)
 
     @property
     def num_equivalent(self) -> np.ndarray:
         """Rules of the same node that make the same two-way partition, int32 [E]."""
-        return self._partitions[0]
+        return self._group_partitions[0]
 
     @property
     def is_first_of_partition(self) -> np.ndarray:
         """Whether a production is the first of those that make its partition, bool [E]."""
-        return self._partitions[1]
+        return self._group_partitions[1]
 
     def membership(self, nodes: np.ndarray) -> np.ndarray:
         """Cells of some subproblems, bool [len(nodes), cells]."""
@@ -325,7 +325,7 @@ def gap_threshold(
 
 
 @numba.njit(cache=True, nogil=True)
-def _partitions(first, left, right, num_cuts):
+def _group_partitions(first, left, right, num_cuts):
     """Count the rules of each production's partition, and find the first production of each."""
     num_equivalent, is_first = np.empty(len(left), np.int32), np.empty(len(left), np.bool_)
     # The lesser child names a partition of a parent, because the other one is its complement.

@@ -33,7 +33,7 @@ _MOST_LOST = 1e-9
 _NEGLIGIBLE = 1e-12  # probability of a node, at first
 _SLIGHT = 0.1  # times that: probability of a production
 _TOGETHER = 8  # rows that one walk follows: their probabilities at a node are one cache line
-_ROWS_AT_ONCE = 256  # followed by one thread before it takes the next ones
+_ROWS_A_THREAD = 256  # followed by one thread before it takes the next ones
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class PathWeights(LeafWeights):
         return result
 
     def _in_pieces(self, follow: Any, places: np.ndarray) -> list:
-        starts = range(0, len(places), _ROWS_AT_ONCE)
-        pieces = [slice(start, start + _ROWS_AT_ONCE) for start in starts]
-        return in_threads(follow, pieces, _ROWS_AT_ONCE * self.grammar.num_subproblems)
+        starts = range(0, len(places), _ROWS_A_THREAD)
+        pieces = [slice(start, start + _ROWS_A_THREAD) for start in starts]
+        return in_threads(follow, pieces, _ROWS_A_THREAD * self.grammar.num_subproblems)
 
 
 class ChartMixture(PiecedMixture):

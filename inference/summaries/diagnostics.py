@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _FEWEST_DRAWS = 4  # of a chain, for its two halves to vary
-_NEGLIGIBLE = 7.0  # nats below the best mode: less than a thousandth of its probability
+_FAR_BELOW = 7.0  # nats below the best mode: less than a thousandth of its probability
 
 
 class Diagnostics(NamedTuple):
@@ -114,7 +114,7 @@ def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
     return log_density.mean(axis=-1) + log_volume / 2
 
 
-def stuck(log_masses: np.ndarray, within: float = _NEGLIGIBLE) -> np.ndarray:
+def stuck(log_masses: np.ndarray, within: float = _FAR_BELOW) -> np.ndarray:
     """Flag chains in modes of negligible mass, bool [..., chain].
 
     Parameters

@@ -32,7 +32,7 @@ def _pointer(typing_context, address):
 
 
 @numba.njit(nogil=True)
-def _words(address, count):
+def _read_words(address, count):
     return numba.carray(_pointer(address), count, np.int64)  # pyright: ignore
 
 
@@ -45,27 +45,27 @@ def arguments(frame):
     frame
         Address of XLA's frame, int64.
     """
-    words = _words(frame, 15)
+    words = _read_words(frame, 15)
     if words[1] != 0:
-        extension = _words(words[1], 4)
+        extension = _read_words(words[1], 4)
         if extension[1] & 0xFFFFFFFF == _METADATA:
-            _words(extension[3], 4)[3] = _VERSION
+            _read_words(extension[3], 4)[3] = _VERSION
             return words[:0]
-    return _words(words[9], words[7])
+    return _read_words(words[9], words[7])
 
 
 @numba.njit(nogil=True)
 def results(frame):
     """Get the buffers of the results; see `arguments`."""
-    words = _words(frame, 15)
-    return _words(words[14], words[12])
+    words = _read_words(frame, 15)
+    return _read_words(words[14], words[12])
 
 
 @numba.njit(nogil=True)
 def matrix(buffer, dtype):
     """Look at a buffer of two axes as an array."""
-    words = _words(buffer, 6)
-    shape = _words(words[5], 2)
+    words = _read_words(buffer, 6)
+    shape = _read_words(words[5], 2)
     address = _pointer(words[3])  # pyright: ignore
     return numba.carray(address, (shape[0], shape[1]), dtype)
 

@@ -205,7 +205,7 @@ class Schema:
         >>> schema.marks_of(["size", "hue"]), schema.marks_of([0])
         (('size=missing',), ('size=missing',))
         """
-        positions = dict.fromkeys(_position(self, feature) for feature in features)
+        positions = dict.fromkeys(_find_column(self, feature) for feature in features)
         return tuple(
             name
             for position in positions
@@ -406,7 +406,7 @@ class Schema:
         )
 
 
-def _position(schema: Schema, feature: int | str) -> int | None:
+def _find_column(schema: Schema, feature: int | str) -> int | None:
     """Find the column of a feature or of a column's name; None where there is none."""
     names = schema.features
     if isinstance(feature, str):
