@@ -246,6 +246,37 @@ def test_chains_that_disagree_and_trees_without_room_are_said():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("bound", "rounds"), [(np.inf, 0), (0.0, 2)])
+def test_chains_that_disagree_go_on(monkeypatch, bound, rounds):
+    monkeypatch.setattr("bdtppl.estimators.metropolis.LARGEST_R_HAT", bound)
+    X, y = np.arange(20.0)[:, None], np.arange(20) % 3 % 2
+    options = {"warmup": 100, "draws": 10, "thin": 5, "temperatures": 1, "random_state": 0}
+    model = MetropolisTreeClassifier(**options, extensions=2).fit(X, y)
+    kept = sum(10 * 5 * 2**number for number in range(rounds))  # what has become warm-up
+    assert model.thrown_away == ("warm-up", 100 + kept)
+    assert np.diff(model.trajectory_steps_[-10:]).tolist() == [5 * 2**rounds] * 9
+    assert model.posterior_.num_leaves.shape == (4, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_cuts"),
+    [
+        ({}, 29),
+        ({"bins": None}, 99),
+        ({"grid": 7}, 7),
+        (
+            {"start": Tree.from_nested({"feature": 0, "threshold": 1.5, "left": {}, "right": {}})},
+            99,
+        ),
+    ],
+)
+def test_cuts_are_few_where_none_are_named(options, num_cuts):
+    X, y = np.arange(100.0)[:, None], np.arange(100) >= 40
+    short = {"warmup": 100, "draws": 10, "temperatures": 1, "random_state": 0}
+    model = MetropolisTreeClassifier(**short, **options).fit(X, y)
+    assert model.design_.num_codes[0] == num_cuts + 1
+
+
 def test_trees_get_room_in_warm_up(monkeypatch):
     """Where no capacity is given; and the trees in the new slots have the scores of definitions."""
     monkeypatch.setattr("bdtppl.inference.metropolis.sample._FIRST_CAPACITY", 3)

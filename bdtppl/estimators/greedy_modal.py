@@ -32,7 +32,6 @@ from bdtppl.inference.greedy_modal.tree_space import (
 )
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.tree import Tree
@@ -234,15 +233,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
         if issparse(matrix):
             return SparseDesign.from_matrix(matrix, weights=weights, names=schema.features)
-        return Design.from_matrix(
-            matrix,
-            weights=weights,
-            bins=self._num_bins,
-            binning=self.binning,
-            grid=self.grid,
-            names=schema.features,
-            is_indicator=schema.is_indicator,
-        )
+        return super()._design(schema, matrix, weights)
 
     def _why_dense(self) -> str | None:
         """Say which parameter needs a dense table, if one does."""

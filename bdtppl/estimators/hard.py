@@ -174,12 +174,17 @@ class TreeEstimator(HardParameters, TableEstimator):
             return model
         return replace(model, leaf=leaf_by_evidence(model))
 
+    @property
+    def _num_bins(self) -> int | None:
+        """Most buckets of a column, for `Design`."""
+        return self.bins
+
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
         """Cut the columns of a table."""
         return Design.from_matrix(
             matrix,
             weights=weights,
-            bins=self.bins,
+            bins=self._num_bins,
             binning=self.binning,
             grid=self.grid,
             names=schema.features,

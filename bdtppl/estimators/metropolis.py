@@ -23,8 +23,9 @@ from bdtppl.inference.metropolis.proposals import KERNELS, as_kernel
 from bdtppl.inference.metropolis.sample import Sampled, sample_chains
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
-from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.summaries.diagnostics import Diagnostics, diagnose, dissenting_chains
 from bdtppl.inference.summaries.followed import followed
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
@@ -35,9 +36,19 @@ from bdtppl.summary import summarised, why_no_r_hat
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
 
+_AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no better where tried
+
+
 @declared
 class MetropolisParameters(ShowsProgress):
     """Parameters of Metropolis-Hastings."""
+
+    bins: int | Literal["auto"] | None = parameter(
+        "auto",
+        "Most buckets per feature; None keeps a cut between any two neighbouring distinct values. "
+        f'"auto" is for {_AUTO_BINS}, or for None where ``grid``, ``start`` or the prior has cuts.',
+        option=str,
+    )
 
     proposal: str | Mapping[str, float] | Kernel = parameter(
         "rotating",
@@ -51,6 +62,12 @@ class MetropolisParameters(ShowsProgress):
     warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)
     draws: int = parameter(250, "Draws of each chain that are kept.", least=1)
     thin: int = parameter(20, "Steps to each draw.", least=1)
+    extensions: int = parameter(
+        2,
+        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
+        "become warm-up, and the steps to each draw double.",
+        least=0,
+    )
     temperatures: int | Sequence[float] = parameter(
         10,
         "Powers of the likelihood that each chain walks under; 2 or more estimate the log evidence."
@@ -160,6 +177,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 temperatures=self.temperatures,
                 capacity=self.capacity,
                 start=self._first_trees(model),
+                extensions=self.extensions,
+                agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
                 on_progress=report or (lambda steps: None),
             )
         require_finite("The log joint of a tree", drawn.posterior.sample_stats["log_joint"])
@@ -170,6 +189,14 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         if drawn.posterior.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
         return self
+
+    @property
+    def _num_bins(self) -> int | None:
+        """Most buckets of a column; a given tree has cuts of its own."""
+        if self.bins != "auto":
+            return self.bins
+        is_given = isinstance(self.start, Tree) or isinstance(self.prior, EditTree)
+        return None if self.grid is not None or is_given else _AUTO_BINS
 
     def _first_trees(self, model: TreeModel) -> Tree | Literal["prior"] | None:
         if isinstance(self.start, Tree) or self.start == "prior":
@@ -212,7 +239,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             or_temper = "" if len(self.powers_) > 1 else ", or temper the chains (temperatures=10)"
             warnings.warn(
                 f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {LARGEST_R_HAT}"
-                f"{_whom(others, self.chains)}. Raise warmup, draws or thin{or_temper}.",
+                f"{_whom(others, self.chains)}. Raise extensions, warmup, draws or "
+                f"thin{or_temper}.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -290,8 +318,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     @property
     def thrown_away(self) -> tuple[str, int]:
-        """Steps of warm-up."""
-        return "warm-up", self.warmup
+        """Steps of warm-up, draws of chains that went on among them."""
+        return "warm-up", int(self.trajectory_steps_[-self.draws - 1])
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, trees found no room, or the evidence is rough."""
@@ -311,7 +339,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         inclusion = [float((trees.feature == j).any(axis=1).mean()) for j in range(len(names))]
         summary = {
             **self._describe(),
-            "bins": self.bins,
+            "bins": self._num_bins,
             "chains": int(self.chains),
             "draws": int(self.draws),
             "distinct_trees": len(self.posterior_.ranked),
@@ -333,6 +361,12 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         """Values of a diagnostic for the quantities that have one."""
         values = [each[name] for each in self.diagnostics_.values()]
         return [value for value in values if not math.isnan(value)]
+
+
+def _worst(diagnosed: Mapping[str, Diagnostics]) -> float:
+    """Largest R-hat that is known; NaN without one."""
+    r_hats = [each.r_hat for each in diagnosed.values() if not math.isnan(each.r_hat)]
+    return max(r_hats, default=math.nan)
 
 
 def _whom(chains: list[int], num_chains: int) -> str:

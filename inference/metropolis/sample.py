@@ -86,6 +86,8 @@ def sample_chains(
     temperatures: int | Sequence[float] = 1,
     capacity: int | None = None,
     start: Tree | Literal["prior"] | None = None,
+    extensions: int = 0,
+    agree: Callable[[Posterior], bool] = lambda posterior: True,
     on_progress: Callable[[int], None] = lambda num_steps: None,
 ) -> Sampled:
     """Draw trees by Metropolis-Hastings.
@@ -111,6 +113,9 @@ def sample_chains(
         Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
         by the weights of what it may do, over their sum; nodes that find no room are leaves);
         default the tree of one leaf.
+    extensions, agree
+        As long as chains do not agree, they go on, at most so many times: their draws become
+        warm-up, and the steps to each draw double.
     on_progress
         Called with the number of steps that every chain has made.
 
@@ -124,6 +129,7 @@ def sample_chains(
         ("warmup", warmup, 0),
         ("draws", draws, 1),
         ("thin", thin, 1),
+        ("extensions", extensions, 0),
         ("capacity", _FIRST_CAPACITY if capacity is None else capacity, 3),
     ):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
@@ -147,7 +153,13 @@ def sample_chains(
             _under_power_1(each.overflows, powers).any() for each in tallies
         ):
             run.enlarge()
-    return _collected(model, run, *run.walk(keeping))
+    sampled = _collected(model, run, *run.walk(keeping))
+    for _ in range(extensions):
+        if agree(sampled.posterior):
+            break
+        keeping = [(num_draws, 2 * thin) for num_draws, thin in keeping]
+        sampled = _collected(model, run, *run.walk(keeping))
+    return sampled
 
 
 class _Run:
