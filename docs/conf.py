@@ -24,8 +24,10 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
-# Most of a picture's time is compilation, of code that runs once.
+# Most of a picture's time is compilation, of code that runs once; the next build finds it compiled.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "True")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import bdtppl
 from bdtppl.estimators import all_inferences

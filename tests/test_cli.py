@@ -119,6 +119,7 @@ def test_fit_prints_a_summary_within_80_columns(classifier, flowers):
     assert "classification (guessed: words are classes; see --task)" in said
     assert f"log evidence     {model.log_evidence_:.3f}" in said
     assert f"{model.exact_.grammar.num_subproblems} sets of rows" in said.replace(",", "")
+    assert not re.search(r"\b(chart|subproblem|production|nat|twin)s?\b", said)
     assert f"probability {model.map_probability_:.3g}" in said
     for line in model.rules().splitlines():
         assert f"  {line}" in lines
