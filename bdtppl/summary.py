@@ -91,11 +91,11 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
       prior            LeafPenalty(log_phi=0.76656)
       leaf family      DirichletCategorical(concentration=[1, 1])
       rows             36, with 1 feature
-      chart            10 subproblems, 10 productions
+      sums over        10 sets of rows and 10 ways to split them
       cut points       between any two values
       log evidence     -7.757
       expected leaves  2.31
-      entropy          1.08 nats, as of 2.95 equally likely trees
+      entropy          1.08, as of 2.95 equally likely trees
     <BLANKLINE>
     Most probable tree  probability 0.718, 2 leaves
       x0 < 1.5: 0 (0.95, 18 rows)
@@ -171,9 +171,9 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         facts["constraints"] = summary["constraints"]
     facts["rows"] = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"
     if "subproblems" in summary:
-        facts["chart"] = (
-            f"{_counted(summary['subproblems'], 'subproblem')}, "
-            f"{_counted(summary['productions'], 'production')}"
+        facts["sums over"] = (
+            f"{counted(summary['subproblems'], 'set of rows', 'sets of rows')} and "
+            f"{_counted(summary['productions'], 'way')} to split them"
         )
     if "boxes" in summary:
         facts["boxes"] = f"{summary['boxes']:,}, for all trees of few levels"
@@ -217,7 +217,7 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     if "expected_leaves" in summary:
         facts["expected leaves"] = f"{summary['expected_leaves']:.2f}"
     if "entropy" in summary:
-        facts["entropy"] = f"{summary['entropy']:.2f} nats, as of {_size(summary['entropy'])}"
+        facts["entropy"] = f"{summary['entropy']:.2f}, as of {_size(summary['entropy'])}"
     if "trees" in summary:
         facts["trees found"] = f"{summary['trees']:,}"
     return facts
@@ -354,7 +354,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
             else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
             "entropy": "unknown"
             if summary["entropy"] is None
-            else f"{summary['entropy']:.2f} nats ({summary['entropy_is']}), as of "
+            else f"{summary['entropy']:.2f} ({summary['entropy_is']}), as of "
             f"{_size(summary['entropy'])}",
         }
         best = f"Most probable {several}", "probability, with its Monte Carlo error if any"
@@ -451,7 +451,9 @@ def _cut_points(summary: Mapping[str, Any]) -> str:
 
 
 def _size(entropy: float) -> str:
-    return f"{math.exp(entropy):.3g} equally likely trees"
+    size = math.exp(entropy)
+    few_digits = 3 <= math.log10(max(size, 1)) < 6
+    return f"{size:,.0f} equally likely trees" if few_digits else f"{size:.3g} equally likely trees"
 
 
 def _indented_rules(rules: str, most: int = _MOST_LINES) -> Text:

@@ -7,6 +7,7 @@ backquotes in a docstring is a link wherever one documented object alone has tha
 import dataclasses
 import doctest
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,11 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
+
+# Most of a picture's time is compilation, of code that runs once; the next build finds it compiled.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "True")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import bdtppl
 from bdtppl.estimators import all_inferences
@@ -191,7 +197,8 @@ def add_picture(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines
         return
     examples = doctest.DocTestParser().get_examples("\n".join(lines))
     source = textwrap.indent("".join(example.source for example in examples), "   ")
-    lines += ["", ".. plot::", "", *source.splitlines(), ""]
+    prefix = f"   :filename-prefix: {name.rpartition('.')[2]}"  # the front page shows some of them
+    lines += ["", ".. plot::", prefix, "", *source.splitlines(), ""]
 
 
 def resolve_short_name(

@@ -170,7 +170,7 @@ def suggest(
                 make_design(number), rules=rules, constraints=limits, each_cut=each_cut, limit=limit
             )
             if size <= limit:
-                error.suggest(f"bins={number} would fit (about {size:,.0f} subproblems).")
+                error.suggest(f"bins={number} would fit (about {size:,.0f} sets of rows).")
                 break
     if why_no_boxes(model.prior, limits) is None:
         cheap = 0

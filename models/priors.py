@@ -489,9 +489,9 @@ class DescriptionLength(NodePrior):
     def in_words(self) -> list[str]:
         """Say how probable the prior finds trees."""
         return [
-            f"Before the data are seen a tree loses {number(self.beta)} nats for each split, "
-            f"about what it takes to write the split down. Apart from that all trees are "
-            f"equally probable."
+            f"Before the data are seen each split lowers the log probability of a tree by "
+            f"{number(self.beta)}, about what it takes to write the split down. Apart from that "
+            f"all trees are equally probable."
         ]
 
     def log_stop(self, node: Node) -> Any:

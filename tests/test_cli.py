@@ -23,6 +23,7 @@ from bdtppl.cli.fit_options import fit_options
 from bdtppl.cli.specification import make_leaf, parse_prior
 from bdtppl.estimators import all_inferences
 from bdtppl.inference.metropolis.proposals import KERNELS
+from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -117,7 +118,8 @@ def test_fit_prints_a_summary_within_80_columns(classifier, flowers):
     assert "setosa, versicolor, virginica" in said
     assert "classification (guessed: words are classes; see --task)" in said
     assert f"log evidence     {model.log_evidence_:.3f}" in said
-    assert f"{model.exact_.grammar.num_subproblems} subproblems" in said.replace(",", "")
+    assert f"{model.exact_.grammar.num_subproblems} sets of rows" in said.replace(",", "")
+    assert not re.search(r"\b(chart|subproblem|production|nat|twin)s?\b", said)
     assert f"probability {model.map_probability_:.3g}" in said
     for line in model.rules().splitlines():
         assert f"  {line}" in lines
@@ -700,6 +702,13 @@ def test_the_console_script_answers_at_once(tmp_path):
 def test_every_proposal_of_a_chain_is_offered():
     said = fit_options()["proposal"].kind
     assert set(KERNELS) < set(get_args(said))
+
+
+@pytest.mark.parametrize(("model", "own"), [("metropolis", KERNELS), ("particle", PROPOSALS)])
+def test_help_of_a_model_lists_its_own_proposals_alone(model, own):
+    arguments = ["fit", "--model", model, "--help"]
+    said = CliRunner(env={"COLUMNS": "400"}).invoke(app, arguments).stdout
+    assert set(re.search(r" --proposal +<(.*?)>", said)[1].split("|")) == set(own)
 
 
 def test_every_parameter_has_an_option_with_its_default_and_choices():

@@ -21,11 +21,19 @@ def test_every_public_name_has_a_place_in_the_reference():
 
 
 def test_every_guide_and_notebook_is_in_a_table_of_contents():
-    for folder in (DOCS / "systems", DOCS / "api"):
+    for folder in (DOCS / "systems", DOCS / "reproduction", DOCS / "api"):
         listed = (folder / "index.md").read_text(encoding="utf-8").split("toctree")[1].split()
         assert {path.stem for path in folder.glob("*.md")} - {"index"} <= set(listed)
     listed = (DOCS / "notebooks" / "index.md").read_text(encoding="utf-8").split()
     assert {path.stem for path in (DOCS.parent / "notebooks").glob("*.py")} <= set(listed)
+
+
+def test_the_page_of_each_system_opens_with_code_and_its_picture():
+    for path in set((DOCS / "systems").glob("*.md")) - {DOCS / "systems" / "index.md"}:
+        opening = path.read_text(encoding="utf-8").split("\n## ")[0]
+        lines = opening.partition(".. plot::\n")[2].partition("```")[0].splitlines()
+        assert ":include-source: true" in lines[0]
+        assert 5 <= sum(not line.strip().startswith(":") for line in lines if line.strip()) <= 10
 
 
 def test_dead_links_are_found(tmp_path, monkeypatch, capsys):

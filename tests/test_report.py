@@ -108,7 +108,7 @@ def test_a_report_has_all_sections_and_says_what_the_model_says(page, classifier
     assert found.open == []
     said = " ".join(text for _, text in found.text)
     assert f"{classifier.log_evidence_:.3f}" in said
-    assert f"{classifier.exact_.entropy:.2f} nats" in said
+    assert f"{classifier.exact_.entropy:.2f}, as of" in said
     assert classifier.rules().splitlines()[0] in said
     for share in classifier.exact_.split_inclusion:
         assert f"{share:.3f}" in said
@@ -245,7 +245,7 @@ def test_one_is_singular(summary, said):
     ("prior", "words"),
     [
         (LeafPenalty(2.0), "7.389 times less probable for each split"),
-        (DescriptionLength(5.5), "loses 5.5 nats for each split"),
+        (DescriptionLength(5.5), "lowers the log probability of a tree by 5.5"),
         (DepthDecay(0.9, 1.0), "probability 0.9, a node below it with probability 0.45, one"),
         (DepthDecay(0.9, 1.0, cut_weights="gap"), "anywhere in the node's range"),
         (GreedyPartition(0.5), "probability 0.5, a node below it with probability 0.25, one"),
@@ -312,7 +312,7 @@ def test_chains_that_disagree_or_hardly_move_are_named():
     model.powers_ = np.array([0.0, 1.0])
     model.posterior_ = SimpleNamespace(log_evidence_se=0.8)
     (said,) = cautions(model)
-    assert "known to 0.80 nats only" in said
+    assert "has a standard error of 0.80" in said
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_topologies_whose_chains_cannot_be_compared_are_said_once():
     assert cautions(model) == []
     model.posterior_.log_evidence_ses[1] = 0.4
     (said,) = cautions(model)
-    assert "In the topology 100, of probability 0.40, log evidence is known to 0.40 nats" in said
+    assert "topology 100, of probability 0.40, log evidence has a standard error of 0.40" in said
 
 
 def test_chains_that_all_descend_from_one_are_said():

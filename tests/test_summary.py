@@ -42,9 +42,9 @@ def lines_of(**changes):
 def test_numbers_are_rounded_and_counted():
     lines = lines_of()
     assert "  rows             1,200, with 1 feature" in lines
-    assert "  chart            1 subproblem, 1,234,567 productions" in lines
+    assert "  sums over        1 set of rows and 1,234,567 ways to split them" in lines
     assert "  log evidence     -1234.568" in lines
-    assert "  entropy          0.00 nats, as of 1 equally likely trees" in lines
+    assert "  entropy          0.00, as of 1 equally likely trees" in lines
     assert "Most probable tree  probability 0.000123, 1 leaf" in lines
     assert lines[-1] == "  x[red]  0.000"
 

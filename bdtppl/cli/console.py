@@ -161,6 +161,7 @@ def _as_options(message: str) -> str:
     message = re.sub(r"^sample_weight\b", "--weight", message)
     message = re.sub(r"\bbins=(\d+)", r"--bins \1", message)
     message = re.sub(r"\bmax_subproblems=", "--max-subproblems ", message)
+    message = re.sub(r"\bmax_depth=(\d+)", r"--max-depth \1", message)
     message = re.sub(r"\bfewer features\b", "fewer columns (--drop)", message)
     return re.sub(
         r"(?<!['\w])(max_depth|min_leaf|max_subproblems)(?!['\w])",

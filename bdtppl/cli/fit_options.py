@@ -46,7 +46,9 @@ class FitOption(NamedTuple):
     Attributes
     ----------
     kind
-        Type of the value.
+        Type of the value; all choices where inferences differ in them.
+    kind_of
+        Type of the value by inference.
     said_of
         Declaration of the parameter by inference.
     default_of
@@ -56,6 +58,7 @@ class FitOption(NamedTuple):
     """
 
     kind: Any
+    kind_of: dict[str, Any]
     said_of: dict[str, Declared]
     default_of: dict[str, Any]
     tasks: set[str]
@@ -109,6 +112,9 @@ class FitCommand(TyperCommand):
                 if is_shown:
                     parameter.help = _help(option.said_of[model])
                     parameter.show_default = _defaults({model: option.default_of[model]}) or False
+                    own = option.kind_of[model]
+                    if own != option.kind:  # whose choices are those of all models
+                        parameter.metavar = f"<{'|'.join(map(str, get_args(own)))}>"
             else:
                 is_shown = name not in _OF_HARD_TREES or is_hard(model)
             parameter.hidden = not is_shown
@@ -141,11 +147,12 @@ def fit_options() -> dict[str, FitOption]:
                 kind = _option_type(field, said)
                 if kind is None:
                     continue
-                option = options.setdefault(field.name, FitOption(kind, {}, {}, set()))
+                option = options.setdefault(field.name, FitOption(kind, {}, {}, {}, set()))
                 if (
                     get_origin(kind) is Literal and kind != option.kind
                 ):  # each has choices of its own
                     option = options[field.name] = option._replace(kind=Literal[option.kind, kind])
+                option.kind_of.setdefault(inference, kind)
                 option.said_of.setdefault(inference, said)
                 option.default_of[inference] = field.default
                 option.tasks.add(task)

@@ -80,7 +80,10 @@ def prior(
     min_leaf: Annotated[int, typer.Option(min=1, help="Fewest rows in a leaf.")] = 1,
     max_subproblems: Annotated[
         int,
-        typer.Option(min=1, help="Budget of the chart, for priors that cannot simply grow trees."),
+        typer.Option(
+            min=1,
+            help="Most sets of rows that trees may make, for priors that cannot simply grow trees.",
+        ),
     ] = 500_000,
     draws: Annotated[int, typer.Option(min=1, help="Trees to draw.")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="Drawn trees to show.")] = 3,

@@ -311,8 +311,8 @@ def _of_topology(own: dict[str, Any], name: str, error: float) -> Iterator[str]:
         )
     if error > GREATEST_ERROR:
         yield (
-            f"{name} log evidence is known to {error:.2f} nats only (standard error): so uncertain "
-            f"is its probability."
+            f"{name} log evidence has a standard error of {error:.2f}: so uncertain is its "
+            f"probability."
         )
     if own["r_hat"] is not None and own["r_hat"] > LARGEST_R_HAT:
         yield (

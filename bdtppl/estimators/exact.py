@@ -111,9 +111,10 @@ class ExactParameters(ShowsProgress):
     )
     method: Method = parameter(
         "auto",
-        'How trees are summed over: "boxes" of few levels, at any number of rows; a "chart" of the '
-        'sets of rows that trees of any depth can make; or "auto", the chart of up to 2,000 rows '
-        'where it fits and else boxes, and with ``bins="auto"`` that of greater evidence.',
+        'How trees are summed over: "boxes", trees of few levels at any number of rows; "chart", '
+        'trees of any depth, by the sets of rows that they can make; "auto", the latter for up to '
+        '2,000 rows where these sets are few enough, else boxes; with ``bins="auto"`` that of '
+        "greater evidence.",
     )
     max_seconds: float = parameter(
         8.0,
@@ -121,7 +122,11 @@ class ExactParameters(ShowsProgress):
         above=0,
     )
     max_bytes: float = parameter(1e9, "Most memory that boxes may take, in bytes.", above=0)
-    max_subproblems: int = parameter(500_000, "Budget of the exact chart.", least=1)
+    max_subproblems: int = parameter(
+        500_000,
+        "Most sets of rows that trees may make, where trees of any depth are summed over.",
+        least=1,
+    )
     chains: int = parameter(4, "Chains that the independent draws are laid out as.", least=1)
     draws: int = parameter(250, "Draws of each chain.", least=1)
 
@@ -131,8 +136,8 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     inference = "exact"
     in_words = (
-        "The posterior is exact: sums over all trees of the grammar of subproblems (Sullivan et "
-        "al. 2023). Nothing in the evidence, the probabilities and the predictions is estimated."
+        "The posterior is exact: a sum over all trees (Sullivan et al. 2023). Nothing in the "
+        "evidence, the probabilities and the predictions is estimated."
     )
     draws_are = "exact"
     default_prior = LeafPenalty(2.0)
@@ -243,13 +248,13 @@ class ExactTree(ExactParameters, TreeEstimator):
             )
         if self.method == "chart":
             raise ValueError(
-                "A chart needs all rows in memory: take method='boxes' for rows in parts."
+                "method='chart' needs all rows in memory: take method='boxes' for rows in parts."
             )
         prior = self._read_prior()
         limits = self.constraints if isinstance(self.constraints, Constraints) else Constraints()
         limits.require_free_leaves("The exact posterior")
         if reason := why_no_boxes(prior, limits):
-            raise ValueError(f"{reason} But a chart needs all rows in memory.")
+            raise ValueError(f"{reason} But that needs all rows in memory.")
         if self.max_depth is None and limits.max_depth is None:
             raise ValueError("Rows in parts need a limit of depth, such as max_depth=3.")
         self._note_columns(parts.example)

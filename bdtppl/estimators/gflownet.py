@@ -102,7 +102,7 @@ class GFlowNetParameters(HasTimeLimit, ShowsProgress):
     method: MethodName = parameter(
         "grammar",
         "How the network is trained. "
-        '"grammar" learns the flow through each subproblem, a set of rows at a depth, by local '
+        '"grammar" learns the flow through each set of rows at a depth, by local '
         "balance; the others learn a policy that builds trees split by split (DT-GFN), by "
         '"trajectory", "detailed" or "sub-trajectory" balance.',
     )
@@ -121,11 +121,12 @@ class GFlowNetParameters(HasTimeLimit, ShowsProgress):
     )
     tolerance: float | None = parameter(
         None,
-        "Nats from the posterior at which training ends early. It is looked at every 100 steps. "
-        "Where the exact chart fits 50,000 subproblems that is the gap between the upper and the "
-        "lower bound of log Z, the sum of both Kullback-Leibler divergences; elsewhere the log of "
-        "the number of draws over the effective size of their weights, or, where it is more, what "
-        "log Z as learned is off from its estimate by these weights.",
+        "How near training must come to the posterior to end early, as a difference of log Z. "
+        "It is looked at every 100 steps. Where trees make at most 50,000 sets of rows it is the "
+        "gap between the upper and the lower bound of log Z, the sum of both "
+        "Kullback-Leibler divergences; elsewhere the log of the number of draws over the effective "
+        "size of their weights, or, where it is more, what log Z as learned is off from its "
+        "estimate by these weights.",
         above=0,
     )
     checkpoint: Any = parameter(

@@ -164,7 +164,10 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         )
         short = self.log_found_ - self.log_partition_
         if short > 0:
-            yield f"The trees found have {short:.2f} nats more evidence than is estimated. {end}"
+            yield (
+                f"The log evidence of the trees found is higher by {short:.2f} than the estimate "
+                f"of that of all trees. {end}"
+            )
         least = np.nanmin(self.effective_size_, axis=0)
         few = min(_FEWEST_PARTICLES, _SMALLEST_SHARE * self.particles)
         if least.size > 1 and (share := (least < few).mean()) >= _MOST_COLLAPSED:

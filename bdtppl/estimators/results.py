@@ -170,6 +170,6 @@ def of_evidence(model: Any) -> Iterator[str]:
         )
     elif error > _LARGEST_ERROR:
         yield (
-            f"The {what} is known to {error:.2f} nats only (standard error): differences of that "
-            f"size from other models mean nothing."
+            f"The {what} has a standard error of {error:.2f}: differences of that size from other "
+            f"models mean nothing."
         )

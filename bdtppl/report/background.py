@@ -135,9 +135,7 @@ def evidence(subject: Subject) -> Iterator[Block]:
         )
     if "entropy" in summary:
         size = np.exp(summary["entropy"])
-        facts["entropy"] = (
-            f"{summary['entropy']:.2f} nats, as of {_about(size)} equally likely trees"
-        )
+        facts["entropy"] = f"{summary['entropy']:.2f}, as of {_about(size)} equally likely trees"
     if "expected_leaves" in summary:
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
     if "log evidence" in facts and not model.posterior_.has_pointwise_likelihood:
@@ -155,7 +153,7 @@ def evidence(subject: Subject) -> Iterator[Block]:
         yield Text(
             "The log evidence is the log probability of all targets under the model, before any of "
             "them was seen. Of two models of the same data, the one whose log evidence is higher "
-            "by 3 nats is 20 times as probable, if both were equally probable before."
+            "by 3 is 20 times as probable, if both were equally probable before."
         )
     else:
         yield Text("This way of getting at the posterior does not give the evidence.")

@@ -70,7 +70,7 @@ def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
         (constraints.keep_together, "codes do not tell what keep_together keeps"),
     ):
         if is_so:
-            return f"Boxes cannot sum over these trees: {reason}. A chart can (method='chart')."
+            return f"Boxes cannot sum over these trees: {reason}. method='chart' can."
     return None
 
 

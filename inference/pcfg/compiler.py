@@ -40,15 +40,15 @@ class TooManySubproblems(ValueError):
     limit
         The budget.
     seen
-        The size seen so far, to follow "The chart needs more than ... subproblems".
+        The size seen so far, to follow "The trees make more than ... sets of rows".
     remedy
-        A way to make the chart smaller, to follow "Use ".
+        A way to make fewer of them, to follow "Use ".
     """
 
     def __init__(self, limit: int, seen: str, remedy: str):
         self.limit = limit
         super().__init__(
-            f"The chart needs more than max_subproblems={limit:,} subproblems{seen}. Use {remedy}, "
+            f"The trees make more than max_subproblems={limit:,} sets of rows{seen}. Use {remedy}, "
             f"a depth limit (max_depth), larger leaves (min_leaf), or raise max_subproblems."
         )
 

@@ -92,8 +92,9 @@ def _check_size(grammar: Grammar, prior: LeafCountPrior) -> None:
         size *= max(8, padded_size(grammar.depth_limit + 1))
     if size * prior.max_leaves > _MOST_ENTRIES:
         raise ValueError(
-            f"{grammar.num_productions:,} productions with up to {prior.max_leaves} leaves need a "
-            f"table of {size * prior.max_leaves / 2**27:,.1f} GiB, more than the "
+            f"{grammar.num_productions:,} ways to split sets of rows, with up to "
+            f"{prior.max_leaves} leaves, need a table of "
+            f"{size * prior.max_leaves / 2**27:,.1f} GiB, more than the "
             f"{_MOST_ENTRIES / 2**27:.1f} GiB there may be: about max_leaves="
             f"{_MOST_ENTRIES // size} would fit, or fewer bins or a larger min_leaf."
         )
