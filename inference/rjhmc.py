@@ -8,6 +8,10 @@ priors then cancel, and a jump from topology m to m' is accepted with probabilit
 
 L the likelihood, p the prior of topologies and q the probabilities of `topology.neighbours`.
 
+A jump may try several draws of the new parameters and choose among them by likelihood. The mean of
+their likelihoods then stands for that of the larger tree in the ratio. On the way back the current
+parameters are one of the tries (Liu, Liang and Wong 2000). This too leaves the posterior invariant.
+
 Within a topology NUTS moves the parameters. Step size and masses of a topology are adapted once, by
 the warm-up of a chain that starts at the prior. They do not depend on the sampler's path, so the
 posterior is exactly invariant. The published scheme adapts NUTS again twice in every iteration,
@@ -19,6 +23,7 @@ chains in modes of negligible mass move to the places of others. All draws to us
 
 References
 ----------
+Liu, Liang and Wong 2000, The multiple-try method and local optimization in Metropolis sampling;
 Green 1995, Reversible jump Markov chain Monte Carlo computation; Cochrane, Wills and Johnson 2023,
 RJHMC-Tree for exploration of the Bayesian decision tree posterior.
 """
@@ -109,6 +114,8 @@ class RJHMC:
     restarts
         How often, at most, chains in modes of negligible mass move to the places of others in the
         second half of burn-in; there are at least 20 iterations between.
+    tries
+        Draws of new parameters that a jump chooses from; 1 in the published scheme.
 
     Examples
     --------
@@ -128,10 +135,15 @@ class RJHMC:
     max_splits: int | None = None
     published: bool = False
     restarts: int = 4
+    tries: int = 1
 
     def __post_init__(self):
         neighbours(Topology("100"), moves=self.moves)  # raises if moves are wrong
         require_max_splits(self.max_splits)
+        if not isinstance(self.tries, int | np.integer) or self.tries < 1:
+            raise ValueError(f"tries must be an integer of at least 1; got {self.tries!r}.")
+        if self.published and self.tries > 1:
+            raise ValueError(f"tries must be 1 in the published scheme; got {self.tries!r}.")
         if not isinstance(self.restarts, int | np.integer) or self.restarts < 0:
             raise ValueError(f"restarts must be an integer of at least 0; got {self.restarts!r}.")
 
@@ -292,27 +304,50 @@ class _JumpRun:
         new = list(ways)[rng.choice(len(ways), p=list(ways.values()))]
         if new == old:
             return place, 0.0
-        proposal = self._scored(new, *self._carried(rng, place, new))
+        grows, tries = new.num_splits > old.num_splits, self.settings.tries
+        smaller = place if grows else self._scored(new, *self._pruned(place, new))
+        larger = new if grows else old
+        if grows or tries > 1:  # the current parameters are one of the tries on the way back
+            tried = self._grown(rng, smaller, larger, tries if grows else tries - 1)
+            log_likelihoods = self._log_likelihoods(larger, *tried)
+        else:
+            log_likelihoods = np.zeros(0)
+        if grows:
+            chosen = 0 if tries == 1 else _draw(rng, log_likelihoods)
+            proposal = self._scored(new, *jax.tree.map(lambda a: a[chosen], tried))
+        else:
+            proposal = smaller
+            log_likelihoods = np.append(log_likelihoods, place.log_likelihood)
+        gain = np.logaddexp.reduce(log_likelihoods) - np.log(tries) - smaller.log_likelihood
         prior = self.settings.topology_prior
-        log_ratio = prior.log_prob(new) - prior.log_prob(old)
+        log_ratio = prior.log_prob(new) - prior.log_prob(old) + (gain if grows else -gain)
         with np.errstate(divide="ignore"):  # there may be no way back
             log_ratio += np.log(self.ways(new).get(old, 0.0)) - np.log(ways[new])
-        return proposal, log_ratio + proposal.log_likelihood - place.log_likelihood
+        return proposal, log_ratio
 
-    def _carried(self, rng, place: _Place, new: Topology) -> tuple[np.ndarray, np.ndarray | None]:
-        """Carry parameters to a neighbour; what it has and the place has not is of the prior."""
-        old, density = place.topology, self.density(new.num_splits)
-        values, inputs = jax.tree.map(lambda a: a[0], density.draw_prior(rng, 1))
-        position = np.array(_position(density, values))
-        grows = new.num_splits > old.num_splits
-        in_smaller, in_larger, splits = self.shared(*((old, new) if grows else (new, old)))
-        target, source = (in_larger, in_smaller) if grows else (in_smaller, in_larger)
-        position[target] = place.position[source]
+    def _pruned(self, place: _Place, new: Topology) -> tuple[np.ndarray, np.ndarray | None]:
+        """Drop the parameters that a smaller neighbour has not."""
+        in_smaller, in_larger, splits = self.shared(new, place.topology)
+        position = np.empty(self.density(new.num_splits).size, place.position.dtype)
+        position[in_smaller] = place.position[in_larger]
+        return position, None if place.inputs is None else place.inputs[splits]
+
+    def _grown(
+        self, rng, place: _Place, new: Topology, number: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Carry parameters to a larger neighbour; draw new ones from the prior, some times."""
+        density = self.density(new.num_splits)
+        values, inputs = density.draw_prior(rng, number)
+        position = np.array(_positions(density, values))
+        in_smaller, in_larger, splits = self.shared(place.topology, new)
+        position[:, in_larger] = place.position[in_smaller]
         if inputs is not None:
-            target, source = (splits, slice(None)) if grows else (slice(None), splits)
-            given: Any = place.inputs
-            inputs[target] = given[source]
+            inputs[:, splits] = place.inputs
         return position, inputs
+
+    def _log_likelihoods(self, topology: Topology, position, inputs) -> np.ndarray:
+        density, h = self.density(topology.num_splits), self.settings.sampler.h_final
+        return np.asarray(_tried(density, position, topology.paths, h, inputs))
 
     def _scored(self, topology: Topology, position, inputs) -> _Place:
         density, h = self.density(topology.num_splits), self.settings.sampler.h_final
@@ -413,9 +448,24 @@ def _entropy(values: np.ndarray) -> float:
     return float(-np.log(counts / counts.sum()) @ counts / counts.sum())
 
 
+def _draw(rng, log_weights: np.ndarray) -> int:
+    """Draw a place by weights that may all be 0."""
+    weights = np.exp(log_weights - max(log_weights.max(), -np.finfo(float).max))
+    total = weights.sum()
+    return int(rng.choice(len(weights), p=weights / total)) if total > 0 else 0
+
+
 @jax.jit
-def _position(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
-    return density.position(parameters)
+def _positions(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
+    return jax.vmap(density.position)(parameters)
+
+
+@jax.jit
+def _tried(density: SoftDensity, position, paths, sharpness, inputs) -> jax.Array:
+    """Log likelihoods at some positions."""
+    return jax.vmap(lambda own, at: _scores(density, own, paths, sharpness, at)[0])(
+        position, inputs
+    )
 
 
 @jax.jit

@@ -50,6 +50,12 @@ class RJHMCParameters(HasTimeLimit, ShowsProgress):
         "Whether the sampler is adapted anew within every iteration, from where the chain is, as "
         "in the paper. That is not exact, and many times slower.",
     )
+    tries: int = parameter(
+        20,
+        "Draws of new parameters that a jump chooses from by likelihood; always 1 in the published "
+        "scheme.",
+        least=1,
+    )
     restarts: int = parameter(
         4,
         "How often, at most, chains in poor modes go where others are in burn-in. They do so in "
@@ -124,6 +130,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             max_splits=self.max_splits,
             published=self.published,
             restarts=self.restarts,
+            tries=1 if self.published else self.tries,
         )
         is_hard = self.inputs == "hard"
         seed = self._draw_seed()
