@@ -464,7 +464,7 @@ class GFlowNetClasses(GFlowNetClassParameters, ClassLeaves):
     _seed: int
 
     def _check(self) -> None:
-        super()._check()  # pyright: ignore[reportAttributeAccessIssue]
+        cast(Any, super())._check()
         if self.leaves == "drawn" and not isinstance(self.leaf, DirichletCategorical | None):
             raise TypeError(
                 f"leaf must be a DirichletCategorical, or None, for leaves='drawn'; got "
@@ -473,7 +473,7 @@ class GFlowNetClasses(GFlowNetClassParameters, ClassLeaves):
 
     def _mixture_at(self, matrix: np.ndarray) -> Any:
         if self.leaves == "integrated":
-            return super()._mixture_at(matrix)
+            return cast(Any, super())._mixture_at(matrix)
         drawn = self.posterior_.with_drawn_classes(_key_of_use(self._seed, "leaves"))
         return drawn.predictive(matrix, by_draw=True)
 
