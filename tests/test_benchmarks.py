@@ -111,7 +111,7 @@ def small_wu(monkeypatch):
 def test_soft_benchmark_compares_samplers(small_wu, capsys):
     samplers.print_samplers("wu", _ONE)
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.split() for line in lines if line.startswith("1")]
+    rows = [line.split() for line in lines if line.lstrip().startswith("1")]
     rates, stages = rows[:2], rows[2:]
     assert [row[0] for row in rates] == ["10100", "1010100"]
     assert all(float(rate) > 0 for row in rates for rate in row[1:])
