@@ -6,10 +6,11 @@ compiled in it, is printed beside Table 6; the next ones, in the same process, c
 ``topologies`` prints log evidence and probability of the topologies (Figure 1). ``evidence``
 prints, for one seed, what importance sampling and tempered SMC find for each topology that may hold
 1 % of the weight. ``rivals`` prints the other rows of Tables 1, 2 and 6. ``nuts`` prints effective
-draws a second beside NumPyro's sampler. ``dismissals`` burns in what DCC-Tree left after the pilot,
-and counts what should not have been left. ``sharpness`` chooses ``h_final`` by the evidence of the
-training rows. ``predictive`` prints what is predicted at single rows (Figure 2). The environment
-variable ``BDTPPL_DATA`` names the folder of data sets.
+draws a second beside BlackJAX's and NumPyro's samplers, and what each takes to compile.
+``dismissals`` burns in what DCC-Tree left after the pilot, and counts what should not have been
+left. ``sharpness`` chooses ``h_final`` by the evidence of the training rows. ``predictive`` prints
+what is predicted at single rows (Figure 2). The environment variable ``BDTPPL_DATA`` names the
+folder of data sets.
 """
 
 import argparse

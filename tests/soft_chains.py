@@ -1,11 +1,13 @@
 """Chains on the soft regression of `soft_problems`, and their moments against quadrature."""
 
+from typing import get_args
+
 import jax
 import numpy as np
 import soft_problems as sp
 from scipy import stats
 
-from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.nuts.sample import NUTS, KernelName
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.soft.tree import SoftRegression
 
@@ -14,6 +16,7 @@ MODEL = SoftRegression(
 )
 SAMPLER = NUTS(warmup=500, h_init=0.3, h_final=sp.SHARPNESS)
 KEY = jax.random.key(0)
+KERNELS = get_args(KernelName)
 
 
 def sampled(density, shape, chains=8, draws=1000, sampler=SAMPLER):

@@ -110,9 +110,12 @@ def small_wu(monkeypatch):
 @pytest.mark.slow
 def test_soft_benchmark_compares_samplers(small_wu, capsys):
     samplers.print_samplers("wu", _ONE)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
-    assert [row[0] for row in rows] == ["10100", "1010100"]
-    assert all(float(rate) > 0 for row in rows for rate in row[1:])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.lstrip().startswith("1")]
+    rates, stages = rows[:2], rows[2:]
+    assert [row[0] for row in rates] == ["10100", "1010100"]
+    assert all(float(rate) > 0 for row in rates for rate in row[1:])
+    assert [row[1] for row in stages] == ["lanes", "blackjax"] * 2
 
 
 @pytest.mark.slow

@@ -269,6 +269,32 @@ def test_without_a_pilot_and_without_the_leaf():
     assert [part.probability for part in combine(settings, state)] == [1.0]
 
 
+@pytest.mark.slow
+def test_every_setting_of_the_utility_and_the_weights_finds_the_same():
+    settings = replace(
+        SETTINGS,
+        denominator="spatial",
+        delta=0.5,
+        kappa=1.0,
+        optimism=2.0,
+        look_ahead=10,
+        moves={"grow": 0.5, "prune": 0.5},
+        warmup_doublings=1,
+    )
+    check_problem(settings, explore(settings, start(settings, jax.random.key(0)), 6))
+
+
+@pytest.mark.parametrize(("limit", "doublings"), [(0.0, 2), (np.inf, 0)])
+def test_warmup_is_made_again_where_chains_disagree(limit, doublings, monkeypatch):
+    monkeypatch.setattr(local, "_LARGEST_R_HAT", limit)
+    settings = replace(SETTINGS, warmup_doublings=2)
+    begun = local.begin(settings, jax.random.key(0), [Topology("100")], since=0)
+    (found,) = local.burn_in(settings, jax.random.key(0), begun)
+    assert (found.chains.num_warm == 200 * 2**doublings).all()
+    visited = local.visit(settings, jax.random.key(0), found)
+    assert visited.draws.position.shape[:2] == (4, 50)
+
+
 def test_topologies_that_were_not_looked_at_keep_what_the_pilot_found():
     state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 1)
     found = {part.topology: part for part in combine(SETTINGS, state, evidence="smc")}
@@ -371,6 +397,8 @@ def test_where_no_topology_was_proposed_often_enough():
     [
         ({"num_chains": 0}, "num_chains must be an integer of at least 1"),
         ({"delta": 2.0}, "delta must lie between 0 and 1"),
+        ({"warmup_doublings": -1}, "warmup_doublings must be an integer of at least 0"),
+        ({"moves": {"swap": 1.0}}, "moves names 'swap'"),
         ({"denominator": "all"}, "denominator must be one of"),
         ({"with_leaf": False, "max_splits": 0}, "max_splits must be at least 1"),
         ({"max_splits": -1}, "max_splits must be None or an integer of at least 0"),

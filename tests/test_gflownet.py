@@ -2,8 +2,10 @@
 
 import functools
 from collections import Counter
+from dataclasses import replace
 
 import constructions as co
+import enumeration
 import equinox as eqx
 import exact_problems as ep
 import jax
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
-from scipy.stats import poisson
+from scipy.stats import beta, norm, poisson
 from sklearn.datasets import load_iris
 from sklearn.model_selection import train_test_split
 from tiers import slow_but
@@ -511,23 +513,127 @@ def test_a_checkpoint_of_another_learner_is_refused():
         from_arrays(learner, arrays | {".log_z": np.float32(0)})
 
 
+@functools.cache
+def trained(balance="trajectory", learns_backward=False, **options):
+    """A small policy after 1,500 steps, from a log Z that is five nats off."""
+    found = enumerated()
+    settings = PolicySettings(
+        num_steps=1500,
+        balance=balance,
+        num_forward=64,
+        num_replayed=8,
+        learns_backward=learns_backward,
+        **({"learning_rate": 3e-3} | options),
+    )
+    policy = path_policy(found, learns_backward=learns_backward)
+    learner = begin(ep.key(0), found.construction, policy, settings)
+    with jax.enable_x64(True):
+        learner = learner._replace(log_z=learner.log_z + 5)
+    return train(ep.key(1), found.construction, learner, settings)[0]
+
+
+def check_trained(learner, bound):
+    """Total variation below a bound, and the other distances accordingly."""
+    found = enumerated()
+    with jax.enable_x64(True):
+        assert found.distance(learner.policy) < bound
+        assert found.divergence(learner.policy) < bound / 20
+        assert found.worst_log_ratio(learner.policy, at_least=0.001) < 15 * bound
+        assert abs(float(learner.log_z) - found.log_z) < bound
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("balance_name", list(BALANCES))
 def test_training_learns_the_posterior(balance_name):
     found = enumerated()
-    settings = PolicySettings(
-        num_steps=1500, balance=balance_name, learning_rate=3e-3, num_forward=64, num_replayed=8
-    )
-    learner = begin(ep.key(0), found.construction, path_policy(found), settings)
-    learner, _ = train(ep.key(1), found.construction, learner, settings)
+    check_trained(trained(balance_name), bound=0.02)
     with jax.enable_x64(True):
-        assert found.distance(learner.policy) < 0.02
-        assert found.divergence(learner.policy) < 0.001
-        assert found.worst_log_ratio(learner.policy, at_least=0.001) < 0.3
-        assert abs(float(learner.log_z) - found.log_z) < 0.02
         start = path_policy(found)  # the twin
         assert found.divergence(start) > 0.05
         assert found.worst_log_ratio(start, at_least=0.001) > 1
+
+
+PUBLISHED = {
+    "learns_backward": True,
+    "decay": "constant",
+    "learning_rate": 1e-3,  # steady, it leaves noise in proportion
+    "log_z_optimiser": "adam",
+    "log_z_learning_rate": 0.01,
+    "buffer_size": 1,
+}
+
+
+@pytest.mark.slow
+def test_training_as_in_the_published_code_learns_the_posterior(monkeypatch):
+    check_trained(trained(**PUBLISHED), bound=0.04)
+    with pytest.raises(AssertionError):  # the twins
+        check_trained(trained(**PUBLISHED | {"log_z_learning_rate": 1e-6}), bound=0.04)
+    monkeypatch.setattr(rollout, "log_backward", miscounted)
+    jax.clear_caches()
+    try:
+        with pytest.raises(AssertionError):
+            check_trained(trained.__wrapped__(**PUBLISHED), bound=0.04)
+    finally:
+        jax.clear_caches()
+
+
+def check_drawn_leaves(means, weights, false_alarm=1e-4):
+    """Drawn probabilities of a class at a row have their law; in all one false alarm in 10^4.
+
+    The law is a mixture of Beta laws over the enumerated trees, by the labels in the row's leaf.
+    """
+    found = enumerated()
+    concentration = np.asarray(found.case.leaf.concentration)
+
+    def leaf_of(tree):
+        while isinstance(tree, enumeration.Split):
+            left_rows = _rows(tree.left)
+            tree = tree.left if 0 in left_rows else tree.right
+        return tree
+
+    def _rows(tree):
+        if isinstance(tree, enumeration.Split):
+            return _rows(tree.left) | _rows(tree.right)
+        return tree.rows
+
+    laws = []
+    for scored in found.case.scored:
+        labels = found.case.y[sorted(leaf_of(scored.tree).rows)]
+        posterior = np.bincount(labels, minlength=len(concentration)) + concentration
+        laws.append(beta(posterior[1], posterior.sum() - posterior[1]))
+    share = np.array(
+        [np.exp(s.log_prior + s.log_likelihood - found.log_z) for s in found.case.scored]
+    )
+    drawn, weight = np.asarray(means)[..., 0, 1].ravel(), np.asarray(weights).ravel()
+    effective, levels = 1 / (weight**2).sum(), np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98])
+    bound = norm.isf(false_alarm / 2 / len(levels))
+    for level in levels:
+        expected = share @ [law.cdf(level) for law in laws]
+        error = np.sqrt(expected * (1 - expected) / effective)
+        assert abs(weight @ (drawn <= level) - expected) < bound * error
+
+
+@pytest.mark.parametrize("policy", slow_but(["table"], ["table", "published code"]))
+def test_drawn_leaves_have_their_law(policy):
+    found = enumerated()
+    case, model = found.case, found.construction
+    target = TreeModel(case.design, case.y, case.prior, case.leaf, case.constraints)
+    with jax.enable_x64(True):
+        used = (
+            co.TabularPolicy.balanced(found) if policy == "table" else trained(**PUBLISHED).policy
+        )
+    posterior = sample(ep.key(3), model, used, target, chains=4, draws=1024).posterior
+    row, weights = case.design.matrix[:1], posterior.weights
+    drawn = posterior.with_drawn_classes(ep.key(4))
+    check_drawn_leaves(drawn.leaf_means(row), weights)
+    mixture = drawn.predictive(row, by_draw=True)
+    np.testing.assert_allclose(mixture.mean(), np.tensordot(weights, drawn.leaf_means(row), 2))
+    # Twins: the mean of each leaf, probabilities of the prior, and equal trees with equal leaves.
+    prior = replace(posterior, statistics=0 * posterior.statistics).with_drawn_classes(ep.key(4))
+    for wrong in (posterior.leaf_means(row), prior.leaf_means(row)):
+        with pytest.raises(AssertionError):
+            check_drawn_leaves(wrong, weights)
+    assert np.abs(drawn.predictive(row).mean() - mixture.mean()).max() > 1e-3
 
 
 def of_iris(split_seed, max_depth, grid):
@@ -594,6 +700,8 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"log_z_learning_rate": float("nan")}, "log_z_learning_rate must be positive"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),
+        ({"decay": "linear"}, "decay must be one of cosine, constant; got 'linear'"),
+        ({"log_z_optimiser": "sgd"}, "log_z_optimiser must be one of descent, adam; got 'sgd'"),
     ],
 )
 def test_bad_settings_are_named(options, message):

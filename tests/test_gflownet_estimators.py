@@ -278,6 +278,7 @@ def test_regression():
             "settings must be",
         ),
         ({"max_depth": None}, "max_depth"),
+        ({"leaves": "mean"}, "leaves must be one of 'integrated', 'drawn'; got 'mean'"),
         ({"tolerance": 0.0}, "tolerance must be a positive number or None"),
     ],
 )
@@ -286,8 +287,33 @@ def test_bad_parameters_are_named(changes, message):
         GFlowNetTreeClassifier(**(TINY | changes)).fit(X, LABELS)
 
 
+def test_leaves_may_be_drawn(fitted):
+    """Drawn probabilities are those of each draw, and on average the mean of their law."""
+    drawn = clone(fitted).set_params(leaves="drawn").fit(X, LABELS)
+    means = fitted.predict_proba(X)
+    found = drawn.predict_proba(X)
+    assert 1e-4 < np.abs(found - means).max() < 0.1
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(found[:3], drawn.predict_proba(X[:3]))
+    low, high = drawn.predict_proba_interval(X[:3], 0.9)[:, 0].T
+    expected = fitted.predict_proba_interval(X[:3], 0.9)[:, 0].T
+    np.testing.assert_allclose((low, high), expected, atol=1e-6)
+    assert drawn.sample_predictive(X[:3], 5).shape == (5, 3)
+    assert np.isfinite(drawn.score(X, LABELS))
+
+
 def test_settings_of_the_paper_are_those_of_a_table_with_features():
-    preset = dt_gfn(num_features=4)
+    preset, of_code = dt_gfn(num_features=4), dt_gfn(num_features=4, as_published_code=True)
+    changed = {f for f, v in vars(preset["settings"]).items() if v != vars(of_code["settings"])[f]}
+    assert changed == {
+        "learns_backward",
+        "decay",
+        "last_epsilon",
+        "log_z_optimiser",
+        "log_z_learning_rate",
+        "buffer_size",
+    }
+    assert (preset["max_depth"], of_code["max_depth"]) == (5, 4)
     assert GFlowNetTreeClassifier(**preset).ensemble == "algorithm-1"
     for wrong, said in (
         ((0,), "num_features must be an integer"),

@@ -1,10 +1,12 @@
 """NUTS against quadrature, with what is compiled counted and stuck chains found."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 import soft_problems as sp
-from soft_chains import KEY, MODEL, SAMPLER, check_moments, parameters, sampled
+from soft_chains import KERNELS, KEY, MODEL, SAMPLER, check_moments, parameters, sampled
 
 from bdtppl.inference.nuts import lanes
 from bdtppl.inference.nuts.kernel import advance
@@ -20,10 +22,15 @@ from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree import SoftRegression
 
 
+@pytest.fixture(scope="module", params=KERNELS)
+def sampler(request):
+    return replace(SAMPLER, kernel=request.param)
+
+
 @pytest.fixture(scope="module")
-def one_split():
+def one_split(sampler):
     density = SoftDensity(MODEL, sp.X[:, :1], sp.Y, 1)
-    return density, *sampled(density, Topology("100"))
+    return density, *sampled(density, Topology("100"), sampler=sampler)
 
 
 @pytest.mark.slow
@@ -46,9 +53,9 @@ class WithoutJacobian(SoftDensity):
 
 
 @pytest.mark.slow
-def test_a_lost_jacobian_is_noticed():
+def test_a_lost_jacobian_is_noticed(sampler):
     density = WithoutJacobian(MODEL, sp.X[:, :1], sp.Y, 1)
-    _, draws = sampled(density, Topology("100"))
+    _, draws = sampled(density, Topology("100"), sampler=sampler)
     with pytest.raises(AssertionError, match="standard errors"):
         check_moments(parameters(density, draws), sp.quadrature("100"))
 
@@ -86,30 +93,30 @@ def test_topologies_of_a_size_are_compiled_once_for_all_stages():
     assert advance.marked._cache_size() == before + 1
 
 
-def test_stages_and_pieces_change_nothing(one_split):
+def test_stages_and_pieces_change_nothing(one_split, sampler):
     density, _, draws = one_split
     paths = Topology("100").paths
-    chains = SAMPLER.start(KEY, density, paths, 2)
+    chains = sampler.start(KEY, density, paths, 2)
     told = []
     for num_steps in (10, 240, None):
-        chains, steps = SAMPLER.warm_up(
+        chains, steps = sampler.warm_up(
             KEY, density, paths, chains, num_steps, on_progress=told.append
         )
     assert told == sorted(told)
-    assert {10, 250, SAMPLER.warmup} <= set(told)  # where stages end
+    assert {10, 250, sampler.warmup} <= set(told)  # where stages end
     assert steps.log_density.shape == (2, 250)
-    _, some = SAMPLER.draw(jax.random.key(1), density, paths, chains, 130)
+    _, some = sampler.draw(jax.random.key(1), density, paths, chains, 130)
     np.testing.assert_array_equal(some.position, draws.position[:2, :130])
 
 
 @pytest.mark.slow
-def test_chains_side_by_side_are_the_same(one_split, monkeypatch):
+def test_chains_side_by_side_are_the_same(monkeypatch):
     """But for rounding: sums are taken in an order that depends on how many lanes there are."""
     in_order = jax.jit(advance.__wrapped__, static_argnames="rounds")
     monkeypatch.setattr(lanes, "advance", in_order)
     monkeypatch.setattr(lanes, "_FEW_STEPS", 0)
     monkeypatch.setattr(lanes._LaneRun, "is_one_kernel", lambda self: True)  # one lane each
-    density, *_ = one_split
+    density = SoftDensity(MODEL, sp.X[:, :1], sp.Y, 1)
     sampler = NUTS(warmup=60, h_init=0.3, h_final=sp.SHARPNESS)
     _, expected = sampled(density, Topology("100"), 3, 30, sampler)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -169,6 +176,7 @@ def test_stuck_chains_restart_from_others(one_split):
         ({"target_acceptance": 1.0}, "target_acceptance must lie"),
         ({"max_doublings": 1.5}, "max_doublings must be an integer"),
         ({"early_doublings": 0}, "early_doublings must be an integer"),
+        ({"kernel": "stan"}, "kernel must be one of lanes, blackjax; got 'stan'"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

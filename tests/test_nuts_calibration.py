@@ -1,6 +1,7 @@
 """NUTS against NumPyro's own, and calibration on data that the model itself has simulated."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import soft_problems as sp
 from numpyro import handlers
 from scipy.stats import chisquare
-from soft_chains import MODEL, SAMPLER, check_moments, parameters, sampled
+from soft_chains import KERNELS, MODEL, SAMPLER, check_moments, parameters, sampled
 from tiers import slow_but
 
 from bdtppl.inference.nuts.sample import NUTS
@@ -23,6 +24,7 @@ from bdtppl.models.soft.tree import SoftClassification
 SHAPE = Topology("100")
 
 
+@cache
 def of_numpyro(num_chains=4, num_samples=2000):
     """Draws of NumPyro's sampler, arrays [chain, draw, ...]."""
     with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
@@ -56,13 +58,14 @@ def check_agreement(ours, theirs):
 
 
 @pytest.mark.slow
-def test_moments_are_those_of_numpyros_sampler():
-    theirs = of_numpyro()
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_moments_are_those_of_numpyros_sampler(kernel):
+    theirs, sampler = of_numpyro(), replace(SAMPLER, kernel=kernel)
     density = SoftDensity(MODEL, sp.X, sp.Y, 1)
-    _, draws = sampled(density, SHAPE, chains=8)
+    _, draws = sampled(density, SHAPE, chains=8, sampler=sampler)
     check_agreement(parameters(density, draws), theirs)
     wider = SoftDensity(replace(MODEL, mean_scale=3.0), sp.X, sp.Y, 1)
-    _, draws = sampled(wider, SHAPE, chains=8)
+    _, draws = sampled(wider, SHAPE, chains=8, sampler=sampler)
     with pytest.raises(AssertionError):
         check_agreement(parameters(wider, draws), theirs)
 
@@ -94,7 +97,7 @@ MODELS = {
 _REPEATS, _THIN, _KEPT = 200, 8, 31
 
 
-def ranks(model, y, sharpness=sp.SHARPNESS):
+def ranks(model, y, sharpness=sp.SHARPNESS, kernel="lanes"):
     """Ranks of drawn parameters among draws given data simulated from them, [quantity, repeat]."""
     x = sp.X[:, :1]
     density = SoftDensity(model, x, y, 1)
@@ -108,7 +111,7 @@ def ranks(model, y, sharpness=sp.SHARPNESS):
         keys = jax.random.split(jax.random.key(3), _REPEATS)
         values, _ = density.draw_prior(np.random.default_rng(0), _REPEATS)
         truth, data = jax.tree.map(np.asarray, jax.jit(jax.vmap(simulate))(keys, values))
-    sampler = NUTS(warmup=300, h_init=sharpness, h_final=sharpness)
+    sampler = NUTS(warmup=300, h_init=sharpness, h_final=sharpness, kernel=kernel)
     paths = np.broadcast_to(SHAPE.paths, (_REPEATS, *SHAPE.paths.shape)), data
     given = keys, OfTargets(density), paths
     chains, _ = sampler.warm_up(*given, sampler.start(*given, 1))
@@ -141,18 +144,22 @@ def check_uniform(found):
         assert chisquare(counts).pvalue > 1e-4 / len(found)
 
 
-@pytest.mark.parametrize("name", slow_but(("regression",), MODELS))
-def test_calibration(name):
-    check_uniform(ranks(*MODELS[name]))
+CASES = [("regression", "lanes"), ("mixture", "lanes"), ("mixture", "blackjax")]
 
 
-@pytest.mark.parametrize("name", slow_but(("regression",), MODELS))
-def test_another_sharpness_is_not_calibrated(name):
+@pytest.mark.parametrize(("name", "kernel"), slow_but(CASES[:1], CASES))
+def test_calibration(name, kernel):
+    check_uniform(ranks(*MODELS[name], kernel=kernel))
+
+
+@pytest.mark.parametrize(("name", "kernel"), slow_but(CASES[:1], CASES))
+def test_another_sharpness_is_not_calibrated(name, kernel):
     with pytest.raises(AssertionError):
-        check_uniform(ranks(*MODELS[name], sharpness=0.6))
+        check_uniform(ranks(*MODELS[name], sharpness=0.6, kernel=kernel))
 
 
-def test_known_splits_have_conjugate_answers():
+@pytest.mark.parametrize("kernel", slow_but(KERNELS[:1], KERNELS))
+def test_known_splits_have_conjugate_answers(kernel):
     """Means given thresholds and variance are normal."""
     reached = sp._reached("100", ((0.5 - sp.X[:, 0]) / sp.SHARPNESS)[None])
 
@@ -173,7 +180,7 @@ def test_known_splits_have_conjugate_answers():
             return {"mean": rng.normal(size=(num_draws, 2))}, None
 
     density = Known(jax.tree_util.Partial(known), sp.X[:, :1], sp.Y, 1)
-    _, draws = sampled(density, SHAPE, sampler=replace(SAMPLER, warmup=200))
+    _, draws = sampled(density, SHAPE, sampler=replace(SAMPLER, warmup=200, kernel=kernel))
     values = {"mean": parameters(density, draws)["mean"]}
     values["sum"] = values["mean"].sum(axis=-1)  # its spread has the covariance
     check_moments(values, conjugate(0.2))

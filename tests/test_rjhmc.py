@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import soft_problems as sp
-from soft_chains import MODEL, check_frequencies
+from soft_chains import KERNELS, MODEL, check_frequencies
 
 from bdtppl import RJHMCTreeRegressor
 from bdtppl.datasets import make_wu
@@ -75,9 +75,12 @@ def test_arrays_of_a_walk():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
-def test_frequencies_of_topologies(hard):
-    check_frequencies(walked(1500, hard=hard), SHAPES, exact_probabilities(hard))
+def test_frequencies_of_topologies(hard, kernel):
+    settings = replace(SETTINGS, sampler=replace(SETTINGS.sampler, kernel=kernel))
+    walk = walked(1500, hard=hard, settings=settings)
+    check_frequencies(walk, SHAPES, exact_probabilities(hard))
 
 
 @pytest.mark.slow

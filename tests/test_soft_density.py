@@ -96,6 +96,36 @@ def test_sparse_priors_are_proper(shape):
             assert jax.grad(at)(far)[which] == pytest.approx(slope, rel=1e-5)
 
 
+def test_each_input_may_have_a_concentration_of_its_own():
+    """The prior of directions against SciPy's; a false alarm of its draws is one in 10^4."""
+    shapes = np.array([0.5, 1.0, 3.0])
+    model = SoftRegression(input_concentration=shapes)
+    density = SoftDensity(model, X, np.full(9, np.nan), 1)
+    transform = biject_to(constraints.simplex)
+
+    def log_prior(z):
+        """The density of a direction, all else being fixed."""
+        position = density.position(at | {"direction": transform(z)[None]})
+        whole = density.log_density(position, Topology("100").paths, 0.1)
+        return float(whole - log_jacobian(transform, z)), np.asarray(transform(z))
+
+    with jax.enable_x64(True):
+        at = density.parameters(np.zeros(density.size))
+        (one, first), (other, second) = map(log_prior, RNG.normal(size=(2, 2)))
+    law = stats.dirichlet(shapes)
+    assert one - other == pytest.approx(law.logpdf(first) - law.logpdf(second))
+    drawn = model.draw_prior(np.random.default_rng(0), 2000, 1, 3)["direction"][:, 0]
+
+    def p_values(shapes):
+        laws = [stats.beta(shape, shapes.sum() - shape) for shape in shapes]
+        return [
+            stats.kstest(*each).pvalue for each in zip(drawn.T, [a.cdf for a in laws], strict=True)
+        ]
+
+    assert min(p_values(shapes)) > 1e-4 / 3
+    assert min(p_values(shapes[::-1])) < 1e-4 / 3  # the twin
+
+
 def test_topologies_of_a_size_share_their_code():
     density = SoftDensity(SoftRegression(), X, TARGETS, 3)
     function = jax.jit(density.log_density)

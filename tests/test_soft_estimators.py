@@ -16,6 +16,7 @@ from tiers import slow_but
 from bdtppl import (
     DCCTreeClassifier,
     DCCTreeRegressor,
+    MetropolisTreeRegressor,
     RJHMCTreeClassifier,
     RJHMCTreeRegressor,
     load,
@@ -30,8 +31,9 @@ from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.rjhmc import _JumpRun
-from bdtppl.models.soft.topology import Topology, TopologyPrior
+from bdtppl.models.soft.topology import MOVES, Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
+from bdtppl.presets import dcc_tree, dcc_tree_rival
 
 pytestmark = [  # they are short
     pytest.mark.filterwarnings("ignore:The chains disagree"),
@@ -107,6 +109,18 @@ def test_regression_finds_the_split(regressor):
     assert (low < regressor.predict(NEW)).all()
     assert (regressor.predict(NEW) < high).all()
     assert regressor.predict_draws(NEW).shape == (*regressor.posterior_.topology.shape, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "settings"), [(DCCTreeRegressor, DCC), (RJHMCTreeRegressor, RJHMC)]
+)
+def test_blackjax_finds_the_split(estimator, settings, monkeypatch):
+    monkeypatch.setattr("bdtppl.inference.nuts.lanes.walk", None)  # it is not called
+    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # chains are short
+    model = estimator(**settings, nuts="blackjax").fit(X, Y)
+    np.testing.assert_allclose(model.predict(NEW), [-2.0, 3.0], atol=0.3)
+    assert model.posterior_.topologies[0].code == "100"
 
 
 def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
@@ -359,6 +373,16 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
         ({"evidence": "LAIS"}, "evidence must be one of 'auto', 'lais', 'smc'; got 'LAIS'"),
         ({"with_leaf": "no"}, "with_leaf must be True or False"),
         ({"draws": 1}, "draws must be an integer of at least 2"),
+        ({"nuts": "stan"}, "nuts must be one of 'lanes', 'blackjax'; got 'stan'"),
+        ({"denominator": "all"}, "denominator must be one of 'basic', 'spatial', 'mixture'"),
+        ({"delta": 1.5}, "delta must lie between 0 and 1"),
+        ({"kappa": -2.0}, "kappa must be a number of at least -1"),
+        ({"look_ahead": 0}, "look_ahead must be an integer of at least 1"),
+        ({"moves": {"grow": -1.0}}, "moves must have probabilities of at least 0"),
+        (
+            {"model": SoftRegression(input_concentration=np.ones(3))},
+            "must be one number, or one for each of the 2 inputs; got an array of shape",
+        ),
         ({"activation_count": 5, "patience": 5}, "patience must be above activation_count, 5"),
     ],
 )
@@ -366,6 +390,45 @@ def test_bad_input_is_named_before_the_walk(changes, message, monkeypatch):
     monkeypatch.setattr(DCCTreeRegressor, "_walk", None)
     with pytest.raises(ValueError, match=message):
         DCCTreeRegressor(**DCC | changes).fit(X, Y)
+
+
+def test_settings_of_the_paper_reach_the_walk(monkeypatch):
+    seen = []
+    monkeypatch.setattr(DCCTreeRegressor, "_walk", lambda self, dcc: seen.append(dcc) or 1 / 0)
+    moves = {"grow": 0.4, "prune": 0.5, "stay": 0.1}
+    given = {"delta": 0.2, "kappa": 0.5, "optimism": 3.0, "look_ahead": 7, "warmup_doublings": 2}
+    given |= {"denominator": "basic", "moves": moves}
+    for preset in (dcc_tree("wu"), dcc_tree("wu") | given):
+        with pytest.raises(ZeroDivisionError):
+            DCCTreeRegressor(**preset).fit(X, Y)
+    plain, changed = seen
+    assert (plain.nuts.warmup, plain.nuts.h_init, plain.nuts.h_final) == (2000, 0.5, 0.025)
+    assert (plain.moves, plain.denominator) == (MOVES, "mixture")
+    assert {name: getattr(changed, name) for name in given} == given
+
+
+def test_presets_are_those_of_the_tables():
+    """Every number of Table 5, and that the estimators take those of Table 4."""
+    table = {
+        "bcw": (0.1, 0.025),
+        "cgm": (0.01, 0.001),
+        "iris": (0.01, 0.01),
+        "raisin": (0.05, 0.001),
+        "wine": (0.025, 0.025),
+        "wu": (0.5, 0.025),
+    }
+    for name, sharpness in table.items():
+        preset = dcc_tree(name)
+        assert (preset["h_init"], preset["h_final"]) == sharpness
+    for estimator, method in (
+        (RJHMCTreeRegressor, "RJHMC"),
+        (MetropolisTreeRegressor, "WU"),
+        (MetropolisTreeRegressor, "CGM"),
+    ):
+        assert estimator(**dcc_tree_rival(method)).get_params(deep=False)
+    for preset, wrong in ((dcc_tree, "mnist"), (dcc_tree_rival, "SMC")):
+        with pytest.raises(ValueError, match=f"must be one of .*; got '{wrong}'"):
+            preset(wrong)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from bdtppl.inference.dcc.explore import WalkState, explore, start
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K, EvidenceMethod
-from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.soft.posterior import TopologyDraws, resample
 from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
+from bdtppl.models.soft.topology import MOVES
 from bdtppl.models.wording import counted
 from bdtppl.progress import counting
 from bdtppl.summary import why_no_r_hat
@@ -54,8 +55,45 @@ class DCCParameters(ShowsProgress):
     )
     chains: int = parameter(16, "Chains in each topology.", least=1)
     warmup: int = parameter(1000, "Steps of warm-up in each topology (N_INIT).")
+    warmup_doublings: int = parameter(
+        0,
+        "How often, at most, the warm-up of a topology is made again in twice the steps. It is "
+        "where chains disagree over its last steps (R-hat above 1.1): N_INIT is increased as "
+        "necessary.",
+        least=0,
+    )
     draws: int = parameter(100, "Draws of each chain in an iteration (N_s).", least=2)
     pseudo_samples: int = parameter(10, "Importance samples around each draw (N_M).", least=1)
+    denominator: Denominator = parameter(
+        "mixture",
+        "Proposals whose mean density the importance weights have below the line. "
+        '"mixture" is for those of all chains, "spatial" of the sample\'s chain (equation 12), '
+        '"basic" for its own alone, as in the authors\' runs.',
+    )
+    delta: float = parameter(
+        0.0,
+        "Share of exploration beside exploitation in the utility of topologies, in [0, 1] "
+        "(equation 10).",
+        least=0,
+    )
+    kappa: float = parameter(
+        0.0,
+        "Weight, from -1 on, of the variance of the importance weights in exploitation, which has "
+        "the root of Z^2 + (1 + kappa) sigma^2.",
+        least=-1,
+    )
+    optimism: float = parameter(
+        1.0, "Weight of topologies with few visits in the utility (beta).", least=0
+    )
+    look_ahead: int = parameter(
+        1000, "Further weights that exploration imagines (T_a); of use if delta is not 0.", least=1
+    )
+    moves: Any = parameter(
+        None,
+        'Relative probabilities of the walk\'s proposals "grow", "prune" and "stay", a mapping; '
+        "None for 0.6, 0.3 and 0.1, those of the authors' program.",
+        option=False,
+    )
     with_leaf: bool = parameter(True, "Whether the tree without a split is one of the topologies.")
     evidence: EvidenceMethod = parameter(
         "auto",
@@ -102,8 +140,8 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
     diagnostics_ : dict
         By the topology's code: how its evidence was estimated ("method") and why so ("reason"),
         with the effective size of the weights and Pareto's k; R-hat and effective size of the
-        chains' log density, their least energy information (E-BFMI), divergent draws, and chains
-        that began again because they were stuck.
+        chains' log density, their least energy information (E-BFMI), divergent draws, steps of
+        warm-up, and chains that began again because they were stuck.
     num_iterations_ : int
         Steps that the walk has made.
     num_proposed_ : int
@@ -152,11 +190,18 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             model=problem.model,
             x=problem.x,
             y=problem.y,
-            nuts=NUTS(warmup=self.warmup, h_init=self.h_init, h_final=self.h_final),
+            nuts=self._sampler(self.warmup),
             prior=self.topology_prior_,
             num_chains=self.chains,
             num_draws=self.draws,
             pseudo_samples=self.pseudo_samples,
+            denominator=self.denominator,
+            delta=self.delta,
+            kappa=self.kappa,
+            optimism=self.optimism,
+            look_ahead=self.look_ahead,
+            moves=MOVES if self.moves is None else self.moves,
+            warmup_doublings=self.warmup_doublings,
             initial_trees=self.initial_trees,
             activation_count=self.activation_count,
             max_splits=self.max_splits,
@@ -335,6 +380,7 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
         "effective_size": plain(evidence.effective_size),
         "pareto_k": plain(evidence.pareto_k),
         "restarts": explored.num_restarts,
+        "warmup": None if explored.chains is None else int(explored.chains.num_warm.max()),
         "r_hat": None,
         "ess": None,
         "e_bfmi": None,

@@ -34,6 +34,7 @@ from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength, weighs_each_cut
 from bdtppl.progress import counting, paced
 
@@ -42,7 +43,7 @@ __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 MethodName = Literal["grammar", "trajectory", "detailed", "sub-trajectory"]
 
 _STEPS = {"grammar": 300, "trajectory": 2000, "detailed": 2000, "sub-trajectory": 2000}
-_USES = "start", "train", "draws", "exact", "distance"  # of random numbers
+_USES = "start", "train", "draws", "exact", "distance", "leaves"  # of random numbers
 _MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
 _EXACT_DRAWS = 256
 LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
@@ -444,8 +445,42 @@ def _exact_draws(target: TreeModel, rng_key: jax.Array) -> Tree | None:
     )
 
 
+@declared
+class GFlowNetClassParameters:
+    """Parameters of GFlowNets of class labels."""
+
+    leaves: Literal["integrated", "drawn"] = parameter(
+        "integrated",
+        'What the leaves of the draws predict: class probabilities integrated out, or "drawn", one '
+        "for each leaf of each draw, from their posterior (section 4.2). Intervals, rules, figures "
+        "and exports have the former.",
+        is_last=True,
+    )
+
+
+class GFlowNetClasses(GFlowNetClassParameters, ClassLeaves):
+    """Leaves of class labels, which may be drawn."""
+
+    posterior_: Any
+    _seed: int
+
+    def _check(self) -> None:
+        cast(Any, super())._check()
+        if self.leaves == "drawn" and not isinstance(self.leaf, DirichletCategorical | None):
+            raise TypeError(
+                f"leaf must be a DirichletCategorical, or None, for leaves='drawn'; got "
+                f"{type(self.leaf).__name__}."
+            )
+
+    def _mixture_at(self, matrix: np.ndarray) -> Any:
+        if self.leaves == "integrated":
+            return cast(Any, super())._mixture_at(matrix)
+        drawn = self.posterior_.with_drawn_classes(_key_of_use(self._seed, "leaves"))
+        return drawn.predictive(matrix, by_draw=True)
+
+
 @estimator
-class GFlowNetTreeClassifier(ClassLeaves, GFlowNetTree):
+class GFlowNetTreeClassifier(GFlowNetClasses, GFlowNetTree):
     """Classify by decision trees that a trained policy draws (DT-GFN, and the grammar's flows)."""
 
 

@@ -12,7 +12,6 @@ from bdtppl.estimators.base import HasTimeLimit, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
-from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import along_chains
@@ -125,7 +124,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
         rjhmc = RJHMC(
-            sampler=NUTS(warmup=self.warmup, h_init=self.h_init, h_final=self.h_final),
+            sampler=self._sampler(self.warmup),
             topology_prior=self.topology_prior_,
             max_splits=self.max_splits,
             published=self.published,

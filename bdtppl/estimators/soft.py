@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.inference.nuts.sample import NUTS, KernelName
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
 from bdtppl.models.soft.topology import TopologyPrior
@@ -55,6 +56,12 @@ class SoftParameters:
         option=False,
     )
     max_splits: int | None = parameter(None, "Most splits of a tree; None for no limit.", least=0)
+    nuts: KernelName = parameter(
+        "lanes",
+        'The no-U-turn sampler of the parameters given a topology: "lanes" for ours, whose chains '
+        'do not wait for one another, "blackjax" for BlackJAX\'s. Both draw from the same '
+        "posterior; ours is faster.",
+    )
     routing: Literal["soft", "hard"] | float = parameter(
         "soft",
         'How rows go down the trees when predicting: "soft" as when fitting, "hard", or a '
@@ -167,6 +174,12 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         scaling = np.stack([low, np.where(high > low, high - low, 1.0)])
         y = np.repeat(y, weights)
         self.model_ = self._model_of(y)
+        concentration = np.shape(self.model_.input_concentration)
+        if concentration not in ((), (len(low),)):
+            raise ValueError(
+                f"input_concentration of the model must be one number, or one for each of the "
+                f"{len(low)} inputs; got an array of shape {concentration}."
+            )
         prior = TopologyPrior() if self.topology_prior is None else self.topology_prior
         if not isinstance(prior, TopologyPrior):
             raise TypeError(f"topology_prior must be a TopologyPrior; got {type(prior).__name__}.")
@@ -213,6 +226,10 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
                     f"{value!r}."
                 )
         self._sharpness(self.routing)
+
+    def _sampler(self, warmup: int) -> NUTS:
+        """Make the sampler of the parameters given a topology."""
+        return NUTS(warmup=warmup, h_init=self.h_init, h_final=self.h_final, kernel=self.nuts)
 
     def _sharpness(self, routing: Any) -> float | None:
         """Sharpness of predictions; None for that of the draws."""

@@ -29,13 +29,7 @@ from bdtppl import (
     RJHMCTreeClassifier,
     RJHMCTreeRegressor,
 )
-from bdtppl.inference.metropolis.alternate import Alternate
-from bdtppl.inference.metropolis.proposals import as_kernel
-from bdtppl.inference.metropolis.restructure import Restructure
-from bdtppl.models.leaf_count_priors import Pinball
-from bdtppl.models.leaves import NormalInverseGamma
-from bdtppl.models.priors import DepthDecay
-from bdtppl.models.soft.topology import TopologyPrior
+from bdtppl.presets import dcc_tree_rival
 from benchmarks.soft.sets import AUTHORS, REGRESSION, SETTINGS, Runs, agreement, split
 from benchmarks.text_table import print_table
 
@@ -90,8 +84,6 @@ _PUBLISHED = {
         "HMC-DFI": _Published(0.864, 0.838, 28.27),
     },
 }
-_DECAY = DepthDecay(0.95, 1.0)
-_PINBALL = Pinball(10.0)
 _LENGTH: dict[str, Any] = {"chains": 4, "warmup": 5_000, "draws": 250, "thin": 20}
 _OF_JUMPS: dict[str, Any] = {
     "published": True,
@@ -108,26 +100,20 @@ def _rival(row: str, name: str, seed: int) -> Any:
         return ParticleTreeClassifier(random_state=seed)
     if row.startswith("HMC"):
         return jumping(name, inputs="hard" if row == "HMC-DF" else "soft", random_state=seed)
-    options: dict[str, Any] = {"random_state": seed, **_LENGTH}
-    chipman = as_kernel("chipman")
-    if row == "CGM":
-        options |= {"prior": _DECAY, "proposal": chipman}
-    else:
-        options |= {"prior": _PINBALL, "proposal": Alternate(chipman, Restructure())}
-    if name not in REGRESSION:
-        return MetropolisTreeClassifier(**options)
-    leaf = {"CGM": NormalInverseGamma(1.0, 0.5, 3.5, 0.5), "WU": NormalInverseGamma(1.0, 1.0, 4, 4)}
-    return MetropolisTreeRegressor(leaf=leaf[row], **options)
+    options: dict[str, Any] = {"random_state": seed, **_LENGTH, **dcc_tree_rival(row)}
+    if name in REGRESSION:
+        return MetropolisTreeRegressor(**options)
+    del options["leaf"]
+    return MetropolisTreeClassifier(**options)
 
 
 def jumping(name: str, **options: Any) -> Any:
     """Make the estimator of soft trees whose topology jumps."""
     h_init, h_final, _ = SETTINGS[name]
     options |= {"h_init": h_init, "h_final": h_final, "time_limit": None, **_OF_JUMPS}
-    if name == "wu":
-        options |= {"h_init": 0.025, "topology_prior": TopologyPrior(0.45, 2.5)}
     if name in REGRESSION:
-        return RJHMCTreeRegressor(model=AUTHORS, **options)
+        own = dcc_tree_rival("RJHMC") if name == "wu" else {"model": AUTHORS}
+        return RJHMCTreeRegressor(**(options | own))
     return RJHMCTreeClassifier(**options)
 
 

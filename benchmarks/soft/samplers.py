@@ -1,7 +1,8 @@
-"""Our no-U-turn sampler beside NumPyro's, on the posterior given a topology."""
+"""Our no-U-turn sampler beside BlackJAX's and NumPyro's, on the posterior given a topology."""
 
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from numpyro.infer import MCMC
 from numpyro.infer import NUTS as NumPyroNUTS
 
 from bdtppl.inference.dcc.settings import DCC
+from bdtppl.inference.nuts.sample import KernelName
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.models.soft.topology import Topology
 from benchmarks.soft.sets import Runs, problem
@@ -25,32 +27,61 @@ _CHAINS, _DRAWS, _WARMUP = 4, 300, 500
 def print_samplers(name: str, runs: Runs) -> None:
     """Print effective draws of the log density a second, after warm-up and compilation.
 
-    Both samplers draw from the posterior at the final sharpness, from where our chains are after
+    All samplers draw from the posterior at the final sharpness, from where our chains are after
     warm-up, with a diagonal mass matrix and the same target acceptance. A chain has its own
     effective draws, which are added up: so modes that chains do not leave do not matter.
+
+    Then what is compiled for the first of these topologies and what warm-up takes after that, with
+    our kernel and with BlackJAX's (`NUTS.kernel`).
     """
-    dcc, table = problem(name), []
+    dcc, table, stages = problem(name), [], []
     for code in _TOPOLOGIES:
         topology = Topology(code)
+        for kernel in get_args(KernelName):
+            stages.append([code, kernel, *_stages(_with_kernel(dcc, kernel), topology)])
         rates = [_rates(dcc, topology, seed) for seed in runs.seeds]
-        ours, theirs = (np.median(rate, axis=0) for rate in zip(*rates, strict=True))
-        row = [code, *(f"{value:.0f}" for pair in zip(ours, theirs, strict=True) for value in pair)]
-        table.append([*row, f"{ours[0] / theirs[0]:.1f}"])
-    headings = ["topology", "ours", "NumPyro", "ours, CPU", "NumPyro, CPU", "ratio"]
+        of_each = [np.median(rate, axis=0) for rate in zip(*rates, strict=True)]
+        table.append([code, *(f"{rate[i]:.0f}" for i in (0, 1) for rate in of_each)])
+    each = ["lanes", "BlackJAX", "NumPyro"]
+    headings = ["topology", *each, *(f"{sampler}, CPU" for sampler in each)]
     title = f"Effective draws a second on {name}, wall and CPU, median of {len(runs.seeds)} runs"
     print_table(title, headings, table)
+    headings = ["topology", "kernel", "compiling, s", "warm-up, s", f"{_DRAWS} draws, s"]
+    print_table(f"Seconds of {_CHAINS} chains on {name}", headings, stages)
 
 
-def _rates(dcc: DCC, topology: Topology, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Effective draws a second of wall and of CPU time, of our sampler and of NumPyro's."""
+def _with_kernel(dcc: DCC, kernel: KernelName) -> DCC:
+    return replace(dcc, nuts=replace(dcc.nuts, kernel=kernel))
+
+
+def _stages(dcc: DCC, topology: Topology) -> list[str]:
+    """Seconds of compilation (with tracing), of warm-up and of draws once compiled."""
+    density, paths, key = dcc.density(topology.num_splits), topology.paths, jax.random.key(0)
+    start, passed = dcc.nuts.start(key, density, paths, _CHAINS), []
+    for _ in range(2):
+        watch = _Watch()
+        warm, _ = dcc.nuts.warm_up(key, density, paths, start)
+        passed.append(watch.passed()[0])
+    watch = _Watch()
+    dcc.nuts.draw(key, density, paths, warm, _DRAWS)
+    draws, (first, again) = watch.passed()[0], passed
+    return [f"{first - again:.1f}", f"{again:.2f}", f"{draws:.2f}"]
+
+
+def _rates(dcc: DCC, topology: Topology, seed: int) -> tuple[np.ndarray, ...]:
+    """Effective draws a second of wall and of CPU time: ours, BlackJAX's and NumPyro's."""
     density, paths = dcc.density(topology.num_splits), topology.paths
     keys = jax.random.split(jax.random.key(seed), 3)
     chains = dcc.nuts.start(keys[0], density, paths, _CHAINS)
     chains, _ = dcc.nuts.warm_up(keys[0], density, paths, chains)
-    watch = _Watch()
-    _, draws = dcc.nuts.draw(keys[1], density, paths, chains, _DRAWS)
-    passed = watch.passed()
-    ours = _effective(draws.log_density) / passed
+    rates = []
+    for kernel in get_args(KernelName):
+        sampler = _with_kernel(dcc, kernel).nuts
+        sampler.draw(keys[1], density, paths, chains, 1)  # compiles
+        watch = _Watch()
+        _, draws = sampler.draw(keys[1], density, paths, chains, _DRAWS)
+        passed = watch.passed()
+        rates.append(_effective(draws.log_density) / passed)
 
     kernel = NumPyroNUTS(density.model, target_accept_prob=dcc.nuts.target_acceptance)
     sampler = MCMC(
@@ -80,7 +111,7 @@ def _rates(dcc: DCC, topology: Topology, seed: int) -> tuple[np.ndarray, np.ndar
         watch = _Watch()
         energy = np.stack([np.asarray(draw(start)) for start in starts])
         passed = watch.passed()
-    return ours, _effective(energy) / passed
+    return *rates, _effective(energy) / passed
 
 
 class _Watch:

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.datasets import load_iris, load_wine
 
-from bdtppl import DCCTreeClassifier, DCCTreeRegressor
+from bdtppl import DCCTreeClassifier, DCCTreeRegressor, presets
 from bdtppl.datasets import load
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.models.soft.topology import TopologyPrior
-from bdtppl.models.soft.tree import SoftRegression
 
 __all__ = [
     "AUTHORS",
@@ -29,7 +28,7 @@ __all__ = [
     "split",
 ]
 
-NAMES = ("wu", "cgm", "bcw", "iris", "wine", "raisin")
+NAMES: tuple[Any, ...] = ("wu", "cgm", "bcw", "iris", "wine", "raisin")
 REGRESSION = ("wu", "cgm")
 
 
@@ -42,17 +41,12 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "wu": Setting(0.5, 0.025, 2000),
-    "cgm": Setting(0.01, 0.001, 5000),
-    "bcw": Setting(0.1, 0.025, 1000),
-    "iris": Setting(0.01, 0.01, 1000),
-    "wine": Setting(0.025, 0.025, 1000),
-    "raisin": Setting(0.05, 0.001, 1000),
+    name: Setting(*(presets.dcc_tree(name)[field] for field in Setting._fields)) for name in NAMES
 }
 _IN_SPLITS = {"bcw": "breast_cancer_original", "iris": "iris", "wine": "wine", "raisin": "raisin"}
 
-# Priors of the authors' program, on targets as they are; sigma has the inverse-gamma prior itself.
-AUTHORS = SoftRegression(noise_on="sd")
+# Priors of the authors' program, on targets as they are.
+AUTHORS = presets.dcc_tree("wu")["model"]
 
 
 class Runs(NamedTuple):

@@ -11,6 +11,9 @@ of another chain, which may be one of the pilot.
 Pilots have to find modes, so their splits are soft at first: sharp splits hardly move across rows.
 While many of a pilot's chains are in modes of negligible mass, these chains start again.
 
+On request N_INIT is "increased as necessary" (Algorithm 1): where chains disagree at the end of
+warm-up, it is made again in twice the steps.
+
 References
 ----------
 Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling, sections
@@ -40,7 +43,7 @@ from bdtppl.inference.evidence.importance import (
 from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, NutsDraws
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.inference.summaries.diagnostics import log_masses, stuck
+from bdtppl.inference.summaries.diagnostics import diagnose, log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 
@@ -48,6 +51,7 @@ __all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain that tempered SMC starts around
+_LARGEST_R_HAT = 1.1  # of the last steps of warm-up, which are few
 _MOST_STUCK = 0.25  # share of a pilot's chains; the others may agree on a poor mode
 
 # Uses of a topology's random numbers; visits have the numbers from _VISIT on.
@@ -137,7 +141,8 @@ def begin(
 def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
     """Warm up the chains of topologies of one size, side by side, and move stuck ones.
 
-    Chains are compared early in the last window of warm-up, when splits are as sharp as for draws.
+    Chains are compared early in the last window of warm-up, when splits are as sharp as for draws;
+    if warm-up may be repeated, at its end, too.
     """
     topologies = [each.topology for each in group]
     annealing = _annealing(dcc)
@@ -147,12 +152,28 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
         for i, each in enumerate(group)
     ]
     chains = jax.tree.map(lambda *each: np.stack(each), *settled)
+    _, draws = annealed
     if annealing < dcc.nuts.warmup:
-        chains, _ = dcc.nuts.warm_up(*_sites(dcc, rng_key, topologies, _BURN_IN), chains)
-    return [
+        chains, draws = dcc.nuts.warm_up(*_sites(dcc, rng_key, topologies, _BURN_IN), chains)
+    burnt_in = [
         replace(each, chains=jax.tree.map(lambda a, i=i: a[i], chains), draws=None)
         for i, each in enumerate(group)
     ]
+    if not dcc.warmup_doublings:
+        return burnt_in
+    last = draws.log_density[..., -_last_steps(dcc.nuts, dcc.num_draws) :]
+    again = [i for i, each in enumerate(last) if diagnose({"": each})[""].r_hat > _LARGEST_R_HAT]
+    if again:
+        longer = replace(
+            dcc,
+            nuts=replace(dcc.nuts, warmup=2 * dcc.nuts.warmup),
+            warmup_doublings=dcc.warmup_doublings - 1,
+        )
+        others = burn_in(longer, rng_key, [group[i] for i in again])
+        burnt_in = [
+            dict(zip(again, others, strict=True)).get(i, each) for i, each in enumerate(burnt_in)
+        ]
+    return burnt_in
 
 
 @in_float64

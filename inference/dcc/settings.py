@@ -10,7 +10,13 @@ from jax.tree_util import Partial
 from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.soft.topology import MOVES, Topology, TopologyPrior, require_max_splits
+from bdtppl.models.soft.topology import (
+    MOVES,
+    Topology,
+    TopologyPrior,
+    neighbours,
+    require_max_splits,
+)
 
 __all__ = ["DCC"]
 
@@ -52,6 +58,10 @@ class DCC:
     h_search
         Sharpness at the first step of pilots, if it is softer than the sampler's: splits that are
         sharp from the first hardly move across rows.
+    warmup_doublings
+        How often, at most, warm-up is made again in twice the steps ("increasing N_INIT as
+        necessary"), while R-hat of the log density over its last steps exceeds 1.1. In the authors'
+        code it begins again, without bound, where the covariance of draws is singular.
     restarts
         How often stuck chains of a pilot begin again, while more than a quarter of them are.
     """
@@ -78,6 +88,7 @@ class DCC:
     pilot: float = 0.125
     least_share: float = 1e-3
     h_search: float = 0.5
+    warmup_doublings: int = 0
     restarts: int = 2
 
     def __post_init__(self):
@@ -88,6 +99,7 @@ class DCC:
             ("initial_trees", 1),
             ("activation_count", 0),
             ("look_ahead", 1),
+            ("warmup_doublings", 0),
             ("restarts", 0),
         ):
             value = getattr(self, name)
@@ -112,6 +124,9 @@ class DCC:
                 f"warmup must be an integer of at least {_LEAST_WARMUP}, for chains to be compared "
                 f"by its last steps; got {self.nuts.warmup}."
             )
+        if not isinstance(self.moves, Mapping):
+            raise TypeError(f"moves must be a mapping; got {type(self.moves).__name__}.")
+        neighbours(Topology("100"), moves=self.moves)  # raises if moves are wrong
         require_max_splits(self.max_splits)
         if not self.with_leaf and self.max_splits == 0:
             raise ValueError("max_splits must be at least 1 where with_leaf is False; got 0.")

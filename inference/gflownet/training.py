@@ -2,13 +2,14 @@
 
 A step draws trajectories from the policy, with a little exploration, and builds some of the best
 trees again in orders drawn from the backward policy. Their joint loss gives a step of Adam for the
-policy, and a step of gradient descent with a separate rate for log Z.
+policy, and a step of gradient descent with a separate rate for log Z. The published code departs
+from the paper here and there; `PolicySettings` has both.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -29,6 +30,9 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin", "train"]
+
+Decay = Literal["cosine", "constant"]
+LogZOptimiser = Literal["descent", "adam"]
 
 _STEPS_A_CHUNK = 20  # steps between two reports of progress
 _USUAL = 4  # decisions of a trajectory for which there is always room
@@ -51,9 +55,14 @@ class PolicySettings:
     epsilon, last_epsilon
         Probability of a random action, at the start and at the end.
     learning_rate
-        Rate of Adam for the policy at the start; it falls to 0 along a cosine.
+        Rate of Adam for the policy at the start.
+    decay
+        How that rate falls: "cosine", to 0 over the steps, or "constant".
     log_z_learning_rate
-        Rate of gradient descent for log Z.
+        Rate for log Z.
+    log_z_optimiser
+        "descent" for gradient descent, or "adam", whose steps are as long as the rate: where it is
+        large log Z comes from far, and then swings.
     sees_all_leaves
         Whether the action network reads the pooled set of leaves (see `PathPolicy`).
     learns_backward
@@ -78,7 +87,9 @@ class PolicySettings:
     epsilon: float = 0.1
     last_epsilon: float = 0.01
     learning_rate: float = 2e-3
+    decay: Decay = "cosine"
     log_z_learning_rate: float = 0.05
+    log_z_optimiser: LogZOptimiser = "descent"
     sees_all_leaves: bool = True
     learns_backward: bool = False
     temperature: float = 1.0
@@ -93,6 +104,10 @@ class PolicySettings:
             raise ValueError(f"num_replayed must be at least 0; got {self.num_replayed!r}.")
         if self.balance not in BALANCES:
             raise ValueError(f"balance must be one of {', '.join(BALANCES)}; got {self.balance!r}.")
+        for name, choices in (("decay", Decay), ("log_z_optimiser", LogZOptimiser)):
+            if getattr(self, name) not in get_args(choices):
+                known = ", ".join(get_args(choices))
+                raise ValueError(f"{name} must be one of {known}; got {getattr(self, name)!r}.")
         if self.batch_rows is not None and self.batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, or None; got {self.batch_rows!r}.")
         if not 0 < self.temperature < np.inf:
@@ -111,12 +126,15 @@ class PolicySettings:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam for `Parameters`."""
-        falling = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
+        rate = self.learning_rate
+        if self.decay == "cosine":
+            rate = optax.cosine_decay_schedule(rate, self.num_steps)
         # Half of the gradient for log Z is its distance to the mean log weight, which needs no
         # rescaling: gradient descent follows that mean, Adam would lag behind it.
+        of_log_z = {"descent": optax.sgd, "adam": optax.adam}[self.log_z_optimiser]
         each: dict[Any, Any] = {
-            "policy": optax.adam(falling),
-            "log_z": optax.sgd(self.log_z_learning_rate),
+            "policy": optax.adam(rate),
+            "log_z": of_log_z(self.log_z_learning_rate),
         }
         return optax.partition(each, Parameters(*Parameters._fields))
 

@@ -15,13 +15,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bdtppl.inference.draws import draw_targets
+from bdtppl.inference.hard.drawn_classes import DrawnClasses
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.partitions import group, group_by_leaves, group_by_rows
 from bdtppl.inference.statistics import systematic_resampling
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaves import DirichletCategorical, Leaf
 
 __all__ = ["Posterior", "RankedTrees"]
 
@@ -269,9 +270,35 @@ class Posterior:
         statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])[first]
         return RankedTrees(trees[first], statistics, log_joint[best], probability[best])
 
-    def predictive(self, matrix: np.ndarray) -> LeafMixture:
-        """Mix the leaves that rows [m, d] fall into, over the draws."""
+    def with_drawn_classes(self, rng_key: jax.Array) -> "Posterior":
+        """Draw the class probabilities of each draw's leaves; see `DrawnClasses`.
+
+        Raises
+        ------
+        TypeError
+            If the leaf family is no `DirichletCategorical`.
+        """
+        if not isinstance(self.leaf, DirichletCategorical):
+            kind = type(self.leaf).__name__
+            raise TypeError(f"Only leaves of a DirichletCategorical can be drawn; got a {kind}.")
+        leaf: Any = DrawnClasses(self.leaf)
+        return replace(self, leaf=leaf, statistics=leaf.draw(rng_key, self.statistics))
+
+    def predictive(self, matrix: np.ndarray, *, by_draw: bool = False) -> LeafMixture:
+        """Mix the leaves that rows [m, d] fall into, over the draws.
+
+        Parameters
+        ----------
+        matrix
+            Rows.
+        by_draw
+            Whether equal trees keep statistics of their own, as where leaves are drawn.
+        """
         ranked = self.ranked
+        if by_draw:
+            trees, weights = self.trees.reshape(-1), self.weights.ravel()
+            statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])
+            ranked = RankedTrees(trees, statistics, np.full(len(weights), np.nan), weights)
         num_trees, capacity = ranked.statistics.shape[:2]
         # Rows that fall into the same leaves of all trees are of one kind.
         leaves, kind = np.unique(route(ranked.trees, matrix).T, axis=0, return_inverse=True)

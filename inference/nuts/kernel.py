@@ -29,22 +29,25 @@ from bdtppl.inference.nuts.trajectory import Trajectory, begin, extend
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = [
+    "COMPILED",
     "Chains",
     "NutsDraws",
     "Inputs",
     "Kind",
     "Lane",
     "Steps",
+    "adapt",
     "advance",
     "empty_lane",
     "new_chains",
+    "step_size",
 ]
 
 _OF_MOMENTUM = 1 << 30  # first of the random numbers for momenta, beyond those of evaluations
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 # On CPUs this vectorises sums over rows, which nearly halves the time of a step.
-_COMPILED = {
+COMPILED = {
     "xla_backend_optimization_level": 2,  # as fast as the default, 3, and compiled sooner
     "xla_cpu_enable_fast_math": True,
     "xla_cpu_fast_math_honor_nans": True,  # energy error by which a trajectory is divergent
@@ -243,7 +246,7 @@ def empty_lane(shared: Steps, chains: Chains) -> Lane:
     return empty._replace(chain=chains)
 
 
-@partial(OneKernel, static_argnames="rounds", compiler_options=_COMPILED)
+@partial(OneKernel, static_argnames="rounds", compiler_options=COMPILED)
 def advance(
     shared: Steps, lanes: Lane, paths: Any, begins: Any, *, rounds: int
 ) -> tuple[Lane, Any, Any, Any]:
@@ -303,10 +306,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
     """Evaluate the density once, for an input of a split or for the trajectory."""
     place = jnp.minimum(lane.step, len(shared.kinds) - 1)
     kind, sharpness, most = (a[place] for a in (shared.kinds, shared.sharpness, shared.doublings))
-    averaging = lane.chain.averaging
-    step_size = jnp.exp(
-        jnp.where(kind == Kind.DRAW, averaging.log_step_size_avg, averaging.log_step_size)
-    )
+    step = step_size(kind, lane.chain.averaging)
     numbers = 3 * lane.count + jnp.arange(3)
     uniform = _uniform(lane.seed, lane.step, numbers, lane.chain.position.dtype)
     inverse_mass = lane.chain.inverse_mass
@@ -315,7 +315,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
         def log_density(position):
             return shared.density.log_density(position, paths, sharpness)
 
-        moved = extend(lane.trajectory, log_density, step_size, inverse_mass, uniform, most)
+        moved = extend(lane.trajectory, log_density, step, inverse_mass, uniform, most)
         return lane._replace(trajectory=moved, count=lane.count + 1)
 
     number, (chosen, trial, _, _) = shared.density.x.shape[1], lane.inputs
@@ -326,7 +326,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
     def of_inputs(position):
         return shared.density.log_density(position, paths, sharpness, inputs=tried)
 
-    moved = extend(lane.trajectory, of_inputs, step_size, inverse_mass, uniform, most)
+    moved = extend(lane.trajectory, of_inputs, step, inverse_mass, uniform, most)
     # At its start a trajectory does not move: the value is the density of the start.
     inputs = _tried(lane.inputs, moved.draw.log_density, number, uniform[0])
     trajectory = jax.tree.map(partial(jnp.where, is_trial), lane.trajectory, moved)
@@ -363,9 +363,7 @@ def _take_step(shared: Steps, lane: Lane, ends: jax.Array, made: NutsDraws) -> L
     """Adapt to a step, if it ends."""
     chain = lane.chain
     kind = shared.kinds[jnp.minimum(lane.step, len(shared.kinds) - 1)]
-    averaging, mass = _adapted(shared, kind, chain, made)
-    num_warm = chain.num_warm + (kind != Kind.DRAW)
-    chain = Chains(made.position, made.inputs, averaging, mass, num_warm)
+    chain = adapt(shared, kind, chain, made)
     return _choose(ends, lane._replace(chain=chain, step=lane.step + 1), lane)
 
 
@@ -393,8 +391,15 @@ def _choose(which: jax.Array, one: Lane, other: Lane) -> Lane:
     return jax.tree.map(lambda a, b: jnp.where(which, a, b).astype(b.dtype), one, other)
 
 
-def _adapted(shared: Steps, kind, chain: Chains, made: NutsDraws) -> tuple[Any, Any]:
-    """Stan's adaptation of step size and mass matrix, by kinds of steps."""
+def step_size(kind: Any, averaging: Any) -> jax.Array:
+    """Step size of a step of some kind: draws have the average."""
+    return jnp.exp(
+        jnp.where(kind == Kind.DRAW, averaging.log_step_size_avg, averaging.log_step_size)
+    )
+
+
+def adapt(shared: Steps, kind: Any, chain: Chains, made: NutsDraws) -> Chains:
+    """Stan's adaptation of step size and mass matrix to a step of one chain, by kinds of steps."""
     begin_average, average, end_average = dual_averaging_adaptation(shared.target_acceptance)
     averaged = average(chain.averaging, made.acceptance_rate)
     added = _add_to_mass(chain.mass, made.position)
@@ -409,7 +414,8 @@ def _adapted(shared: Steps, kind, chain: Chains, made: NutsDraws) -> tuple[Any, 
     begun = begin_average(end_average(averaged))
     averaging = choose([is_end, kind != Kind.DRAW], [begun, averaged, chain.averaging])
     mass = choose([is_end, kind == Kind.MASS], [_end_mass(added), added, chain.mass])
-    return averaging, mass
+    num_warm = chain.num_warm + (kind != Kind.DRAW)
+    return Chains(made.position, made.inputs, averaging, mass, num_warm)
 
 
 def _uniform(seed: jax.Array, step: jax.Array, number: Any, dtype: Any) -> jax.Array:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,14 @@ import numpy as np
 from blackjax.adaptation.window_adaptation import build_schedule
 
 from bdtppl.inference.compiling import COMPILED_QUICKLY
+from bdtppl.inference.nuts import blackjax_steps, lanes
 from bdtppl.inference.nuts.kernel import Chains, Kind, NutsDraws, Steps, new_chains
-from bdtppl.inference.nuts.lanes import walk
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
 
-__all__ = ["NUTS", "Chains", "Density", "NutsDraws"]
+__all__ = ["NUTS", "Chains", "Density", "KernelName", "NutsDraws"]
+
+KernelName = Literal["lanes", "blackjax"]
 
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
 _PADDED = 8  # chains that begin together
@@ -63,7 +65,9 @@ class NUTS:
         rarely turn back, and give fewer effective draws for what they cost.
     early_doublings
         The same before the last window of warm-up, when step sizes and masses are adapted to other
-        splits and many trajectories are too long.
+        splits and many trajectories are too long. (Of our own kernel alone.)
+    kernel
+        "lanes" for our own, in which no chain waits for another, or "blackjax" for BlackJAX's.
 
     Raises
     ------
@@ -93,6 +97,7 @@ class NUTS:
     target_acceptance: float = 0.8
     max_doublings: int = 7
     early_doublings: int = 6
+    kernel: KernelName = "lanes"
 
     def __post_init__(self):
         for name, least in (("warmup", 1), ("max_doublings", 1), ("early_doublings", 1)):
@@ -105,6 +110,9 @@ class NUTS:
                 raise ValueError(f"{name} must be a positive number; got {value!r}.")
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must lie in (0, 1); got {self.target_acceptance}.")
+        if self.kernel not in get_args(KernelName):
+            known = ", ".join(get_args(KernelName))
+            raise ValueError(f"kernel must be one of {known}; got {self.kernel!r}.")
 
     @cached_property
     def _kinds(self) -> np.ndarray:
@@ -295,6 +303,7 @@ class NUTS:
             lambda a: a.reshape(math.prod(lead), *a.shape[len(lead) :]), as_float32(chains)
         )
         of_chains = as_float32(_of_chains(paths, lead))
+        walk = {"lanes": lanes.walk, "blackjax": blackjax_steps.walk}[self.kernel]
         walked = walk(shared, np.stack(seeds), of_chains, flat, first, stop, on_progress)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), walked)
 

@@ -175,15 +175,15 @@ def _observe(law: Any, y: Any, no_target: Any, power: Any) -> None:
 class _Splits:
     """Priors of the splits, which regression and classification share.
 
-    The prior of a direction is Dirichlet(``input_concentration``) over the inputs, that of a
-    threshold Beta(``threshold_shapes``).
+    The prior of a direction is Dirichlet(``input_concentration``) over the inputs, one number for
+    all or an array of one for each; that of a threshold is Beta(``threshold_shapes``).
     """
 
     input_concentration: Number = 1.0
     threshold_shapes: Any = (1.0, 1.0)
 
     def _check_splits(self) -> None:
-        message = "input_concentration must be positive; got {}."
+        message = "input_concentration must be positive, one number or one for each input; got {}."
         require(_is_positive, message, self.input_concentration)
         if not _is_row(self.threshold_shapes) or len(self.threshold_shapes) != 2:
             raise ValueError(f"threshold_shapes must be two numbers; got {self.threshold_shapes}.")

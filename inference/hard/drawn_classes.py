@@ -1,0 +1,57 @@
+"""Class probabilities of leaves drawn from their posterior, beside those that are integrated out.
+
+Given a tree the class probabilities of a leaf have the law Dirichlet(counts + concentration). In
+the mean over many trees a draw of them predicts what their mean does.
+
+References
+----------
+Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025, section 4.2.
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.pytrees import pytree_dataclass
+
+__all__ = ["DrawnClasses"]
+
+
+@pytree_dataclass
+class DrawnClasses:
+    """A leaf family that predicts by probabilities that were drawn.
+
+    The statistics are the class counts and the drawn probabilities behind them, [..., 2 c].
+    """
+
+    leaf: DirichletCategorical
+
+    task: ClassVar = "classification"
+
+    @in_float64
+    def draw(self, rng_key: jax.Array, counts: np.ndarray) -> np.ndarray:
+        """Draw probabilities given counts [..., c], and make statistics of both."""
+        posterior = np.asarray(counts) + np.asarray(self.leaf.concentration)
+        drawn = jax.random.dirichlet(rng_key, posterior)
+        return np.concatenate([counts, np.asarray(drawn)], axis=-1)
+
+    def posterior_mean(self, statistics: Any) -> Any:
+        """Drawn probability of each class, [..., c]."""
+        return statistics[..., statistics.shape[-1] // 2 :]
+
+    def predictive(self, statistics: Any) -> Any:
+        """Categorical distribution of the drawn probabilities."""
+        return dist.Categorical(probs=self.posterior_mean(statistics))
+
+    def mean_law(self, statistics: Any, label: Any = None) -> Any:
+        """Law that the probability of a class was drawn from."""
+        return self.leaf.mean_law(statistics[..., : statistics.shape[-1] // 2], label)
+
+    def sample(self, rng_key: jax.Array, statistics: Any) -> Any:
+        """Draw one new target per leaf, [...]."""
+        return jnp.asarray(self.predictive(statistics).sample(rng_key))
