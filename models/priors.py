@@ -286,17 +286,18 @@ class WholeTreePrior(NodePrior):
         raise NotImplementedError
 
 
-Weighed = Literal["nodes", "leaf counts", "trees"]
+Weighed = Literal["nodes", "leaf counts", "trees", "edits"]
 
 _WEIGHED: dict[Weighed, tuple[str, str]] = {  # in words, and who can use it
     "nodes": ("nodes one by one", "All estimators take it."),
     "leaf counts": ("the number of leaves", "ExactTree and MetropolisTree estimators take it."),
     "trees": ("whole trees", "MetropolisTree estimators take it."),
+    "edits": ("sequences of edits", "MetropolisTree estimators take it."),
 }
 
 
 def weighs(prior: Any) -> Weighed:
-    """Tell what a prior weighs: nodes one by one, the numbers of leaves too, or whole trees."""
+    """Tell what a prior weighs: nodes one by one, numbers of leaves too, whole trees, or edits."""
     return getattr(prior, "weighs", "trees" if hasattr(prior, "log_tree") else "nodes")
 
 

@@ -1,7 +1,7 @@
 """Numbers and lists in sentences."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,8 @@ def describe_model(model: Any) -> str:
             parts.append(f"{f.name}={value!r}")
         elif isinstance(value, tuple):
             parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
+        elif is_dataclass(value):
+            parts.append(f"{f.name}={describe_model(value)}")
         elif callable(value):
             parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
     return f"{type(model).__name__}({', '.join(parts)})"

@@ -17,8 +17,10 @@ from test_metropolis import posed
 from test_regrow import CAPACITY, names, nested
 
 from bdtppl.inference.hard.written_trees import as_shape
-from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
+from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits
 from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
@@ -293,13 +295,13 @@ def stump(threshold):
 def test_chains_edit_a_given_tree():
     design = Design.from_matrix(np.arange(20.0)[:, None])
     y, leaf = np.arange(20) // 10, DirichletCategorical.symmetric(2)
-    drawn = sample_edits(
+    drawn = sample_chains(
         ep.key(0),
         TreeModel(design, y, EditTree(stump(3.5)), leaf),
         chains=2,
         warmup=50,
         draws=300,
-        max_edits=3,
+        capacity=3,
     )
     assert drawn.posterior.trees.batch_shape == (2, 300)
     assert (drawn.posterior.trees.threshold[..., 0] == 9.5).any(axis=1).all()
@@ -329,17 +331,14 @@ def test_priors_without_sense_are_refused(options, message):
 def test_a_tree_that_the_model_rules_out_is_refused():
     design, leaf = Design.from_matrix(np.arange(4.0)[:, None]), DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match="The tree to edit has a leaf or a rule"):
-        sample_edits(
+        sample_chains(
             ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(9.0)), leaf), capacity=3
         )
-    with pytest.raises(ValueError, match="max_edits must be an integer of at least 1"):
-        sample_edits(
-            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf), max_edits=0
-        )
-    with pytest.raises(TypeError, match="prior must be an EditTree; got DepthDecay"):
-        sample_edits(
-            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)).base, leaf)
-        )
+    model = TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf)
+    with pytest.raises(ValueError, match="proposal has no use under an EditTree"):
+        sample_chains(ep.key(0), model, kernel=LocalMoves.of(ROTATING))
+    with pytest.raises(ValueError, match="start has no tree under an EditTree"):
+        sample_chains(ep.key(0), model, start=stump(0.5))
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})
     with pytest.raises(TypeError, match=r"base must be a tree prior of .*; got float"):
@@ -349,8 +348,8 @@ def test_a_tree_that_the_model_rules_out_is_refused():
 def test_a_tree_between_rows_of_one_bin_is_refused():
     design, y = Design.from_matrix(np.arange(12.0)[:, None], bins=4), np.zeros(12, int)
     with pytest.raises(ValueError, match=r"'x0' at 3\.5, .* next cuts are 2\.5 and 5\.5"):
-        sample_edits(ep.key(0), TreeModel(design, y, EditTree(stump(3.5)), NO_LIKELIHOOD))
-    sample_edits(
+        sample_chains(ep.key(0), TreeModel(design, y, EditTree(stump(3.5)), NO_LIKELIHOOD))
+    sample_chains(
         ep.key(0), TreeModel(design, y, EditTree(stump(2.6)), NO_LIKELIHOOD), warmup=0, draws=1
     )
 
@@ -361,7 +360,7 @@ def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     base = Program(lambda node: jnp.where(node.depth < 1, 0.5, 0.0), rules="cuts")
     prior = EditTree(stump(1.5), 0.6, base)
     trees, probability, _ = edited_trees(design, prior, max_edits=30)
-    drawn = sample_edits(
+    drawn = sample_chains(
         ep.key(0), TreeModel(design, np.zeros(4, int), prior, NO_LIKELIHOOD), chains=4, draws=2000
     )
     roots = np.where(trees.feature[:, 0] < 0, -1, trees.threshold[:, 0])

@@ -27,7 +27,7 @@ from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
-from bdtppl.inference.metropolis.edits import sample_edits
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -265,7 +265,7 @@ INFERENCES = {
         prior=prior, proposal="regrow", **WALK
     ).fit(X, y),
     "particles": lambda prior, X, y: ParticleTreeClassifier(prior=prior).fit(X, y),
-    "edits": lambda prior, X, y: sample_edits(
+    "edits": lambda prior, X, y: sample_chains(
         ep.key(0),
         TreeModel(
             Design.from_matrix(X), y, EditTree(STUMP, base=prior), DirichletCategorical.symmetric(2)

@@ -55,8 +55,8 @@ class HardParameters:
 
     prior: TreePrior | None = parameter(
         None,
-        "Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`); None for the "
-        "default of the inference.",
+        "Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`, "
+        "`bdtppl.models.edit_tree`); None for the default of the inference.",
         option=False,
     )
     leaf: Leaf | Literal["from_targets"] | None = parameter(
@@ -240,11 +240,6 @@ class TreeEstimator(HardParameters, TableEstimator):
 
     def _read_prior(self) -> TreePrior:
         prior = self.default_prior if self.prior is None else self.prior
-        if isinstance(prior, EditTree):
-            raise TypeError(
-                "prior must be a tree prior that weighs nodes one by one; draw from the posterior "
-                "of an EditTree with bdtppl.inference.metropolis.edits.sample_edits."
-            )
         require_tree_prior("prior", prior)
         return prior
 
@@ -415,6 +410,8 @@ def _with_marks(schema: Schema, box: KeepTogether) -> KeepTogether:
 
 def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
     """Let features that say where values are missing have the weights of their columns."""
+    if isinstance(prior, EditTree):
+        return replace(prior, base=with_weights_of_marks(schema, prior.base))
     weights = getattr(prior, "feature_weights", None)
     if weights is None or callable(weights):
         return prior

@@ -20,6 +20,7 @@ from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import CountTable
+from bdtppl.models.priors import require_weighs
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = [
@@ -137,7 +138,13 @@ class PackedModel(NamedTuple):
         is_padded
             Add rows that lie nowhere and rules that part nothing, so that tables of about one
             size, such as the folds of cross-validation, share compiled code.
+
+        Raises
+        ------
+        ValueError
+            If the prior weighs edits.
         """
+        require_weighs(model.prior, "The score of a tree", "nodes", "leaf counts", "trees")
         design: Any = model.design
         row = design.each_row()
         num_rows, num_words = len(row), -(-len(row) // 64)
