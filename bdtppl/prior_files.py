@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.constraints import FUNCTIONS, Constraints, KeepTogether
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
@@ -365,7 +365,8 @@ class _Reader:
         """Make the constraints, boxes among them."""
         place = ("constraints",)
         values = content.get("constraints", {})
-        known = [field.name for field in fields(Constraints) if field.name != "keep_together"]
+        unwritten = {"keep_together", *FUNCTIONS}
+        known = [field.name for field in fields(Constraints) if field.name not in unwritten]
         self.require(values, place, known)
         values = dict(values)
         boxes = content.get("keep_together", [])

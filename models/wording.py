@@ -8,7 +8,15 @@ import numpy as np
 
 from bdtppl.models.pytrees import Number
 
-__all__ = ["counted", "describe_model", "listed", "number", "rows", "threshold_text"]
+__all__ = [
+    "counted",
+    "describe_model",
+    "function_name",
+    "listed",
+    "number",
+    "rows",
+    "threshold_text",
+]
 
 _NAMES_SHOWN = 8
 _SHOWN_NUMBERS = 12  # of a prior or a leaf family
@@ -97,8 +105,13 @@ def describe_model(model: Any) -> str:
         elif is_dataclass(value):
             parts.append(f"{f.name}={describe_model(value)}")
         elif callable(value):
-            parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
+            parts.append(f"{f.name}={function_name(value)}")
     return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def function_name(function: Any) -> str:
+    """Name a function."""
+    return getattr(function, "__name__", "function")
 
 
 def _joined(numbers: list[str]) -> str:

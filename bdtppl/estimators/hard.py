@@ -23,7 +23,7 @@ from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, require_leaf
 from bdtppl.models.priors import TreePrior, require_tree_prior
-from bdtppl.models.wording import describe_model, listed
+from bdtppl.models.wording import describe_model, function_name, listed
 
 __all__ = [
     "ClassLeaves",
@@ -35,6 +35,7 @@ __all__ = [
     "require_finite",
 ]
 
+_MOST_CONSTRAINED = 20  # things of a constraint that are written out
 _FEW = 1_000_000  # slots of trees, which are ranked in a second
 _MOST_TREES = 1000  # that are listed for their partitions
 
@@ -526,8 +527,19 @@ def describe_constraints(constraints: Constraints) -> str | None:
     """Name the constraints that were chosen; None where none was."""
     chosen = {f.name: getattr(constraints, f.name) for f in fields(constraints)}
     default = Constraints()
-    parts = [f"{name}={v!r}" for name, v in chosen.items() if v != getattr(default, name)]
+    parts = [
+        f"{name}={_written_constraint(v)}"
+        for name, v in chosen.items()
+        if v != getattr(default, name)
+    ]
     return ", ".join(parts) or None
+
+
+def _written_constraint(value: Any) -> str:
+    if callable(value):
+        return function_name(value)
+    is_long = isinstance(value, tuple) and len(value) > _MOST_CONSTRAINED
+    return f"{len(value)} of them" if is_long else repr(value)
 
 
 def require_finite(what: str, value: Any) -> None:

@@ -117,7 +117,7 @@ class RegrowEdits:
         new, overflows = edited(keys[:, 1], model, start, self.edit_probability)
         log_ratio = jnp.log(num_points) - jnp.log(new.num_edits + 1)
         log_ratio = jnp.where(overflows, -jnp.inf, log_ratio)
-        if model.directions is not None:
+        if model.binds_trees:
             log_ratio = jnp.where(jnp.isneginf(new.tree.log_prior), -jnp.inf, log_ratio)
         return Proposal(new, log_ratio, jnp.zeros_like(kept), overflows)
 
