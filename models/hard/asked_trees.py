@@ -58,7 +58,7 @@ def is_allowed(
     >>> bool(is_allowed(lambda path: ~path.is_above.any(), None, stump))
     False
     """
-    allowed = jnp.asarray(True)
+    allowed, tree = jnp.asarray(True), jax.tree.map(jnp.asarray, tree)
     if allows_tree is not None:
         allowed &= jnp.asarray(allows_tree(tree), bool)
     if allows_path is not None:
