@@ -391,7 +391,9 @@ class _NormalisedRules(NodePrior):
                 weight = pair[1] if isinstance(pair, tuple) else pair
                 is_number = isinstance(weight, int | float | np.number)
                 if not is_number or isinstance(weight, bool) or not 0 <= weight < np.inf:
-                    raise ValueError(f"feature_weights must be at least 0; got {weight!r}.")
+                    raise ValueError(
+                        f"feature_weights must be numbers of at least 0; got {weight!r}."
+                    )
             object.__setattr__(self, "feature_weights", pairs)
         _check_rules(self.rules)
         self.law.check(self.rules)

@@ -301,8 +301,8 @@ def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, 
             lambda: DepthDecay(rules="cuts", choice="chronological", over="rules"),
             "takes no weights",
         ),
-        (lambda: DepthDecay(feature_weights=(1.0, 0.0)), "positive numbers; got 0.0"),
-        (lambda: DepthDecay(feature_weights={"x0": "a"}), "positive numbers; got 'a'"),
+        (lambda: DepthDecay(feature_weights=(1.0, -1.0)), "numbers of at least 0; got -1.0"),
+        (lambda: DepthDecay(feature_weights={"x0": "a"}), "numbers of at least 0; got 'a'"),
     ],
 )
 def test_laws_without_sense_are_refused(make, message):
