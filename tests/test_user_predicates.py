@@ -21,6 +21,7 @@ import bdtppl
 from bdtppl.inference.exact_cost import exact_of
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.proposals import KERNELS
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
@@ -262,6 +263,18 @@ def test_chains_that_ask_nothing_are_noticed():
     free = tree_case(ByTree, "gaps", allows_tree=lambda tree: tree.is_leaf.any())
     with pytest.raises(AssertionError):
         check_invariance(case, LocalMoves.of(ROTATING), free)
+
+
+@pytest.mark.slow
+def test_the_evidence_is_that_of_the_trees_that_are_left():
+    """To 5 standard errors, a false alarm in 2 million."""
+    case = tree_case(ByTree, "gaps")
+    options = {"chains": 200, "warmup": 200, "draws": 20, "thin": 10, "temperatures": 4}
+    found = sample_chains(ep.key(2), case.model, **options).posterior
+    every = en.trees(case.problem, case.reference_prior, case.reference_leaf)
+    distance = [abs(found.log_evidence - en.log_evidence(s)) for s in (case.scored, every)]
+    assert distance[0] < 5 * found.log_evidence_se < 0.2
+    assert distance[1] > 5 * found.log_evidence_se  # the twin has all trees
 
 
 @pytest.mark.parametrize("limit", [ByTree.limit, ByPath.limit])
