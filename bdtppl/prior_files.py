@@ -22,8 +22,17 @@ The file is parsed, never evaluated; every error names its line. ::
     [[keep_together]]
     start = [-inf, 12]
     age = [27, inf]
+
+The tree of an `EditTree` is named, or stands there (see `read_tree`)::
+
+    [prior]
+    kind = "EditTree"
+    edit_probability = 0.8
+    tree = "last year"
+    base = { kind = "DepthDecay", rules = "cuts" }
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -33,12 +42,14 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.constraints import Constraints, KeepTogether
+from bdtppl.models.constraints import FUNCTIONS, Constraints, KeepTogether
+from bdtppl.models.edit_tree import EditTree
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.registry import LEAF_FAMILIES, writable_priors
 
-__all__ = ["PriorFile", "read_prior_file", "written_settings"]
+__all__ = ["PriorFile", "read_prior_file", "read_tree", "written_settings"]
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
 _ENTRY = re.compile(
@@ -49,16 +60,93 @@ Place = tuple[str | int, ...]
 
 
 def written_settings(prior: Any) -> dict[str, type]:
-    """Name the settings of a class of priors that are a number or a word: float, int or str."""
+    """Name the settings of a class of priors that are a number or a word: float, int or str.
+
+    A tree is one by its name.
+    """
     kinds: dict[str, type] = {}
     for field in fields(prior):
-        if isinstance(field.default, str):
+        if isinstance(field.default, str) or field.type is Tree:
             kinds[field.name] = str
         elif field.type is int:
             kinds[field.name] = int
         elif field.repr and not field.metadata.get("static"):
             kinds[field.name] = float
     return kinds
+
+
+def read_tree(given: Any, folder: str | Path = ".") -> dict[str, Any]:
+    """Read the tree of an `EditTree`.
+
+    Parameters
+    ----------
+    given
+        Path of a saved model, for its most probable tree, or of a file that
+        `bdtppl.export.to_json` wrote; or nodes as that writes them: a split is ``{"column",
+        "below" or "level", "missing", "left", "right"}``. What is left out of "left" and "right" is
+        a leaf; "missing" is "right" where it is not said.
+    folder
+        Where paths begin.
+
+    Returns
+    -------
+    dict
+        ``tree`` and ``names`` of `bdtppl.models.edit_tree.EditTree`.
+
+    Raises
+    ------
+    ValueError
+        If there is no tree.
+    OSError
+        If a file cannot be read.
+
+    Examples
+    --------
+    >>> read_tree({"column": "age", "below": 27, "right": {"column": "hue", "level": "red"}})
+    {'tree': Tree(num_leaves=3)
+    x0 < 27
+    x0 >= 27
+      x1 < 0.5
+      x1 >= 0.5, 'names': ('age', 'hue=red')}
+    """
+    if given is None:
+        raise ValueError("an EditTree needs one, as the path of a saved model.")
+    if isinstance(given, str):
+        path = Path(folder) / given
+        if path.is_dir():
+            from bdtppl.storage.fitted import load  # which takes long to import
+
+            model = load(path)
+            return {"tree": model.k_best(1).trees[0], "names": tuple(model.design_.names)}
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))["tree"]
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+        except (ValueError, LookupError, TypeError):
+            raise ValueError(f"{path} is no file that to_json of bdtppl.export wrote.") from None
+    names: dict[str, int] = {}
+    nested = _nested(given, names)
+    return {"tree": Tree.from_nested(nested), "names": tuple(names)}
+
+
+def _nested(node: Any, names: dict[str, int]) -> dict[str, Any]:
+    """Write nodes as `Tree.from_nested` reads them, and number the features by their names."""
+    if not isinstance(node, Mapping):
+        raise ValueError(f"A node of a tree must be a table; got {node!r}.")
+    if "column" not in node:
+        return {}
+    column, level, below = node["column"], node.get("level"), node.get("below")
+    if not isinstance(column, str) or not isinstance(below, int | float | None):
+        raise ValueError(f"A split has a column and a number below; got {column!r} and {below!r}.")
+    if below is None:  # a level, or whether the value is missing
+        column, below = f"{column}={'missing' if level is None else level}", 0.5
+    return {
+        "feature": names.setdefault(column, len(names)),
+        "threshold": float(below),
+        "missing_left": node.get("missing") == "left",
+        "left": _nested(node.get("left", {}), names),
+        "right": _nested(node.get("right", {}), names),
+    }
 
 
 @dataclass(frozen=True)
@@ -136,8 +224,9 @@ def read_prior_file(path: str | Path) -> PriorFile:
     r"""Read a prior and constraints from a TOML file.
 
     Tables are ``[prior]``, whose ``kind`` is the name of a prior and whose other keys are its
-    attributes, ``[leaf]``, whose ``kind`` is a leaf family and whose other keys are its numbers,
-    ``[constraints]``, whose keys are those of
+    attributes (the ``tree`` of an `EditTree` as `read_tree` takes it, paths from the file's folder
+    on, and its ``base`` a table like this one), ``[leaf]``, whose ``kind`` is a leaf family and
+    whose other keys are its numbers, ``[constraints]``, whose keys are those of
     `bdtppl.models.constraints.Constraints`, and one ``[[keep_together]]`` for each box, with
     ``[low, high]`` by feature.
 
@@ -177,7 +266,8 @@ def read_prior_file(path: str | Path) -> PriorFile:
     reader = _Reader(path, _lines(text))
     reader.require(content, (), ("prior", "constraints", "keep_together", "leaf"))
     constraints = reader.constraints(content)
-    return PriorFile(path, reader.prior(content), constraints, reader.lines, reader.leaf(content))
+    prior = reader.prior(content.get("prior"), ("prior",))
+    return PriorFile(path, prior, constraints, reader.lines, reader.leaf(content))
 
 
 @dataclass(frozen=True)
@@ -234,19 +324,27 @@ class _Reader:
                 raise self.fail((*place, key), f"{key} must be a number; got {value!r}.")
         return family, {key: float(value) for key, value in numbers.items()}
 
-    def prior(self, content: Mapping[str, Any]) -> TreePrior | None:
-        """Make the prior."""
-        if "prior" not in content:
+    def prior(self, values: Any, place: Place) -> TreePrior | None:
+        """Make the prior of a table, or none."""
+        if values is None:
             return None
-        values, place = content["prior"], ("prior",)
         kind = self.kind(values, place, writable_priors())
         known = written_settings(kind)
-        has_weights = "feature_weights" in (field.name for field in fields(kind))
-        self.require(values, place, ("kind", *known, *["feature_weights"] * has_weights))
+        names = [field.name for field in fields(kind)]
+        tables = [name for name in ("feature_weights", "base") if name in names]
+        self.require(values, place, ("kind", *known, *tables))
         given = {key: value for key, value in values.items() if key != "kind"}
-        for key, value in given.items():
+        for key, value in values.items():
+            own = (*place, key)
+            if key == "kind":
+                continue
+            if key == "base":
+                given[key] = self.prior(value, own)
+                continue
             if key == "feature_weights":
                 wanted, fits = "a table or a list of numbers", isinstance(value, Mapping | list)
+            elif key == "tree" and kind is EditTree:
+                wanted, fits = "a path or a table", isinstance(value, Mapping | str)
             elif known[key] is float:
                 wanted = "a number"
                 fits = isinstance(value, int | float) and not isinstance(value, bool)
@@ -255,14 +353,20 @@ class _Reader:
                 wanted = "a word" if known[key] is str else "a whole number"
                 fits = type(value) is known[key]
             if not fits:
-                raise self.fail((*place, key), f"{key} must be {wanted}; got {value!r}.")
+                raise self.fail(own, f"{key} must be {wanted}; got {value!r}.")
+        if kind is EditTree:
+            try:
+                given |= read_tree(given.get("tree"), self.path.parent)
+            except (ValueError, OSError) as error:
+                raise self.fail((*place, "tree"), f"tree: {error}") from None
         return self.make(kind, place, given)
 
     def constraints(self, content: Mapping[str, Any]) -> Constraints:
         """Make the constraints, boxes among them."""
         place = ("constraints",)
         values = content.get("constraints", {})
-        known = [field.name for field in fields(Constraints) if field.name != "keep_together"]
+        unwritten = {"keep_together", *FUNCTIONS}
+        known = [field.name for field in fields(Constraints) if field.name not in unwritten]
         self.require(values, place, known)
         values = dict(values)
         boxes = content.get("keep_together", [])

@@ -316,7 +316,7 @@ def _drawn_trees(posterior: Posterior, kind: str, by: Grouping) -> dict[str, Any
     error[: len(shown)] = _errors(tree[..., None] == shown, posterior.weights, kind)
     first = first[best]
     statistics = posterior.statistics.reshape(-1, *posterior.statistics.shape[2:])[first]
-    log_joint = posterior.sample_stats["log_joint"].ravel()[first]
+    log_joint = posterior.scores(first)
     trees = posterior.trees.reshape(-1)[first]
     ranked = RankedTrees(trees, statistics, log_joint, probability[best])
     return _structures(ranked, probability[best], error)

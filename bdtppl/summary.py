@@ -108,6 +108,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         return _soft_view(summary)
     if "entropy" in summary:
         best = f"probability {summary['map_probability']:.3g}"
+    elif summary["map_log_joint"] is None:
+        best = f"drawn most often, share of the draws {summary['map_probability']:.3g}"
     else:
         best = f"of those found, log joint {summary['map_log_joint']:.3f}"
     written = None

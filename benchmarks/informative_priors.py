@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier
-from bdtppl.inference.metropolis.edits import sample_edits
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
@@ -155,7 +155,7 @@ def _report_jumps(steps: int) -> None:
         model = _chains(X, y, steps, proposal=kernel)
         accepted = np.nanmean([np.nanmean(rate) for rate in model.acceptance_.values()])
         rows.append([name, "GROWTREE", *_walked(model.trajectory_, accepted)])
-    drawn = sample_edits(
+    drawn = sample_chains(
         jax.random.key(0),
         TreeModel(
             Design.from_matrix(X),

@@ -18,6 +18,7 @@ from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.exact_cost import box_cost_of
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.constraints import FUNCTIONS
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
@@ -65,7 +66,8 @@ def leaf_by_evidence(model: TreeModel) -> Leaf:
     prior: Any = model.prior
     if model.constraints.max_depth == 0 or design.num_features > _FEATURES:
         return model.leaf
-    limits = replace(model.constraints, keep_together=(), monotone=())
+    beyond = dict.fromkeys(FUNCTIONS) | dict.fromkeys(("keep_together", "monotone", "refused"), ())
+    limits = replace(model.constraints, **beyond)
     if why_no_boxes(prior, limits):
         prior = DepthDecay(0.95, 1.0)
     matrix = design.matrix.toarray() if issparse(design.matrix) else design.matrix

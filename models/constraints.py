@@ -9,8 +9,8 @@ Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classi
 Regression Trees, section 2 and Figure 1.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -18,7 +18,9 @@ import numpy as np
 
 from bdtppl.models.hard.path_memory import MOST_BITS, PathMemory
 
-__all__ = ["Constraints", "KeepTogether"]
+__all__ = ["FUNCTIONS", "Constraints", "KeepTogether"]
+
+FUNCTIONS = ("allows_rule", "allows_path", "allows_tree")  # constraints that are no data
 
 Feature = int | str
 
@@ -100,6 +102,18 @@ class Constraints:
         Directions by feature, ``{"dose": 1}``: 1 where posterior means of leaves must not fall
         along the feature (those of class indices in classification), -1 where they must not rise
         (see `is_monotone`). They depend on the leaves, so only Metropolis keeps to them.
+    refused
+        Pairs of a feature and a threshold, ``(("age", 27.5),)``: cuts of the table that no rule may
+        use. They need a prior with ``rules="cuts"``.
+    allows_rule
+        Function of a feature's name and a threshold, in Python: whether a rule may be there. It is
+        asked once for every cut of the table, and what it refuses is kept as ``refused``.
+    allows_path
+        Function of a `bdtppl.models.hard.asked_trees.Path`, in `jax.numpy`: whether there may be a
+        node below these splits. The prior is that of the trees all of whose nodes are allowed.
+        Only Metropolis keeps to it, and a fit with it cannot be saved.
+    allows_tree
+        Function of a `bdtppl.models.priors.TreeShape`, likewise: whether a tree is allowed.
 
     Examples
     --------
@@ -107,6 +121,8 @@ class Constraints:
     3
     >>> Constraints(keep_together=[KeepTogether({"age": (18, None)})]).looks_at_path
     True
+    >>> few = Constraints(allows_tree=lambda tree: (tree.is_split & (tree.feature == 0)).sum() < 2)
+    >>> whole = Constraints(allows_rule=lambda name, threshold: name != "age" or threshold > 18)
     """
 
     min_leaf: int = 1
@@ -116,8 +132,23 @@ class Constraints:
     features_at_depth: Any = ()
     before: Any = ()
     monotone: Any = ()
+    refused: Any = ()
+    allows_rule: Callable[[str, float], Any] | None = None
+    allows_path: Callable[[Any], Any] | None = None
+    allows_tree: Callable[[Any], Any] | None = None
 
     def __post_init__(self):
+        for name in FUNCTIONS:
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise TypeError(f"{name} must be a function; got {given!r}.")
+        try:
+            cuts = tuple((feature, float(threshold)) for feature, threshold in self.refused)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"refused must list pairs of a feature and a threshold; got {self.refused!r}."
+            ) from None
+        object.__setattr__(self, "refused", cuts)
         if not _is_count(self.min_leaf, 1):
             raise ValueError(f"min_leaf must be an integer of at least 1; got {self.min_leaf!r}.")
         if self.max_depth is not None and not _is_count(self.max_depth, 0):
@@ -159,6 +190,41 @@ class Constraints:
         """Whether the rules of a node depend on more of its path than its rows and depth."""
         return bool(self.keep_together or self.features_at_depth or self.before)
 
+    @property
+    def judges_cuts(self) -> bool:
+        """Whether some cuts of a feature may be refused and others not."""
+        return bool(self.refused or self.allows_rule)
+
+    def judged(self, design: Any) -> "Constraints":
+        """Ask ``allows_rule`` for each cut of a design; what it refuses comes to ``refused``."""
+        if self.allows_rule is None:
+            return self
+        feature = np.repeat(np.arange(len(design.num_codes)), design.num_codes)
+        is_cut = np.diff(feature, prepend=-1) == 0
+        pairs = zip(
+            np.array(design.names, object)[feature[is_cut]],
+            design.cut_threshold[is_cut].tolist(),
+            strict=True,
+        )
+        refused = [pair for pair in pairs if not self.allows_rule(*pair)]
+        return replace(self, refused=(*self.refused, *refused), allows_rule=None)
+
+    def refused_cuts(self, design: Any) -> np.ndarray:
+        """Say of each flat code of a design whether the cut below it is refused, bool [V].
+
+        Raises
+        ------
+        ValueError
+            If a feature does not exist.
+        """
+        is_refused = np.zeros(len(design.cut_threshold), bool)
+        ends = np.cumsum(design.num_codes)
+        for feature, threshold in self.refused:
+            (place,) = _feature_places([feature], design.names, "refused")
+            own = slice(ends[place] - design.num_codes[place], ends[place])
+            is_refused[own] |= design.cut_threshold[own] == threshold
+        return is_refused
+
     def allows(self, names: Sequence[str]) -> np.ndarray:
         """Say which of the named features rules may use anywhere, bool [d].
 
@@ -191,13 +257,19 @@ class Constraints:
         return direction
 
     def require_free_leaves(self, inference: str) -> None:
-        """Refuse monotone features for an inference that scores leaves one by one.
+        """Refuse what binds whole trees for an inference that scores nodes one by one.
 
         Raises
         ------
         ValueError
-            If any feature is monotone.
+            If any feature is monotone, or there is a function of paths or trees.
         """
+        for name in ("allows_path", "allows_tree"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{inference} cannot keep to {name}, which looks at trees from the root on: "
+                    f"use a Metropolis tree."
+                )
         if self.monotone:
             raise ValueError(
                 f"{inference} cannot keep to monotone features, which tie the leaves of a tree "

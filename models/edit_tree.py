@@ -6,14 +6,27 @@ Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classi
 Regression Trees, section 3 (EDITTREE).
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.priors import DepthDecay, TreePrior, require_tree_prior
+from bdtppl.models.priors import (
+    DepthDecay,
+    Node,
+    NodePrior,
+    Rule,
+    Rules,
+    TreePrior,
+    Weighed,
+    require_tree_prior,
+    require_weighs,
+)
+from bdtppl.models.pytrees import pytree_dataclass, setting
+from bdtppl.models.wording import counted, describe_model, number
 
 __all__ = ["EditTree"]
 
@@ -22,8 +35,8 @@ def _grow_tree() -> Any:
     return DepthDecay(rules="cuts")
 
 
-@dataclass(frozen=True, eq=False)
-class EditTree:
+@pytree_dataclass
+class EditTree(NodePrior):
     """Edit a tree again and again, each time with probability ``edit_probability``.
 
     An edit has a kind, a place and, unless it merges, a rule:
@@ -55,6 +68,9 @@ class EditTree:
         Node-wise prior that rules are drawn from. With ``rules="gaps"`` a rule below a change is
         available only while the node still has a value next to its cut, so ``"cuts"`` lets more
         changes happen.
+    names
+        Names of the features that the tree's splits number; None where these are the features of
+        the table, in its order.
 
     Examples
     --------
@@ -63,9 +79,12 @@ class EditTree:
     'cuts'
     """
 
-    tree: Tree
+    tree: Tree = setting(repr=False)
     edit_probability: float = 0.8
-    base: TreePrior = field(default_factory=_grow_tree)
+    base: TreePrior = setting(default_factory=_grow_tree)
+    names: Sequence[str] | None = setting(default=None, repr=False)
+
+    weighs: ClassVar[Weighed] = "edits"
 
     def __post_init__(self):
         if not isinstance(self.tree, Tree):
@@ -74,16 +93,63 @@ class EditTree:
             raise ValueError(
                 f"tree must be a single tree; got a batch of shape {self.tree.batch_shape}."
             )
+        if self.names is not None and self.tree.feature.max() >= len(self.names):
+            raise ValueError(
+                f"names has {len(self.names)} names, and tree splits on feature "
+                f"{self.tree.feature.max()}."
+            )
         require_tree_prior("base", self.base)
+        require_weighs(self.base, "EditTree", "nodes")
         probability = self.edit_probability
         if not isinstance(probability, int | float | np.number) or not 0 <= probability < 1:
             raise ValueError(f"edit_probability must lie in [0, 1); got {self.edit_probability!r}.")
 
     @property
-    def counts_partitions(self) -> bool:
+    def rules(self) -> Rules:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Rules of a node, as the base prior has them; see `TreePrior`."""
+        return self.base.rules
+
+    @property
+    def counts_partitions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the base prior counts partitions; see `TreePrior`."""
         return self.base.counts_partitions
 
     def resolve(self, design: Design) -> "EditTree":
-        """Return the prior itself: its base has no defaults that depend on the data to show."""
-        return self
+        """Take the table's numbers of features, and fill in the defaults of the base.
+
+        Raises
+        ------
+        ValueError
+            If the tree splits on a feature that the table lacks.
+        """
+        tree = self.tree
+        if self.names is not None and tuple(self.names) != tuple(design.names):
+            place = {name: number for number, name in enumerate(design.names)}
+            used = [self.names[feature] for feature in np.unique(tree.feature) if feature >= 0]
+            if lacking := [name for name in used if name not in place]:
+                raise ValueError(
+                    f"tree splits on {lacking[0]!r}, which is not one of "
+                    f"{', '.join(design.names[:10])}."
+                )
+            own = np.array([*(place.get(name, -1) for name in self.names), -1])  # -1 for leaves
+            tree = replace(tree, feature=own[tree.feature].astype(np.int32))
+        return replace(self, tree=tree, base=self.base.resolve(design), names=tuple(design.names))
+
+    def log_stop(self, node: Node) -> Any:
+        """Log weight of stopping under the base prior, which no edit reads."""
+        return self.base.log_stop(node)
+
+    def log_split(self, node: Node, rule: Rule) -> Any:
+        """Log weight of an entry under the base prior, by which edits draw rules."""
+        return self.base.log_split(node, rule)
+
+    def in_words(self) -> list[str]:
+        """Say how probable the prior finds trees."""
+        leaves = counted(int(self.tree.num_leaves), "leaf", "leaves")
+        edits = number(self.edit_probability / (1 - self.edit_probability))
+        return [
+            f"Before the data are seen a given tree of {leaves} is edited: with probability "
+            f"{number(self.edit_probability)} there is another edit, so that there are {edits} on "
+            f"average. An edit splits a leaf, makes a leaf of a split of two leaves, or changes a "
+            f"rule; rules are drawn as by {describe_model(self.base)}."
+        ]

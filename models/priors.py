@@ -25,7 +25,15 @@ from numpyro.distributions.constraints import Constraint
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard.rule_laws import CutWeights, Node, Rule, RuleLaw, Rules, facts_read
+from bdtppl.models.hard.rule_laws import (
+    CutTable,
+    CutWeights,
+    Node,
+    Rule,
+    RuleLaw,
+    Rules,
+    facts_read,
+)
 from bdtppl.models.pytrees import Number, describe_kind, enter, pytree_dataclass, require, setting
 from bdtppl.models.wording import describe_model, number
 
@@ -42,6 +50,7 @@ __all__ = [
     "Rule",
     "Rules",
     "TreePrior",
+    "excluding",
     "require_rules_apart",
     "require_tree_prior",
     "rule_law",
@@ -162,21 +171,44 @@ def weighs_each_cut(prior: TreePrior) -> bool:
 
 
 def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
-    """Refuse a prior that counts partitions where constraints look at the path.
+    """Refuse a prior that does not tell rules apart where constraints do.
 
-    Rules that part the rows alike then leave different things to the splits below them.
+    Rules that part the rows alike leave different things to the splits below them where constraints
+    look at the path, and cuts of one gap differ where some are refused.
 
     Raises
     ------
     ValueError
         If both are the case.
     """
-    if prior.counts_partitions and constraints.looks_at_path:
+    if prior.counts_partitions and (constraints.looks_at_path or constraints.judges_cuts):
         raise ValueError(
             f"{type(prior).__name__} shares a weight among rules that make one partition, which "
-            f"keep_together, features_at_depth and before tell apart: use DepthDecay or "
-            f"DescriptionLength."
+            f"keep_together, features_at_depth, before, refused and allows_rule tell apart: use "
+            f"DepthDecay or DescriptionLength."
         )
+    if constraints.judges_cuts and prior.rules != "cuts":
+        raise ValueError(
+            f"refused, allows_rule and weights of 0 exclude cuts of the table, and a "
+            f"{type(prior).__name__} with rules={prior.rules!r} has rules in gaps between values: "
+            f"use rules='cuts'."
+        )
+
+
+def excluding(prior: Any, constraints: Constraints, design: Any) -> Constraints:
+    """Let constraints exclude what `Constraints.allows_rule` and weights of 0 exclude."""
+    limits = constraints.judged(design)
+    if not isinstance(prior, _NormalisedRules):
+        return limits
+    features, cuts = prior.law.tabulated(design, prior.rules).excluded(design)
+    names = list(design.names)
+    if features:
+        allowed = limits.allows(names)
+        allowed[features] = False
+        limits = replace(limits, features=[names[j] for j in np.flatnonzero(allowed)])
+    known = set(limits.refused)
+    new = [(names[j], threshold) for j, threshold in cuts]
+    return replace(limits, refused=(*limits.refused, *(pair for pair in new if pair not in known)))
 
 
 TREE_PRIORS: dict[str, type] = {}
@@ -205,6 +237,8 @@ def _chances(shares: Sequence[Any]) -> str:
 
 
 def _cut_in_words(cut_weights: Any) -> str:
+    if isinstance(cut_weights, CutTable):
+        return "cuts it at each possible place in proportion to given weights"
     if callable(cut_weights):
         return "cuts it where a program says"
     if cut_weights == "gap":
@@ -238,6 +272,8 @@ class NodePrior(RegisteredPrior):
 class TreeShape(NamedTuple):
     """The splits and leaves of one tree, k slots; children lie after their parent.
 
+    Functions of a tree read its arrays, and are written in `jax.numpy`.
+
     Attributes
     ----------
     is_leaf, is_split
@@ -248,6 +284,9 @@ class TreeShape(NamedTuple):
         int [k]; feature of a split, meaningless elsewhere.
     depth
         int [k]; number of splits above the slot.
+    threshold
+        float64 [k]; of a split, values below it go left; meaningless elsewhere. None where a prior
+        weighs the tree.
     """
 
     is_leaf: Any
@@ -256,6 +295,7 @@ class TreeShape(NamedTuple):
     right: Any
     feature: Any
     depth: Any
+    threshold: Any = None
 
 
 class WholeTreePrior(NodePrior):
@@ -286,17 +326,18 @@ class WholeTreePrior(NodePrior):
         raise NotImplementedError
 
 
-Weighed = Literal["nodes", "leaf counts", "trees"]
+Weighed = Literal["nodes", "leaf counts", "trees", "edits"]
 
 _WEIGHED: dict[Weighed, tuple[str, str]] = {  # in words, and who can use it
     "nodes": ("nodes one by one", "All estimators take it."),
     "leaf counts": ("the number of leaves", "ExactTree and MetropolisTree estimators take it."),
     "trees": ("whole trees", "MetropolisTree estimators take it."),
+    "edits": ("sequences of edits", "MetropolisTree estimators take it."),
 }
 
 
 def weighs(prior: Any) -> Weighed:
-    """Tell what a prior weighs: nodes one by one, the numbers of leaves too, or whole trees."""
+    """Tell what a prior weighs: nodes one by one, numbers of leaves too, whole trees, or edits."""
     return getattr(prior, "weighs", "trees" if hasattr(prior, "log_tree") else "nodes")
 
 
@@ -336,6 +377,11 @@ class _NormalisedRules(NodePrior):
         """Law of the rule, given that a node splits."""
         return RuleLaw(self.feature_weights, self.cut_weights, self.over, self.choice)
 
+    def _resolved_law(self, design: Design) -> dict[str, Any]:
+        """Weights as numbers, where numbers can stand for them."""
+        law = self.law.tabulated(design, self.rules).resolve(design)
+        return {"feature_weights": law.feature_weights, "cut_weights": law.cut_weights}
+
     def _check_law(self) -> None:
         weights = self.feature_weights
         if weights is not None and not callable(weights):
@@ -344,8 +390,10 @@ class _NormalisedRules(NodePrior):
             for pair in pairs:
                 weight = pair[1] if isinstance(pair, tuple) else pair
                 is_number = isinstance(weight, int | float | np.number)
-                if not is_number or isinstance(weight, bool) or not 0 < weight < np.inf:
-                    raise ValueError(f"feature_weights must be positive numbers; got {weight!r}.")
+                if not is_number or isinstance(weight, bool) or not 0 <= weight < np.inf:
+                    raise ValueError(
+                        f"feature_weights must be numbers of at least 0; got {weight!r}."
+                    )
             object.__setattr__(self, "feature_weights", pairs)
         _check_rules(self.rules)
         self.law.check(self.rules)
@@ -519,9 +567,11 @@ class DepthDecay(_NormalisedRules):
     Attributes
     ----------
     alpha
-        Probability that the root splits, in (0, 1).
+        Probability that the root splits, in (0, 1]. With 1, and ``beta=1``, a node splits with
+        probability 1/D, D being 1 at the root, which then splits for certain (Angelopoulos and
+        Cussens 2005, Figure 2).
     beta
-        Decay with depth, at least 0.
+        Decay with depth, at least 0, and above 0 where alpha is 1.
     cut_weights, feature_weights, over, choice
         Law of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
     rules
@@ -532,6 +582,9 @@ class DepthDecay(_NormalisedRules):
     --------
     >>> DepthDecay(0.9, feature_weights={"age": 3.0}).law.feature_weights
     (('age', 3.0),)
+    >>> figure_2 = DepthDecay(1.0, 1.0, feature_weights={"x1": 0.4, "x2": 0.3, "x3": 0.3})
+    >>> round(float(figure_2.log_split(Node(1.0, True), Rule(0, log_share=0.0))), 4)  # log 1/2
+    -0.6931
     """
 
     alpha: Number = 0.95
@@ -551,8 +604,14 @@ class DepthDecay(_NormalisedRules):
     }
 
     def __post_init__(self):
-        require(lambda a: (a > 0) & (a < 1), "alpha must lie in (0, 1); got {}.", self.alpha)
+        require(lambda a: (a > 0) & (a <= 1), "alpha must lie in (0, 1]; got {}.", self.alpha)
         require(lambda b: b >= 0, "beta must be at least 0; got {}.", self.beta)
+        require(
+            lambda a, b: (a < 1) | (b > 0),
+            "alpha={} and beta={} split every node for certain: take beta above 0.",
+            self.alpha,
+            self.beta,
+        )
         self._check_law()
 
     @property
@@ -567,7 +626,7 @@ class DepthDecay(_NormalisedRules):
 
     def resolve(self, design: Design) -> "DepthDecay":
         """Give every feature its weight."""
-        return replace(self, feature_weights=self.law.resolve(design).feature_weights)
+        return replace(self, **self._resolved_law(design))
 
     def in_words(self) -> list[str]:
         """Say how probable the prior finds trees."""
@@ -663,8 +722,8 @@ class Program(_NormalisedRules):
         ValueError
             If the root would split with what is no probability.
         """
-        weights = self.law.resolve(design).feature_weights
-        resolved = replace(self, feature_weights=weights, num_features=design.num_features)
+        law = self._resolved_law(design)
+        resolved = replace(self, **law, num_features=design.num_features)
         resolved._check_root(design)
         return resolved
 

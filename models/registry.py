@@ -6,15 +6,16 @@ of `bdtppl.models.leaves.Leaf`.
 
 from dataclasses import MISSING, fields
 
-from bdtppl.models import leaf_count_priors  # whose priors enter themselves
+from bdtppl.models import edit_tree, leaf_count_priors  # whose priors enter themselves
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import LEAF_FAMILIES
 from bdtppl.models.priors import TREE_PRIORS
 
-__all__ = ["LEAF_FAMILIES", "TREE_PRIORS", "leaf_count_priors", "writable_priors"]
+__all__ = ["LEAF_FAMILIES", "TREE_PRIORS", "edit_tree", "leaf_count_priors", "writable_priors"]
 
 
 def writable_priors() -> dict[str, type]:
-    """Priors that numbers and words alone can describe, by name.
+    """Priors that numbers and words alone can describe, or the name of a tree too, by name.
 
     Examples
     --------
@@ -26,7 +27,7 @@ def writable_priors() -> dict[str, type]:
         for name, prior in sorted(TREE_PRIORS.items())
         if hasattr(prior, "__dataclass_fields__")
         and all(
-            field.default is not MISSING or field.default_factory is not MISSING
+            (field.default, field.default_factory) != (MISSING, MISSING) or field.type is Tree
             for field in fields(prior)
         )
     }

@@ -1,14 +1,22 @@
 """Numbers and lists in sentences."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
 from bdtppl.models.pytrees import Number
 
-__all__ = ["counted", "describe_model", "listed", "number", "rows", "threshold_text"]
+__all__ = [
+    "counted",
+    "describe_model",
+    "function_name",
+    "listed",
+    "number",
+    "rows",
+    "threshold_text",
+]
 
 _NAMES_SHOWN = 8
 _SHOWN_NUMBERS = 12  # of a prior or a leaf family
@@ -94,9 +102,16 @@ def describe_model(model: Any) -> str:
             parts.append(f"{f.name}={value!r}")
         elif isinstance(value, tuple):
             parts.append(f"{f.name}={_joined([f'{v:.5g}' for v in value])}")
+        elif is_dataclass(value):
+            parts.append(f"{f.name}={describe_model(value)}")
         elif callable(value):
-            parts.append(f"{f.name}={getattr(value, '__name__', 'function')}")
+            parts.append(f"{f.name}={function_name(value)}")
     return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def function_name(function: Any) -> str:
+    """Name a function."""
+    return getattr(function, "__name__", "function")
 
 
 def _joined(numbers: list[str]) -> str:

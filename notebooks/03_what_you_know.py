@@ -20,7 +20,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.tree import DecisionTreeRegressor
 
 from bdtppl import ExactTreeRegressor, plot_boundaries, plot_tree
-from bdtppl.inference.metropolis.edits import sample_edits
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.prior_predictive.trees import PriorTrees
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
@@ -230,7 +230,7 @@ this_year = Design.from_matrix(X.to_numpy(), names=tuple(names))
 leaf = NormalInverseGamma.from_targets(y.to_numpy())
 prior = EditTree(last_year, edit_probability=0.8)
 model = TreeModel(this_year, y.to_numpy(), prior, leaf, Constraints(min_leaf=2))
-edited = sample_edits(jax.random.key(0), model).posterior
+edited = sample_chains(jax.random.key(0), model).posterior
 X_test, y_test = diabetes.data.iloc[test], diabetes.target.iloc[test].to_numpy()
 prediction = {
     "last year's tree as it was": cart.predict(X_test.to_numpy()),

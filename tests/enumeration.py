@@ -198,6 +198,8 @@ class Problem:
         Features that rules at a depth may use; all at depths that are not named.
     before : sequence of (int, int), optional
         Pairs of features: the second one only below a split on the first.
+    refused : set of (int, int), optional
+        Features and cuts v that no rule may use, with ``rules="cuts"``.
 
     Raises
     ------
@@ -219,6 +221,7 @@ class Problem:
     boxes: Any = ()
     features_at_depth: Any = None
     before: Any = ()
+    refused: Any = ()
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes, dtype=int)
@@ -390,6 +393,7 @@ def available_rules(
             places = list(itertools.pairwise(present))
         else:
             cuts = range(1, problem.num_codes[feature])
+            cuts = [v for v in cuts if (feature, v) not in problem.refused]
             places = [(v - 1, v) for v in cuts if present[0] < v <= present[-1]]
         sides = (False, True) if problem.has_missing[feature] else (False,)
         for (low, high), missing_left in itertools.product(places, sides):

@@ -16,10 +16,15 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from test_metropolis import posed
 from test_regrow import CAPACITY, names, nested
 
+import bdtppl
 from bdtppl.inference.hard.written_trees import as_shape
-from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits, sample_edits
+from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits
 from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
+from bdtppl.inference.metropolis.sample import sample_chains
+from bdtppl.inference.prior_predictive.draws import draw_prior_trees
 from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
@@ -293,13 +298,13 @@ def stump(threshold):
 def test_chains_edit_a_given_tree():
     design = Design.from_matrix(np.arange(20.0)[:, None])
     y, leaf = np.arange(20) // 10, DirichletCategorical.symmetric(2)
-    drawn = sample_edits(
+    drawn = sample_chains(
         ep.key(0),
         TreeModel(design, y, EditTree(stump(3.5)), leaf),
         chains=2,
         warmup=50,
         draws=300,
-        max_edits=3,
+        capacity=3,
     )
     assert drawn.posterior.trees.batch_shape == (2, 300)
     assert (drawn.posterior.trees.threshold[..., 0] == 9.5).any(axis=1).all()
@@ -317,6 +322,7 @@ def test_chains_edit_a_given_tree():
     ("options", "message"),
     [
         ({"tree": stump(0.5).reshape(1)}, "single tree; got a batch of shape"),
+        ({"tree": stump(0.5), "names": ()}, "names has 0 names, and tree splits on feature 0"),
         ({"tree": stump(0.5), "edit_probability": 1.0}, r"must lie in \[0, 1\); got 1.0"),
         ({"tree": stump(0.5), "edit_probability": "often"}, r"must lie in \[0, 1\); got 'often'"),
     ],
@@ -329,17 +335,14 @@ def test_priors_without_sense_are_refused(options, message):
 def test_a_tree_that_the_model_rules_out_is_refused():
     design, leaf = Design.from_matrix(np.arange(4.0)[:, None]), DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match="The tree to edit has a leaf or a rule"):
-        sample_edits(
+        sample_chains(
             ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(9.0)), leaf), capacity=3
         )
-    with pytest.raises(ValueError, match="max_edits must be an integer of at least 1"):
-        sample_edits(
-            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf), max_edits=0
-        )
-    with pytest.raises(TypeError, match="prior must be an EditTree; got DepthDecay"):
-        sample_edits(
-            ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)).base, leaf)
-        )
+    model = TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf)
+    with pytest.raises(ValueError, match="proposal has no use under an EditTree"):
+        sample_chains(ep.key(0), model, kernel=LocalMoves.of(ROTATING))
+    with pytest.raises(ValueError, match="start has no tree under an EditTree"):
+        sample_chains(ep.key(0), model, start=stump(0.5))
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})
     with pytest.raises(TypeError, match=r"base must be a tree prior of .*; got float"):
@@ -349,8 +352,8 @@ def test_a_tree_that_the_model_rules_out_is_refused():
 def test_a_tree_between_rows_of_one_bin_is_refused():
     design, y = Design.from_matrix(np.arange(12.0)[:, None], bins=4), np.zeros(12, int)
     with pytest.raises(ValueError, match=r"'x0' at 3\.5, .* next cuts are 2\.5 and 5\.5"):
-        sample_edits(ep.key(0), TreeModel(design, y, EditTree(stump(3.5)), NO_LIKELIHOOD))
-    sample_edits(
+        sample_chains(ep.key(0), TreeModel(design, y, EditTree(stump(3.5)), NO_LIKELIHOOD))
+    sample_chains(
         ep.key(0), TreeModel(design, y, EditTree(stump(2.6)), NO_LIKELIHOOD), warmup=0, draws=1
     )
 
@@ -361,7 +364,7 @@ def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     base = Program(lambda node: jnp.where(node.depth < 1, 0.5, 0.0), rules="cuts")
     prior = EditTree(stump(1.5), 0.6, base)
     trees, probability, _ = edited_trees(design, prior, max_edits=30)
-    drawn = sample_edits(
+    drawn = sample_chains(
         ep.key(0), TreeModel(design, np.zeros(4, int), prior, NO_LIKELIHOOD), chains=4, draws=2000
     )
     roots = np.where(trees.feature[:, 0] < 0, -1, trees.threshold[:, 0])
@@ -371,6 +374,105 @@ def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     assert (drawn.posterior.trees.num_leaves <= 2).all()
     counts = Counter(found.ravel().tolist())
     assert ep.g_test(counts, dict(zip(roots.tolist(), probability, strict=True))) > ep.FALSE_ALARM
+
+
+# ------------------------------------------------------------------------------------ estimators
+
+
+def exact_edits(design, y, prior):
+    """Probabilities of trees given targets of two classes, and the log evidence; by a list."""
+    trees, probability, rest = edited_trees(design, prior, max_edits=30)
+    assert rest < 1e-6
+    joint = {}
+    for tree, p in zip(trees, probability.tolist(), strict=True):
+        leaf = route(tree.reshape(1), design.matrix)[0]
+        counts = [Counter(y[leaf == slot].tolist()) for slot in set(leaf.tolist())]
+        likelihood = math.prod(
+            math.factorial(c[0]) * math.factorial(c[1]) / math.factorial(c[0] + c[1] + 1)
+            for c in counts
+        )
+        joint[str(tree.to_nested())] = p * likelihood
+    total = math.fsum(joint.values())
+    return {tree: p / total for tree, p in joint.items()}, math.log(total)
+
+
+@functools.cache
+def tempered_edits():
+    design, y = Design.from_matrix(np.arange(5.0)[:, None]), np.array([0, 0, 1, 1, 1])
+    model = TreeModel(design, y, EditTree(stump(3.5), 0.6), DirichletCategorical.symmetric(2))
+    options = {"warmup": 40, "draws": 4, "thin": 10, "temperatures": 3, "capacity": 9}
+    return model, sample_chains(ep.key(0), model, chains=1_000, **options)
+
+
+def check_tempered_edits(probability):
+    """1,000 independent chains; the evidence to 5 standard errors, a false alarm in 2 million."""
+    model, drawn = tempered_edits()
+    law, log_evidence = exact_edits(model.design, model.y, EditTree(stump(3.5), probability))
+    posterior = drawn.posterior
+    last = Counter(str(tree.to_nested()) for tree in posterior.trees[:, -1])
+    assert ep.g_test(last, law) > ep.FALSE_ALARM
+    assert posterior.log_evidence_se < 0.02
+    assert abs(posterior.log_evidence - log_evidence) < 5 * posterior.log_evidence_se
+
+
+@pytest.mark.slow
+def test_tempered_chains_have_the_posterior_and_the_evidence():
+    check_tempered_edits(0.6)
+    with pytest.raises(AssertionError):
+        check_tempered_edits(0.45)
+    model, drawn = tempered_edits()
+    _, log_evidence = exact_edits(model.design, model.y, EditTree(stump(3.5), 0.45))
+    found = drawn.posterior
+    assert abs(found.log_evidence - log_evidence) > 5 * found.log_evidence_se
+
+
+@pytest.mark.slow
+def test_trees_of_the_prior_are_edited():
+    design = Design.from_matrix(np.arange(5.0)[:, None])
+    drawn = draw_prior_trees(ep.key(1), design, EditTree(stump(3.5), 0.6), Constraints(), 4_000)
+    counts = Counter(str(tree.to_nested()) for tree in drawn)
+    for probability, is_so in ((0.6, True), (0.5, False)):
+        trees, p, _ = edited_trees(design, EditTree(stump(3.5), probability), max_edits=30)
+        law = {str(t.to_nested()): q for t, q in zip(trees, p.tolist(), strict=True)}
+        assert (ep.g_test(counts, law) > ep.FALSE_ALARM) == is_so
+
+
+@pytest.mark.filterwarnings("ignore:.*[cC]hains.*")
+def test_estimators_edit_a_tree(tmp_path):
+    X = {"age": np.arange(30.0) % 6, "dose": np.arange(30.0) // 5}
+    y = (X["dose"] > 2).astype(int)
+    walk = {"chains": 2, "temperatures": 2, "warmup": 100, "draws": 20, "thin": 4}
+    prior = EditTree(stump(2.5), 0.5, names=("dose",))  # the second feature of the table
+    model = bdtppl.MetropolisTreeClassifier(prior=prior, random_state=0, **walk).fit(X, y)
+    assert model.prior_.tree.feature.tolist() == [1, -1, -1]
+    assert (model.predict(X) == y).all()
+    assert math.isnan(model.map_log_joint_)
+    assert model.summary()["map_log_joint"] is None
+    assert "drawn most often" in str(model.summary())
+    assert set(model.diagnostics_) >= {"log_likelihood", "num_leaves"}
+    assert np.isfinite([model.log_evidence_, model.log_evidence_se_]).all()
+    assert "lp" not in model.to_arviz(prior_draws=5)["sample_stats"]
+    assert model.structures().probability[0] > 0
+    table = bdtppl.compare({"edited": model}, cv=None)
+    assert table.cells["edited"]["log_evidence"].value == model.log_evidence_
+    model.save(tmp_path / "kept")
+    loaded = bdtppl.load(tmp_path / "kept")
+    assert (loaded.predict_proba(X) == model.predict_proba(X)).all()
+    assert loaded.prior_.tree.to_nested() == model.prior_.tree.to_nested()
+    bdtppl.write_report(model, tmp_path / "report.html")
+    assert "a given tree of 2 leaves is edited" in (tmp_path / "report.html").read_text()
+    with pytest.raises(ValueError, match="tree splits on 'dose', which is not one of age"):
+        model.fit({"age": X["age"]}, y)
+    with pytest.raises(ValueError, match="proposal must be left at its default under an EditTree"):
+        bdtppl.MetropolisTreeClassifier(prior=prior, proposal="regrow").fit(X, y)
+
+
+@pytest.mark.parametrize("kind", ["Exact", "GreedyModal", "Particle", "GFlowNet"])
+def test_what_cannot_edit_says_so(kind):
+    model = getattr(bdtppl, f"{kind}TreeRegressor")(prior=EditTree(stump(0.5)), max_depth=2)
+    message = "EditTree weighs sequences of edits. MetropolisTree estimators take it"
+    with pytest.raises(ValueError, match=message):
+        model.fit(np.arange(8.0)[:, None], np.arange(8.0))
 
 
 @pytest.mark.parametrize("estimator", [DecisionTreeClassifier, DecisionTreeRegressor])

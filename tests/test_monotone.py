@@ -12,7 +12,6 @@ from test_path_constraints import by_rows, by_tables
 
 from bdtppl import MetropolisTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
-from bdtppl.inference.metropolis.edits import sample_edits
 from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.particle.sample import sample_particles as filtered
 from bdtppl.inference.pcfg.compiler import compile_grammar
@@ -107,7 +106,7 @@ def test_edited_trees_stay_monotone():
     options = {"chains": 16, "warmup": 50, "draws": 50, "thin": 5}
 
     def keep_order(constraints):
-        drawn = sample_edits(ep.key(0), TreeModel(*arguments, constraints), **options)
+        drawn = sample_chains(ep.key(0), TreeModel(*arguments, constraints), **options)
         trees = set(ep.rule_trees(case, drawn.posterior.trees.reshape(-1)))
         assert len(trees) > 5
         return all(keeps_order(case, tree) for tree in trees)

@@ -135,7 +135,7 @@ def test_classes_categories_and_missing_values():
         ({"growth": "leaf"}, ValueError, "growth must be one of 'node', 'layer'"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
         ({"prior": DepthDecay}, TypeError, "prior must be a tree prior"),
-        ({"prior": EditTree(STUMP)}, TypeError, "metropolis.edits.sample_edits"),
+        ({"prior": EditTree(STUMP)}, ValueError, "EditTree weighs sequences of edits"),
         ({"random_state": "a"}, ValueError, "random_state must be None, a seed or"),
         ({"constraints": Constraints(monotone={0: 1})}, ValueError, "cannot keep to monotone"),
     ],

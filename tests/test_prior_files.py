@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from test_cli import run
 
+import bdtppl
+from bdtppl.cli.specification import parse_prior
+from bdtppl.export import to_json
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.priors import DepthDecay, LeafPenalty, Program
@@ -62,14 +65,14 @@ def test_a_file_says_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("= 0.9", "= 2.0", "line 4: alpha must lie in (0, 1); got 2.0."),
+        ("= 0.9", "= 2.0", "line 4: alpha must lie in (0, 1]; got 2.0."),
         ("alpha", "alfa", "line 4: [prior] has no 'alfa'; it has kind, alpha, "),
         ("[4, 9]", "[9, 4]", "line 19: The box on 'start' must span low <= high"),
         ("[4, 9]", "[4, 9, 9]", "line 19: A box has [low, high] for 'start'; got [4, 9, 9]."),
         ("0 =", "x =", "line 13: A depth must be a number; got 'x'."),
         ("= 5", "= 0", "line 9: min_leaf must be an integer of at least 1; got 0."),
         ("= 2\n", '= "a"\n', "line 5: beta must be a number; got 'a'."),
-        ("age = 3.0", "age = -3", "line 6: feature_weights must be positive numbers; got -3."),
+        ("age = 3.0", "age = -3", "line 6: feature_weights must be numbers of at least 0; got -3."),
         ('"DepthDecay"', '"Depth"', "line 3: kind must be one of DepthDecay, "),
         ("kind", "sort", "line 2: kind must be one of DepthDecay, "),
         ("[prior]", "[prio", "line 2: Expected ']' at the end of a table declaration."),
@@ -83,6 +86,67 @@ def test_every_error_names_its_line(tmp_path, old, new, said):
     path = written(tmp_path, WHOLE.replace(old, new))
     with pytest.raises(ValueError, match=re.escape(f"{path}, {said}")):
         read_prior_file(path)
+
+
+EDITED = """[prior]
+kind = "EditTree"
+edit_probability = 0.5
+base = { kind = "DepthDecay", rules = "cuts" }
+tree = """
+
+
+def written_rules(prior, model):
+    return prior.resolve(model.design_).tree.rules(model.design_.names)
+
+
+def test_a_tree_to_edit_is_named_or_written_down(tmp_path):
+    hue = np.repeat(["red", "blue", "green", "blue"], 20)
+    X = {"age": np.tile(np.arange(20.0), 4), "hue": hue}
+    y = (X["age"] > 9) & (X["hue"] == "red")
+    model = bdtppl.ExactTreeClassifier(bins=4, random_state=0).fit(X, y)
+    model.save(tmp_path / "last year")
+    (tmp_path / "tree.json").write_text(to_json(model))
+    below = model.map_tree_.threshold[model.map_tree_.feature == 0][0]
+    nodes = f'{{ column = "age", below = {below}, right = {{ column = "hue", level = "red" }} }}'
+    rules = []
+    for given in ('"last year"', '"tree.json"', nodes):
+        prior = read_prior_file(written(tmp_path, EDITED + given)).prior
+        assert prior.edit_probability == 0.5
+        assert prior.base == DepthDecay(rules="cuts")
+        rules.append(written_rules(prior, model))
+    assert rules[0] == rules[1] == model.map_tree_.rules(model.design_.names)
+    age = f"age < {below:g}\nage >= {below:g}"
+    assert rules[2] == f"{age}\n  hue=red < 0.5\n  hue=red >= 0.5"
+    spelt = parse_prior(f"edit-tree:edit_probability=0.5,tree={tmp_path / 'last year'}")
+    assert written_rules(spelt, model) == rules[0]
+    for given, said in (
+        ("3", "line 5: tree must be a path or a table; got 3."),
+        ('"none"', "none cannot be read: No such file or directory."),
+        ('"prior.toml"', "prior.toml is no file that to_json of bdtppl.export wrote."),
+        ('{ column = "age" , left = 3}', "A node of a tree must be a table; got 3."),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            read_prior_file(written(tmp_path, EDITED + given))
+    with pytest.raises(ValueError, match="tree: an EditTree needs one, as the path of a saved"):
+        parse_prior("edit-tree")
+
+
+def test_the_program_of_figure_2_is_written_down(tmp_path):
+    text = """[prior]
+kind = "DepthDecay"
+alpha = 1
+beta = 1
+feature_weights = { x1 = 0.4, x2 = 0.3, x3 = 0.3 }
+
+[constraints]
+refused = [["x1", 2.5]]
+"""
+    file = read_prior_file(written(tmp_path, text))
+    weights = {"x1": 0.4, "x2": 0.3, "x3": 0.3}
+    assert file.prior == DepthDecay(1.0, 1.0, feature_weights=weights)
+    assert file.constraints == Constraints(refused=[("x1", 2.5)])
+    with pytest.raises(ValueError, match=r"\[constraints\] has no 'allows_tree'"):
+        read_prior_file(written(tmp_path, "[constraints]\nallows_tree = 3"))
 
 
 def test_whole_numbers_are_whole(tmp_path):

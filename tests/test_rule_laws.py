@@ -27,7 +27,7 @@ from tiers import slow_but
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
-from bdtppl.inference.metropolis.edits import sample_edits
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.pcfg.chart import chart_for
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -265,7 +265,7 @@ INFERENCES = {
         prior=prior, proposal="regrow", **WALK
     ).fit(X, y),
     "particles": lambda prior, X, y: ParticleTreeClassifier(prior=prior).fit(X, y),
-    "edits": lambda prior, X, y: sample_edits(
+    "edits": lambda prior, X, y: sample_chains(
         ep.key(0),
         TreeModel(
             Design.from_matrix(X), y, EditTree(STUMP, base=prior), DirichletCategorical.symmetric(2)
@@ -301,8 +301,8 @@ def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, 
             lambda: DepthDecay(rules="cuts", choice="chronological", over="rules"),
             "takes no weights",
         ),
-        (lambda: DepthDecay(feature_weights=(1.0, 0.0)), "positive numbers; got 0.0"),
-        (lambda: DepthDecay(feature_weights={"x0": "a"}), "positive numbers; got 'a'"),
+        (lambda: DepthDecay(feature_weights=(1.0, -1.0)), "numbers of at least 0; got -1.0"),
+        (lambda: DepthDecay(feature_weights={"x0": "a"}), "numbers of at least 0; got 'a'"),
     ],
 )
 def test_laws_without_sense_are_refused(make, message):

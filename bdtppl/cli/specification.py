@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.registry import writable_priors
-from bdtppl.prior_files import written_settings
+from bdtppl.prior_files import read_tree, written_settings
 
 __all__ = ["kebab_case", "leaf_forms", "make_leaf", "parse_prior", "prior_forms"]
 
@@ -57,7 +58,12 @@ def parse_prior(text: str) -> TreePrior:
     """
     known = {name: written_settings(prior) for name, prior in _priors().items()}
     name, values = _parse(text, known, "--prior")
-    return _make_of("--prior", _priors()[name], **values)
+    if (prior := _priors()[name]) is EditTree:
+        try:
+            values |= read_tree(values.get("tree"))
+        except (ValueError, OSError) as error:
+            raise ValueError(f"--prior: tree: {error}") from None
+    return _make_of("--prior", prior, **values)
 
 
 def make_leaf(text: str | None, task: str, y: np.ndarray) -> Leaf | None:
@@ -87,7 +93,10 @@ def prior_forms() -> str:
     for name, prior in _priors().items():
         defaults = {f.name: f.default for f in fields(prior)}
         numbers = [key for key, kind in written_settings(prior).items() if kind is not str]
-        forms.append(f"{name}[:{', '.join(f'{key}={defaults[key]}' for key in numbers)}]")
+        numbers = ", ".join(f"{key}={defaults[key]}" for key in numbers)
+        forms.append(
+            f"{name}:tree=PATH[, {numbers}]" if prior is EditTree else f"{name}[:{numbers}]"
+        )
     return ", ".join(forms)
 
 

@@ -310,6 +310,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         """Set the fitted attributes."""
         # The prior has what is counted on the table filled in.
         model = TreeModel(exact.design, exact.y, exact.prior, exact.leaf, constraints)
+        constraints = model.constraints
         fit = _Fit(
             model,
             method,

@@ -23,7 +23,7 @@ from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, require_leaf
 from bdtppl.models.priors import TreePrior, require_tree_prior
-from bdtppl.models.wording import describe_model, listed
+from bdtppl.models.wording import describe_model, function_name, listed
 
 __all__ = [
     "ClassLeaves",
@@ -35,6 +35,7 @@ __all__ = [
     "require_finite",
 ]
 
+_MOST_CONSTRAINED = 20  # things of a constraint that are written out
 _MOST_SLOTS = 1_000_000  # slots of trees, which are ranked in a second
 _MOST_TREES_LISTED = 1000  # that are listed for their partitions
 
@@ -55,8 +56,8 @@ class HardParameters:
 
     prior: TreePrior | None = parameter(
         None,
-        "Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`); None for the "
-        "default of the inference.",
+        "Tree prior (`bdtppl.models.priors`, `bdtppl.models.leaf_count_priors`, "
+        "`bdtppl.models.edit_tree`); None for the default of the inference.",
         option=False,
     )
     leaf: Leaf | Literal["from_targets"] | None = parameter(
@@ -245,11 +246,6 @@ class TreeEstimator(HardParameters, TableEstimator):
 
     def _read_prior(self) -> TreePrior:
         prior = self.default_prior if self.prior is None else self.prior
-        if isinstance(prior, EditTree):
-            raise TypeError(
-                "prior must be a tree prior that weighs nodes one by one; draw from the posterior "
-                "of an EditTree with bdtppl.inference.metropolis.edits.sample_edits."
-            )
         require_tree_prior("prior", prior)
         return prior
 
@@ -420,6 +416,8 @@ def _with_marks(schema: Schema, box: KeepTogether) -> KeepTogether:
 
 def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
     """Let features that say where values are missing have the weights of their columns."""
+    if isinstance(prior, EditTree):
+        return replace(prior, base=with_weights_of_marks(schema, prior.base))
     weights = getattr(prior, "feature_weights", None)
     if weights is None or callable(weights):
         return prior
@@ -534,8 +532,19 @@ def describe_constraints(constraints: Constraints) -> str | None:
     """Name the constraints that were chosen; None where none was."""
     chosen = {f.name: getattr(constraints, f.name) for f in fields(constraints)}
     default = Constraints()
-    parts = [f"{name}={v!r}" for name, v in chosen.items() if v != getattr(default, name)]
+    parts = [
+        f"{name}={_written_constraint(v)}"
+        for name, v in chosen.items()
+        if v != getattr(default, name)
+    ]
     return ", ".join(parts) or None
+
+
+def _written_constraint(value: Any) -> str:
+    if callable(value):
+        return function_name(value)
+    is_long = isinstance(value, tuple) and len(value) > _MOST_CONSTRAINED
+    return f"{len(value)} of them" if is_long else repr(value)
 
 
 def require_finite(what: str, value: Any) -> None:

@@ -29,7 +29,7 @@ from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
-from bdtppl.models.priors import DepthDecay
+from bdtppl.models.priors import DepthDecay, weighs
 from bdtppl.progress import counting
 from bdtppl.summary import summarised, why_no_r_hat
 
@@ -55,7 +55,8 @@ class MetropolisParameters(ShowsProgress):
         "How trees are proposed. "
         + "; ".join(f'"{name}" {kernel.in_words}' for name, kernel in sorted(KERNELS.items()))
         + "; a mapping from names of moves (`bdtppl.inference.metropolis.moves.MOVES`) to "
-        "probabilities; or a kernel (`bdtppl.inference.metropolis.kernel.Kernel`).",
+        "probabilities; or a kernel (`bdtppl.inference.metropolis.kernel.Kernel`). Under an "
+        "`EditTree` leave it at its default: sequences of edits are regrown.",
         option=cast(Any, Literal)[tuple(sorted(KERNELS))],
     )
     chains: int = parameter(4, "Independent chains.", least=1)
@@ -78,8 +79,9 @@ class MetropolisParameters(ShowsProgress):
     )
     start: Literal["root", "prior", "greedy"] | Tree = parameter(
         "root",
-        'Where chains start. "root" is for the tree of one leaf, "prior" for trees grown from the '
-        'prior, "greedy" for the greedy modal tree, a `Tree`, or a batch [chains] of trees.',
+        'Where chains start. "root" is for the tree of one leaf (or that which the prior edits), '
+        '"prior" for trees grown from the prior, "greedy" for the greedy modal tree, a `Tree`, or '
+        "a batch [chains] of trees.",
         option=Literal["root", "prior", "greedy"],
     )
     capacity: int | None = parameter(
@@ -112,14 +114,15 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     posterior_ : bdtppl.inference.hard.posterior.Posterior
         Draws of trees, [chains, draws].
     map_tree_ : bdtppl.models.hard.tree.Tree
-        Draw of the highest log joint, with ``map_log_joint_``.
+        Draw of the highest log joint, with ``map_log_joint_``. Under an `EditTree` the tree drawn
+        most often, whose log joint is not known (NaN).
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood under the normalised prior by stepping stones, and its standard
         error. Only where chains were tempered from power 0 on, and no feature is monotone.
     diagnostics_ : dict
-        Rank-normalised R-hat and bulk effective sample size by quantity (the log joint, the number
-        of leaves, and predictions at a few training rows), as
-        ``diagnostics_["log_joint"]["r_hat"]`` and ``["ess"]``.
+        Rank-normalised R-hat and bulk effective sample size by quantity (the log joint, or the log
+        likelihood under an `EditTree`, the number of leaves, and predictions at a few training
+        rows), as ``diagnostics_["log_joint"]["r_hat"]`` and ``["ess"]``.
     acceptance_ : dict
         Share of the proposals that were accepted after warm-up, by move, float64 [chain]; NaN for
         moves that were never proposed.
@@ -160,6 +163,13 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         kernel = as_kernel(self.proposal)
         model = self._read_model(X, y, sample_weight)
+        if weighs(model.prior) == "edits":
+            if self.proposal != MetropolisParameters.proposal:
+                raise ValueError(
+                    f"proposal must be left at its default under an EditTree, whose sequences of "
+                    f"edits are regrown; got {self.proposal!r}."
+                )
+            kernel = None
         if isinstance(model.prior, LeafCount):  # counts trees before leaves are put in order
             unordered = replace(model.constraints, monotone=())
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
@@ -181,7 +191,9 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
                 on_progress=report or (lambda steps: None),
             )
-        require_finite("The log joint of a tree", drawn.posterior.sample_stats["log_joint"])
+        scores = drawn.posterior.sample_stats
+        what = "log_joint" if "log_joint" in scores else "log_likelihood"
+        require_finite(f"The {what.replace('_', ' ')} of a tree", scores[what])
         self._keep_model(replace(model, prior=drawn.posterior.prior))
         self._random_seed = seed
         self._keep(drawn)
@@ -259,13 +271,13 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     @property
     def map_tree_(self) -> Tree:
-        """Draw of the highest log joint."""
+        """Draw of the highest log joint, or the tree drawn most often where none is known."""
         check_is_fitted(self)
-        return self.posterior_.ranked.trees[0]
+        return self.k_best(1).trees[0]
 
     @property
     def map_log_joint_(self) -> float:
-        """Log weights of the grammar and leaf log marginals of ``map_tree_``, summed."""
+        """Log weights of the grammar and leaf log marginals of ``map_tree_``; NaN if not known."""
         check_is_fitted(self)
         return float(self.posterior_.ranked.log_joint[0])
 
@@ -347,7 +359,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             "least_ess": min(self._known("ess"), default=None),
             "expected_leaves": float(trees.num_leaves.mean()),
             "map_probability": float(self.k_best(1).probability[0]),
-            "map_log_joint": self.map_log_joint_,
+            "map_log_joint": None if math.isnan(self.map_log_joint_) else self.map_log_joint_,
             "map_leaves": int(self.map_tree_.num_leaves),
             "map_rules": self.rules(),
             "split_inclusion": dict(zip(names, inclusion, strict=True)),

@@ -58,7 +58,7 @@ def trees(subject: Subject) -> Iterator[Block]:
         )
     yield Code("Its rules", _shortened(model.rules()))
     drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_SHARE * probability[0]))
-    first = int(ranked.log_joint[0] == best.log_joint[0])  # drawn above
+    first = int(ranked.trees[0].to_nested() == best.trees[0].to_nested())  # drawn above
     if drawn > first and leaves[:drawn].max() <= _MOST_LEAVES:
         figures = [
             picture(

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import FUNCTIONS, Constraints
 from bdtppl.models.leaves import dirichlet_in_words
 from bdtppl.models.priors import RegisteredPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
-from bdtppl.models.wording import counted, describe_model, listed, number
+from bdtppl.models.wording import counted, describe_model, function_name, listed, number
 
 __all__ = [
     "constraints_in_words",
@@ -85,6 +85,12 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
     for feature, direction in constraints.monotone:
         way = "fall" if direction > 0 else "rise"
         said.append(f"Predictions must not {way} along {feature}.")
+    if constraints.refused:
+        said.append(f"{counted(len(constraints.refused), 'cut is', 'cuts are')} refused.")
+    for name in FUNCTIONS:
+        if (function := getattr(constraints, name)) is not None:
+            what = {"allows_rule": "rules", "allows_path": "paths", "allows_tree": "trees"}[name]
+            said.append(f"Only {what} are there that a program allows, {function_name(function)}.")
     return said
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.schema import Schema
+from bdtppl.models.hard.rule_laws import CutTable
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.registry import LEAF_FAMILIES, TREE_PRIORS
 from bdtppl.models.soft.topology import TopologyPrior
@@ -27,6 +28,7 @@ _PARTS = {
     part.__name__: part
     for part in (
         Constraints,
+        CutTable,
         KeepTogether,
         SoftClassification,
         SoftRegression,
@@ -100,7 +102,8 @@ def encode(value: Any, what: str) -> Any:
     if callable(value):
         raise ValueError(
             f"{what} cannot be saved: it is a function, and a model that is loaded executes "
-            f"nothing. Fit with a prior of numbers and words alone to save it."
+            f"nothing. Fit with a prior and constraints of numbers and words alone to save it; a "
+            f"function of a rule's feature and threshold alone is saved as numbers (rules='cuts')."
         )
     raise ValueError(
         f"{what} cannot be saved: it is a {type(value).__module__}.{type(value).__qualname__}, and "

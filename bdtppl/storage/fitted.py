@@ -7,7 +7,8 @@ read is executed: classes are looked up in fixed tables of names.
 
 What is stored of an estimator, for every inference alike:
 
-- its class by name (one that is registered) and its ``get_params()``;
+- its class by name (one that is registered) and its ``get_params()``; in place of a prior or
+  constraints with functions, what the fit made of them: weights at the cuts of the training rows;
 - ``posterior_``, whether attribute or property (see `bdtppl.storage.posterior`);
 - its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is the
   design of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a
@@ -27,6 +28,7 @@ import hashlib
 import json
 import os
 import warnings
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,9 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
             stacklevel=4,  # the caller of the estimator's method `save`
         )
         parameters["random_state"] = None
+    for part in ("prior", "constraints"):
+        if part in parameters and _has_function(parameters[part]):
+            parameters[part] = getattr(estimator, f"{part}_")
     posterior = estimator.posterior_
     groups: dict[str, xr.Dataset] = {}
     attributes = {}
@@ -197,6 +202,14 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
         "state": {name: encode(value, name) for name, value in state.items()},
     }
     return model, groups
+
+
+def _has_function(part: Any) -> bool:
+    """Whether a prior or constraints hold a function, for which fitted numbers may stand."""
+    if not is_dataclass(part) or isinstance(part, type):
+        return False
+    values = [getattr(part, field.name) for field in fields(part)]
+    return any(callable(value) or _has_function(value) for value in values)
 
 
 def _on_own_axes(name: str, array: np.ndarray) -> tuple:

@@ -68,6 +68,7 @@ def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
         (weighs(prior) != "nodes", f"a {kind} does not weigh nodes one by one"),
         (other, f"a {kind} that reads {', '.join(other)} depends on more than counts of rules"),
         (constraints.keep_together, "codes do not tell what keep_together keeps"),
+        (constraints.judges_cuts, "all cuts of a feature count, and some are refused"),
     ):
         if is_so:
             return f"Boxes cannot sum over these trees: {reason}. method='chart' can."

@@ -130,6 +130,11 @@ def _require_greedy(prior: TreePrior, constraints: Constraints) -> None:
             "Greedy modal trees do not look at the path: keep_together, features_at_depth and "
             "before need an exact or a Metropolis tree."
         )
+    if constraints.judges_cuts:
+        raise ValueError(
+            "Greedy modal trees look at all cuts of a feature: refused and allows_rule need an "
+            "exact or a Metropolis tree."
+        )
     if weighs_each_cut(prior) or not {"num_rows", "log_num_features"}.issuperset(prior.node_facts):
         raise ValueError(
             f"Greedy modal trees cannot weigh rules by the {type(prior).__name__}'s feature_weights"

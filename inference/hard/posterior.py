@@ -65,11 +65,15 @@ class RankedTrees:
         )
 
     def by_rows(self, matrix: np.ndarray) -> "RankedTrees":
-        """Keep the first of trees that part rows [n, d] alike, with the probability of all."""
+        """Keep the first of trees that part rows [n, d] alike, with the probability of all.
+
+        They keep their order, or are in that of their probability where no log joint is known.
+        """
         first, index = group_by_rows(self.trees, matrix)
-        order = np.argsort(first)
-        of_all = np.bincount(index, self.probability)[order]
-        return replace(self[first[order]], probability=of_all)
+        of_all = np.bincount(index, self.probability)
+        is_known = not np.isnan(self.log_joint).any()
+        order = np.argsort(first) if is_known else np.lexsort((first, -of_all))
+        return replace(self[first[order]], probability=of_all[order])
 
     def by_leaves(self, matrix: np.ndarray) -> "RankedTrees":
         """Keep the first of trees whose leaves hold the same rows [n, d], with their probability.
@@ -244,28 +248,29 @@ class Posterior:
     def _joined(self, group_trees: Callable) -> tuple[np.ndarray, np.ndarray]:
         first, tree = self.distinct
         _, index = group_trees(self.trees.reshape(-1)[first], self.matrix)
-        best = np.lexsort((first, -self._log_joints(first)))
+        best = np.lexsort((first, -self.scores(first)))
         _, chosen = np.unique(index[best], return_index=True)
         return first[best[chosen]], index[tree]
 
-    def _log_joints(self, draws: np.ndarray) -> np.ndarray:
-        """Log joints of some draws, NaN where they are not known."""
-        if "log_joint" not in self.sample_stats:
+    def scores(self, draws: np.ndarray, name: str = "log_joint") -> np.ndarray:
+        """Look a sample statistic of some draws up, NaN where it is not known."""
+        if name not in self.sample_stats:
             return np.full(len(draws), np.nan)
-        return self.sample_stats["log_joint"].ravel()[draws]
+        return self.sample_stats[name].ravel()[draws]
 
     @cached_property
     def ranked(self) -> RankedTrees:
         """The distinct trees among the draws by log joint; their probability is that of the draws.
 
-        Where draws have no log joint (trees edited at random) they are ranked by probability, and
-        their log joint is NaN. See `distinct`.
+        Where draws have no log joint (trees edited at random) they are ranked by probability, then
+        by log likelihood, and their log joint is NaN. See `distinct`.
         """
         trees, (first, tree) = self.trees.reshape(-1), self.distinct
         probability = np.bincount(tree.ravel(), self.weights.ravel())
-        log_joint = self._log_joints(first)
+        log_joint = self.scores(first)
         is_known = not np.isnan(log_joint).any()
-        best = np.lexsort((first, -(log_joint if is_known else probability)))
+        likelihood = -self.scores(first, "log_likelihood")
+        best = np.lexsort((first, -log_joint) if is_known else (first, likelihood, -probability))
         first = first[best]
         statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])[first]
         return RankedTrees(trees[first], statistics, log_joint[best], probability[best])

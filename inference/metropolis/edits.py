@@ -10,29 +10,31 @@ Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classi
 Regression Trees, sections 3 and 4.
 """
 
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.hard.shapes import LEAF, Shape, grown, places, pruned, select, with_rules
-from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
+from bdtppl.inference.hard.shapes import (
+    LEAF,
+    Shape,
+    grown,
+    places,
+    pruned,
+    select,
+    with_capacity,
+    with_rules,
+)
+from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.growth import draw_choice
-from bdtppl.inference.metropolis.kernel import Proposal, walk
-from bdtppl.inference.metropolis.sample import Sampled
+from bdtppl.inference.metropolis.kernel import Proposal
 from bdtppl.inference.metropolis.state import State, scored, state_of
-from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.edit_tree import EditTree
-from bdtppl.models.hard.node_scores import node_weights, require_defined
+from bdtppl.models.hard.node_scores import node_weights
 from bdtppl.models.hard.packed_model import PackedModel
-from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.pytrees import describe_kind, pytree_dataclass
+from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["EditState", "RegrowEdits", "initial_edits", "sample_edits"]
+__all__ = ["EditState", "RegrowEdits", "edited", "initial_edits"]
 
 _SPLIT, _MERGE, _CHANGE = range(3)
 
@@ -70,6 +72,12 @@ class EditState(NamedTuple):
     def log_likelihood(self) -> jax.Array:
         """Log marginals of the leaves, summed, float64 [b]."""
         return self.tree.log_likelihood
+
+    def with_capacity(self, capacity: int) -> "EditState":
+        """Give trees more slots, and sequences room for as many edits."""
+        more = (0, 0), (0, max(0, capacity - self.slot.shape[1]))
+        slot, rule = jnp.pad(self.slot, more), jnp.pad(self.rule, more)
+        return self._replace(slot=slot, rule=rule, tree=self.tree.with_capacity(capacity))
 
 
 @pytree_dataclass
@@ -109,7 +117,7 @@ class RegrowEdits:
         new, overflows = edited(keys[:, 1], model, start, self.edit_probability)
         log_ratio = jnp.log(num_points) - jnp.log(new.num_edits + 1)
         log_ratio = jnp.where(overflows, -jnp.inf, log_ratio)
-        if model.directions is not None:
+        if model.binds_trees:
             log_ratio = jnp.where(jnp.isneginf(new.tree.log_prior), -jnp.inf, log_ratio)
         return Proposal(new, log_ratio, jnp.zeros_like(kept), overflows)
 
@@ -134,6 +142,7 @@ def _edit(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Ar
 
 def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
     """Make the first edits of each sequence, as many as [b] says."""
+    start = with_capacity(start, state.shape.capacity)
     shape = jax.tree.map(lambda a: jnp.repeat(a, len(num_edits), axis=0), start)
 
     def make(place, shape):
@@ -233,89 +242,3 @@ def _with_drawn_rule(
     carry = jnp.int32(0), is_wanted, jnp.zeros_like(slot), old
     _, _, rule, tree = lax.while_loop(lambda carry: carry[1].any(), attempt, carry)
     return rule, tree
-
-
-@in_float64
-def sample_edits(
-    rng_key: jax.Array,
-    model: TreeModel,
-    *,
-    chains: int = 4,
-    warmup: int = 2_000,
-    draws: int = 250,
-    thin: int = 20,
-    max_edits: int = 63,
-    capacity: int = 63,
-) -> Sampled:
-    """Draw trees from the posterior of an `EditTree` prior.
-
-    Parameters
-    ----------
-    rng_key
-        Key.
-    model
-        The model; its prior is an `EditTree`.
-    chains, warmup, draws, thin
-        See `bdtppl.inference.metropolis.sample.sample_chains`.
-    max_edits
-        Most edits of a sequence. A longer one is rejected, and counted.
-    capacity
-        Most nodes of a tree on the way. Larger ones are rejected, and counted.
-
-    Returns
-    -------
-    Sampled
-        The draws have no ``log_joint``: the prior probability of a tree is not known.
-
-    Raises
-    ------
-    TypeError
-        If the prior is no `EditTree`.
-    ValueError
-        If a number is out of range, or the tree to edit does not fit the model.
-    """
-    for name, value, least in (
-        ("chains", chains, 1),
-        ("warmup", warmup, 0),
-        ("draws", draws, 1),
-        ("thin", thin, 1),
-        ("max_edits", max_edits, 1),
-        ("capacity", capacity, 3),
-    ):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
-    prior, design = model.prior, model.design
-    if not isinstance(prior, EditTree):
-        raise TypeError(f"prior must be an EditTree; got {describe_kind(prior)}.")
-    packed = PackedModel.of(replace(model, prior=prior.base))
-    start = as_shape(packed, design, prior.tree.reshape(1), capacity)
-    state: Any = initial_edits(packed, start, chains, max_edits)
-    require_defined(np.isnan(state.tree.log_prior))
-    if not np.isfinite(np.asarray(state.tree.log_prior)).all():
-        raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
-    kernel = RegrowEdits(start, jnp.float64(prior.edit_probability))
-    keys, power = jax.random.split(rng_key, chains), jnp.ones(chains)
-    first = [np.asarray(state.log_likelihood)[None]]
-    if warmup:
-        piece = min(thin, warmup)
-        state, early, tally = walk(
-            keys, jnp.int32(0), state, packed, kernel, power, num_draws=warmup // piece, thin=piece
-        )
-        require_defined(tally.undefined)
-        first.append(np.asarray(early.log_likelihood))
-    _, walked, tally = walk(
-        keys, jnp.int32(warmup), state, packed, kernel, power, num_draws=draws, thin=thin
-    )
-    require_defined(tally.undefined)
-    trajectory = np.concatenate([*first, np.asarray(walked.log_likelihood)]).T
-    shape = jax.tree.map(lambda a: np.asarray(a).swapaxes(0, 1), walked.shape)
-    shape = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), shape)
-    written = write_out(packed, shape)
-    trees = written.trees.reshape(chains, draws)
-    log_likelihood = np.asarray(walked.log_likelihood).T
-    posterior = Posterior.of(model, trees, written.statistics, log_likelihood=log_likelihood)
-    acceptance = {"edit": np.asarray(tally.accepted / tally.proposed)[:, 0]}
-    early = np.arange(len(trajectory[0]) - draws) * min(thin, warmup)
-    steps = np.concatenate([early, warmup + thin * np.arange(1, draws + 1)])
-    overflows = np.asarray(tally.overflows)
-    return Sampled(posterior, acceptance, overflows, np.ones(1), np.empty(0), steps, trajectory)

@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.written_trees import as_shape, write_out
+from bdtppl.inference.metropolis.edits import EditState, RegrowEdits, edited, initial_edits
 from bdtppl.inference.metropolis.evidence import stepping_stones
 from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.kernel import Kernel
@@ -24,6 +26,7 @@ from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.node_scores import require_defined
 from bdtppl.models.hard.packed_model import PackedModel
@@ -37,6 +40,7 @@ _GROUPS = 4  # at most
 _LEAST_WALKS = 32  # of a group: fewer are hardly faster
 _REPORTS = 20  # parts of a run, after each of which progress is told
 _FIRST_CAPACITY, _MOST_CAPACITY = 63, 1023  # where none is given
+_LONGER_EDITS = 1e-6  # share of the prior's sequences of edits that find no room
 
 _Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
 
@@ -102,17 +106,19 @@ def sample_chains(
         Chains, the steps of each that are thrown away, and the draws that are kept of each, one
         every ``thin`` steps.
     kernel
-        Proposes trees; default the moves of Chipman et al. and rotations.
+        Proposes trees; default the moves of Chipman et al. and rotations. None under an `EditTree`,
+        whose chains propose sequences of edits (`bdtppl.inference.metropolis.edits`).
     temperatures
         Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
         number, they are tuned in warm-up, so that all neighbours exchange equally often.
     capacity
         Most nodes of a tree; larger ones are rejected, and counted. None for 63 at first (or those
-        of the start), doubled in warm-up where trees found no room, up to 1,023.
+        of the start), doubled in warm-up where trees found no room, up to 1,023. Sequences of edits
+        have room for as many edits, and for all but one in a million of those that the prior draws.
     start
         Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
-        by the weights of what it may do, over their sum; nodes that find no room are leaves);
-        default the tree of one leaf.
+        by the weights of what it may do, over their sum; nodes that find no room are leaves), or
+        edited by it; default the tree of one leaf, or the one that the prior edits.
     extensions, agree
         As long as chains do not agree, they go on, at most so many times: their draws become
         warm-up, and the steps to each draw double.
@@ -135,12 +141,22 @@ def sample_chains(
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     powers = as_powers(temperatures)
-    packed = PackedModel.of(model)
-    proposing = LocalMoves.of(ROTATING) if kernel is None else kernel
     key_start, key_walk = jax.random.split(rng_key)
     keys = jax.random.split(key_walk, chains)
-    room_at_first = _room_at_first(start) if capacity is None else capacity
-    states = _start(key_start, packed, model, chains, room_at_first, start)
+    if isinstance(prior := model.prior, EditTree):
+        if kernel is not None:
+            raise ValueError("proposal has no use under an EditTree, whose edits are regrown.")
+        prior = prior.resolve(model.design)
+        packed = PackedModel.of(replace(model, prior=prior.base))
+        room_at_first = _room_at_first(prior.tree) if capacity is None else capacity
+        proposing, states = _start_edits(
+            key_start, packed, model.design, prior, chains, room_at_first, start
+        )
+    else:
+        packed = PackedModel.of(model)
+        proposing = LocalMoves.of(ROTATING) if kernel is None else kernel
+        room_at_first = _room_at_first(start) if capacity is None else capacity
+        states = _start(key_start, packed, model, chains, room_at_first, start)
     stages = _stages(warmup, draws, thin)
     room = max(num_draws for stage in stages for num_draws, _ in stage)
     run = _Run(packed, proposing, keys, states, powers, room, on_progress)
@@ -238,9 +254,11 @@ def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampl
     written = write_out(run.packed, shape)
     trees = written.trees.reshape(*size)
     log_likelihood = np.swapaxes(walked.log_likelihood, 0, 1)
-    scores = walked.log_prior.T + log_likelihood[..., -1]
-    if model.prior.counts_partitions:  # chains share a partition's weight among its rules
-        scores = log_joint(trees, model).log_joint
+    scores = {"log_joint": walked.log_prior.T + log_likelihood[..., -1]}
+    if isinstance(model.prior, EditTree):  # which weighs ways to a tree, and not the tree
+        scores = {}
+    elif model.prior.counts_partitions:  # chains share a partition's weight among its rules
+        scores = {"log_joint": log_joint(trees, model).log_joint}
     # The targets decide which trees are monotone, so power 0 would not leave the prior alone.
     is_known = powers[0] == 0 and run.packed.directions is None
     log_evidence, error = stepping_stones(log_likelihood, powers) if is_known else (np.nan, np.nan)
@@ -248,7 +266,7 @@ def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampl
         model,
         trees,
         written.statistics,
-        log_joint=scores,
+        **scores,
         log_likelihood=log_likelihood[..., -1],
         log_evidence=log_evidence,
         log_evidence_se=error,
@@ -271,7 +289,7 @@ def _under_power_1(values: np.ndarray, powers: np.ndarray) -> np.ndarray:
     return values[len(powers) - 1 :: len(powers)]
 
 
-def _room_at_first(start: Tree | str | None) -> int:
+def _room_at_first(start: Any) -> int:
     return max(_FIRST_CAPACITY, start.capacity) if isinstance(start, Tree) else _FIRST_CAPACITY
 
 
@@ -297,6 +315,33 @@ def _start(
         raise ValueError(f"start must be 'prior', trees or None; got {start!r}.")
     require_defined(np.isnan(states.log_prior))
     return states
+
+
+def _start_edits(
+    rng_key: jax.Array,
+    packed: PackedModel,
+    design: Any,
+    prior: EditTree,
+    chains: int,
+    capacity: int,
+    start: Tree | Literal["prior"] | None,
+) -> tuple[Kernel, EditState]:
+    """Put each chain at the tree to edit, or edit that by the prior; with the kernel."""
+    if start is not None and start != "prior":
+        raise ValueError("start has no tree under an EditTree: chains start at the tree it edits.")
+    kernel = RegrowEdits(
+        as_shape(packed, design, prior.tree.reshape(1), capacity),
+        jnp.float64(prior.edit_probability),
+    )
+    rarest = np.log(_LONGER_EDITS) / np.log(max(prior.edit_probability, _LONGER_EDITS))
+    states = initial_edits(packed, kernel.start, chains, max(capacity, int(np.ceil(rarest))))
+    require_defined(np.isnan(states.tree.log_prior))
+    if not np.isfinite(np.asarray(states.tree.log_prior)).all():
+        raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
+    if start == "prior":
+        keys = jax.random.split(rng_key, chains)
+        states, _ = jax.jit(edited)(keys, packed, states, kernel.edit_probability)
+    return kernel, states
 
 
 def _placed(packed: PackedModel, design: Any, chains: int, capacity: int, start: Tree) -> State:

@@ -22,6 +22,7 @@ from bdtppl.inference.hard.shapes import (
     with_capacity,
 )
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
+from bdtppl.models.hard.asked_trees import is_allowed
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import NodeTerms, leaf_statistics, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
@@ -136,25 +137,28 @@ def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array)
         sides = shape.left, shape.left + 1
         trees = TreeShape(shape.is_leaf, shape.is_split, *sides, feature, shape.depth)
         log_prior += jax.vmap(partial(log_tree, model.prior))(trees)
-    if model.directions is not None:
-        keeps_order = _keeps_order(model, shape, rows, model.directions)
-        log_prior = jnp.where(keeps_order, log_prior, -jnp.inf)
+    if model.binds_trees:
+        log_prior = jnp.where(_is_allowed(model, shape, rows), log_prior, -jnp.inf)
     return state._replace(
         log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
 
 
-def _keeps_order(
-    model: PackedModel, shape: Shape, rows: jax.Array, directions: jax.Array
-) -> jax.Array:
-    """Whether trees are monotone in these directions, int [d]; bool [b]."""
+def _is_allowed(model: PackedModel, shape: Shape, rows: jax.Array) -> jax.Array:
+    """Whether trees are monotone where they must be, and functions allow them; bool [b]."""
     flat, rule = rows.reshape(-1, rows.shape[-1]), jnp.maximum(shape.rule, 0)
     threshold = thresholds(model, flat, rule.ravel()).reshape(rule.shape)
-    mean = expected_target(model.leaf, leaf_statistics(model, flat)).reshape(rule.shape)
     feature = jnp.where(shape.is_split, model.feature[rule], -1)
-    of_each = jax.vmap(is_monotone, (None, 0, 0, 0, 0, 0, 0))
-    return of_each(directions, feature, threshold, shape.left, shape.left + 1, shape.is_leaf, mean)
+    sides = shape.left, shape.left + 1
+    trees = TreeShape(shape.is_leaf, shape.is_split, *sides, feature, shape.depth, threshold)
+    allowed = jax.vmap(partial(is_allowed, model.allows_path, model.allows_tree))(trees)
+    if model.directions is not None:
+        mean = expected_target(model.leaf, leaf_statistics(model, flat)).reshape(rule.shape)
+        of_each = jax.vmap(is_monotone, (None, 0, 0, 0, 0, 0, 0))
+        tree = feature, threshold, *sides, shape.is_leaf, mean
+        allowed &= of_each(model.directions, *tree)
+    return allowed
 
 
 def resized(

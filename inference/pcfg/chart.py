@@ -117,13 +117,16 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         (grammar.left, grammar.right, grammar.parent, grammar.feature),
         num_productions,
     )
+    # Padding stops for certain: a prior may split for certain where there is a rule.
+    has_rule = np.zeros(num_nodes, bool)
+    has_rule[: len(grammar.has_rule)] = grammar.has_rule
     return Chart(
         left=left,
         right=right,
         parent=parent,
         feature=feature,
         first_production=jnp.asarray(first),
-        has_rule=padded(grammar.has_rule, num_nodes),
+        has_rule=padded(has_rule, num_nodes),
         node_facts={name: padded(fact, num_nodes) for name, fact in node_facts.items()},
         rule_facts={name: padded(fact, num_productions) for name, fact in rule_facts.items()},
         log_count=jnp.asarray(np.log(np.maximum(np.arange(padded_size(max(64, most + 1))), 1.0))),

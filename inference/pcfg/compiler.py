@@ -65,9 +65,11 @@ class _Exploration:
         cells: Cells,
         path: PathMemory | None,
         threshold: Callable[[Found, np.ndarray], np.ndarray],
+        refused: np.ndarray,
         rng: np.random.Generator,
     ):
         self.cells, self.path, self.threshold = cells, path, threshold
+        self.refused = refused if refused.any() else None
         self.chunk = max(64, _CHUNK_ENTRIES // max(1, cells.num_cuts))
         self._room = cells.room_for(self.chunk)
         self._members = Growing(pack(np.ones((1, len(cells.key)), bool)))
@@ -95,11 +97,12 @@ class _Exploration:
         """Find the productions of at most a chunk of subproblems, and their children."""
         members, keys = self._members.array[nodes], self._table.keys[nodes]
         if self.path is None:
-            found = expand(members, keys, self.cells, self._room)
+            found = self._allowed(expand(members, keys, self.cells, self._room))
             child, first = self._table.insert(found.key.ravel())
         else:
             memory = self._memory.array[nodes]
-            found = expand(members, keys - memory * self._memory_key, self.cells, self._room)
+            own_keys = keys - memory * self._memory_key
+            found = self._allowed(expand(members, own_keys, self.cells, self._room))
             found, memories = self._remember(self.path, memory, found)
             child, first = self._table.insert((found.key + memories * self._memory_key).ravel())
             self._memory.append(memories.ravel()[first])
@@ -108,6 +111,12 @@ class _Exploration:
         self._child.append(child.reshape(-1, 2))
         for name, array in self._productions.items():
             array.append(getattr(found, name))
+
+    def _allowed(self, found: Found) -> Found:
+        """Keep the rules whose cuts are not refused."""
+        if self.refused is None:
+            return found
+        return found.take(np.flatnonzero(~self.refused[found.cut]))
 
     def _remember(
         self, path: PathMemory, memory: np.ndarray, found: Found
@@ -173,14 +182,14 @@ def _compile(
         min_leaf=constraints.min_leaf,
         each_cut=each_cut,
     )
-    path = constraints.path_memory(design.names)
+    path, refused = constraints.path_memory(design.names), constraints.refused_cuts(design)
 
     def threshold(found: Found, memory: np.ndarray) -> np.ndarray:
         if rules == "gaps":
             return gap_threshold(design, path, memory, found.low, found.high)
         return design.cut_threshold.take(found.cut)
 
-    explored = _Exploration(cells, path, threshold, rng)
+    explored = _Exploration(cells, path, threshold, refused, rng)
     level, start, max_depth = 0, 0, constraints.max_depth
     while start < explored.size and (max_depth is None or level < max_depth):
         stop = explored.size
@@ -325,7 +334,8 @@ def compile_grammar(
         Limits on the trees.
     each_cut
         Whether every cut of a gap is a production of its own, with ``rules="cuts"``; always so
-        where boxes are kept together. Priors that weigh cuts of one gap apart need it.
+        where boxes are kept together or cuts refused. Priors that weigh cuts of one gap apart need
+        it.
     max_subproblems
         Budget; the memory needed is about 16 bytes times productions.
     on_progress
@@ -347,7 +357,9 @@ def compile_grammar(
     """
     constraints = Constraints() if constraints is None else constraints
     constraints.require_free_leaves("The exact posterior")
-    each_cut = rules == "cuts" and (each_cut or bool(constraints.keep_together))
+    constraints = constraints.judged(design)
+    tells_apart = each_cut or bool(constraints.keep_together or constraints.refused)
+    each_cut = rules == "cuts" and tells_apart
     key = _fingerprint(design, (rules, constraints, each_cut))
     if key in _cache and _cache[key].num_subproblems <= max_subproblems:
         _cache.move_to_end(key)

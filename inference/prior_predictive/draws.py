@@ -10,12 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.predictive.replicates import draw_in_turn
-from bdtppl.inference.prior_predictive.trees import PriorTrees, exact_prior
+from bdtppl.inference.prior_predictive.trees import NO_LIKELIHOOD, PriorTrees, exact_prior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 from bdtppl.models.row_statistics import row_statistics
@@ -37,13 +40,20 @@ def draw_prior_trees(
 ) -> Tree:
     """Draw trees from a prior, `Tree` batch [num_draws].
 
-    A prior whose weights sum to 1 at every node grows them; others need the exact chart.
+    A prior whose weights sum to 1 at every node grows them, and an `EditTree` edits its tree;
+    others need the exact chart.
 
     Raises
     ------
     ValueError
         If the prior has no law without targets, or its chart is too large.
     """
+    if isinstance(prior, EditTree):
+        constraints.require_free_leaves("A law without targets")
+        nothing = np.zeros(design.num_rows, int)
+        model = TreeModel(design, nothing, prior, NO_LIKELIHOOD, constraints)
+        options: dict[str, Any] = {"warmup": 0, "draws": 1, "thin": 1, "start": "prior"}
+        return sample_chains(rng_key, model, chains=num_draws, **options).posterior.trees[:, 0]
     if prior.is_normalised:
         return PriorTrees(design, prior, constraints).sample(rng_key, num_draws)
     exact = exact_prior(design, prior, constraints, max_subproblems=max_subproblems)

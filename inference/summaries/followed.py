@@ -13,16 +13,18 @@ _ROWS = 5  # training rows whose predictions are followed
 def followed(posterior: Posterior | SoftPosterior) -> dict[str, np.ndarray]:
     """Compute the quantities to diagnose, float64 [chain, draw] each.
 
-    The log joint, the number of leaves, and at a few training rows the predictive mean, or the
-    probability of the row's own class.
+    The log joint, or the log likelihood where draws have no log joint, the number of leaves, and at
+    a few training rows the predictive mean, or the probability of the row's own class.
     """
     rows = np.unique(np.linspace(0, len(posterior.y) - 1, _ROWS).astype(int))
     predict = posterior.means if isinstance(posterior, SoftPosterior) else posterior.leaf_means
     means = predict(posterior.matrix[rows])
     if means.ndim > 3:
         means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]
+    scores = posterior.sample_stats
+    score = "log_joint" if "log_joint" in scores else "log_likelihood"
     quantities = {
-        "log_joint": np.asarray(posterior.sample_stats["log_joint"], float),
+        score: np.asarray(scores[score], float),
         "num_leaves": posterior.num_leaves.astype(float),
     }
     return quantities | {f"prediction_{row}": means[..., i] for i, row in enumerate(rows.tolist())}

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.hard.asked_trees import is_allowed
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import leaf_statistics, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
@@ -130,11 +131,15 @@ def _score_tree(tree, table: _Table, model: PackedModel):
 
     terms = node_terms(model, rows, depth, rule, shares_partitions=False)
     log_prior = jnp.where(is_split, terms.log_rule, jnp.where(is_leaf, terms.log_stop, 0.0)).sum()
-    log_prior += log_tree(model.prior, TreeShape(is_leaf, is_split, left, right, feature, depth))
+    shape = TreeShape(is_leaf, is_split, left, right, feature, depth)
+    log_prior += log_tree(model.prior, shape)
     log_likelihood = jnp.where(is_leaf, terms.leaf_score, 0.0).sum()
+    if model.binds_trees:
+        cut = thresholds(model, rows, jnp.maximum(rule, 0))
+        whole = shape._replace(threshold=cut)
+        is_known &= is_allowed(model.allows_path, model.allows_tree, whole)
     if model.directions is not None:
         mean = expected_target(model.leaf, leaf_statistics(model, rows))
-        cut = thresholds(model, rows, jnp.maximum(rule, 0))
         is_known &= is_monotone(model.directions, feature, cut, left, right, is_leaf, mean)
     return jnp.where(is_known, log_prior + log_likelihood, -jnp.inf), log_likelihood
 

@@ -20,6 +20,8 @@ from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import CountTable
+from bdtppl.models.priors import require_weighs
+from bdtppl.models.pytrees import as_partial
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = [
@@ -91,6 +93,8 @@ class PackedModel(NamedTuple):
         What nodes remember of their paths, or None where no constraint looks at them.
     directions
         int [d]; directions of monotone features, or None.
+    allows_path, allows_tree
+        Functions that say which trees there are (see `Constraints`), or None.
     prior, leaf
         The model's numbers, float64.
     """
@@ -122,6 +126,8 @@ class PackedModel(NamedTuple):
     max_depth: jax.Array
     path: PathMemory | None
     directions: jax.Array | None
+    allows_path: Any
+    allows_tree: Any
     prior: Any
     leaf: Any
 
@@ -137,7 +143,13 @@ class PackedModel(NamedTuple):
         is_padded
             Add rows that lie nowhere and rules that part nothing, so that tables of about one
             size, such as the folds of cross-validation, share compiled code.
+
+        Raises
+        ------
+        ValueError
+            If the prior weighs edits.
         """
+        require_weighs(model.prior, "The score of a tree", "nodes", "leaf counts", "trees")
         design: Any = model.design
         row = design.each_row()
         num_rows, num_words = len(row), -(-len(row) // 64)
@@ -153,6 +165,14 @@ class PackedModel(NamedTuple):
         if path is not None:
             every_row = np.append(every_row, path.start)
         is_cut = (code >= 0) & (code < design.num_codes[feature] - 1)
+        limits = model.constraints
+        above = low + (code >= 0)
+        is_cut &= ~limits.refused_cuts(design)[np.minimum(above, last)]
+        functions = {
+            name: None if function is None else as_partial(function)
+            for name in ("allows_path", "allows_tree")
+            for function in [getattr(limits, name)]
+        }
         depth, directions = model.constraints.max_depth, model.constraints.directions(design.names)
         return cls(
             **_row_sets(design, row, rules, num_words),
@@ -166,7 +186,7 @@ class PackedModel(NamedTuple):
             can_cut=jnp.asarray(is_cut & model.constraints.allows(design.names)[feature]),
             low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[at_low]),
             high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[at_low]),
-            threshold=jnp.asarray(design.cut_threshold[np.minimum(low + (code >= 0), last)]),
+            threshold=jnp.asarray(design.cut_threshold[np.minimum(above, last)]),
             place=jnp.asarray(np.maximum(code, 0) * num_sides[feature] + rules.missing_left),
             num_items=jnp.asarray((design.num_codes - 1) * num_sides),
             by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
@@ -176,9 +196,15 @@ class PackedModel(NamedTuple):
             max_depth=jnp.float64(np.inf if depth is None else depth),
             path=jax.tree.map(jnp.asarray, path),
             directions=None if directions is None else jnp.asarray(directions),
+            **functions,
             prior=as_float64(model.prior.resolve(design)),
             leaf=as_float64(model.leaf),
         )
+
+    @property
+    def binds_trees(self) -> bool:
+        """Whether a tree may be ruled out though none of its nodes is."""
+        return not self.directions is self.allows_path is self.allows_tree is None
 
     def rule_numbers(self) -> np.ndarray:
         """Look up the rule that cuts above each flat code, int [2, V]; -1 where there is none.

@@ -10,7 +10,7 @@ Angelopoulos and Cussens 2005, sections 2 and 3 (labels computed from the node; 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol
@@ -21,7 +21,16 @@ import numpy as np
 
 from bdtppl.models.data.design import Design
 
-__all__ = ["DenseRules", "Node", "Rule", "RuleLaw", "RuleTable", "Rules", "facts_read"]
+__all__ = [
+    "CutTable",
+    "DenseRules",
+    "Node",
+    "Rule",
+    "RuleLaw",
+    "RuleTable",
+    "Rules",
+    "facts_read",
+]
 
 Rules = Literal["gaps", "cuts"]
 
@@ -193,17 +202,50 @@ class DenseRules:
 
 
 @dataclass(frozen=True)
+class CutTable:
+    """Weights of the cuts of a design as numbers, which can be saved: a function of node and rule.
+
+    Attributes
+    ----------
+    thresholds, weights
+        For each feature its cuts, ascending, and their weights. A cut of weight 0 is excluded.
+
+    Examples
+    --------
+    >>> table = CutTable(((0.5, 1.5), (0.5,)), ((1.0, 0.0), (3.0,)))
+    >>> table(None, Rule(np.array([0, 0, 1]), threshold=np.array([0.5, 1.5, 0.5]))).tolist()
+    [1.0, 0.0, 3.0]
+    """
+
+    thresholds: tuple[tuple[float, ...], ...] = field(repr=False)
+    weights: tuple[tuple[float, ...], ...] = field(repr=False)
+
+    def __call__(self, node: Node | None, rule: Rule) -> Any:
+        """Look weights up; NaN for what is no cut of the design."""
+        known = np.unique(np.concatenate([*self.thresholds, [np.inf]]))
+        table = np.full((len(self.thresholds), len(known)), np.nan)
+        for own, cuts, weights in zip(table, self.thresholds, self.weights, strict=True):
+            own[np.searchsorted(known, cuts)] = weights
+        place = jnp.minimum(jnp.searchsorted(known, rule.threshold), len(known) - 1)
+        is_cut = jnp.asarray(known)[place] == rule.threshold
+        return jnp.where(is_cut, jnp.asarray(table)[rule.feature, place], jnp.nan)
+
+
+@dataclass(frozen=True)
 class RuleLaw:
     """Probability of every rule of a node that splits.
 
     Attributes
     ----------
     feature_weights
-        None for equal ones, one positive number a feature, a mapping from features (index or name)
-        to them in which those that are not named weigh 1, or a function of node and rule that
-        reads ``rule.feature`` alone of the rule.
+        None for equal ones, one number a feature, a mapping from features (index or name) to them
+        in which those that are not named weigh 1, or a function of node and rule that reads
+        ``rule.feature`` alone of the rule. A feature of weight 0 is excluded; a function that reads
+        the node must be positive.
     cut_weights
-        "uniform", "gap" (the width of the gap), or a function of node and rule; positive.
+        "uniform", "gap" (the width of the gap), or a function of node and rule; positive. With
+        ``rules="cuts"`` a function that reads ``rule.feature`` and ``rule.threshold`` alone is
+        evaluated once, at the cuts of the design (`CutTable`), and 0 excludes a cut.
     over
         "features": a feature by weight among those with an available rule, then one of its rules by
         weight. "rules": one choice among all available rules by the product of both weights.
@@ -253,6 +295,41 @@ class RuleLaw:
                 )
             if replace(self, choice="uniform") != RuleLaw():
                 raise ValueError("choice='chronological' takes no weights and no over='rules'.")
+
+    def tabulated(self, design: Design, rules: Rules) -> "RuleLaw":
+        """Take numbers in place of functions that read no more than the feature and the cut.
+
+        Raises
+        ------
+        ValueError
+            If a weight is negative or not finite.
+        """
+        features, cuts, num_features = self.feature_weights, self.cut_weights, design.num_features
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+            if callable(features) and not facts_read(features, num_features, ("feature",))[0]:
+                every = np.arange(num_features)
+                features = _numbers("feature_weights", features, Rule(every))
+            if callable(cuts) and rules == "cuts" and not isinstance(cuts, CutTable):
+                node_reads, rule_reads = facts_read(cuts, num_features)
+                if not node_reads and rule_reads <= {"feature", "threshold"}:
+                    rules_of = [
+                        Rule(np.full(len(own), j), threshold=own)
+                        for j, own in enumerate(_cuts(design))
+                    ]
+                    weights = tuple(_numbers("cut_weights", cuts, each) for each in rules_of)
+                    thresholds = tuple(tuple(each.threshold.tolist()) for each in rules_of)
+                    cuts = CutTable(thresholds, weights)
+        return replace(self, feature_weights=features, cut_weights=cuts)
+
+    def excluded(self, design: Design) -> tuple[list[int], list[tuple[int, float]]]:
+        """Features, and cuts of features, whose weights are the number 0."""
+        features, cuts = self.resolve(design).feature_weights, self.cut_weights
+        pairs = []
+        if isinstance(cuts, CutTable):
+            columns = enumerate(zip(cuts.thresholds, cuts.weights, strict=True))
+            pairs = [(j, t) for j, own in columns for t, w in zip(*own, strict=True) if w == 0]
+        numbers = () if features is None or callable(features) else features
+        return [j for j, weight in enumerate(numbers) if weight == 0], pairs
 
     def resolve(self, design: Design) -> "RuleLaw":
         """Give every feature its weight, where these are numbers.
@@ -360,6 +437,20 @@ class RuleLaw:
             share = share / xp.maximum(total, 1e-300)
         tiny = 1e-300  # of rules that are not there
         return xp.log(xp.maximum(weight, tiny)) + rules.spread(xp.log(xp.maximum(share, tiny)))
+
+
+def _cuts(design: Any) -> list[np.ndarray]:
+    """Cuts of each feature, ascending."""
+    return [own[1:] for own in np.split(design.cut_threshold, np.cumsum(design.num_codes)[:-1])]
+
+
+def _numbers(name: str, weigh: Weight, rule: Rule) -> tuple[float, ...]:
+    """Evaluate weights that read the rule alone."""
+    nowhere: Any = Node(None, None)
+    weights = np.broadcast_to(np.asarray(weigh(nowhere, rule), float), rule.feature.shape)
+    if not ((weights >= 0) & (weights < np.inf)).all():
+        raise ValueError(f"{name} must be finite and at least 0; got {weights.min()}.")
+    return tuple(weights.tolist())
 
 
 def _or_nan(xp: Any, weight: Any) -> Any:

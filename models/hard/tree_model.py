@@ -7,7 +7,7 @@ import numpy as np
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, require_rules_apart
+from bdtppl.models.priors import TreePrior, excluding, require_rules_apart
 
 __all__ = ["TreeModel"]
 
@@ -27,7 +27,8 @@ class TreeModel:
     leaf
         Leaf family.
     constraints
-        Limits of the trees.
+        Limits of the trees. Rules that a function refuses or that weigh 0 are kept as `refused`
+        (see `bdtppl.models.priors.excluding`).
 
     Raises
     ------
@@ -48,4 +49,6 @@ class TreeModel:
             raise ValueError(
                 f"y must have one entry per row, shape ({num_rows},); got {self.y.shape}."
             )
-        require_rules_apart(self.prior, self.constraints)
+        limits = excluding(self.prior, self.constraints, self.design)
+        object.__setattr__(self, "constraints", limits)
+        require_rules_apart(self.prior, limits)

@@ -1,0 +1,107 @@
+"""How many trees there are, and how many nodes they are made of.
+
+Where all n observations differ in each of d features, a node of m observations has d (m - 1) rules,
+and a rule leaves i of them on one side for each i from 1 to m - 1. So both counts follow from the
+number of observations alone. On other tables a chart counts trees.
+
+References
+----------
+Nuti, Jimenez Rugama and Cross 2021, Efficient Bayesian Decision Tree Algorithm, section 4: equation
+7 and the recursion after it. They are stated here from the paper's definitions.
+"""
+
+import numpy as np
+
+from bdtppl.inference.prior_predictive.trees import exact_prior
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.rule_laws import Rules
+from bdtppl.models.priors import DescriptionLength
+
+__all__ = ["log_num_trees", "num_partition_spaces", "num_trees"]
+
+
+def num_partition_spaces(num_rows: int, num_features: int) -> int:
+    """Count the partition spaces that a search through all trees meets (equation 7).
+
+    A node and each way to split it down to its children is counted; a set of rows that several ways
+    lead to counts once for each. N(n) = 1 + d sum_i (N(i) + N(n - i)) solves to (2 d + 1)^(n - 1).
+
+    Parameters
+    ----------
+    num_rows
+        Number n of observations, which differ in each feature; at least 1.
+    num_features
+        Number d of features, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If a number is no integer of at least 1.
+
+    Examples
+    --------
+    >>> num_partition_spaces(2, 1), f"{num_partition_spaces(10, 10):.1e}"
+    (3, '7.9e+11')
+    """
+    _require(num_rows, num_features)
+    return (2 * int(num_features) + 1) ** (int(num_rows) - 1)
+
+
+def num_trees(num_rows: int, num_features: int) -> int:
+    """Count the trees, T(n) = 1 + d sum_i T(i) T(n - i).
+
+    Parameters
+    ----------
+    num_rows, num_features
+        See `num_partition_spaces`.
+
+    Raises
+    ------
+    ValueError
+        If a number is no integer of at least 1.
+
+    Examples
+    --------
+    >>> [num_trees(n, 1) for n in range(1, 6)]
+    [1, 2, 5, 15, 51]
+    """
+    _require(num_rows, num_features)
+    counts = [0, 1]
+    for n in range(2, num_rows + 1):
+        counts.append(1 + int(num_features) * sum(counts[i] * counts[n - i] for i in range(1, n)))
+    return counts[num_rows]
+
+
+def log_num_trees(
+    design: Design, *, rules: Rules = "gaps", constraints: Constraints | None = None
+) -> float:
+    """Count the trees of a table: the log of their number.
+
+    Parameters
+    ----------
+    design
+        The table.
+    rules
+        "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
+    constraints
+        Limits on the trees.
+
+    Raises
+    ------
+    ValueError
+        If the chart of the table is too large, or constraints bind whole trees.
+
+    Examples
+    --------
+    >>> round(np.exp(log_num_trees(Design.from_matrix(np.arange(5.0)[:, None]))))
+    51
+    """
+    limits = Constraints() if constraints is None else constraints
+    return float(exact_prior(design, DescriptionLength(0.0, rules), limits).log_prior_normaliser)
+
+
+def _require(num_rows: int, num_features: int) -> None:
+    for name, value in (("num_rows", num_rows), ("num_features", num_features)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
