@@ -46,7 +46,7 @@ class MetropolisParameters(ShowsProgress):
     bins: int | Literal["auto"] | None = parameter(
         "auto",
         "Most buckets per feature; None keeps a cut between any two neighbouring distinct values. "
-        f'"auto" is for {_AUTO_BINS}, or for None where ``grid``, ``start`` or the prior has cuts.',
+        f'"auto" is for {_AUTO_BINS}, or None where a grid, start, prior or constraints name cuts.',
         option=str,
     )
 
@@ -207,8 +207,9 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         """Most buckets of a column; a given tree has cuts of its own."""
         if self.bins != "auto":
             return self.bins
-        is_given = isinstance(self.start, Tree) or isinstance(self.prior, EditTree)
-        return None if self.grid is not None or is_given else _AUTO_BINS
+        has_cuts = isinstance(self.start, Tree) or isinstance(self.prior, EditTree)
+        has_cuts |= self.constraints is not None and bool(self.constraints.refused)
+        return None if self.grid is not None or has_cuts else _AUTO_BINS
 
     def _first_trees(self, model: TreeModel) -> Tree | Literal["prior"] | None:
         if isinstance(self.start, Tree) or self.start == "prior":
