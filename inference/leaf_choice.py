@@ -32,7 +32,7 @@ _NUM_LEVELS = 3
 _FEATURES = 200  # more of them cost too much, and so do many rows of a sparse table
 _SECONDS = 0.1  # most of one sum over trees
 _BYTES = 2e8
-_MOST_STEPS = 12
+_MOST_FITS = 12
 _ENOUGH = 0.05  # nats
 
 
@@ -83,7 +83,7 @@ def leaf_by_evidence(model: TreeModel) -> Leaf:
     fitted = empirical_bayes(
         exact,
         parameters=list(model.leaf.parameter_support),
-        max_steps=_MOST_STEPS,
+        max_steps=_MOST_FITS,
         tolerance=_ENOUGH,
         units=units_of(model.leaf),
         reach=REACH,

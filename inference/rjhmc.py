@@ -313,7 +313,7 @@ class _JumpRun:
         else:
             log_likelihoods = np.zeros(0)
         if grows:
-            chosen = 0 if tries == 1 else _draw(rng, log_likelihoods)
+            chosen = 0 if tries == 1 else _draw_by_weight(rng, log_likelihoods)
             proposal = self._scored(new, *jax.tree.map(lambda a: a[chosen], tried))
         else:
             proposal = smaller
@@ -347,7 +347,7 @@ class _JumpRun:
 
     def _log_likelihoods(self, topology: Topology, position, inputs) -> np.ndarray:
         density, h = self.density(topology.num_splits), self.settings.sampler.h_final
-        return np.asarray(_tried(density, position, topology.paths, h, inputs))
+        return np.asarray(_likelihoods_of(density, position, topology.paths, h, inputs))
 
     def _scored(self, topology: Topology, position, inputs) -> _Place:
         density, h = self.density(topology.num_splits), self.settings.sampler.h_final
@@ -448,7 +448,7 @@ def _entropy(values: np.ndarray) -> float:
     return float(-np.log(counts / counts.sum()) @ counts / counts.sum())
 
 
-def _draw(rng, log_weights: np.ndarray) -> int:
+def _draw_by_weight(rng, log_weights: np.ndarray) -> int:
     """Draw a place by weights that may all be 0."""
     weights = np.exp(log_weights - max(log_weights.max(), -np.finfo(float).max))
     total = weights.sum()
@@ -461,7 +461,7 @@ def _positions(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
 
 
 @jax.jit
-def _tried(density: SoftDensity, position, paths, sharpness, inputs) -> jax.Array:
+def _likelihoods_of(density: SoftDensity, position, paths, sharpness, inputs) -> jax.Array:
     """Log likelihoods at some positions."""
     return jax.vmap(lambda own, at: _scores(density, own, paths, sharpness, at)[0])(
         position, inputs

@@ -287,7 +287,7 @@ def test_the_last_trees_are_made_as_they_would_be_with_the_others(monkeypatch):
 
         apart = made()
         assert 0 < (apart.num_splits > 5).sum() < 16
-        monkeypatch.setattr(rollout, "_LONG", 1000)
+        monkeypatch.setattr(rollout, "_MANY_SPLITS", 1000)
         together, other = made(), made(2)
         check_judgement(made_of, policy, apart)
         said = [

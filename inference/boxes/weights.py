@@ -37,7 +37,7 @@ def facts_beyond_counts(prior: TreePrior) -> set[str]:
 
 
 @jax.jit
-def _weigh_rules(prior: Any, node: Node, rule: Rule) -> tuple[Any, Any]:
+def _weigh_box(prior: Any, node: Node, rule: Rule) -> tuple[Any, Any]:
     shape = jnp.shape(rule.feature)
     split = jnp.broadcast_to(prior.log_split(node, rule), shape)
     return split, jnp.broadcast_to(prior.log_rule(node, rule), shape)
@@ -116,7 +116,7 @@ class PriorGrid:
 
     def _weights(self, prior: Any) -> tuple[Any, Any, Any]:
         size = int(np.prod(self.shape))
-        split, rule = _weigh_rules(prior, self._node, self._rule)
+        split, rule = _weigh_box(prior, self._node, self._rule)
         return split[:size], rule[:size], _stop(prior, self._stops)
 
     @in_float64

@@ -14,7 +14,7 @@ from bdtppl.inference.hard.shapes import Shape, places
 
 __all__ = ["log_backward", "reordered", "steps_of_splits"]
 
-_IMPOSSIBLE = -1e30
+_NEVER = -1e30
 
 
 def steps_of_splits(shape: Shape) -> jax.Array:
@@ -41,7 +41,7 @@ def log_backward(shape: Shape, logits: jax.Array | None = None) -> jax.Array:
     step = jnp.arange(shape.capacity // 2)[None, :, None]
     is_last = shape.is_split[:, None] & (split_at[:, None] <= step) & (step < until[:, None])
     each = jnp.zeros(shape.rule.shape) if logits is None else logits.astype(float)
-    log_sum = logsumexp(jnp.where(is_last, each[:, None], _IMPOSSIBLE), axis=2)
+    log_sum = logsumexp(jnp.where(is_last, each[:, None], _NEVER), axis=2)
     own = jnp.where(split_at[:, None] == step, each[:, None], 0.0).sum(axis=2)
     return jnp.where(step[..., 0] < shape.size[:, None] // 2, own - log_sum, 0.0)
 
@@ -69,7 +69,7 @@ def reordered(rng_key: jax.Array, shape: Shape, logits: jax.Array | None = None)
         back, number = each
         has_child = (jnp.take_along_axis(is_split, shape.left + side, axis=1) for side in (0, 1))
         is_last = is_split & ~jnp.logical_or(*has_child)
-        slot = jnp.argmax(jnp.where(is_last, number, _IMPOSSIBLE), axis=1)
+        slot = jnp.argmax(jnp.where(is_last, number, _NEVER), axis=1)
         is_own = (places(shape) == slot[:, None]) & is_last
         made_at = jnp.where(is_own, (num_splits - 1 - back)[:, None], made_at)
         return (is_split & ~is_own, made_at), None

@@ -31,7 +31,7 @@ _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
 
 _FEW = 4  # share of the trees that are finished by themselves, the last ones
-_LONG = 8  # splits of a tree from which on that is worthwhile
+_MANY_SPLITS = 8  # splits of a tree from which on that is worthwhile
 
 Pick = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -120,7 +120,7 @@ def roll_out(
         return lax.while_loop(goes_on, step, (start, made))
 
     few = num_trees // _FEW
-    if most < _LONG or few == 0:
+    if most < _MANY_SPLITS or few == 0:
         _, made = make(jnp.int32(0), made, 0)
     else:  # most trees are small: the few large ones are finished by themselves
         step, made = make(jnp.int32(0), made, few)

@@ -143,10 +143,10 @@ def sample_chains(
     powers = as_powers(temperatures)
     key_start, key_walk = jax.random.split(rng_key)
     keys = jax.random.split(key_walk, chains)
-    if isinstance(prior := model.prior, EditTree):
+    if isinstance(model.prior, EditTree):
         if kernel is not None:
             raise ValueError("proposal has no use under an EditTree, whose edits are regrown.")
-        prior = prior.resolve(model.design)
+        prior: Any = model.prior.resolve(model.design)
         packed = PackedModel.of(replace(model, prior=prior.base))
         room_at_first = _room_at_first(prior.tree) if capacity is None else capacity
         proposing, states = _start_edits(
@@ -325,7 +325,7 @@ def _start_edits(
     chains: int,
     capacity: int,
     start: Tree | Literal["prior"] | None,
-) -> tuple[Kernel, EditState]:
+) -> tuple[Any, EditState]:
     """Put each chain at the tree to edit, or edit that by the prior; with the kernel."""
     if start is not None and start != "prior":
         raise ValueError("start has no tree under an EditTree: chains start at the tree it edits.")

@@ -27,8 +27,8 @@ from bdtppl.models.arrays.precision import in_float32
 
 __all__ = ["walk"]
 
-_TOGETHER = 4  # chains on CPUs, so that one size is compiled
-_ROUNDS = 256  # steps of one call of the compiled function
+_CHAINS_TOGETHER = 4  # chains on CPUs, so that one size is compiled
+_STEPS_A_CALL = 256  # steps of one call of the compiled function
 
 
 @in_float32
@@ -47,14 +47,14 @@ def walk(
     their number in.
     """
     number = len(seeds)
-    width = _TOGETHER if jax.default_backend() == "cpu" else padded_size(number)
+    width = _CHAINS_TOGETHER if jax.default_backend() == "cpu" else padded_size(number)
     groups = np.minimum(np.arange(-(-number // width) * width), number - 1).reshape(-1, width)
     walked = []
     for done, rows in enumerate(groups):
         own, pieces = jax.tree.map(lambda a, i=rows: np.asarray(a)[i], (seeds, paths, chains)), []
-        for begin in range(first, stop, _ROUNDS):
-            end = min(begin + _ROUNDS, stop)
-            advanced = _advance(shared, *own, begin, end, rounds=_ROUNDS)
+        for begin in range(first, stop, _STEPS_A_CALL):
+            end = min(begin + _STEPS_A_CALL, stop)
+            advanced = _advance(shared, *own, begin, end, rounds=_STEPS_A_CALL)
             own_chains, kept = jax.tree.map(np.asarray, advanced)
             own = *own[:2], own_chains
             pieces.append(jax.tree.map(lambda a, n=end - begin: a[:n], kept))
@@ -69,7 +69,7 @@ def _advance(
     shared: Steps, seeds, paths, chains: Chains, first, stop, *, rounds: int
 ) -> tuple[Chains, NutsDraws]:
     """Make the steps from the first on, at most some rounds; kept states [round, chain, ...]."""
-    step = jax.vmap(partial(_step, shared), in_axes=(0, 0, 0, None))
+    step = jax.vmap(partial(_one_step, shared), in_axes=(0, 0, 0, None))
 
     def play(carry):
         number, chains, kept = carry
@@ -87,7 +87,7 @@ def _advance(
     return chains, kept
 
 
-def _step(shared: Steps, seed, paths, chain: Chains, number) -> tuple[Chains, NutsDraws]:
+def _one_step(shared: Steps, seed, paths, chain: Chains, number) -> tuple[Chains, NutsDraws]:
     """Draw the inputs, if they are hard, make a trajectory, and adapt."""
     place = jnp.minimum(number, len(shared.kinds) - 1)
     kind, sharpness = shared.kinds[place], shared.sharpness[place]

@@ -10,6 +10,8 @@ Nuti, Jimenez Rugama and Cross 2021, Efficient Bayesian Decision Tree Algorithm,
 7 and the recursion after it. They are stated here from the paper's definitions.
 """
 
+from typing import Any
+
 import numpy as np
 
 from bdtppl.inference.prior_predictive.trees import exact_prior
@@ -98,7 +100,8 @@ def log_num_trees(
     51
     """
     limits = Constraints() if constraints is None else constraints
-    return float(exact_prior(design, DescriptionLength(0.0, rules), limits).log_prior_normaliser)
+    prior: Any = DescriptionLength(0.0, rules)
+    return float(exact_prior(design, prior, limits).log_prior_normaliser)
 
 
 def _require(num_rows: int, num_features: int) -> None:

@@ -168,7 +168,7 @@ class PackedModel(NamedTuple):
         limits = model.constraints
         above = low + (code >= 0)
         is_cut &= ~limits.refused_cuts(design)[np.minimum(above, last)]
-        functions = {
+        functions: dict[str, Any] = {
             name: None if function is None else as_partial(function)
             for name in ("allows_path", "allows_tree")
             for function in [getattr(limits, name)]

@@ -308,15 +308,15 @@ class RuleLaw:
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             if callable(features) and not facts_read(features, num_features, ("feature",))[0]:
                 every = np.arange(num_features)
-                features = _numbers("feature_weights", features, Rule(every))
+                features = _numbers_of("feature_weights", features, Rule(every))
             if callable(cuts) and rules == "cuts" and not isinstance(cuts, CutTable):
                 node_reads, rule_reads = facts_read(cuts, num_features)
                 if not node_reads and rule_reads <= {"feature", "threshold"}:
                     rules_of = [
                         Rule(np.full(len(own), j), threshold=own)
-                        for j, own in enumerate(_cuts(design))
+                        for j, own in enumerate(_cuts_of(design))
                     ]
-                    weights = tuple(_numbers("cut_weights", cuts, each) for each in rules_of)
+                    weights = tuple(_numbers_of("cut_weights", cuts, each) for each in rules_of)
                     thresholds = tuple(tuple(each.threshold.tolist()) for each in rules_of)
                     cuts = CutTable(thresholds, weights)
         return replace(self, feature_weights=features, cut_weights=cuts)
@@ -439,12 +439,12 @@ class RuleLaw:
         return xp.log(xp.maximum(weight, tiny)) + rules.spread(xp.log(xp.maximum(share, tiny)))
 
 
-def _cuts(design: Any) -> list[np.ndarray]:
+def _cuts_of(design: Any) -> list[np.ndarray]:
     """Cuts of each feature, ascending."""
     return [own[1:] for own in np.split(design.cut_threshold, np.cumsum(design.num_codes)[:-1])]
 
 
-def _numbers(name: str, weigh: Weight, rule: Rule) -> tuple[float, ...]:
+def _numbers_of(name: str, weigh: Weight, rule: Rule) -> tuple[float, ...]:
     """Evaluate weights that read the rule alone."""
     nowhere: Any = Node(None, None)
     weights = np.broadcast_to(np.asarray(weigh(nowhere, rule), float), rule.feature.shape)
