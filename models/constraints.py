@@ -9,7 +9,7 @@ Angelopoulos and Cussens 2005, Exploiting Informative Priors for Bayesian Classi
 Regression Trees, section 2 and Figure 1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -208,6 +208,16 @@ class Constraints:
         )
         refused = [pair for pair in pairs if not self.allows_rule(*pair)]
         return replace(self, refused=(*self.refused, *refused), allows_rule=None)
+
+    def unmet(self, design: Any) -> Iterator[tuple[str, float, list[float]]]:
+        """Yield what is refused where a design has no cut: feature, threshold and nearest cuts."""
+        ends = np.cumsum(design.num_codes)
+        for feature, threshold in self.refused:
+            (place,) = _feature_places([feature], design.names, "refused")
+            cuts = design.cut_threshold[ends[place] - design.num_codes[place] + 1 : ends[place]]
+            if threshold not in cuts:
+                at = int(np.searchsorted(cuts, threshold))
+                yield str(design.names[place]), threshold, cuts[max(at - 1, 0) : at + 1].tolist()
 
     def refused_cuts(self, design: Any) -> np.ndarray:
         """Say of each flat code of a design whether the cut below it is refused, bool [V].

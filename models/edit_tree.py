@@ -53,9 +53,8 @@ class EditTree(NodePrior):
     Where no edit has a place, none follows.
 
     This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
-    is a sum without end: it is known on small tables alone, by enumeration. Estimators do
-    not take it as their prior: `bdtppl.inference.metropolis.edits.sample_edits` draws from its
-    posterior.
+    is a sum without end: it is known on small tables alone, by enumeration. Of
+    the estimators those by Metropolis take it as their prior.
 
     Attributes
     ----------

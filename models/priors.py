@@ -181,11 +181,12 @@ def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
     ValueError
         If both are the case.
     """
-    if prior.counts_partitions and (constraints.looks_at_path or constraints.judges_cuts):
+    asks = constraints.allows_path or constraints.allows_tree
+    if prior.counts_partitions and (constraints.looks_at_path or constraints.judges_cuts or asks):
         raise ValueError(
             f"{type(prior).__name__} shares a weight among rules that make one partition, which "
-            f"keep_together, features_at_depth, before, refused and allows_rule tell apart: use "
-            f"DepthDecay or DescriptionLength."
+            f"keep_together, features_at_depth, before, refused, allows_rule, allows_path and "
+            f"allows_tree tell apart: use DepthDecay or DescriptionLength."
         )
     if constraints.judges_cuts and prior.rules != "cuts":
         raise ValueError(

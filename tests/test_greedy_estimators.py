@@ -31,7 +31,7 @@ def test_scikit_learn_contract(estimator, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([GreedyModalTreeRegressor(num_roots=3)])
+@parametrize_with_checks([GreedyModalTreeRegressor(num_roots=3, leaf="from_targets")])
 def test_scikit_learn_contract_of_regression(estimator, check):
     check(estimator)
 

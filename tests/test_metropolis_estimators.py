@@ -42,6 +42,7 @@ from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay
 
+ONE_WALK = {"temperatures": 1, "extensions": 0, "warmup": 500, "draws": 50, "thin": 10}
 MONOTONE = Constraints(monotone={0: 1})
 FAR = Tree.from_nested({"feature": 9, "threshold": 0.5, "left": {}, "right": {}})
 
@@ -51,8 +52,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        MetropolisTreeClassifier(warmup=500, draws=50, thin=10),
-        MetropolisTreeRegressor(warmup=500, draws=50, thin=10),
+        MetropolisTreeClassifier(**ONE_WALK),
+        MetropolisTreeRegressor(**ONE_WALK, leaf="from_targets"),
     ]
 )
 def test_scikit_learn_contract(estimator, check):

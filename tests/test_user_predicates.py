@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.base import clone
 from test_exact_posterior import check_evidence, check_ranking, check_rule_inclusion, check_sizes
 from test_path_constraints import by_rows, by_tables, check_predictive, check_scores
 from tiers import slow_but
@@ -23,9 +24,11 @@ from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.proposals import KERNELS
 from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.priors import DepthDecay, Program
+from bdtppl.models.leaf_count_priors import LeafCount
+from bdtppl.models.priors import DepthDecay, LeafPenalty, Program
 
 CAPACITY = 31
 
@@ -280,7 +283,8 @@ def test_the_evidence_is_that_of_the_trees_that_are_left():
 @pytest.mark.parametrize("limit", [ByTree.limit, ByPath.limit])
 @pytest.mark.parametrize("kind", ["Exact", "GreedyModal", "Particle", "GFlowNet"])
 def test_what_cannot_ask_of_trees_says_so(kind, limit):
-    model = getattr(bdtppl, f"{kind}TreeClassifier")(constraints=Constraints(**limit), max_depth=2)
+    limits = Constraints(**limit)
+    model = getattr(bdtppl, f"{kind}TreeClassifier")(prior=DepthDecay(), constraints=limits)
     with pytest.raises(ValueError, match=f"cannot keep to {next(iter(limit))}, .* Metropolis tree"):
         model.fit(np.arange(8.0)[:, None], np.arange(8) % 2)
 
@@ -311,3 +315,110 @@ def test_the_program_of_figure_2_equals_the_enumeration(rules):
         check_evidence(replace(case, reference_prior=figure_2(2)), case.exact)
     with pytest.raises(ValueError, match="split every node for certain"):
         DepthDecay(1.0, 0.0)
+
+
+# ------------------------------------------------------------------------------ what users meet
+
+WALK = {"temperatures": 1, "extensions": 0, "warmup": 200, "draws": 20, "thin": 5}
+WALK |= {"chains": 8, "random_state": 0}
+
+
+def three_values(n=60):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, (n, 2)).astype(float)
+    return X, X[:, 0] == 1
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        (
+            {"prior": EditTree(Tree.from_nested({}), 0.7), "start": "prior"},
+            lambda tree: tree.is_split.sum() < 2,
+        ),
+        pytest.param(
+            {"prior": EditTree(Tree.from_nested({}), 0.7)},
+            lambda tree: tree.is_split.any(),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"prior": LeafCount()}, lambda tree: tree.is_split.sum() < 3, marks=pytest.mark.slow
+        ),
+        pytest.param({}, lambda tree: tree.is_split.sum() >= 2, marks=pytest.mark.slow),
+        pytest.param(
+            {"prior": DepthDecay(1.0, 1.0), "max_depth": 2, "proposal": "regrow"},
+            None,
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["edits of the prior", "edits of a leaf", "leaf count", "two splits at least", "1/D"],
+)
+def test_chains_start_where_the_constraints_allow_it(options, limit):
+    constraints = Constraints(allows_tree=limit)
+    model = bdtppl.MetropolisTreeClassifier(**WALK, **options, constraints=constraints)
+    trees = model.fit(*three_values()).posterior_.trees.reshape(-1)
+    splits = trees.num_leaves - 1
+    assert limit is None or all(limit(_Splits(number)) for number in splits)
+
+
+class _Splits:
+    """A tree with so many splits, for a limit on their number."""
+
+    def __init__(self, number):
+        self.is_split = np.arange(20) < number
+
+
+def test_shared_weights_take_no_functions_of_trees():
+    with pytest.raises(ValueError, match="allows_path and allows_tree tell apart"):
+        bdtppl.MetropolisTreeClassifier(
+            prior=LeafPenalty(1.0), constraints=Constraints(allows_tree=lambda tree: True)
+        ).fit(*three_values())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_loaded_model_has_the_cuts_that_were_asked_for(tmp_path):
+    X = np.random.default_rng(0).random((80, 2))
+    limits = Constraints(allows_rule=lambda name, threshold: name != "x0" or threshold > 0.4)
+    model = bdtppl.MetropolisTreeClassifier(
+        prior=DepthDecay(rules="cuts"), constraints=limits, **WALK
+    ).fit(X, X[:, 0] < 0.3)
+    model.save(tmp_path / "model")
+    loaded = bdtppl.load(tmp_path / "model")
+    assert loaded.summary()["bins"] == model.summary()["bins"] == 30
+    again = clone(loaded).fit(X, X[:, 0] < 0.3)
+    assert again.design_.num_codes.tolist() == model.design_.num_codes.tolist()
+
+
+def test_a_refused_threshold_without_a_cut_is_said():
+    model = bdtppl.ExactTreeClassifier(
+        prior=DepthDecay(rules="cuts"),
+        method="chart",
+        bins=None,
+        constraints=Constraints(refused=[("x0", 0.7), ("x1", 0.5)]),
+    )
+    with pytest.warns(UserWarning, match=r"of x0 at 0.7, .* nearest cuts are 0.5 and 1.5") as said:
+        model.fit(*three_values())
+    assert len(said) == 1
+
+
+def test_python_conditions_in_functions_of_trees_are_said():
+    def limit(tree):
+        return not tree.is_split.any()
+
+    with pytest.raises(ValueError, match=r"allows_tree is compiled .* jnp.where"):
+        bdtppl.MetropolisTreeClassifier(constraints=Constraints(allows_tree=limit), **WALK).fit(
+            *three_values()
+        )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_all_paths_to_leaves_use_a_feature():
+    def uses_x1(path):
+        return ~path.is_leaf | (path.is_above & (path.feature == 1)).any()
+
+    model = bdtppl.MetropolisTreeClassifier(constraints=Constraints(allows_path=uses_x1), **WALK)
+    trees = model.fit(*three_values()).posterior_.trees.reshape(-1)
+    root = trees.feature[:, 0]
+    assert (trees.feature == 1).any(axis=1).all()
+    assert set(root.tolist()) <= {0, 1}

@@ -232,7 +232,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         if len(settings) > 1:  # there was a choice
             _say_once(matrix.shape, settings)
         self._keep(schema, exact, constraints, method, bins)
-        self._warn_of_no_cut(schema, exact.design)
+        self._warn_of_no_cut(schema, exact.design, constraints)
         if not exact.has_rule:
             self._warn_of_no_rule()
         return self
@@ -290,7 +290,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         exact = fit_numbers(exact, self._free_of_leaf(leaf), self.max_seconds)
         self._score(exact)
         self._keep(schema, exact, constraints, "boxes", bins, histograms)
-        self._warn_of_no_cut(schema, design, stacklevel=5)
+        self._warn_of_no_cut(schema, design, constraints, stacklevel=5)
         return self
 
     def _score(self, exact: ExactPosterior | BoxPosterior) -> None:

@@ -195,7 +195,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
                 ahead.submit(compile_ahead, prior, leaf, matrix, y)
             constraints = self._limits(schema)
             design = self._design(schema, matrix, weights)
-        self._warn_of_no_cut(schema, design)
+        self._warn_of_no_cut(schema, design, constraints)
         self._warn_of_missing(design, constraints)
         seed = self._draw_seed()
         search = {"num_starts": int(self.hyperplanes), "seed": seed}

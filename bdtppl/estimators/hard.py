@@ -165,7 +165,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         leaf = self._default_leaf(y, weights)
         constraints = self._limits(schema)
         design = self._design(schema, matrix, weights)
-        self._warn_of_no_cut(schema, design, stacklevel=5)
+        self._warn_of_no_cut(schema, design, constraints, stacklevel=5)
         self.schema_ = schema
         return self._with_fitted_leaf(TreeModel(design, y, prior, leaf, constraints))
 
@@ -213,8 +213,10 @@ class TreeEstimator(HardParameters, TableEstimator):
         """Names of the features without a cut."""
         return self.design_.no_cut
 
-    def _warn_of_no_cut(self, schema: Schema, design: CutPoints, stacklevel: int = 4) -> None:
-        """Name the columns that no tree can split on; levels alone may have no rows."""
+    def _warn_of_no_cut(
+        self, schema: Schema, design: CutPoints, limits: Constraints, stacklevel: int = 4
+    ) -> None:
+        """Name columns without a cut, though levels may have no rows, and limits that are vain."""
         uncut = set(design.no_cut)
         names = [
             repr(each.name)
@@ -227,6 +229,16 @@ class TreeEstimator(HardParameters, TableEstimator):
                 f"whose values are all equal or missing (NaN).",
                 UserWarning,
                 stacklevel=stacklevel,  # the caller of `fit`
+            )
+        if unmet := [*limits.unmet(design)]:
+            feature, threshold, nearest = unmet[0]
+            cuts = listed([f"{cut:g}" for cut in nearest]) or "none"
+            others = f" The same holds for {len(unmet) - 1} more." if len(unmet) > 1 else ""
+            warnings.warn(
+                f"Constraints refuse the cut of {feature} at {threshold:g}, where the table has "
+                f"none, so nothing is refused there; the nearest cuts are {cuts}.{others}",
+                UserWarning,
+                stacklevel=stacklevel,
             )
 
     def _warn_of_no_rule(self) -> None:

@@ -171,7 +171,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 )
             kernel = None
         if isinstance(model.prior, LeafCount):  # counts trees before leaves are put in order
-            unordered = replace(model.constraints, monotone=())
+            unordered = replace(model.constraints, monotone=(), allows_path=None, allows_tree=None)
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
             model = replace(model, prior=with_num_trees(model.prior, grammar))
         seed = self._draw_seed()
@@ -253,7 +253,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             warnings.warn(
                 f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {LARGEST_R_HAT}"
                 f"{_whom(others, self.chains)}. Raise extensions, warmup, draws or "
-                f"thin{or_temper}.",
+                f"thin{or_temper}, or try an ExactTree.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -387,7 +387,11 @@ def _whom(chains: list[int], num_chains: int) -> str:
     if not chains:
         return ""
     if len(chains) == num_chains - 2:
-        return ", and no three chains agree" if num_chains > 3 else ", and no two chains agree"
+        return (
+            ", and no group of three chains agrees"
+            if num_chains > 3
+            else ", and no two chains agree"
+        )
     if len(chains) == 1:
         return f" (chain {chains[0]} differs from the others)"
     return f" (chains {', '.join(map(str, chains))} differ from the others)"

@@ -173,6 +173,8 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
             stacklevel=4,  # the caller of the estimator's method `save`
         )
         parameters["random_state"] = None
+    if parameters.get("bins") == "auto" and hasattr(estimator, "_num_bins"):
+        parameters["bins"] = estimator._num_bins  # constraints that are written out name cuts
     for part in ("prior", "constraints"):
         if part in parameters and _has_function(parameters[part]):
             parameters[part] = getattr(estimator, f"{part}_")

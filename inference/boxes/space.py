@@ -22,7 +22,7 @@ __all__ = ["BoxSpace", "Group", "FeatureSides"]
 
 
 class FeatureSides(NamedTuple):
-    """FeatureSides of one feature, of one kind; m sides.
+    """Sides of one feature, of one kind; m sides.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class BoxSpace:
 
     @cached_property
     def sides(self) -> list[tuple[FeatureSides, FeatureSides]]:
-        """FeatureSides of each feature that one split leaves, and those that two leave."""
+        """Sides of each feature that one split leaves, and those that two leave."""
         return [
             (_sides(size, is_outer=True, missing=m), _sides(size, is_outer=False, missing=m))
             for size, m in zip(self.num_codes.tolist(), self.has_missing.tolist(), strict=True)

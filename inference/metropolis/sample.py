@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.hard.shapes import select
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.edits import EditState, RegrowEdits, edited, initial_edits
 from bdtppl.inference.metropolis.evidence import stepping_stones
@@ -32,7 +33,7 @@ from bdtppl.models.hard.node_scores import require_defined
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import require_weighs
+from bdtppl.models.priors import require_weighs, weighs
 
 __all__ = ["Sampled", "sample_chains"]
 
@@ -40,6 +41,7 @@ _GROUPS = 4  # at most
 _LEAST_WALKS = 32  # of a group: fewer are hardly faster
 _REPORTS = 20  # parts of a run, after each of which progress is told
 _FIRST_CAPACITY, _MOST_CAPACITY = 63, 1023  # where none is given
+_MOST_STARTS = 100  # draws of a tree to start at, if constraints forbid some
 _LONGER_EDITS = 1e-6  # share of the prior's sequences of edits that find no room
 
 _Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
@@ -306,6 +308,9 @@ def _start(
         return _placed(packed, model.design, chains, capacity, start)
     if start is None:
         states = initial(packed, chains, capacity)
+        if np.isneginf(states.log_prior).any() and weighs(model.prior) == "nodes":
+            grow = partial(grown_trees, model=packed, capacity=capacity)
+            states = _allowed(jax.random.split(rng_key, chains), lambda keys: grow(keys).state)
     elif start == "prior":
         require_weighs(model.prior, "start='prior'", "nodes")
         model.constraints.require_free_leaves("start='prior'")
@@ -336,12 +341,30 @@ def _start_edits(
     rarest = np.log(_LONGER_EDITS) / np.log(max(prior.edit_probability, _LONGER_EDITS))
     states = initial_edits(packed, kernel.start, chains, max(capacity, int(np.ceil(rarest))))
     require_defined(np.isnan(states.tree.log_prior))
-    if not np.isfinite(np.asarray(states.tree.log_prior)).all():
+    is_allowed = np.isfinite(np.asarray(states.tree.log_prior)).all()
+    if not is_allowed and not packed.binds_trees:
         raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
-    if start == "prior":
-        keys = jax.random.split(rng_key, chains)
-        states, _ = jax.jit(edited)(keys, packed, states, kernel.edit_probability)
+    if start == "prior" or not is_allowed:
+        edit = jax.jit(edited)
+        root, keys = states, jax.random.split(rng_key, chains)
+        states = _allowed(keys, lambda keys: edit(keys, packed, root, kernel.edit_probability)[0])
     return kernel, states
+
+
+def _allowed(rng_keys: jax.Array, draw: Callable[[jax.Array], Any]) -> Any:
+    """Draw states from the prior, one for each key [b], until the constraints allow them all."""
+    states, is_allowed = None, np.zeros(len(rng_keys), bool)
+    for number in range(_MOST_STARTS):
+        drawn = draw(jax.vmap(jax.random.fold_in, (0, None))(rng_keys, number))
+        states = drawn if states is None else select(jnp.asarray(is_allowed), states, drawn)
+        tree = states.tree if isinstance(states, EditState) else states
+        is_allowed = ~np.isneginf(np.asarray(tree.log_prior))
+        if is_allowed.all():
+            return states
+    raise ValueError(
+        f"Of {_MOST_STARTS} trees that were drawn from the prior, the constraints allow none for "
+        f"some chain to start at: give start=Tree, or constraints that allow more."
+    )
 
 
 def _placed(packed: PackedModel, design: Any, chains: int, capacity: int, start: Tree) -> State:

@@ -33,6 +33,8 @@ class Path(NamedTuple):
         bool [k]; whether the node is on the left of the split.
     depth
         int [k]; splits above the split.
+    is_leaf
+        bool; whether the node is a leaf of the tree.
     """
 
     is_above: Any
@@ -40,6 +42,7 @@ class Path(NamedTuple):
     threshold: Any
     is_left: Any
     depth: Any
+    is_leaf: Any
 
 
 def is_allowed(
@@ -60,7 +63,7 @@ def is_allowed(
     """
     allowed, tree = jnp.asarray(True), jax.tree.map(jnp.asarray, tree)
     if allows_tree is not None:
-        allowed &= jnp.asarray(allows_tree(tree), bool)
+        allowed &= jnp.asarray(_asked("allows_tree", allows_tree)(tree), bool)
     if allows_path is not None:
         size = len(tree.is_leaf)
 
@@ -76,8 +79,24 @@ def is_allowed(
 
         nothing = jnp.zeros((size, size), bool)
         is_above, is_left = lax.fori_loop(0, size, hand_down, (nothing, nothing))
-        paths = Path(is_above, tree.feature, tree.threshold, is_left, tree.depth)
-        of_each = jax.vmap(allows_path, (Path(0, None, None, 0, None),))(paths)
+        paths = Path(is_above, tree.feature, tree.threshold, is_left, tree.depth, tree.is_leaf)
+        of_each = jax.vmap(_asked("allows_path", allows_path), (Path(0, None, None, 0, None, 0),))
+        of_each = of_each(paths)
         is_node = tree.is_leaf | tree.is_split
         allowed &= (jnp.asarray(of_each, bool) | ~is_node).all()
     return allowed
+
+
+def _asked(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Call a function of a user; say what it must not do."""
+
+    def ask(of: Any) -> Any:
+        try:
+            return function(of)
+        except jax.errors.TracerBoolConversionError:
+            raise ValueError(
+                f"{name} is compiled for many trees at once, so it cannot use `if`, `and`, `or` or "
+                f"`not` of arrays: write it with jnp.where, &, | and ~."
+            ) from None
+
+    return ask
