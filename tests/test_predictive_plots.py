@@ -298,7 +298,7 @@ def test_evidence_is_that_of_other_fits():
     assert model.log_evidence_ == pytest.approx(model.exact_.log_evidence)
     with pytest.raises(ValueError, match="parameter must be one of prior__log_phi, leaf__conc"):
         plot_evidence(model, "prior__alpha", [0.5])
-    with pytest.raises(ValueError, match=r"alpha must lie in \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"alpha must lie in \(0, 1\]"):
         plot_evidence(
             ExactTreeClassifier(bins=3, prior=DepthDecay()).fit(X, labels), "prior__alpha", [1.5]
         )

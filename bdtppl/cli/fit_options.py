@@ -185,11 +185,20 @@ def _defaults(default_of: Mapping[str, Any]) -> str:
 
 
 def prior_defaults() -> str:
-    """Say which prior is the default of which inference."""
+    """Say which prior is the default of which inference, in the form of the option."""
     from bdtppl.cli.specification import kebab_case
 
+    def written(prior: Any) -> str:
+        """Name a prior, and numbers that are not those of its class."""
+        numbers = [
+            f"{field.name}={value:g}"
+            for field in dataclasses.fields(prior)
+            if isinstance(value := getattr(prior, field.name), float) and value != field.default
+        ]
+        return ":".join([kebab_case(type(prior).__name__), *filter(None, [",".join(numbers)])])
+
     priors = {
-        name: kebab_case(type(next(iter(classes.values())).default_prior).__name__)
+        name: written(next(iter(classes.values())).default_prior)
         for name, classes in all_inferences().items()
         if is_hard(name)
     }
