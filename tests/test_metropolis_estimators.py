@@ -259,6 +259,16 @@ def test_chains_that_disagree_go_on(monkeypatch, bound, rounds):
     assert model.posterior_.num_leaves.shape == (4, 10)
 
 
+@pytest.mark.parametrize(("most", "rounds"), [(7_000, 2), (3_000, 1), (1_000, 0)])
+def test_chains_go_on_less_often_on_many_rows(monkeypatch, most, rounds):
+    monkeypatch.setattr("bdtppl.estimators.metropolis._MOST_ROW_STEPS", most)
+    monkeypatch.setattr("bdtppl.estimators.metropolis.LARGEST_R_HAT", 0.0)
+    X, y = np.arange(15.0)[:, None], np.arange(15) % 3 % 2
+    options = {"warmup": 50, "draws": 10, "thin": 5, "temperatures": 1, "random_state": 0}
+    model = MetropolisTreeClassifier(**options).fit(X, y)  # of 50 + 50, 100 and 200 steps
+    assert model.thrown_away[1] == 50 + [0, 50, 150][rounds]
+
+
 @pytest.mark.parametrize(
     ("options", "num_cuts"),
     [

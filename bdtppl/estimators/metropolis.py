@@ -36,6 +36,7 @@ from bdtppl.summary import summarised, why_no_r_hat
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
 
+_AUTO_EXTENSIONS, _MOST_ROW_STEPS = 2, 50_000_000  # half a minute of the processor, about
 _AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no better where tried
 
 
@@ -63,11 +64,13 @@ class MetropolisParameters(ShowsProgress):
     warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)
     draws: int = parameter(250, "Draws of each chain that are kept.", least=1)
     thin: int = parameter(20, "Steps to each draw.", least=1)
-    extensions: int = parameter(
-        2,
+    extensions: int | Literal["auto"] = parameter(
+        "auto",
         f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
-        "become warm-up, and the steps to each draw double.",
+        'become warm-up, and the steps to each draw double. "auto" is for twice at most, and fewer '
+        "times on many rows, where this takes minutes.",
         least=0,
+        option=int,
     )
     temperatures: int | Sequence[float] = parameter(
         10,
@@ -187,7 +190,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 temperatures=self.temperatures,
                 capacity=self.capacity,
                 start=self._first_trees(model),
-                extensions=self.extensions,
+                extensions=self._num_extensions(model),
                 agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
                 on_progress=report or (lambda steps: None),
             )
@@ -210,6 +213,14 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         has_cuts = isinstance(self.start, Tree) or isinstance(self.prior, EditTree)
         has_cuts |= self.constraints is not None and bool(self.constraints.refused)
         return None if self.grid is not None or has_cuts else _AUTO_BINS
+
+    def _num_extensions(self, model: TreeModel) -> int:
+        """How often chains may go on; "auto" bounds steps times rows, whatever the machine."""
+        if self.extensions != "auto":
+            return self.extensions
+        kept = self.draws * self.thin
+        steps = [self.warmup + kept * (2 ** (k + 1) - 1) for k in range(1, _AUTO_EXTENSIONS + 1)]
+        return sum(number * model.design.num_rows <= _MOST_ROW_STEPS for number in steps)
 
     def _first_trees(self, model: TreeModel) -> Tree | Literal["prior"] | None:
         if isinstance(self.start, Tree) or self.start == "prior":
