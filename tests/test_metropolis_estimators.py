@@ -215,7 +215,13 @@ def test_regression_agrees_with_the_exact_posterior(proposal):
 @pytest.mark.parametrize(("proposal", "agrees"), [("rotating", True), ("chipman", False)])
 def test_rotations_free_chains_that_are_trapped_below_a_poor_root(proposal, agrees):
     X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
-    given = {"proposal": proposal, "temperatures": 1, "draws": 1000, "random_state": 0}
+    given = {
+        "proposal": proposal,
+        "temperatures": 1,
+        "extensions": 0,
+        "draws": 1000,
+        "random_state": 0,
+    }
     model = MetropolisTreeClassifier(**given).fit(X, y)
     assert (model.diagnostics_["log_joint"]["r_hat"] < 1.05) == agrees
 
