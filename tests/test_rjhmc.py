@@ -204,7 +204,7 @@ def test_lost_volumes_of_modes_are_noticed(monkeypatch):
 
 @pytest.mark.slow
 def test_restarts_bring_all_chains_to_the_best_mode():
-    """Of these four chains one finds it by itself."""
+    """Without restarts not all of these four chains find it by themselves."""
     X, y = make_wu(random_state=0)[:2]
     x = (X - X.min(axis=0)) / np.ptp(X, axis=0)
     prior = TopologyPrior(0.45, 2.5)
@@ -220,7 +220,7 @@ def test_restarts_bring_all_chains_to_the_best_mode():
     assert apart < 10
     assert number < 4
     apart, number = spread(0)
-    assert apart > 100
+    assert apart > rjhmc._NEGLIGIBLE_MASS  # 44: chains as far apart as this are moved
     assert number == 4
 
 
