@@ -204,7 +204,7 @@ def test_lost_volumes_of_modes_are_noticed(monkeypatch):
 
 @pytest.mark.slow
 def test_restarts_bring_all_chains_to_the_best_mode():
-    """Without restarts not all of these four chains find it; keys differ in how far they are apart."""
+    """Without restarts not all of these four chains find it; with them all do."""
     X, y = make_wu(random_state=0)[:2]
     x = (X - X.min(axis=0)) / np.ptp(X, axis=0)
     prior = TopologyPrior(0.45, 2.5)
