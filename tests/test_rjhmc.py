@@ -179,14 +179,17 @@ def check_masses(hard):
     run = rjhmc._JumpRun(
         SETTINGS, jax.random.key(0), MODEL, sp.X[:ROWS, : 2 if hard else 1], sp.Y[:ROWS], hard
     )
-    rngs = [np.random.default_rng(chain) for chain in range(4)]
+    rngs = [np.random.default_rng(chain) for chain in range(8)]
     with jax.enable_x64(True):
         path = [run._started(rngs)]
         for _ in range(400):
             path.append(run._iteration(rngs, path[-1]))
-    found = [run._log_mass(places[100:]) for places in zip(*path, strict=True)]
+    estimates = [run._log_mass(places[100:]) for places in zip(*path, strict=True)]
     expected = np.log(sum(weights(hard)))
-    assert np.abs(np.array(found) - expected).max() < 1  # draws are not quite normal
+    # No law of the same covariance has more entropy than the normal one, so estimates lie too high:
+    # by .65 here (24 chains of 1,500 draws). One chain of 300 draws scatters by .2 around that, and
+    # the mean of eight by .08.
+    assert 0 < np.mean(estimates) - expected < 1
 
 
 @pytest.mark.slow
