@@ -1,5 +1,7 @@
 """The benchmarks run, and their peer agrees with the exact posterior; no time is tested."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
 from benchmarks import amortised, exact, greedy_modal, metropolis
+from benchmarks.gflownet.figures import figure_4, table_7
 from benchmarks.gflownet.problems import divided, hidden_xor
 from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
@@ -77,7 +80,10 @@ def test_metropolis_benchmark_measures_steps():
 
 
 @pytest.mark.slow
-def test_amortised_benchmark_prints_what_the_paper_does(capsys):
+def test_amortised_benchmark_prints_what_the_paper_does(monkeypatch, capsys):
+    short = partial(figure_4, sizes=(10, 20), budgets=(0.0, 1.0))
+    monkeypatch.setattr(amortised, "figure_4", short)
+    monkeypatch.setattr(amortised, "table_7", partial(table_7, depths=(4,), repeats=2))
     amortised.main(["figure4", "table7", "--seeds", "1", "--sets", "iris"])
     printed = capsys.readouterr().out
     assert "Figure 4, iris" in printed
