@@ -39,6 +39,7 @@ __all__ = [
     "PoissonGamma",
     "dirichlet_in_words",
     "log_rising_factorial",
+    "require_counts",
     "require_leaf",
 ]
 
@@ -191,6 +192,24 @@ def require_leaf(leaf: Any, task: str) -> None:
         raise TypeError(f"leaf must be a family for {targets}; got {type(leaf).__name__}.")
 
 
+def require_counts(leaf: Leaf, y: np.ndarray) -> None:
+    """Refuse targets [n] that are no counts; the error names the row and the family.
+
+    Raises
+    ------
+    ValueError
+        If one is negative or not whole.
+    """
+    y = np.asarray(y)
+    bad = np.flatnonzero((y < 0) | (y != np.floor(y)))
+    if bad.size:
+        kind = "negative" if y[bad[0]] < 0 else "not a whole number"
+        raise ValueError(
+            f"y, row {bad[0]}: the target {number(y[bad[0]])} is {kind}; {type(leaf).__name__} "
+            f"needs counts, whole numbers of at least 0."
+        )
+
+
 def _check_shapes(leaf: Leaf) -> None:
     """Raise TypeError where JAX cannot trace a family's methods, or they return other shapes."""
 
@@ -212,6 +231,24 @@ def _check_shapes(leaf: Leaf) -> None:
         raise TypeError(
             f"{type(leaf).__name__}.log_marginal must have shape [n] for statistics [n, s]; of two "
             f"rows it has {scores.shape}."
+        )
+
+    def batch_of_law(statistics: Any) -> Any:
+        law = leaf.predictive(statistics)
+        for name in ("mean", "log_prob", "sample"):
+            if not hasattr(type(law), name):
+                raise TypeError(f"it returns a {type(law).__name__}, which has no {name}")
+        return jnp.zeros(law.batch_shape)
+
+    try:
+        batch = jax.eval_shape(batch_of_law, rows).shape
+    except Exception as error:  # whatever the method raises
+        name = f"{type(leaf).__name__}.predictive"
+        raise TypeError(f"{name} cannot be used: {error!r}") from error
+    if batch != (2,):
+        raise TypeError(
+            f"{type(leaf).__name__}.predictive must have batch shape [n] for statistics [n, s]; of "
+            f"two rows it has {batch}."
         )
 
 
@@ -625,14 +662,7 @@ class PoissonGamma(Leaf):
         ValueError
             If one is negative or not whole.
         """
-        y = np.asarray(y)
-        bad = np.flatnonzero((y < 0) | (y != np.floor(y)))
-        if bad.size:
-            kind = "negative" if y[bad[0]] < 0 else "not a whole number"
-            raise ValueError(
-                f"y, row {bad[0]}: the target {number(y[bad[0]])} is {kind}; PoissonGamma needs "
-                f"counts, whole numbers of at least 0."
-            )
+        require_counts(self, y)
 
     def in_words(self, classes: Sequence[Any] | None = None) -> str:
         """Say what is assumed of the counts in a leaf."""

@@ -1,17 +1,23 @@
 """Tree priors and leaf families by name, for whatever reads or writes names.
 
-A class enters itself where it is defined: a subclass of `bdtppl.models.priors.RegisteredPrior` or
-of `bdtppl.models.leaves.Leaf`.
+A class enters itself where it is defined, in any module of `bdtppl.models`: a subclass of
+`bdtppl.models.priors.RegisteredPrior` or of `bdtppl.models.leaves.Leaf`.
 """
 
 from dataclasses import MISSING, fields
+from importlib import import_module
+from pkgutil import iter_modules
 
-from bdtppl.models import edit_tree, leaf_count_priors  # whose priors enter themselves
+import bdtppl.models
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import LEAF_FAMILIES
 from bdtppl.models.priors import TREE_PRIORS
 
-__all__ = ["LEAF_FAMILIES", "TREE_PRIORS", "edit_tree", "leaf_count_priors", "writable_priors"]
+__all__ = ["LEAF_FAMILIES", "TREE_PRIORS", "writable_priors"]
+
+for _module in iter_modules(bdtppl.models.__path__, "bdtppl.models."):
+    if _module.name != __name__:
+        import_module(_module.name)
 
 
 def writable_priors() -> dict[str, type]:

@@ -235,6 +235,27 @@ def test_a_family_without_a_method_is_refused_by_name():
         bdtppl.ExactTreeClassifier(leaf=ExponentialGamma()).fit([[0.0], [1.0]], [0, 1])
 
 
+def test_a_family_whose_methods_do_not_fit_is_refused_by_name():
+    @pytree_dataclass
+    class Whole(ExponentialGamma):
+        def predictive(self, statistics):
+            return super().predictive(statistics.sum(axis=0))
+
+    @pytree_dataclass
+    class Undefined(ExponentialGamma):
+        def log_marginal(self, statistics):
+            return super().log_marginal(statistics) * jnp.nan
+
+    for name in ("Whole", "Undefined"):
+        del LEAF_FAMILIES[name]
+    X, y = [[0.0], [1.0]], [1.0, 2.0]
+    with pytest.raises(TypeError, match=r"Whole.predictive must have batch shape \[n\]"):
+        bdtppl.ExactTreeRegressor(leaf=Whole()).fit(X, y)
+    for model in (bdtppl.ExactTreeRegressor, bdtppl.GreedyModalTreeRegressor):
+        with pytest.raises(ValueError, match=r"Undefined.log_marginal of all training rows is not"):
+            model(leaf=Undefined()).fit(X, y)
+
+
 def test_log_marginals_of_ones_own_are_densities():
     """The family of this file is right: its marginal is the chain of its predictives."""
     with jax.enable_x64(True):

@@ -22,12 +22,13 @@ from bdtppl import (
     write_report,
 )
 from bdtppl.cli import app
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.plotting.forecasts import Forecasts
+from bdtppl.report import background
 from bdtppl.report.background import data, evidence
 from bdtppl.report.cautions import cautions
 from bdtppl.report.page import _findings
@@ -453,3 +454,16 @@ def test_the_way_to_fit_it_again_is_whole(classifier, rows, tmp_path):
     page = read(tmp_path / "out" / "report.html")
     assert page.of("h1") == ["y in a table.csv"]
     assert f"bdtppl fit '{table}' --target y --model greedy-modal" in " ".join(page.of("code"))
+
+
+def test_the_way_to_fit_it_again_runs():
+    together = KeepTogether({"x0": (1.0, None)})
+    model = GreedyModalTreeRegressor(
+        prior=DepthDecay(0.9, 1.0, feature_weights=(1.0, 2.0)),
+        leaf=NormalInverseGamma(3.0),
+        constraints=Constraints(keep_together=[together]),
+    )
+    text = background._in_python(model)
+    names: dict = {}
+    exec(text.replace("model.fit(X, y)", ""), names)  # noqa: S102: the code is our own
+    assert repr(names["model"]) == repr(model)

@@ -15,6 +15,7 @@ from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Binning, CutPoints, Design
 from bdtppl.models.data.schema import Schema
@@ -466,6 +467,7 @@ class ClassLeaves(ClassTargets):
                 f"leaf has {len(concentration)} concentrations, but there are {num_classes} "
                 f"classes."
             )
+        _require_score(self.leaf, y, weights)
         if concentration is None or self.classes is None:
             return self.leaf
         return cast(Any, replace)(self.leaf, concentration=self._by_class(concentration))
@@ -476,7 +478,8 @@ class ClassLeaves(ClassTargets):
     def _leaf_of(self, labels: Any) -> Leaf:
         """Take up what a pass over the rows says of their labels."""
         self._set_classes(labels.values)
-        return self._default_leaf(labels.values, np.ones(len(labels.values)))
+        each = np.arange(len(self.classes_))
+        return self._default_leaf(each, np.ones(len(each)))
 
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
@@ -516,7 +519,10 @@ class RealLeaves(RealTargets):
 
     def _default_leaf(self, y: np.ndarray, weights: np.ndarray) -> Leaf:
         given = self._given_leaf()
-        return NormalInverseGamma.from_targets(y, weights) if given is None else given
+        if given is None:
+            return NormalInverseGamma.from_targets(y, weights)
+        _require_score(given, y, weights)
+        return given
 
     def _free_of_leaf(self, leaf: Leaf) -> list[str]:
         """Name the numbers of the leaf family that nobody has chosen."""
@@ -557,6 +563,17 @@ def _written_constraint(value: Any) -> str:
         return function_name(value)
     is_long = isinstance(value, tuple) and len(value) > _MOST_CONSTRAINED
     return f"{len(value)} of them" if is_long else repr(value)
+
+
+@in_float64
+def _require_score(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> None:
+    """Raise ValueError if a leaf family gives all rows together a score that is not a number."""
+    statistics = np.asarray(leaf.statistics(y, weights)).sum(axis=0)
+    if np.isfinite(statistics).all() and np.isnan(leaf.log_marginal(statistics)):
+        raise ValueError(
+            f"{type(leaf).__name__}.log_marginal of all training rows is not a number (NaN); their "
+            f"statistics add up to {statistics.tolist()}."
+        )
 
 
 def require_finite(what: str, value: Any) -> None:

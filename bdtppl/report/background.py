@@ -1,6 +1,7 @@
 """Sections on the data, the model, and the evidence for it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -99,13 +100,28 @@ def assumptions(subject: Subject) -> Iterator[Block]:
 
 def _in_python(model: Any) -> str:
     """Write the lines that fit a model, and those that repeat a choice by evidence."""
-    name = type(model).__name__
-    lines = [f"from bdtppl import {name}", "", f"model = {model!r}", "model.fit(X, y)"]
+    imports = sorted(set(_imports(model.get_params(deep=False).values())))
+    lines = [f"from bdtppl import {type(model).__name__}", *imports, ""]
+    lines += [f"model = {model!r}", "model.fit(X, y)"]
     chosen = getattr(model, "chosen", None)
     if chosen:
         settings = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
         lines += ["", f"# What the evidence chose, for a fit without the search: {settings}"]
     return "\n".join(lines)
+
+
+def _imports(values: Iterable[Any]) -> Iterator[str]:
+    """Write the imports that the representations of some values need."""
+    for value in values:
+        if is_dataclass(value):
+            yield f"from {type(value).__module__} import {type(value).__name__}"
+            yield from _imports(getattr(value, field.name) for field in fields(value))
+        elif isinstance(value, np.ndarray):
+            yield "from numpy import array"
+        elif isinstance(value, float) and np.isinf(value):
+            yield "from math import inf"
+        elif isinstance(value, list | tuple):
+            yield from _imports(value)
 
 
 def _cuts_in_words(model: Any) -> str:
