@@ -5,6 +5,8 @@ from bdtppl import export as export
 from bdtppl import inference as inference
 from bdtppl import models as models
 from bdtppl.comparison import compare as compare
+from bdtppl.estimators.bart import BARTClassifier as BARTClassifier
+from bdtppl.estimators.bart import BARTRegressor as BARTRegressor
 from bdtppl.estimators.base import ChoiceWarning as ChoiceWarning
 from bdtppl.estimators.dcc import DCCTreeClassifier as DCCTreeClassifier
 from bdtppl.estimators.dcc import DCCTreeRegressor as DCCTreeRegressor

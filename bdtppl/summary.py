@@ -106,6 +106,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     """
     if "topologies" in summary:
         return _soft_view(summary)
+    if "sum" in summary:
+        return _sum_view(summary)
     if "entropy" in summary:
         best = f"probability {summary['map_probability']:.3g}"
     elif summary["map_log_joint"] is None:
@@ -156,6 +158,8 @@ def glance_view(known: Mapping[str, Any]) -> RenderableType:
     if "topologies" in known:
         few = _indented(_topologies_view(known["topologies"][:_GLANCE_TOPOLOGIES]))
         return Group(facts_view(_soft_facts(known)), _heading("Topologies"), few)
+    if "sum" in known:
+        return facts_view(_sum_facts(known))
     parts = [facts_view(_hard_facts(known))]
     if "map_rules" in known:
         parts.append(_heading("Most probable tree"))
@@ -186,11 +190,7 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
             f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}, "
             f"{_counted(summary['distinct_trees'], 'distinct tree')}"
         )
-        r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
-        facts["agreement"] = (
-            f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
-            f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
-        )
+        facts["agreement"] = _chains_in_words(summary)
         if why := why_no_r_hat(summary["chains"], summary["draws"]):
             facts["agreement"] += f"\nnot to be judged: {why}"
     if "particles" in summary:
@@ -235,6 +235,45 @@ def descent_in_words(summary: Mapping[str, Any]) -> str:
     return f"{chains} chains that descend from {ancestors}: stuck ones went where others were"
 
 
+def _sum_view(summary: Mapping[str, Any]) -> RenderableType:
+    """Lay out the summary of sums of trees."""
+    shares, ends = summary["feature_importance"], summary["feature_importance_interval"]
+    written = {
+        name: f"{share:.3f} ({ends[name][0]:.3f} to {ends[name][1]:.3f})"
+        for name, share in shares.items()
+    }
+    return Group(
+        facts_view(_sum_facts(summary)),
+        _heading("Feature importance", "share of the splits (90 % interval)"),
+        _indented(_shares_view(shares, written=written)),
+    )
+
+
+def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Name the facts of a summary of sums of trees."""
+    facts = {
+        "sum of": summary["sum"],
+        "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
+        "cut points": f"at most {summary['bins'] - 1} a feature",
+        "draws": f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}",
+        "agreement": _chains_in_words(summary),
+    }
+    if "sigma" in summary:
+        low, high = summary["sigma_interval"]
+        facts["noise"] = f"standard deviation {summary['sigma']:.3g} ({low:.3g} to {high:.3g})"
+    facts["leaves"] = f"{summary['expected_leaves']:.2f} a tree"
+    return facts
+
+
+def _chains_in_words(summary: Mapping[str, Any]) -> str:
+    """Say how well chains agree."""
+    r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
+    return (
+        f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
+        f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
+    )
+
+
 def _soft_view(summary: Mapping[str, Any]) -> RenderableType:
     """Lay out the summary of soft trees."""
     return Group(
@@ -261,11 +300,7 @@ def _soft_facts(summary: Mapping[str, Any]) -> dict[str, str]:
             f"that it met, of prior probability {summary['prior_mass']:.2g}"
         )
     if "largest_r_hat" in summary:
-        r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
-        facts["agreement"] = (
-            f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
-            f"effective draws {'unknown' if ess is None else f'at least {ess:.0f}'}"
-        )
+        facts["agreement"] = _chains_in_words(summary)
         if descent := descent_in_words(summary):
             facts["agreement"] += f"\n{descent}"
     if summary["log_evidence"] is not None:

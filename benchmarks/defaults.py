@@ -52,18 +52,19 @@ def _forest(is_classes: bool) -> Any:
 
 def _ours(kind: str) -> Callable[[bool], Any]:
     def make(is_classes: bool) -> Any:
-        name = f"{kind}Tree{'Classifier' if is_classes else 'Regressor'}"
+        name = f"{kind}{'Classifier' if is_classes else 'Regressor'}"
         return getattr(bdtppl, name)(random_state=0, progress=False)
 
     return make
 
 
 MODELS: dict[str, Callable[[bool], Any]] = {
-    "exact": _ours("Exact"),
+    "exact": _ours("ExactTree"),
     "greedy": lambda is_classes: (
         bdtppl.GreedyModalTreeClassifier if is_classes else bdtppl.GreedyModalTreeRegressor
     )(),
-    "metropolis": _ours("Metropolis"),
+    "metropolis": _ours("MetropolisTree"),
+    "bart": _ours("BART"),
     "CART": _cart,
     "forest": _forest,
 }

@@ -111,7 +111,7 @@ def _report_seeds(steps: int) -> None:
     order = np.random.default_rng(0).permutation(len(y))
     train, held_out = order[: len(y) * 2 // 3], order[len(y) * 2 // 3 :]
     model = _chains(X[train], y[train], steps, beta=0.8)
-    votes = model.posterior_.leaf_means(X[held_out]).argmax(axis=-1)
+    votes = model.posterior_.means(X[held_out]).argmax(axis=-1)
     difference = np.subtract(*(votes == 0).mean(axis=1))
     quantiles = np.quantile(np.abs(difference), [0.5, 0.9, 1.0])
     whole = _best(_chains(X, y, steps, beta=0.8))

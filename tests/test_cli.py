@@ -592,7 +592,7 @@ def test_demo_poses_its_problems_without_a_folder_of_data(monkeypatch):
 
 
 def test_soft_trees_have_settings_of_their_own(trees):
-    assert "--bins is for --model exact" in refusal(
+    assert "--bins is for --model bart or exact" in refusal(
         "fit", trees, "--target", "height", "--model", "dcc", "--bins", 3
     )
     assert "--h-final is for --model dcc or rjhmc" in refusal(

@@ -35,7 +35,7 @@ from bdtppl.models.pytrees import pytree_dataclass
 
 PROBABILITY = 0.6
 MAX_EDITS = 4
-NUM_CHAINS = 20_000
+NUM_CHAINS = 8_000
 
 
 # ------------------------------------------------------------------- a reference in plain Python
@@ -269,11 +269,11 @@ def check_invariance(model, family, num_steps, power_of_r=1.0):
     [
         ("depth decay, cuts", "classes", 5),  # has many edits: 50 steps of it take minutes
         ("depth decay, gaps", "values", 1),
-        ("depth decay, gaps", "values", 50),
+        ("depth decay, gaps", "values", 20),
         ("depth decay by gap, cuts", "classes", 1),
-        ("depth decay by gap, cuts", "classes", 50),
+        ("depth decay by gap, cuts", "classes", 20),
         ("greedy partition, cuts", "values", 1),
-        ("greedy partition, cuts", "values", 50),
+        ("greedy partition, cuts", "values", 20),
     ],
 )
 def test_exact_draws_stay_exact(model, family, num_steps):

@@ -8,6 +8,7 @@ from bdtppl import plot_calibration, plot_partial_dependence, plot_predictive_ch
 
 SOFT = {"chains": 2, "draws": 50, "warmup": 60, "max_splits": 1}
 MODELS = {
+    "BART": {"trees": 10, "chains": 2, "warmup": 40, "draws": 30},
     "ExactTree": {"bins": 3, "draws": 25},
     "GreedyModalTree": {},
     "MetropolisTree": {"chains": 2, "temperatures": 2, "warmup": 100, "draws": 50, "thin": 2},

@@ -625,12 +625,12 @@ def test_drawn_leaves_have_their_law(policy):
     posterior = sample(ep.key(3), model, used, target, chains=4, draws=1024).posterior
     row, weights = case.design.matrix[:1], posterior.weights
     drawn = posterior.with_drawn_classes(ep.key(4))
-    check_drawn_leaves(drawn.leaf_means(row), weights)
+    check_drawn_leaves(drawn.means(row), weights)
     mixture = drawn.predictive(row, by_draw=True)
-    np.testing.assert_allclose(mixture.mean(), np.tensordot(weights, drawn.leaf_means(row), 2))
+    np.testing.assert_allclose(mixture.mean(), np.tensordot(weights, drawn.means(row), 2))
     # Twins: the mean of each leaf, probabilities of the prior, and equal trees with equal leaves.
     prior = replace(posterior, statistics=0 * posterior.statistics).with_drawn_classes(ep.key(4))
-    for wrong in (posterior.leaf_means(row), prior.leaf_means(row)):
+    for wrong in (posterior.means(row), prior.means(row)):
         with pytest.raises(AssertionError):
             check_drawn_leaves(wrong, weights)
     assert np.abs(drawn.predictive(row).mean() - mixture.mean()).max() > 1e-3

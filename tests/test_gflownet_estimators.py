@@ -124,7 +124,7 @@ def test_construction_finds_the_posterior(method, exact):
     np.testing.assert_allclose(model.predict_proba(X), exact.predict_proba(X), atol=0.1)
 
 
-WAYS = ("grammar", 10), ("trajectory", 40)
+WAYS = ("grammar", 10), ("trajectory", 10)
 
 
 @pytest.mark.parametrize(("method", "steps"), slow_but(WAYS[:1], WAYS))

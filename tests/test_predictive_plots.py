@@ -77,7 +77,7 @@ def curves(model, column, values):
     for value in values:
         moved = X.copy()
         moved[:, column] = value
-        means = posterior.leaf_means(moved)
+        means = posterior.means(moved)
         found.append(means.reshape(-1, *means.shape[2:]).mean(axis=1))
     return np.array(found)
 

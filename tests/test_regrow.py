@@ -40,7 +40,7 @@ VARIANTS = [
 ]
 PRIORS = ("depth decay, gaps", "depth decay, cuts", "greedy partition, cuts")
 UNNORMALISED = "description length, cuts"
-NUM_CHAINS = 20_000
+NUM_CHAINS = 8_000
 CAPACITY = 15
 FAST = VARIANTS[-1]
 
@@ -280,7 +280,7 @@ def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
 
 @pytest.mark.parametrize(
     ("kernel", "num_steps"),
-    slow_but(None, [*itertools.product(VARIANTS, (5,)), (FAST, 50)]),
+    slow_but(None, [*itertools.product(VARIANTS, (5,)), (FAST, 20)]),
 )
 def test_exact_draws_stay_exact(kernel, num_steps):
     model = PRIORS[VARIANTS.index(kernel) % len(PRIORS)]
@@ -301,8 +301,9 @@ def test_without_data_chains_draw_from_the_prior(model, kernel):
     expected = {s.tree: math.exp(s.log_prior - total) for s in case.scored}
     with jax.enable_x64(True):
         tabled = posed(case)
-        keys, no_power = jax.random.split(ep.key(2), NUM_CHAINS), jnp.zeros(NUM_CHAINS)
-        state = initial(tabled, NUM_CHAINS, CAPACITY)
+        chains = NUM_CHAINS // 5
+        keys, no_power = jax.random.split(ep.key(2), chains), jnp.zeros(chains)
+        state = initial(tabled, chains, CAPACITY)
         _, kept, tally = walk(
             keys, jnp.int32(0), state, tabled, kernel, no_power, num_draws=1, thin=60
         )

@@ -97,7 +97,7 @@ def test_an_exchange_by_the_inverse_ratio_is_noticed():
 )
 def test_exact_draws_of_every_power_stay_exact(model, family, num_rounds):
     case = ep.random_case(model, family, 7)
-    places = tempered_draws(case, 10_000)
+    places = tempered_draws(case, 4_000)
     ranked = case.exact.k_best(len(case.scored))
     rank = {tree: i for i, tree in enumerate(ep.rule_trees(case, ranked.trees))}
     chosen = np.array([rank[case.scored[place].tree] for place in places.ravel()])

@@ -21,12 +21,20 @@ from sklearn.utils import check_random_state
 import bdtppl
 from bdtppl.arviz.groups import class_labels, label_draws
 from bdtppl.arviz.soft_groups import label_soft_draws
+from bdtppl.arviz.sum_groups import label_sum_draws
+from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import effective_sample_size
 
 __all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
 
+_LABELS: dict[type, Any] = {
+    Posterior: label_draws,
+    SoftPosterior: label_soft_draws,
+    SumPosterior: label_sum_draws,
+}
 _LIKELIHOOD_TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
 
 
@@ -62,7 +70,7 @@ class PsisLoo(NamedTuple):
 
 
 def to_arviz(
-    posterior: Posterior | SoftPosterior,
+    posterior: AnyPosterior,
     *,
     random_state: int | np.random.RandomState | None = None,
     classes: Any = None,
@@ -114,10 +122,11 @@ def to_arviz(
             [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
             in each node, ``node_statistics`` [chain, draw, node, class or statistic].
 
-    Soft trees have groups of their own instead of these trees' arrays: see
-    `bdtppl.arviz.soft_groups.label_soft_draws`. Their log likelihood is that of each row given the
-    draw's parameters; the compound likelihood of classes (equation 8 of Cochrane et al. 2024) is no
-    law of single rows, and the group is then absent.
+    Soft trees and sums of trees have groups of their own instead of these trees' arrays: see
+    `bdtppl.arviz.soft_groups.label_soft_draws` and `bdtppl.arviz.sum_groups.label_sum_draws`. Their
+    log likelihood is that of each row given the draw's parameters; the compound likelihood of
+    classes (equation 8 of Cochrane et al. 2024) is no law of single rows, and the group is then
+    absent.
 
     Notes
     -----
@@ -171,8 +180,7 @@ def _groups(posterior: Any, seed: int, classes: Any, prior: PriorDraws | None) -
     row = posterior.row
     matrix, y = posterior.matrix[row], posterior.y[row]
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
-    label: Any = label_soft_draws if isinstance(posterior, SoftPosterior) else label_draws
-    groups: dict[str, Any] = label(posterior, classes=classes)
+    groups: dict[str, Any] = _LABELS[type(posterior)](posterior, classes=classes)
     draws = {name: groups["trees"].coords[name] for name in ("chain", "draw")}
     obs = {"obs": np.arange(len(row))}
     labels = {} if classes is None else {"class": class_labels(classes)}
@@ -203,8 +211,10 @@ def _groups(posterior: Any, seed: int, classes: Any, prior: PriorDraws | None) -
     }
 
 
-def _effective_size(posterior: Posterior | SoftPosterior) -> dict[str, float]:
+def _effective_size(posterior: AnyPosterior) -> dict[str, float]:
     """Give the effective sample size of weighted draws; nothing for equally weighted ones."""
+    if isinstance(posterior, SumPosterior):
+        return {}
     if isinstance(posterior, SoftPosterior):
         size = posterior.effective_size
         return {"effective_size": size} if np.isfinite(size) else {}
@@ -213,10 +223,12 @@ def _effective_size(posterior: Posterior | SoftPosterior) -> dict[str, float]:
     return {"effective_size": effective_sample_size(posterior.weights)}
 
 
-def _describe(posterior: Posterior | SoftPosterior) -> dict[str, Any]:
+def _describe(posterior: AnyPosterior) -> dict[str, Any]:
     """Name the model."""
     if isinstance(posterior, SoftPosterior):
         return {"model": repr(posterior.model), "sharpness": posterior.sharpness}
+    if isinstance(posterior, SumPosterior):
+        return {"prior": repr(posterior.prior)}
     return {"prior": repr(posterior.prior), "leaf": repr(posterior.leaf)}
 
 
@@ -236,7 +248,7 @@ def for_installed_arviz(data: xr.DataTree) -> Any:
 
 
 def psis_loo(
-    posterior: Posterior | SoftPosterior, *, random_state: int | np.random.RandomState | None = None
+    posterior: AnyPosterior, *, random_state: int | np.random.RandomState | None = None
 ) -> PsisLoo:
     """Estimate by PSIS-LOO how well each observation is predicted from all others.
 
@@ -279,18 +291,18 @@ def psis_loo(
     return PsisLoo(log_density.values, loo.pareto_k.values)
 
 
-def _equally_weighted(posterior: Posterior | SoftPosterior, seed: int) -> Posterior | SoftPosterior:
+def _equally_weighted(posterior: AnyPosterior, seed: int) -> AnyPosterior:
     """Resample weighted draws: ArviZ knows no weights."""
     if isinstance(posterior, Posterior) and posterior.log_weights is not None:
         return posterior.resampled(seed)
     return posterior
 
 
-def _log_likelihood(posterior: Posterior | SoftPosterior) -> np.ndarray:
+def _log_likelihood(posterior: AnyPosterior) -> np.ndarray:
     """Log likelihood of each observation given a draw, float64 [chain, draw, obs]."""
-    if isinstance(posterior, SoftPosterior):
-        return posterior.log_likelihood()
-    return _without_ties(posterior.log_likelihood())[..., posterior.row]
+    if isinstance(posterior, Posterior):
+        return _without_ties(posterior.log_likelihood())[..., posterior.row]
+    return posterior.log_likelihood()
 
 
 def _without_ties(log_likelihood: np.ndarray) -> np.ndarray:

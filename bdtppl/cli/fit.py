@@ -160,6 +160,7 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
     from bdtppl.cli.results import ReadProblem, report_fit
     from bdtppl.cli.specification import make_leaf
     from bdtppl.cli.target import read_target
+    from bdtppl.estimators import all_inferences
     from bdtppl.files import require_writable
     from bdtppl.table_files import read_table
 
@@ -167,7 +168,8 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
     with refusing(ValueError, OSError):
         options = fit_options()
         inferences_with = {name: option.default_of for name, option in options.items()}
-        hard = dict.fromkeys(("prior", "prior_file", "leaf"), options["min_leaf"].default_of)
+        of_hard = [name for name in all_inferences() if is_hard(name)]
+        hard = dict.fromkeys(("prior", "prior_file", "leaf"), of_hard)
         settings = own_settings(inference, given, inferences_with | hard)
         prior_file = settings.get("prior_file")
         file = None if prior_file is None else read_prior(prior_file)
@@ -211,6 +213,8 @@ def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: in
                     family = file.leaf[0].__name__
                     raise ValueError(f"kind {family} is no leaf family for {goal.task}.")
                 settings["leaf"] = file.make_leaf(goal.y)
+        elif "bins" in settings:
+            settings["bins"] = parse_bins(settings["bins"], None)
     settings["random_state"] = seed
     for doubt in doubts:
         note(doubt)

@@ -13,7 +13,6 @@ import typer
 from typer.core import TyperCommand
 
 from bdtppl.estimators import all_inferences
-from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.estimators.parameters import (
     Declared,
     estimator_parameters,
@@ -72,12 +71,15 @@ class FitOption(NamedTuple):
     def panel(self) -> str:
         """Heading of the group of options."""
         inferences = set(self.default_of)
-        hard = {name for name in all_inferences() if is_hard(name)}
-        soft = set(all_inferences()) - hard
-        if inferences == hard | soft:
+        of_kind = {
+            kind: {name for name in all_inferences() if trees_are(name) == kind}
+            for kind in ("hard", "soft", "sums")
+        }
+        if inferences == set(all_inferences()):
             return "Model"
-        if inferences in (hard, soft):
-            return HARD_TREES if inferences == hard else SOFT_TREES
+        single = inferences - of_kind["sums"]
+        if single in (of_kind["hard"], of_kind["soft"]):
+            return HARD_TREES if single == of_kind["hard"] else SOFT_TREES
         return f"Inference: {', '.join(self.default_of)}"
 
     def parameter(self, name: str) -> inspect.Parameter:
@@ -133,9 +135,14 @@ def _model_in(args: list[str]) -> str | None:
     return None
 
 
+def trees_are(inference: str) -> str:
+    """Kind of the trees of an inference (`bdtppl.estimators.results.Results`)."""
+    return next(iter(all_inferences()[inference].values())).trees_are
+
+
 def is_hard(inference: str) -> bool:
-    """Whether an inference is over hard trees."""
-    return all(issubclass(cls, TreeEstimator) for cls in all_inferences()[inference].values())
+    """Whether an inference is over single hard trees."""
+    return trees_are(inference) == "hard"
 
 
 def fit_options() -> dict[str, FitOption]:

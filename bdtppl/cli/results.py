@@ -11,7 +11,6 @@ from rich.text import Text
 from bdtppl.cli.console import UserError, refusing, say, to_json
 from bdtppl.cli.target import Target
 from bdtppl.estimators import all_inferences
-from bdtppl.estimators.soft import SoftTreeEstimator
 from bdtppl.files import staged
 from bdtppl.plotting import (
     plot_density,
@@ -196,8 +195,10 @@ def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
     from matplotlib import pyplot
 
     axes: dict[str, Any]
-    if isinstance(model, SoftTreeEstimator):
+    if model.trees_are == "soft":
         axes = {"topologies.png": plot_topologies(model)}
+    elif model.trees_are == "sums":
+        axes = {}
     else:
         probability = model.k_best(_STRUCTURES, by=model.grouping).probability
         num_structures = int(np.sum(probability >= _LEAST_PRINTED * probability[0]))

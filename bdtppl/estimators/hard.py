@@ -34,6 +34,7 @@ __all__ = [
     "join_limits",
     "list_trees",
     "require_finite",
+    "warn_of_no_cut",
 ]
 
 _MOST_CONSTRAINED = 20  # things of a constraint that are written out
@@ -218,19 +219,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         self, schema: Schema, design: CutPoints, limits: Constraints, stacklevel: int = 4
     ) -> None:
         """Name columns without a cut, though levels may have no rows, and limits that are vain."""
-        uncut = set(design.no_cut)
-        names = [
-            repr(each.name)
-            for each in schema.columns
-            if uncut.issuperset((*each.features, *each.missing_feature))
-        ]
-        if names:
-            warnings.warn(
-                f"No cut in {listed(names)}: no tree splits on a column "
-                f"whose values are all equal or missing (NaN).",
-                UserWarning,
-                stacklevel=stacklevel,  # the caller of `fit`
-            )
+        warn_of_no_cut(schema, design, stacklevel + 1)
         if unmet := [*limits.unmet(design)]:
             feature, threshold, nearest = unmet[0]
             cuts = listed([f"{cut:g}" for cut in nearest]) or "none"
@@ -563,6 +552,23 @@ def _written_constraint(value: Any) -> str:
         return function_name(value)
     is_long = isinstance(value, tuple) and len(value) > _MOST_CONSTRAINED
     return f"{len(value)} of them" if is_long else repr(value)
+
+
+def warn_of_no_cut(schema: Schema, design: CutPoints, stacklevel: int) -> None:
+    """Name columns without a cut, though levels may have no rows."""
+    uncut = set(design.no_cut)
+    names = [
+        repr(each.name)
+        for each in schema.columns
+        if uncut.issuperset((*each.features, *each.missing_feature))
+    ]
+    if names:
+        warnings.warn(
+            f"No cut in {listed(names)}: no tree splits on a column "
+            f"whose values are all equal or missing (NaN).",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 @in_float64

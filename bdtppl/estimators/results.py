@@ -6,7 +6,7 @@ where the inference is defined; the functions below make those that several infe
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -36,8 +36,8 @@ class Results:
     ----------
     task
         "classification" or "regression".
-    is_soft
-        Whether trees are soft.
+    trees_are
+        "hard", "soft", or "sums" of many hard trees.
     draws_are
         Origin of the draws of ``posterior_``: "exact" for independent ones of the exact posterior,
         whose shares are known without them; "chains"; independent "runs" of weighted draws;
@@ -64,7 +64,7 @@ class Results:
     """
 
     task: ClassVar[str]
-    is_soft: ClassVar[bool] = False
+    trees_are: ClassVar[Literal["hard", "soft", "sums"]] = "hard"
     draws_are: ClassVar[str] = "independent"
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray

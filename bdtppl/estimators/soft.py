@@ -145,7 +145,7 @@ class _Problem(NamedTuple):
 class SoftTreeEstimator(SoftParameters, TableEstimator):
     """Scales inputs to [0, 1], and predicts by soft trees."""
 
-    is_soft = True
+    trees_are = "soft"
     # Of inferences without such a parameter.
     with_leaf: ClassVar[Any] = True
     inputs: ClassVar[Any] = "soft"

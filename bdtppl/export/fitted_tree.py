@@ -8,7 +8,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.hard import TreeEstimator
-from bdtppl.estimators.soft import SoftTreeEstimator
 from bdtppl.models.data.schema import Column
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
@@ -133,11 +132,16 @@ def read_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTr
 
 def require_hard_trees(model: Any) -> None:
     """Raise TypeError unless a fitted estimator of hard trees is given."""
-    if isinstance(model, SoftTreeEstimator):
+    if getattr(model, "trees_are", "hard") == "soft":
         raise TypeError(
             f"{type(model).__name__} has soft trees, in which a row goes to every leaf with a "
             f"weight: they cannot be written as rules. Fit an estimator of hard trees, such as "
             f"ExactTreeClassifier or MetropolisTreeRegressor."
+        )
+    if getattr(model, "trees_are", "hard") == "sums":
+        raise TypeError(
+            f"{type(model).__name__} has sums of many trees, which have no rules to write. Fit an "
+            f"estimator of single trees, such as ExactTreeClassifier or MetropolisTreeRegressor."
         )
     if isinstance(model, type) or not isinstance(model, TreeEstimator):
         raise TypeError(f"A fitted estimator of hard trees is needed; got {describe_kind(model)}.")

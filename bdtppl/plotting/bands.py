@@ -61,7 +61,7 @@ class Places:
         if levels is not None:
             return cls("levels", np.arange(len(levels)), np.array(levels, object), levels)
         values = _grid(rows.columns[position], num_points)
-        thresholds = None if model.is_soft else _thresholds(model, position, of_draws)
+        thresholds = _thresholds(model, position, of_draws) if model.trees_are == "hard" else None
         if thresholds is not None:
             inside = (values[0] < thresholds) & (thresholds < values[-1])
             ends = np.array([values[0], *thresholds[inside], values[-1]])

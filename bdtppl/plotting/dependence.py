@@ -28,7 +28,7 @@ __all__ = ["plot_partial_dependence"]
 
 _CURVE_POINTS = 60
 _ROWS_SHOWN = 200
-_DRAWS_SHOWN = 400  # of soft trees, which predict slowly
+_DRAWS_SHOWN = 400  # of soft trees and sums of trees, which predict slowly
 
 
 def plot_partial_dependence(
@@ -58,7 +58,7 @@ def plot_partial_dependence(
         The column, by name or position.
     X
         Rows of a table like the one that the model was fitted with. Default: the training rows. At
-        most 200 are used, evenly spaced, and of soft trees at most 400 draws.
+        most 200 are used, evenly spaced, and of soft trees and sums of trees at most 400 draws.
     target
         Classification: the class whose probability is drawn. Default: of two classes the second;
         of more classes all, with the widest band alone.
@@ -177,7 +177,12 @@ def _curves(model: Any, rows: Rows, position: int, places: Places, shown: Sequen
 def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     """Make a function from a matrix to the means of each draw, [s, m, ...]; and weights [s]."""
     posterior = model.posterior_
-    if model.is_soft:
+    if model.trees_are == "sums":
+        size = posterior.variance.size
+        some = posterior.take(np.unique(np.linspace(0, size - 1, _DRAWS_SHOWN).astype(int)))
+        weight = np.full(some.variance.size, 1 / some.variance.size)
+        return lambda matrix: some.means(matrix)[0], weight
+    if model.trees_are == "soft":
         sharpness, shape = model._sharpness(model.routing), posterior.topology.shape
         chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _DRAWS_SHOWN).astype(int))
         place = tuple(axis[None] for axis in np.unravel_index(chosen, shape))

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.soft.topology import Topology
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import ACCENT, INK, LINE
@@ -62,10 +61,10 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
     """
     check_is_fitted(model)
     posterior = model.posterior_
-    if not isinstance(posterior, SoftPosterior):
+    if model.trees_are != "soft":
         raise TypeError(
-            f"plot_topologies draws soft trees; a {type(model).__name__} has hard ones: use "
-            f"plot_structures."
+            f"plot_topologies draws soft trees; a {type(model).__name__} has {model.trees_are} "
+            f"{'ones: use plot_structures' if model.trees_are == 'hard' else 'of hard ones'}."
         )
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}.")

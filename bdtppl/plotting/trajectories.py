@@ -67,6 +67,6 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
         ax.axvline(number, color=LINE, linestyle="--", linewidth=0.8, label=f"end of {name}")
     ax.margins(x=0.01)
     ax.set_xlabel("step")
-    ax.set_ylabel("log joint density" if model.is_soft else "log likelihood")
+    ax.set_ylabel("log joint density" if model.trees_are == "soft" else "log likelihood")
     ax.legend(loc="lower right", fontsize="small", labelcolor=INK, frameon=False)
     return ax

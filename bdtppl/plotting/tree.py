@@ -308,9 +308,14 @@ def _require_estimator(model: Any) -> None:
 
 
 def _require_hard(model: Any) -> None:
-    if model.is_soft:
+    if model.trees_are == "soft":
         raise TypeError(
             f"Hard trees are drawn; a {type(model).__name__} has soft ones: use plot_topologies."
+        )
+    if model.trees_are == "sums":
+        raise TypeError(
+            f"Single trees are drawn; a {type(model).__name__} has sums of many: use "
+            f"plot_partial_dependence."
         )
 
 

@@ -77,7 +77,9 @@ def assumptions(subject: Subject) -> Iterator[Block]:
     """Say what is assumed, and how the posterior was computed."""
     model = subject.model
     yield Text(inference_in_words(model))
-    if subject.is_soft:
+    if model.trees_are == "sums":
+        yield Text(" ".join([model.prior_.in_words(), _cuts_in_words(model)]))
+    elif model.trees_are == "soft":
         prior, posterior = model.topology_prior_, model.posterior_
         said = soft_model_in_words(posterior.model, posterior.sharpness, subject.classes)
         chances = [number(prior.alpha * (1 + depth) ** -prior.beta) for depth in range(3)]

@@ -76,7 +76,8 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "chains" in summary:
         chains = counted(summary["chains"], "chain", "chains")
         yield "draws", f"{summary['draws']:,} in each of {chains}"
-        yield "distinct trees among them", f"{summary['distinct_trees']:,}"
+        if "distinct_trees" in summary:
+            yield "distinct trees among them", f"{summary['distinct_trees']:,}"
     if descent := descent_in_words(summary):
         yield "in burn-in", descent
     if "particles" in summary:

@@ -31,6 +31,7 @@ _SECTIONS = {
     "What the columns do": dependences,
     "Diagnostics": diagnostics,
 }
+_LEADING = 3  # columns that are named
 _CERTAIN = 0.5  # probability of a split on a column that is worth a word
 
 
@@ -138,12 +139,15 @@ def _findings(subject: Subject) -> list[str]:
         leading = [name for name, share in subject.shares.items() if share > 0]
         on = f"; it splits on {listed(leading)}" if leading else ""
         said.append(f"The tree has {leaves}{on}.")
-    else:
+    elif "topologies" in summary:
         best = summary["topologies"][0]
         said.append(
             f"The most probable topology has {counted(best['splits'], 'split', 'splits')} and the "
             f"probability {best['probability']:.2g}."
         )
+    else:
+        leading = list(subject.shares)[:_LEADING]
+        said.append(f"The sum of {summary['sum']} splits most often on {listed(leading)}.")
     if forecasts is None:
         return said
     if subject.classes is not None:

@@ -37,11 +37,6 @@ class Subject:
         labels = self.model.class_labels
         return None if labels is None else labels.tolist()
 
-    @property
-    def is_soft(self) -> bool:
-        """Whether trees are soft."""
-        return self.model.is_soft
-
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Summary of the model."""
@@ -51,7 +46,7 @@ class Subject:
     def forecasts(self) -> Forecasts | None:
         """Predictions beside what happened; None where training rows cannot be left out."""
         posterior = self.model.posterior_
-        if self.X is None and self.is_soft and not posterior.has_pointwise_likelihood:
+        if self.X is None and not posterior.has_pointwise_likelihood:
             return None
         return Forecasts.of(self.model, self.X, self.y)
 

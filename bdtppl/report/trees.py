@@ -30,8 +30,11 @@ _PARTITION = (
 def trees(subject: Subject) -> Iterator[Block]:
     """Show the most probable trees, and what trees have in common."""
     model, summary = subject.model, subject.summary
-    if subject.is_soft:
+    if model.trees_are == "soft":
         yield from _topology_blocks(subject)
+        return
+    if model.trees_are == "sums":
+        yield from _sum_blocks(subject)
         return
     by, best = model.grouping, model.k_best(1)
     ranked = model.k_best(_TREES_DRAWN, by=by)
@@ -107,6 +110,31 @@ def _topology_blocks(subject: Subject) -> Iterator[Block]:
     head = ["code", "splits", "probability", "log evidence"]
     yield ReportTable("Topologies; in the code 1 is a split and 0 a leaf, in preorder.", head, rows)
     yield _share_table(subject, "Each column's mean share in the directions of splits.")
+
+
+def _sum_blocks(subject: Subject) -> Iterator[Block]:
+    """Say which columns the trees of sums split on."""
+    summary = subject.summary
+    said = (
+        f"Each draw is a sum of {summary['sum']}, of {summary['expected_leaves']:.1f} leaves each "
+        f"on average: no single tree stands for it."
+    )
+    if "sigma" in summary:
+        low, high = summary["sigma_interval"]
+        said += (
+            f" The noise has a standard deviation of {summary['sigma']:.3g} (90 % interval "
+            f"{low:.3g} to {high:.3g})."
+        )
+    yield Text(said)
+    shares, ends = subject.shares, summary["feature_importance_interval"]
+    shown = list(shares.items())[:_COLUMNS_LISTED]
+    rows = [[name, f"{share:.3f}", "{:.3f} to {:.3f}".format(*ends[name])] for name, share in shown]
+    yield ReportTable(
+        "Each column's share of all splits, and its interval of 90 % over the draws.",
+        ["column", "share", "interval"],
+        rows,
+        [share for _, share in shown],
+    )
 
 
 def _evidence_cell(topology: dict) -> str:

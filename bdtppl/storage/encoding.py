@@ -16,6 +16,7 @@ import numpy as np
 
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.schema import Schema
+from bdtppl.models.hard.additive import AdditivePrior
 from bdtppl.models.hard.rule_laws import CutTable
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.registry import LEAF_FAMILIES, TREE_PRIORS
@@ -27,6 +28,7 @@ __all__ = ["decode", "encode"]
 _PARTS = {
     part.__name__: part
     for part in (
+        AdditivePrior,
         Constraints,
         CutTable,
         KeepTogether,

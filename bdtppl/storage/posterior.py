@@ -1,7 +1,7 @@
 """A posterior as groups of labelled arrays and JSON, and back to the last bit.
 
-Hard and soft trees have groups of their own; the key "kind" tells them apart. Where it is missing,
-trees are hard.
+Hard trees, soft trees and sums of trees have groups of their own; the key "kind" tells them apart.
+Where it is missing, trees are hard.
 """
 
 from typing import Any
@@ -10,7 +10,10 @@ import xarray as xr
 
 from bdtppl.arviz.groups import label_draws, read_sample_stats, read_trees
 from bdtppl.arviz.soft_groups import label_soft_draws, read_soft_draws
+from bdtppl.arviz.sum_groups import label_sum_draws, read_sum_draws
+from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.data.design import Design, RowlessDesign
 from bdtppl.storage.encoding import decode, encode
@@ -34,7 +37,7 @@ _ROWLESS_AXES = {name: axes for name, axes in _DESIGN_AXES.items() if "row" not 
 
 
 def describe_posterior(
-    posterior: Posterior | SoftPosterior, classes: Any = None
+    posterior: AnyPosterior, classes: Any = None
 ) -> tuple[dict, dict[str, xr.Dataset]]:
     """Take a posterior apart into what goes to JSON and groups of arrays.
 
@@ -69,6 +72,10 @@ def describe_posterior(
             "sharpness": encode(posterior.sharpness, "the sharpness"),
             "effective_size": encode(posterior.effective_size, "the effective size"),
         }
+    elif isinstance(posterior, SumPosterior):
+        groups = label_sum_draws(posterior)
+        groups["training"] = _label_training(posterior)
+        described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
     else:
         groups = label_draws(posterior, classes=classes)
         groups["training"] = _label_training(posterior)
@@ -80,7 +87,7 @@ def describe_posterior(
     return described | shared, groups
 
 
-def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior | SoftPosterior:
+def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> AnyPosterior:
     """Rebuild a posterior from the parts of `describe_posterior`.
 
     Raises
@@ -89,9 +96,20 @@ def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior
         If it cannot have written this.
     """
     kind = encoded.get("kind", "hard")
-    if kind not in ("hard", "soft"):
+    rebuild = {"hard": _rebuild_hard, "soft": _rebuild_soft, "sums": _rebuild_sums}.get(kind)
+    if rebuild is None:
         raise ValueError(f"posteriors of the kind {kind!r} are not known")
-    return _rebuild_soft(encoded, groups) if kind == "soft" else _rebuild_hard(encoded, groups)
+    return rebuild(encoded, groups)
+
+
+def _rebuild_sums(encoded: dict, groups: dict[str, xr.Dataset]) -> SumPosterior:
+    training = groups["training"]
+    return SumPosterior(
+        prior=decode(encoded["prior"]),
+        design=_rebuild_design(training, tuple(encoded["feature_names"])),
+        y=training["y"].values,
+        **read_sum_draws(groups),
+    )
 
 
 def _rebuild_soft(encoded: dict, groups: dict[str, xr.Dataset]) -> SoftPosterior:
@@ -108,7 +126,7 @@ def _rebuild_soft(encoded: dict, groups: dict[str, xr.Dataset]) -> SoftPosterior
     )
 
 
-def _label_training(posterior: Posterior) -> xr.Dataset:
+def _label_training(posterior: Posterior | SumPosterior) -> xr.Dataset:
     """Label the training rows, or the cut points alone where rows were not kept, and targets."""
     design = posterior.design
     known = _ROWLESS_AXES if isinstance(design, RowlessDesign) else _DESIGN_AXES

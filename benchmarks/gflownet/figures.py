@@ -66,7 +66,7 @@ def _target(data: Division, depth: int, grid: int) -> TreeModel:
 
 def _seconds(data: Division, depth: int, number: int, repeats: int) -> tuple[float, float]:
     """Median seconds of a training step with a number of trajectories, and of drawing as many."""
-    settings = PolicySettings(num_steps=100 * repeats, num_forward=number, num_replayed=0)
+    settings = PolicySettings(num_steps=40 * repeats, num_forward=number, num_replayed=0)
     method = by_construction(_target(data, depth, 99), settings)
     state, times = method.start(jax.random.key(0)), []
     key = jax.random.key(1)

@@ -202,7 +202,7 @@ def table_4(names: Sequence[str], seeds: Sequence[int], depth: int, steps: int) 
                 if fitted(method, fits, data) is None:
                     continue
                 first, order = fits.fits_[0], fits.orders_[0]
-                single = first.posterior_.leaf_means(data.X_test[:, order])[..., 0]
+                single = first.posterior_.means(data.X_test[:, order])[..., 0]
                 f1, *of_single = (
                     _f1_of(probability, data.y_test)
                     for probability in (

@@ -159,5 +159,5 @@ def _single_trees(model: Any, matrix: np.ndarray) -> np.ndarray:
     if hasattr(model, "predict_draws"):
         found = model.predict_draws(matrix)
     else:
-        found = model.posterior_.resampled(0, chains=1).leaf_means(matrix)
+        found = model.posterior_.resampled(0, chains=1).means(matrix)
     return found.reshape(-1, *found.shape[2:])

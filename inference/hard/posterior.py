@@ -346,7 +346,7 @@ class Posterior:
         slots = route(self.trees, matrix)
         return np.take_along_axis(self.statistics, slots[..., None], axis=2)
 
-    def leaf_means(self, matrix: np.ndarray) -> np.ndarray:
+    def means(self, matrix: np.ndarray) -> np.ndarray:
         """Means of a new target in the leaves that rows fall into, [chain, draw, m].
 
         Class probabilities [chain, draw, m, c] where targets are classes.
@@ -356,7 +356,7 @@ class Posterior:
 
     def mean(self, matrix: np.ndarray) -> np.ndarray:
         """Posterior mean of a new target at rows, [m], or class probabilities, [m, c]."""
-        return np.tensordot(self.weights, self.leaf_means(matrix), axes=2)
+        return np.tensordot(self.weights, self.means(matrix), axes=2)
 
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
         """Draw one new target per draw and row, [chain, draw, m]."""

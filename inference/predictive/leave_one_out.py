@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.hard.mixture import leaf_cdf
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.mixture import NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.arrays.precision import in_float64
@@ -58,7 +60,7 @@ class _Draws(NamedTuple):
 
 
 @in_float64
-def leave_one_out(posterior: Posterior | SoftPosterior, rows: np.ndarray | None = None) -> LeftOut:
+def leave_one_out(posterior: AnyPosterior, rows: np.ndarray | None = None) -> LeftOut:
     """Predict training rows, each from all others.
 
     Parameters
@@ -81,10 +83,10 @@ def leave_one_out(posterior: Posterior | SoftPosterior, rows: np.ndarray | None 
     (3, 2)
     """
     rows = np.arange(len(posterior.y)) if rows is None else np.asarray(rows)
-    if isinstance(posterior, SoftPosterior):
-        draws = _soft_draws(posterior, rows)
-    else:
+    if isinstance(posterior, Posterior):
         draws = _hard_draws(posterior, rows)
+    else:
+        draws = _parametric_draws(posterior, rows)
     ratio = np.exp(draws.log_density.min(axis=0) - draws.log_density)  # at most 1
     ceiling = np.sqrt(len(ratio)) * np.average(ratio, axis=0, weights=draws.weight)
     ratio = np.minimum(ratio, ceiling)
@@ -114,7 +116,7 @@ def _hard_draws(posterior: Posterior, rows: np.ndarray) -> _Draws:
     return _Draws(log_density, mean, cdf, ranked.probability)
 
 
-def _soft_draws(posterior: SoftPosterior, rows: np.ndarray) -> _Draws:
+def _parametric_draws(posterior: SoftPosterior | SumPosterior, rows: np.ndarray) -> _Draws:
     """Predict by the draws, given whose parameters rows are independent."""
     posterior.require_pointwise_likelihood()
     mixture, y = posterior.predictive(posterior.matrix[rows]), posterior.y[rows]

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.hard.tree import route
@@ -23,7 +23,7 @@ __all__ = ["draw_in_turn", "replicate"]
 
 @in_float64
 def replicate(
-    rng_key: jax.Array, posterior: Posterior | SoftPosterior, matrix: np.ndarray, num_draws: int
+    rng_key: jax.Array, posterior: AnyPosterior, matrix: np.ndarray, num_draws: int
 ) -> np.ndarray:
     """Draw replicated targets of rows.
 
@@ -51,7 +51,7 @@ def replicate(
     >>> replicate(jax.random.key(0), model.posterior_, model.design_.matrix, 5).shape
     (5, 3)
     """
-    if isinstance(posterior, SoftPosterior):
+    if not isinstance(posterior, Posterior):
         drawn = posterior.sample_predictive(rng_key, matrix).reshape(-1, len(matrix))
         return drawn[np.linspace(0, len(drawn) - 1, min(num_draws, len(drawn))).astype(int)]
     key_tree, key_target = jax.random.split(rng_key)

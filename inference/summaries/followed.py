@@ -2,23 +2,22 @@
 
 import numpy as np
 
-from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.soft.posterior import SoftPosterior
+from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.posteriors import AnyPosterior
 
 __all__ = ["followed"]
 
 _ROWS = 5  # training rows whose predictions are followed
 
 
-def followed(posterior: Posterior | SoftPosterior) -> dict[str, np.ndarray]:
+def followed(posterior: AnyPosterior) -> dict[str, np.ndarray]:
     """Compute the quantities to diagnose, float64 [chain, draw] each.
 
     The log joint, or the log likelihood where draws have no log joint, the number of leaves, and at
     a few training rows the predictive mean, or the probability of the row's own class.
     """
     rows = np.unique(np.linspace(0, len(posterior.y) - 1, _ROWS).astype(int))
-    predict = posterior.means if isinstance(posterior, SoftPosterior) else posterior.leaf_means
-    means = predict(posterior.matrix[rows])
+    means = posterior.means(posterior.matrix[rows])
     if means.ndim > 3:
         means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]
     scores = posterior.sample_stats
@@ -27,4 +26,6 @@ def followed(posterior: Posterior | SoftPosterior) -> dict[str, np.ndarray]:
         score: np.asarray(scores[score], float),
         "num_leaves": posterior.num_leaves.astype(float),
     }
+    if isinstance(posterior, SumPosterior) and posterior.prior.link == "identity":
+        quantities["sigma"] = posterior.sigma
     return quantities | {f"prediction_{row}": means[..., i] for i, row in enumerate(rows.tolist())}

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["in_threads"]
+__all__ = ["NUM_THREADS", "in_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_NUM_THREADS = min(8, os.cpu_count() or 1)
+NUM_THREADS = min(8, os.cpu_count() or 1)
 _WORTH_A_THREAD = 1 << 15  # array entries
 
 
@@ -30,5 +30,5 @@ def in_threads(
     """
     if size < _WORTH_A_THREAD:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
         return list(threads.map(function, items))

@@ -1,0 +1,416 @@
+"""Sums of trees with exact redraws: BART."""
+
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import jax
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import ShowsProgress, TableEstimator, estimator
+from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.estimators.hard import warn_of_no_cut
+from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
+from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.inference.additive.kernel import AdditiveKernel
+from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.additive.prior_draws import draw_sum_prior
+from bdtppl.inference.additive.sample import SumChains
+from bdtppl.inference.additive.tables import MOST_BINS
+from bdtppl.inference.summaries.diagnostics import diagnose
+from bdtppl.inference.summaries.followed import followed
+from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.hard.additive import AdditivePrior, calibrated, calibrated_to_classes
+from bdtppl.models.wording import counted
+from bdtppl.progress import counting, paced
+from bdtppl.summary import summarised, why_no_r_hat
+
+__all__ = ["BARTClassifier", "BARTRegressor"]
+
+_KEPT_EVERY = 60.0  # seconds between checkpoints
+_MOST_LEVELS = 6  # leaves of a tree are numbered by a byte
+
+
+@declared
+class BARTParameters(ShowsProgress):
+    """Parameters of sums of trees."""
+
+    trees: int = parameter(200, "Trees of the sum.", least=1)
+    chains: int = parameter(4, "Independent chains, side by side over threads.", least=1)
+    warmup: int = parameter(250, "Sweeps over all trees that each chain throws away.", least=0)
+    draws: int = parameter(250, "Draws that are kept of each chain.", least=1)
+    thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
+    max_depth: int = parameter(
+        3,
+        f"Most levels of splits of a tree, at most {_MOST_LEVELS}. Under the prior of splits few "
+        "trees want more than 3.",
+        least=1,
+    )
+    min_leaf: int = parameter(5, "Fewest rows in a leaf.", least=1)
+    bins: int = parameter(
+        100,
+        f"Most buckets of a column, at most {MOST_BINS - 1}.",
+        least=2,
+        option=str,
+    )
+    binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
+    k: float = parameter(
+        2.0,
+        "Prior standard deviations of the sum between the middle of the targets and their ends: "
+        "the larger, the smoother.",
+        above=0,
+    )
+    alpha: float = parameter(
+        0.95, "Prior probability that a tree's root is split.", above=0, below=1
+    )
+    beta: float = parameter(
+        2.0, "How fast that probability falls with depth d: alpha (1 + d)^-beta.", least=0
+    )
+    sparsity: float | None = parameter(
+        None,
+        "Concentration of a Dirichlet prior of the features' weights in rules, for tables of many "
+        "features of which few matter: 1 is sparse. None for equal weights.",
+        above=0,
+    )
+    checkpoint: Any = parameter(
+        None,
+        "Folder that keeps a long fit, which goes on from there when it is run again. Chains are "
+        "kept once a minute and when the fit is interrupted, and end at the same draws.",
+        option=Path,
+    )
+
+
+@declared
+class BARTNoiseParameters:
+    """Parameters of the noise of real targets."""
+
+    noise_degrees: float = parameter(
+        3.0, "Degrees of freedom of the prior of the noise variance.", above=0
+    )
+    noise_quantile: float = parameter(
+        0.9,
+        "Prior probability that the noise is below that of a linear model.",
+        above=0,
+        below=1,
+    )
+
+
+@declared
+class BARTClassParameters:
+    """Parameters of sums of trees for classes."""
+
+    link: Literal["logit", "probit"] = parameter(
+        "logit",
+        "What a sum of trees is: the logit of the second class's probability, or the probit. More "
+        "than two classes have a sum each, and their softmax; they need logit.",
+    )
+
+
+class BART(BARTParameters, TableEstimator):
+    """The inference, for any kind of target."""
+
+    inference = "bart"
+    in_words = (
+        "Targets were explained by sums of small trees (BART; Chipman, George and McCulloch 2010). "
+        "Chains redrew each tree given all others, a node among being a leaf and all splits, and a "
+        "rule among all rules, by their exact conditional probabilities."
+    )
+    draws_are = "chains"
+    trees_are = "sums"
+    unknown: ClassVar = {
+        "log_evidence": "chains of sums of trees give no evidence",
+    }
+
+    design_: Design
+    prior_: AdditivePrior
+    posterior_: SumPosterior
+    diagnostics_: dict[str, dict[str, float]]
+    _calibrated: Any
+    _each_row: Any
+    _noise: Any
+
+    _documentation = """
+    Attributes
+    ----------
+    posterior_ : bdtppl.inference.additive.posterior.SumPosterior
+        Draws of sums of trees, [chains, draws].
+    diagnostics_ : dict
+        Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log
+        likelihood, the noise (sigma), the number of leaves, and predictions at a few training rows.
+    trajectory_, trajectory_steps_ : numpy.ndarray
+        float64 [chain, sweep] and int [sweep]; log likelihood along the chains, that of warm-up
+        included (`bdtppl.plot_trajectories`).
+    design_
+        The coded training rows.
+    prior_ : bdtppl.models.hard.additive.AdditivePrior
+        The prior, calibrated to the targets.
+    {fitted}
+
+    Notes
+    -----
+    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05. A sum of trees has no most
+    probable tree and no rules to read: see ``feature_importances_``,
+    `bdtppl.plot_partial_dependence`, and for a tree to read `bdtppl.ExactTreeRegressor`.
+
+    References
+    ----------
+    Chipman, George and McCulloch 2010, BART: Bayesian additive regression trees; Linero 2018 for
+    ``sparsity``.
+
+    Examples
+    --------
+    >>> import jax
+import numpy as np
+    >>> from bdtppl import {name}
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> y = {targets}
+    >>> model = {name}(trees=20, warmup=200, random_state=0).fit(X, y)
+    >>> model.mean_draws(X[:5]).shape
+    {shape}
+    >>> bool({predicted})
+    True
+    """
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        for name, most in (("max_depth", _MOST_LEVELS), ("bins", MOST_BINS - 1)):
+            if (value := getattr(self, name)) > most:
+                raise ValueError(f"{name} must be at most {most}; got {value}.")
+        schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        matrix, y, weights = self._each_row(matrix, y, weights)
+        design = Design.from_matrix(
+            matrix,
+            weights=weights,
+            bins=self.bins,
+            binning=self.binning,
+            names=schema.features,
+            is_indicator=schema.is_indicator,
+        )
+        if not design.has_cut.any():
+            raise ValueError("All columns are constant: there is nothing to split on.")
+        warn_of_no_cut(schema, design, stacklevel=4)
+        prior = self._calibrated(
+            design,
+            y,
+            k=self.k,
+            num_trees=self.trees,
+            alpha=self.alpha,
+            beta=self.beta,
+            sparsity=self.sparsity,
+            max_depth=self.max_depth,
+            min_leaf=self.min_leaf,
+        )
+        seed, chains = self._sampled(AdditiveKernel(prior, design, y))
+        self.schema_, self.design_, self.prior_ = schema, design, prior
+        self.trajectory_ = chains.log_likelihood
+        self.trajectory_steps_ = 1 + np.arange(chains.num_sweeps)
+        posterior = chains.posterior()
+        diagnosed = diagnose(followed(posterior))
+        self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
+        self._restore(posterior, {"seed": seed})
+        self._warn()
+        return self
+
+    def _sampled(self, kernel: AdditiveKernel) -> tuple[int, SumChains]:
+        """Sweep, from a checkpoint on if there is one; return the seed and the chains."""
+        seed, folder, kept = self._draw_seed(), None, None
+        lengths = {name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")}
+        if self.checkpoint is not None:
+            design = kernel.design
+            problem = design.matrix, design.cut_threshold, design.weights, kernel.y
+            folder = Checkpoint(self.checkpoint, problem, {"prior": kernel.prior, **lengths})
+            kept = folder.read()
+        if folder is not None and kept is not None:
+            own, seed = seed, int(kept["seed"])
+            folder.require_seed(self.random_state, own, seed)
+        chains = SumChains(kernel, seed=seed, kept=kept, **lengths)
+        last = time.monotonic()
+
+        def keep() -> None:
+            if folder is not None:
+                folder.write({"seed": seed, **chains.arrays()})
+
+        with counting("sweeps", shown=self.progress) as report:
+            told = paced(report, "Sampling sums of trees", chains.num_sweeps, None)
+
+            def on_progress(sweeps: int) -> None:
+                nonlocal last
+                told(sweeps)
+                if time.monotonic() - last >= _KEPT_EVERY:
+                    keep()
+                    last = time.monotonic()
+
+            try:
+                chains.run(on_progress)
+            finally:  # also on KeyboardInterrupt
+                keep()
+        return seed, chains
+
+    def _warn(self) -> None:
+        """Say where chains disagree, or cannot be compared."""
+        if why := why_no_r_hat(self.chains, self.draws):
+            warnings.warn(
+                f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two "
+                f"chains of at least 4 draws each. Raise chains or draws.",
+                ConvergenceWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+            return
+        r_hats = {name: each["r_hat"] for name, each in self.diagnostics_.items()}
+        worst = max(r_hats, key=lambda name: np.nan_to_num(r_hats[name]))
+        if r_hats[worst] > LARGEST_R_HAT:
+            warnings.warn(
+                f"Chains disagree: R-hat of {worst} is {r_hats[worst]:.2f}, above {LARGEST_R_HAT}. "
+                f"Raise warmup, draws or thin.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    @property
+    def thrown_away(self) -> tuple[str, int]:
+        """Sweeps of warm-up."""
+        return "warm-up", self.warmup
+
+    def cautions(self) -> Iterator[str]:
+        """Say where chains disagree."""
+        yield from of_chains(self)
+
+    @property
+    def no_cut(self) -> tuple[str, ...]:
+        """Names of the features without a cut."""
+        return self.design_.no_cut
+
+    @property
+    def _may_miss(self) -> np.ndarray:
+        return self.design_.has_missing
+
+    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return self.design_.matrix, self.design_.weights
+
+    def _draw_prior(self, num_draws: int) -> Any:
+        from bdtppl.arviz import PriorDraws
+        from bdtppl.arviz.sum_groups import label_sum_draws
+
+        prior = draw_sum_prior(np.random.default_rng(self._seed), self.posterior_, num_draws)
+        rows = prior.matrix[prior.row]
+        targets = prior.sample_predictive(jax.random.key(self._seed), rows)
+        return PriorDraws(label_sum_draws(prior)["posterior"], targets)
+
+    def mean_draws(self, X: Any) -> np.ndarray:
+        """Mean of a new target given each draw.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [chains, draws, m], or class probabilities [chains, draws, m, classes].
+        """
+        check_is_fitted(self)
+        return self.posterior_.means(self._matrix(X))
+
+    def structures(self, by: Any = None) -> Any:
+        """Refuse: a sum of many trees has no structure that could be listed.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        raise TypeError(
+            f"A {type(self).__name__} draws sums of {self.trees} trees, which have no structure to "
+            f"list: see feature_importances_ and plot_partial_dependence."
+        )
+
+    def _at_hand(self) -> dict[str, Any]:
+        return self.summary()
+
+    @summarised
+    def summary(self) -> dict[str, Any]:
+        """Sum the fit up in numbers and text, with JSON types alone.
+
+        ``feature_importance`` has the share of each feature in all splits, and
+        ``feature_importance_interval`` its central interval of 90 % over the draws.
+        """
+        check_is_fitted(self)
+        posterior = self.posterior_
+        share = posterior.splits_on / np.maximum(posterior.splits_on.sum(axis=-1, keepdims=True), 1)
+        ends = np.quantile(share, [0.05, 0.95], axis=(0, 1)).T
+        known = [each for each in self.diagnostics_.values() if np.isfinite(each["r_hat"])]
+        num_trees = self.trees * self.prior_.num_sums
+        return {
+            "model": type(self).__name__,
+            "sum": f"{self.trees} trees of at most {counted(self.max_depth, 'level', 'levels')}",
+            "rows": int(self.design_.total_weight),
+            "features": len(posterior.names),
+            "bins": self.bins,
+            "chains": int(self.chains),
+            "draws": int(self.draws),
+            "largest_r_hat": max((each["r_hat"] for each in known), default=None),
+            "least_ess": min((each["ess"] for each in known), default=None),
+            **self._noise(),
+            "expected_leaves": float(posterior.num_leaves.mean()) / num_trees,
+            "feature_importance": dict(
+                zip(posterior.names, share.mean(axis=(0, 1)).tolist(), strict=True)
+            ),
+            "feature_importance_interval": dict(zip(posterior.names, ends.tolist(), strict=True)),
+        }
+
+
+@estimator
+class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
+    """Regress by sums of trees, each redrawn exactly given all the others (BART)."""
+
+    _words: ClassVar[dict[str, str]] = {
+        "targets": "np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])",
+        "predicted": "np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3",
+        "shape": "(4, 250, 5)",
+    }
+
+    def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
+        if np.ptp(y) == 0:
+            raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
+        return matrix, y, weights
+
+    def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
+        noise = {"quantile": self.noise_quantile, "noise_degrees": self.noise_degrees}
+        return calibrated(design, y, **noise, **settings)
+
+    def _noise(self) -> dict[str, Any]:
+        sigma = self.posterior_.sigma
+        interval = np.quantile(sigma, [0.05, 0.95]).tolist()
+        return {"sigma": float(sigma.mean()), "sigma_interval": interval}
+
+
+@estimator
+class BARTClassifier(BARTClassParameters, ClassTargets, BART):
+    """Classify by sums of trees, each redrawn exactly given all the others (BART)."""
+
+    _words: ClassVar[dict[str, str]] = {
+        "targets": "(X[:, 0] > 0.5).astype(int)",
+        "predicted": "(model.predict(X) == (X[:, 0] > 0.5)).all()",
+        "shape": "(4, 250, 5, 2)",
+    }
+
+    def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
+        """Repeat rows by their weights: each has latent variables of its own."""
+        if self.link == "probit" and len(self.classes_) > 2:
+            raise ValueError(
+                f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
+                f"link='logit'."
+            )
+        row = np.repeat(np.arange(len(y)), weights)
+        return matrix[row], y[row], np.ones(len(row), np.int64)
+
+    def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
+        return calibrated_to_classes(y, len(self.classes_), link=self.link, **settings)
+
+    def _noise(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,1 @@
+"""Sums of trees: each tree is redrawn exactly given all the others."""

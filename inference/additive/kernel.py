@@ -1,0 +1,208 @@
+"""A Markov kernel over sums of trees: each tree is redrawn given all others, then the noise.
+
+The law is that of `bdtppl.models.hard.additive` given targets. Latent variables of labels are drawn
+before each sum (`bdtppl.inference.additive.latent`). `additive_trees` makes a sampling
+algorithm in BlackJAX's form, whose ``init`` and ``step`` have no state of their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.special import logsumexp
+
+from bdtppl.inference.additive.kernels import Room, make_room, sweep
+from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+from bdtppl.inference.additive.tables import RowTables, prior_tables, row_tables
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.additive import AdditivePrior, class_probabilities
+
+__all__ = ["AdditiveKernel", "AdditiveState", "default_moves"]
+
+Moves = Sequence[Sequence[int]]
+
+
+def default_moves(levels: int) -> Moves:
+    """List the visits: each redraws the nodes of one level, or the rules of one level."""
+    return [[level] for level in range(levels)] + [[-1 - level] for level in range(levels - 1)]
+
+
+class AdditiveState(NamedTuple):
+    """One state of a chain: sums of m trees of at most L levels, n rows.
+
+    Attributes
+    ----------
+    rule
+        int32 [sums, m, 2^L - 1]; number of the rule of each node of the complete binary tree
+        (`bdtppl.inference.additive.tables.RowTables`); -1 where it is no split.
+    value
+        float64 [sums, m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
+    leaf
+        uint8 [sums, m, n]; leaf of each row.
+    target
+        float64 [sums, n]; what each sum explains: targets less the offset, or those that latent
+        variables make of labels.
+    left
+        float64 [sums, n]; ``target`` less the sum.
+    variance
+        Of the noise; 1 for classes.
+    feature_weight
+        float64 [d].
+    """
+
+    rule: np.ndarray
+    value: np.ndarray
+    leaf: np.ndarray
+    target: np.ndarray
+    left: np.ndarray
+    variance: float
+    feature_weight: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class AdditiveKernel:
+    """Draws sums of trees given targets.
+
+    Attributes
+    ----------
+    prior
+        Prior of sums.
+    design, y
+        Training rows [n] and targets; of classes the indices, and then no row may be repeated by a
+        weight, for each has latent variables of its own.
+    moves
+        What a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
+    rows
+        The rows and rules that sweeps read.
+    """
+
+    prior: AdditivePrior
+    design: Design
+    y: np.ndarray
+    moves: Any = None
+    rows: RowTables = field(init=False, repr=False)
+
+    def __post_init__(self):
+        moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
+        object.__setattr__(self, "rows", row_tables(self.design))
+        object.__setattr__(self, "moves", np.array(moves, np.int64))
+
+    def make_room(self) -> Room:
+        """Allocate what `advance` works in; chains that run side by side need one each."""
+        size = len(self.y), self.rows.num_bins, len(self.rows.feature)
+        return make_room(*size, self.prior.max_depth)
+
+    def init(self) -> AdditiveState:
+        """Start at trees of one leaf with value 0, and noise as large as the targets' spread."""
+        prior, num_rows = self.prior, len(self.y)
+        is_real = prior.link == "identity"
+        target = np.zeros((prior.num_sums, num_rows))
+        if is_real:
+            target[:] = self.y - float(prior.offset)
+        repeats = self.rows.repeats
+        middle = np.average(target[0], weights=repeats)
+        spread = np.average((target[0] - middle) ** 2, weights=repeats)
+        has_rule = self.design.has_cut.astype(float)
+        trees = prior.num_sums, prior.num_trees
+        return AdditiveState(
+            rule=np.full((*trees, 2**prior.max_depth - 1), -1, np.int32),
+            value=np.zeros((*trees, 2 ** (prior.max_depth + 1) - 1)),
+            leaf=np.zeros((*trees, num_rows), np.uint8),
+            target=target,
+            left=target.copy(),
+            variance=float(spread) if is_real else 1.0,
+            feature_weight=has_rule / max(has_rule.sum(), 1),
+        )
+
+    def step(self, rng_key: jax.Array, state: AdditiveState) -> AdditiveState:
+        """Redraw everything once, from a key of JAX; the state that is given stays as it is."""
+        words = np.asarray(jax.random.key_data(rng_key), np.uint64)
+        generator = np.random.Generator(np.random.Philox(key=words[0] << np.uint64(32) | words[1]))
+        copy = state._replace(
+            **{
+                name: part.copy()
+                for name, part in state._asdict().items()
+                if isinstance(part, np.ndarray)
+            }
+        )
+        return self.advance(generator, copy, self.make_room())
+
+    def advance(
+        self, generator: np.random.Generator, state: AdditiveState, room: Room
+    ) -> AdditiveState:
+        """Redraw everything once, in place: the arrays of the state change."""
+        prior, rows = self.prior, self.rows
+        tables = prior_tables(prior, rows, state.feature_weight)
+        for which in range(prior.num_sums):
+            precision = self._draw_targets(generator, state, which)
+            sweep(
+                rows,
+                tables,
+                room,
+                precision,
+                1 / float(state.variance),
+                prior.link == "logit",
+                state.left[which],
+                state.rule[which],
+                state.value[which],
+                state.leaf[which],
+                self.moves,
+                generator,
+            )
+        variance = state.variance
+        if prior.link == "identity":
+            degrees = float(prior.noise_degrees)
+            spread = degrees * float(prior.noise_scale) + rows.repeats @ state.left[0] ** 2
+            variance = spread / generator.chisquare(degrees + rows.repeats.sum())
+        return state._replace(
+            variance=variance, feature_weight=self._feature_weight(generator, state)
+        )
+
+    def _draw_targets(
+        self, generator: np.random.Generator, state: AdditiveState, which: int
+    ) -> np.ndarray:
+        """Draw the latent variables of one sum's targets; returns the precisions of these."""
+        prior = self.prior
+        if prior.link == "identity":
+            return self.rows.repeats
+        own = state.target[which] - state.left[which]
+        shift, precision = prior.offsets[which], self.rows.repeats
+        if prior.link == "probit":
+            draw_truncated(own + shift, self.y == 1, generator, state.target[which])
+            state.target[which] -= shift
+        else:
+            if prior.num_sums > 1:
+                others = np.arange(prior.num_sums) != which
+                sums = (state.target - state.left + prior.offsets[:, None])[others]
+                shift = shift - logsumexp(sums, axis=0)
+            precision = np.empty(len(own))
+            draw_polya_gamma(own + shift, generator, precision)
+            is_own = self.y == (which if prior.num_sums > 1 else 1)
+            state.target[which] = (is_own - 0.5) / precision - shift
+        state.left[which] = state.target[which] - own
+        return precision
+
+    def log_likelihood(self, state: AdditiveState) -> float:
+        """Log likelihood of all targets given a state."""
+        prior, repeats = self.prior, self.rows.repeats
+        if prior.link == "identity":
+            spread = repeats @ state.left[0] ** 2 / state.variance
+            constant = repeats.sum() * np.log(2 * np.pi * state.variance)
+            return -0.5 * (spread + constant)
+        sums = state.target - state.left + prior.offsets[:, None]
+        probability = class_probabilities(prior.link, sums)[np.arange(len(self.y)), self.y]
+        return float(np.log(np.maximum(probability, np.finfo(float).tiny)).sum())
+
+    def _feature_weight(self, generator: np.random.Generator, state: AdditiveState) -> np.ndarray:
+        """Draw the weights of features given all splits."""
+        if self.prior.sparsity is None:
+            return state.feature_weight
+        used = state.rule[state.rule >= 0]
+        splits = np.bincount(self.rows.feature[used], minlength=self.design.num_features)
+        has_rule = self.design.has_cut
+        weight = np.zeros(self.design.num_features)
+        each = float(self.prior.sparsity) / has_rule.sum()
+        weight[has_rule] = generator.dirichlet(each + splits[has_rule])
+        return weight

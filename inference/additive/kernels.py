@@ -1,0 +1,585 @@
+"""One sweep over the trees of a sum, compiled for CPUs.
+
+Trees are complete binary arrays: the children of node v are 2 v + 1 and 2 v + 2. A leaf with the
+rows' total precision A and total precision times residual B has the marginal likelihood, but for
+what all trees share, sqrt(q / (A + q)) exp(B^2 / (2 (A + q))), where q is the prior precision of
+its value. Moves of one tree, given all others:
+
+- A node whose subtree is a leaf or one split is redrawn among the leaf and all splits. The
+  histogram of its rows over the bins of each feature, summed up along the bins, has the two sums of
+  both sides of every rule.
+- The rule of a split with splits below it is redrawn among all rules, those below it held. Here
+  each leaf below has a histogram of the node's rows, as if all went to its side.
+
+Both draw from the conditional law, so every draw is accepted (Gibbs sampling). Leaf values are
+integrated out in both, and drawn after them.
+
+A histogram has two or three numbers in each bin: the sums of precision times residual, of
+precisions, and of repeats of the rows, where the last differs from the second by more than a
+factor.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+__all__ = ["Room", "add_up", "grow", "make_room", "sweep"]
+
+# Divisions that may raise an error are not vectorised.
+_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+_inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+_LOG2_E = 1.4426950408889634
+_LN_2 = 0.6931471805599453
+_ROUNDS = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer, in the low bits
+_EXPONENT_OF_1 = 1023.0
+_LEAST_LOG = -690.0
+
+
+class Room(NamedTuple):
+    """Arrays that a sweep works in; their contents between two moves are meaningless.
+
+    Attributes
+    ----------
+    histogram
+        float64 [leaves, V, 3].
+    sums
+        float64 [leaves, 3, R]; sums on the left side of each rule.
+    gain, weight
+        float64 [R].
+    scaled, bits
+        float64 [R], and the same memory as int64 [R].
+    slot
+        int64 [n]; number of the histogram that a row is counted in, or -1.
+    residual
+        float64 [n]; targets less all trees but one.
+    place
+        uint8 [2, n]; leaf that each row reaches below each side of a split.
+    """
+
+    histogram: np.ndarray
+    sums: np.ndarray
+    gain: np.ndarray
+    weight: np.ndarray
+    scaled: np.ndarray
+    bits: np.ndarray
+    slot: np.ndarray
+    residual: np.ndarray
+    place: np.ndarray
+
+
+def make_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room:
+    """Allocate what a sweep works in."""
+    leaves = max(2**levels, 2)
+    scaled = np.empty(num_rules)
+    return Room(
+        histogram=np.empty((leaves, num_bins, 3)),
+        sums=np.empty((leaves, 3, num_rules)),
+        gain=np.empty(num_rules),
+        weight=np.empty(num_rules),
+        scaled=scaled,
+        bits=scaled.view(np.int64),
+        slot=np.empty(num_rows, np.int64),
+        residual=np.empty(num_rows),
+        place=np.empty((2, num_rows), np.uint8),
+    )
+
+
+@_inlined
+def _child(node, bin, rule, rows):
+    """Follow a rule from a node, without a branch: the processor could not predict it."""
+    goes_left = (bin <= rows.last[rule]) | (bin == rows.missing[rule])
+    return 2 * node + 2 - goes_left
+
+
+@_inlined
+def _is_split(rule, tree, node):
+    return node < rule.shape[1] and rule[tree, node] >= 0
+
+
+@_inlined
+def _exists(rule, tree, node):
+    return node == 0 or rule[tree, (node - 1) // 2] >= 0
+
+
+@_compiled
+def _exponentials(room, count, largest):
+    """Write exp(gain - largest) times weight into weight [count]; such loops use vector units.
+
+    The argument is k ln 2 + f with an integer k: the series of exp(f) is within 1e-15, and k goes
+    into the exponent of a number that multiplies it.
+    """
+    gain, weight, scaled, bits = room.gain, room.weight, room.scaled, room.bits
+    for q in range(count):
+        x = max(gain[q] - largest, _LEAST_LOG)
+        shifted = x * _LOG2_E + (_ROUNDS + _EXPONENT_OF_1)
+        f = x - (shifted - (_ROUNDS + _EXPONENT_OF_1)) * _LN_2
+        scaled[q] = shifted
+        p = 1 / 39916800.0
+        p = p * f + 1 / 3628800.0
+        p = p * f + 1 / 362880.0
+        p = p * f + 1 / 40320.0
+        p = p * f + 1 / 5040.0
+        p = p * f + 1 / 720.0
+        p = p * f + 1 / 120.0
+        p = p * f + 1 / 24.0
+        p = p * f + 1 / 6.0
+        p = p * f + 0.5
+        p = p * f + 1.0
+        p = p * f + 1.0
+        weight[q] *= p
+    for q in range(count):
+        bits[q] = bits[q] << 52
+    total = 0.0
+    for q in range(count):
+        weight[q] *= scaled[q]
+        total += weight[q]
+    return total
+
+
+@_compiled
+def _chosen(weight, count, total, generator):
+    """Draw an index in proportion to weights [count] of a known total."""
+    left = generator.random() * total
+    last = -1
+    for q in range(count):
+        if weight[q] > 0:
+            last = q
+            left -= weight[q]
+            if left <= 0:
+                return q
+    return last
+
+
+@_compiled
+def _count_rows(rows, room, precision, each_count, first, end):
+    """Fill the histograms of the slots from ``first`` to ``end`` from the rows in them."""
+    histogram, residual, slot = room.histogram, room.residual, room.slot
+    position = rows.position
+    num_rows, num_features = position.shape
+    histogram[first:end] = 0.0
+    for i in range(num_rows):
+        s = slot[i]
+        if s < 0:
+            continue
+        a = precision[i]
+        b = a * residual[i]
+        if each_count:
+            repeats = rows.repeats[i]
+            for j in range(num_features):
+                bin = histogram[s, position[i, j]]
+                bin[0] += b
+                bin[1] += a
+                bin[2] += repeats
+        else:
+            for j in range(num_features):
+                bin = histogram[s, position[i, j]]
+                bin[0] += b
+                bin[1] += a
+
+
+@_compiled
+def _sum_left(rows, room, s, channels):
+    """Sum a histogram up to the left sides of all rules."""
+    histogram, sums = room.histogram[s], room.sums[s]
+    for k in range(len(rows.run_rule)):
+        first, count, v = rows.run_rule[k], rows.run_length[k], rows.run_bin[k]
+        missing = rows.run_missing[k]
+        b = a = n = 0.0
+        if missing >= 0:
+            b, a = histogram[missing, 0], histogram[missing, 1]
+            n = histogram[missing, 2] if channels > 2 else 0.0
+        for c in range(count):
+            b += histogram[v + c, 0]
+            a += histogram[v + c, 1]
+            sums[0, first + c] = b
+            sums[1, first + c] = a
+        if channels > 2:
+            for c in range(count):
+                n += histogram[v + c, 2]
+                sums[2, first + c] = n
+
+
+@_compiled
+def _totals(rows, room, s, channels, total):
+    """Sum a histogram up over the bins of the first feature, which are those of all rows."""
+    for c in range(channels):
+        total[c] = 0.0
+        for v in range(rows.offset[0], rows.offset[1]):
+            total[c] += room.histogram[s, v, c]
+
+
+@numba.njit(
+    cache=True,
+    nogil=True,
+    error_model="numpy",
+    fastmath={"nnan", "nsz", "arcp", "contract", "reassoc"},
+)
+def _score_splits(
+    on_left, precision, repeats, chance, total, a, n, scale, own, fewest, gain, weight
+):
+    """Write the log gain of each rule, and its weight but for that; returns the largest gain.
+
+    A loop reads few arrays: only then does the compiler use vector units.
+    """
+    half = 0.5 * scale * scale
+    both = a + 2 * own
+    for q in range(len(gain)):
+        u = scale * precision[q] + own
+        v = both - u
+        left, right = on_left[q], total - on_left[q]
+        gain[q] = half * (left * left * v + right * right * u) / (u * v)
+    for q in range(len(gain)):
+        u = scale * precision[q] + own
+        weight[q] = chance[q] / np.sqrt(u * (both - u))
+    for q in range(len(gain)):
+        fits = (repeats[q] > fewest) & (n - repeats[q] > fewest)
+        weight[q] = weight[q] if fits else 0.0
+        gain[q] = gain[q] if fits else 0.0
+    largest = 0.0
+    for q in range(len(gain)):
+        largest = max(largest, gain[q])
+    return largest
+
+
+@_compiled
+def _redraw_node(rows, prior, room, s, level, scale, each_count, generator):
+    """Draw the leaf (-1) or the split of a node from its histogram."""
+    channels = 3 if each_count else 2
+    total = np.empty(3)
+    _totals(rows, room, s, channels, total)
+    own = prior.precision
+    b, a = scale * total[0], scale * total[1]
+    largest = b * b / (2 * (a + own))
+    of_leaf = largest
+    num_rules = len(rows.feature)
+    counted = channels - 1
+    n, fewest = total[counted], prior.min_leaf - 0.5
+    if n > 2 * fewest and prior.log_split[level] > -np.inf:
+        _sum_left(rows, room, s, channels)
+        sums, repeats = room.sums[s], room.sums[s, counted]
+        best = _score_splits(
+            sums[0],
+            sums[1],
+            repeats,
+            prior.rule,
+            total[0],
+            a,
+            n,
+            scale,
+            own,
+            fewest,
+            room.gain,
+            room.weight,
+        )
+        largest = max(largest, best)
+        of_splits = _exponentials(room, num_rules, largest)
+        below = prior.log_stop[level + 1]
+        of_splits_log = prior.log_split[level] + 2 * below
+        factor = np.exp(of_splits_log) * own
+        stop = np.exp(prior.log_stop[level] + of_leaf - largest) * np.sqrt(own / (a + own))
+        if generator.random() * (stop + factor * of_splits) > stop and of_splits > 0:
+            return _chosen(room.weight, num_rules, of_splits, generator)
+    return -1
+
+
+@_compiled
+def _redraw_level(
+    tree, level, rows, prior, room, precision, scale, each_count, rule, leaf, generator
+):
+    """Redraw the nodes of a level whose subtrees are leaves or one split."""
+    first, last = 2**level - 1, 2 ** (level + 1) - 1
+    internal = rule.shape[1]
+    slot_of = np.full(2 * internal + 1, -1)
+    node_of = np.empty(last - first, np.int64)
+    num_slots = 0
+    for v in range(first, last):
+        if not _exists(rule, tree, v):
+            continue
+        if rule[tree, v] >= 0:
+            left = 2 * v + 1
+            if _is_split(rule, tree, left) or _is_split(rule, tree, left + 1):
+                continue
+            slot_of[left] = slot_of[left + 1] = num_slots
+        slot_of[v] = num_slots
+        node_of[num_slots] = v
+        num_slots += 1
+    if num_slots == 0:
+        return
+    slot = room.slot
+    for i in range(len(slot)):
+        slot[i] = slot_of[leaf[tree, i]]
+    _count_rows(rows, room, precision, each_count, 0, num_slots)
+    for s in range(num_slots):
+        rule[tree, node_of[s]] = _redraw_node(
+            rows, prior, room, s, level, scale, each_count, generator
+        )
+    for i in range(len(slot)):
+        s = slot[i]
+        if s < 0:
+            continue
+        v = node_of[s]
+        q = rule[tree, v]
+        leaf[tree, i] = v if q < 0 else _child(v, rows.bins[i, rows.feature[q]], q, rows)
+
+
+@_compiled
+def _find_leaves(tree, node, rows, rule, place):
+    """Write the leaf below a node that each row reaches if it comes to the node, uint8 [n].
+
+    One loop over all rows for each split: processors cannot predict the ways of single rows.
+    """
+    internal = rule.shape[1]
+    place[:] = node
+    low = high = node
+    while low < internal:
+        for v in range(low, high + 1):
+            q = rule[tree, v]
+            if q < 0 or not _exists(rule, tree, v):
+                continue
+            j, last, missing = rows.feature[q], rows.last[q], rows.missing[q]
+            for i in range(len(place)):
+                bin = rows.bins[i, j]
+                child = 2 * v + 2 - ((bin <= last) | (bin == missing))
+                place[i] = child if place[i] == v else place[i]
+        low, high = 2 * low + 1, 2 * high + 2
+
+
+@_compiled
+def _number_leaves(tree, node, rule, slot_of, num_slots):
+    """Give numbers to the leaves below a node, from ``num_slots`` on; returns the next one."""
+    internal = rule.shape[1]
+    low = high = node
+    inside = np.zeros(2 * internal + 1, np.bool_)
+    inside[node] = True
+    while low <= 2 * internal:
+        for v in range(low, high + 1):
+            if v != node:
+                parent = (v - 1) // 2
+                inside[v] = inside[parent] and rule[tree, parent] >= 0
+            if inside[v] and not _is_split(rule, tree, v):
+                slot_of[v] = num_slots
+                num_slots += 1
+        low, high = 2 * low + 1, 2 * high + 2
+    return num_slots
+
+
+@_compiled
+def _redraw_rule(
+    tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, generator
+):
+    """Redraw the rule of a split with splits below it, which are held."""
+    internal = rule.shape[1]
+    left = 2 * node + 1
+    if not _is_split(rule, tree, left) and not _is_split(rule, tree, left + 1):
+        return
+    channels = 3 if each_count else 2
+    slot_of = np.full(2 * internal + 1, -1)
+    on_left = _number_leaves(tree, left, rule, slot_of, 0)
+    num_slots = _number_leaves(tree, left + 1, rule, slot_of, on_left)
+    inside = np.zeros(2 * internal + 1, np.bool_)
+    for v in range(len(inside)):
+        inside[v] = v == node or (v > 0 and inside[(v - 1) // 2])
+    place = room.place
+    for side in range(2):
+        _find_leaves(tree, left + side, rows, rule, place[side])
+        for i in range(len(room.slot)):
+            room.slot[i] = slot_of[place[side, i]] if inside[leaf[tree, i]] else -1
+        first = 0 if side == 0 else on_left
+        _count_rows(rows, room, precision, each_count, first, on_left if side == 0 else num_slots)
+    own, fewest, counted = prior.precision, prior.min_leaf - 0.5, channels - 1
+    num_rules = len(rows.feature)
+    gain, weight = room.gain, room.weight
+    for q in range(num_rules):
+        gain[q] = 0.0
+        weight[q] = 1.0
+    total = np.empty(3)
+    half = 0.5 * scale * scale
+    for s in range(num_slots):
+        _sum_left(rows, room, s, channels)
+        _totals(rows, room, s, channels, total)
+        sums = room.sums[s]
+        is_left = s < on_left
+        for q in range(num_rules):
+            b = sums[0, q] if is_left else total[0] - sums[0, q]
+            a = sums[1, q] if is_left else total[1] - sums[1, q]
+            n = sums[counted, q] if is_left else total[counted] - sums[counted, q]
+            u = scale * a + own
+            gain[q] += half * b * b / u if n > fewest else -np.inf
+            weight[q] *= own / u
+    largest = -np.inf
+    for q in range(num_rules):
+        weight[q] = np.sqrt(weight[q]) * prior.rule[q]
+        if weight[q] > 0:
+            largest = max(largest, gain[q])
+    for q in range(num_rules):
+        if gain[q] == -np.inf:
+            gain[q] = largest
+            weight[q] = 0.0
+    total_weight = _exponentials(room, num_rules, largest)
+    rule[tree, node] = _chosen(weight, num_rules, total_weight, generator)
+    q = rule[tree, node]
+    j, last, missing = rows.feature[q], rows.last[q], rows.missing[q]
+    for i in range(len(room.slot)):
+        if room.slot[i] >= 0:
+            bin = rows.bins[i, j]
+            leaf[tree, i] = place[1 - ((bin <= last) | (bin == missing)), i]
+
+
+@_compiled
+def _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf, generator):
+    """Draw the values of a tree's leaves."""
+    size = value.shape[1]
+    a, b = np.zeros(size), np.zeros(size)
+    residual = room.residual
+    for i in range(len(residual)):
+        v = leaf[tree, i]
+        a[v] += precision[i]
+        b[v] += precision[i] * residual[i]
+    for v in range(size):
+        value[tree, v] = 0.0
+        if _exists(rule, tree, v) and not _is_split(rule, tree, v):
+            total = scale * a[v] + prior.precision
+            value[tree, v] = scale * b[v] / total + generator.standard_normal() / np.sqrt(total)
+
+
+@_compiled
+def sweep(
+    rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, generator
+):
+    """Redraw all trees once, one after the other; arrays are changed in place.
+
+    Parameters
+    ----------
+    rows, prior, room
+        `bdtppl.inference.additive.tables.RowTables`, `PriorTables`, and `Room`.
+    precision, scale
+        float64 [n] and a factor; their product is the precision of each target, repeats included.
+    each_count
+        Whether rows must be counted apart from precisions; otherwise these are the repeats.
+    left
+        float64 [n]; targets less all trees.
+    rule
+        int32 [m, 2^levels - 1]; rule of each node, -1 where it is no split.
+    value
+        float64 [m, 2^(levels + 1) - 1]; values of leaves, 0 elsewhere.
+    leaf
+        uint8 [m, n]; the leaf of each row in each tree.
+    moves
+        int64 [visits, k]; what one visit of a tree does, drawn anew for each: l redraws the nodes
+        of level l, and -1 - l the rules of the splits of level l with splits below.
+    generator
+        numpy.random.Generator.
+    """
+    residual = room.residual
+    num_trees, num_rows = leaf.shape
+    for tree in range(num_trees):
+        for i in range(num_rows):
+            residual[i] = left[i] + value[tree, leaf[tree, i]]
+        visit = int(generator.random() * len(moves))
+        for move in moves[visit]:
+            if move >= 0:
+                _redraw_level(
+                    tree,
+                    move,
+                    rows,
+                    prior,
+                    room,
+                    precision,
+                    scale,
+                    each_count,
+                    rule,
+                    leaf,
+                    generator,
+                )
+                continue
+            level = -1 - move
+            for node in range(2**level - 1, 2 ** (level + 1) - 1):
+                if _is_split(rule, tree, node):
+                    _redraw_rule(
+                        tree,
+                        node,
+                        rows,
+                        prior,
+                        room,
+                        precision,
+                        scale,
+                        each_count,
+                        rule,
+                        leaf,
+                        generator,
+                    )
+        _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf, generator)
+        for i in range(num_rows):
+            left[i] = residual[i] - value[tree, leaf[tree, i]]
+
+
+@_compiled
+def grow(rows, prior, rule, generator):
+    """Draw trees [m] from the prior, each anew until all its leaves have rows enough.
+
+    Parameters
+    ----------
+    rows, prior, generator
+        As in `sweep`.
+    rule
+        int32 [m, 2^levels - 1]; changed.
+    """
+    num_rows, internal = len(rows.repeats), rule.shape[1]
+    running = np.cumsum(prior.rule)
+    leaf = np.empty(num_rows, np.int64)
+    count = np.empty(2 * internal + 1)
+    for tree in range(len(rule)):
+        fits = False
+        while not fits:
+            rule[tree] = -1
+            leaf[:] = 0
+            low, level = 0, 0
+            while low < internal:
+                for v in range(low, 2 * low + 1):
+                    if not _exists(rule, tree, v):
+                        continue
+                    if generator.random() >= np.exp(prior.log_split[level]):
+                        continue
+                    q = np.searchsorted(running, generator.random() * running[-1], side="right")
+                    q = min(q, len(running) - 1)
+                    rule[tree, v] = q
+                    for i in range(num_rows):
+                        if leaf[i] == v:
+                            leaf[i] = _child(v, rows.bins[i, rows.feature[q]], q, rows)
+                low, level = 2 * low + 1, level + 1
+            count[:] = 0.0
+            for i in range(num_rows):
+                count[leaf[i]] += rows.repeats[i]
+            fits = True
+            for v in range(len(count)):
+                is_leaf = _exists(rule, tree, v) and not _is_split(rule, tree, v)
+                if is_leaf and count[v] < prior.min_leaf:
+                    fits = False
+
+
+@_compiled
+def add_up(bins, rows, rule, value, total):
+    """Add the values of all trees of each draw at new rows.
+
+    Parameters
+    ----------
+    bins
+        uint8 [m, d].
+    rows
+        `bdtppl.inference.additive.tables.RowTables`, for the rules.
+    rule, value
+        Trees of draws, [s, trees, nodes], and the values of their leaves.
+    total
+        float64 [s, m]; changed.
+    """
+    num_draws, num_trees = rule.shape[:2]
+    for draw in range(num_draws):
+        for tree in range(num_trees):
+            for i in range(total.shape[1]):
+                node = 0
+                while _is_split(rule[draw], tree, node):
+                    q = rule[draw, tree, node]
+                    node = _child(node, bins[i, rows.feature[q]], q, rows)
+                total[draw, i] += value[draw, tree, node]

@@ -1,0 +1,136 @@
+"""Latent variables that make the conditional law of sums of trees normal, for class labels.
+
+Probit: a label is the sign of a normal variable with variance 1 around the sum (Albert and Chib
+1993). Logistic: given a Polya-gamma variable the likelihood of a label is that of a normal one,
+whose precision it is (Polson, Scott and Windle 2013, theorem 1).
+"""
+
+import math
+
+import numba
+
+__all__ = ["draw_polya_gamma", "draw_truncated"]
+
+_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+_LIMIT = 0.64  # between both series, where they cross
+_LARGEST = 300.0  # of half a tilt: exponentials stay finite
+
+
+@_compiled
+def _normal_cdf(x):
+    return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+
+@_compiled
+def _term(n, x):
+    """Term of the alternating series of the density (section 4 there, after Devroye 2009)."""
+    k = n + 0.5
+    if x <= _LIMIT:
+        return math.pi * k * (2 / (math.pi * x)) ** 1.5 * math.exp(-2 * k * k / x)
+    return math.pi * k * math.exp(-0.5 * k * k * math.pi**2 * x)
+
+
+@_compiled
+def _truncated_inverse_gaussian(z, generator):
+    """Draw from the inverse Gaussian law of mean 1 / z and shape 1, below the limit."""
+    if z * _LIMIT < 1:
+        while True:
+            first, second = generator.standard_exponential(), generator.standard_exponential()
+            while first * first > 2 * second / _LIMIT:
+                first, second = generator.standard_exponential(), generator.standard_exponential()
+            x = _LIMIT / (1 + _LIMIT * first) ** 2
+            if generator.random() <= math.exp(-0.5 * z * z * x):
+                return x
+    mean = 1 / z
+    while True:
+        y = generator.standard_normal() ** 2
+        x = mean + 0.5 * mean * mean * y
+        x -= 0.5 * mean * math.sqrt(4 * mean * y + (mean * y) ** 2)
+        if generator.random() > mean / (mean + x):
+            x = mean * mean / x
+        if x <= _LIMIT:
+            return x
+
+
+@_compiled
+def _polya_gamma(tilt, generator):
+    """Draw from PG(1, tilt), exactly."""
+    z = min(0.5 * abs(tilt), _LARGEST)
+    rate = math.pi**2 / 8 + 0.5 * z * z
+    above = math.pi / (2 * rate) * math.exp(-rate * _LIMIT)
+    root = math.sqrt(_LIMIT)
+    below = 2 * math.exp(-z) * _normal_cdf((_LIMIT * z - 1) / root)
+    below += 2 * math.exp(z) * _normal_cdf(-(_LIMIT * z + 1) / root)
+    while True:
+        if generator.random() * (above + below) < above:
+            x = _LIMIT + generator.standard_exponential() / rate
+        else:
+            x = _truncated_inverse_gaussian(z, generator)
+        total = _term(0, x)
+        y = generator.random() * total
+        n = 0
+        while True:
+            n += 1
+            if n % 2 == 1:
+                total -= _term(n, x)
+                if y <= total:
+                    return 0.25 * x
+            else:
+                total += _term(n, x)
+                if y > total:
+                    break
+
+
+@_compiled
+def draw_polya_gamma(tilt, generator, drawn):
+    """Draw Polya-gamma variables PG(1, tilt).
+
+    Parameters
+    ----------
+    tilt
+        float64 [n].
+    generator
+        numpy.random.Generator.
+    drawn
+        float64 [n]; changed.
+    """
+    for i in range(len(tilt)):
+        drawn[i] = _polya_gamma(tilt[i], generator)
+
+
+@_compiled
+def _positive_normal(mean, generator):
+    """Draw from the normal law of a mean and variance 1, above 0 (Robert 1995)."""
+    if mean >= 0:
+        while True:
+            x = mean + generator.standard_normal()
+            if x > 0:
+                return x
+    rate = 0.5 * (math.sqrt(mean * mean + 4) - mean)
+    while True:
+        x = generator.standard_exponential() / rate
+        if generator.random() <= math.exp(-0.5 * (x - mean - rate) ** 2):
+            return x
+
+
+@_compiled
+def draw_truncated(mean, is_positive, generator, drawn):
+    """Draw normal variables of variance 1 with known signs.
+
+    Parameters
+    ----------
+    mean
+        float64 [n].
+    is_positive
+        bool [n].
+    generator
+        numpy.random.Generator.
+    drawn
+        float64 [n]; changed.
+    """
+    for i in range(len(mean)):
+        if is_positive[i]:
+            drawn[i] = _positive_normal(mean[i], generator)
+        else:
+            drawn[i] = -_positive_normal(-mean[i], generator)

@@ -1,0 +1,216 @@
+"""Draws of sums of trees, and what they predict."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import jax
+import numpy as np
+
+from bdtppl.inference.additive.kernels import add_up
+from bdtppl.inference.additive.tables import RowTables, as_bins, row_tables
+from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
+from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.arrays.threads import in_threads
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.additive import AdditivePrior, AdditiveTrees, class_probabilities
+from bdtppl.models.hard.tree import Tree
+
+__all__ = ["SumPosterior"]
+
+_DRAWS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class SumPosterior:
+    """Equally weighted draws of sums of m trees of at most L levels; n training rows.
+
+    Attributes
+    ----------
+    prior
+        Prior of sums.
+    design, y
+        Training rows [n] and targets.
+    rule
+        int [chain, draw, sum, m, 2^L - 1]; rule of each node of complete binary trees, -1 where it
+        is no split. The rules are those of `bdtppl.inference.additive.tables.row_tables`.
+    value
+        float64 [chain, draw, sum, m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
+    variance
+        float64 [chain, draw]; of the noise; 1 for classes.
+    feature_weight
+        float64 [chain, draw, d].
+    sample_stats
+        Further numbers of each draw, [chain, draw], by shared names (``log_likelihood``).
+    """
+
+    prior: AdditivePrior
+    design: Design
+    y: np.ndarray
+    rule: np.ndarray
+    value: np.ndarray
+    variance: np.ndarray
+    feature_weight: np.ndarray
+    sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    log_evidence = log_evidence_se = np.nan
+    has_pointwise_likelihood = True
+
+    def require_pointwise_likelihood(self) -> None:
+        """Accept: given a draw, rows are independent."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return self.design.names
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """Training rows, float64 [n, d]."""
+        return self.design.matrix
+
+    @property
+    def row(self) -> np.ndarray:
+        """Training row behind each observation; repeated rows are several observations."""
+        return self.design.each_row()
+
+    @cached_property
+    def _rows(self) -> RowTables:
+        return row_tables(self.design)
+
+    @property
+    def num_leaves(self) -> np.ndarray:
+        """Leaves of all trees of each draw, int [chain, draw]."""
+        trees = self.prior.num_sums * self.prior.num_trees
+        return trees + (self.rule >= 0).sum(axis=(-1, -2, -3))
+
+    @property
+    def depth(self) -> np.ndarray:
+        """Levels of splits of the deepest tree of each draw, int [chain, draw]."""
+        level = np.floor(np.log2(np.arange(self.rule.shape[-1]) + 1)).astype(int) + 1
+        return np.where(self.rule >= 0, level, 0).max(axis=(-1, -2, -3))
+
+    @property
+    def sigma(self) -> np.ndarray:
+        """Standard deviation of the noise, float64 [chain, draw]."""
+        return np.sqrt(self.variance)
+
+    @cached_property
+    def splits_on(self) -> np.ndarray:
+        """Number of splits on each feature in each draw, int [chain, draw, d]."""
+        feature = np.append(self._rows.feature, -1)[self.rule]
+        counts = np.zeros((*self.variance.shape, len(self.names)), np.int64)
+        for j in range(len(self.names)):
+            counts[..., j] = (feature == j).sum(axis=(-1, -2, -3))
+        return counts
+
+    @property
+    def expected_splits(self) -> np.ndarray:
+        """Expected number of splits on each feature, float64 [d]."""
+        return self.splits_on.mean(axis=(0, 1))
+
+    def take(self, draws: np.ndarray) -> "SumPosterior":
+        """Keep some draws by their places among all, as one chain."""
+        arrays = {
+            name: getattr(self, name).reshape(-1, *getattr(self, name).shape[2:])[draws][None]
+            for name in ("rule", "value", "variance", "feature_weight")
+        }
+        stats = {name: np.reshape(a, -1)[draws][None] for name, a in self.sample_stats.items()}
+        return replace(self, **arrays, sample_stats=stats)
+
+    def trees(self, chain: int, draw: int) -> AdditiveTrees:
+        """Write one draw as trees [sum, m] with the values of their slots."""
+        rows, cuts = self._rows, self.design.cut_threshold
+        internal = self.rule.shape[-1]
+        shape = self.rule.shape[2:4]
+        rule = np.full((shape[0] * shape[1], 2 * internal + 1), -1)
+        rule[:, :internal] = self.rule[chain, draw].reshape(-1, internal)
+        is_split = rule >= 0
+        used = is_split.copy()
+        used[:, 0] = True
+        used[:, 1:] |= np.repeat(is_split[:, :internal], 2, axis=1)
+        # Slots of the complete tree that are used, in order, become the first ones.
+        order = np.argsort(~used, axis=1, kind="stable")
+        place = np.cumsum(used, axis=1) - 1
+        feature = np.where(is_split, rows.feature[rule], -1)
+        position = self.design.offset[np.maximum(feature, 0)] + rows.last[rule] + 1
+        child = np.minimum(2 * np.arange(2 * internal + 1) + 1, 2 * internal)
+        arrays = {
+            "feature": feature,
+            "threshold": np.where(is_split, cuts[np.where(is_split, position, 0)], np.nan),
+            "missing_left": is_split & (rows.missing[rule] >= 0),
+            "left": np.where(is_split, place[:, child], 0),
+            "right": np.where(is_split, place[:, np.minimum(child + 1, 2 * internal)], 0),
+        }
+        dtypes = {"feature": np.int32, "left": np.int32, "right": np.int32}
+        ordered = {
+            name: np.take_along_axis(a, order, axis=1).astype(dtypes.get(name, a.dtype))
+            for name, a in arrays.items()
+        }
+        tree = Tree(**ordered, num_nodes=used.sum(axis=1).astype(np.int32))
+        given = self.value[chain, draw].reshape(len(rule), -1)
+        value = np.take_along_axis(given, order, axis=1).reshape(*shape, -1)
+        weight = self.feature_weight[chain, draw]
+        return AdditiveTrees(tree.reshape(*shape), value, self.variance[chain, draw], weight)
+
+    def sums(self, matrix: np.ndarray) -> np.ndarray:
+        """Compute the sums with their offsets in each draw, float64 [chain, draw, sum, m].
+
+        Parameters
+        ----------
+        matrix
+            Rows [m, d].
+        """
+        bins = as_bins(self.design, self.design.encode(np.asarray(matrix, np.float64)))
+        num_draws = self.variance.size * self.prior.num_sums
+        rule = self.rule.reshape(num_draws, *self.rule.shape[3:])
+        value = self.value.reshape(num_draws, *self.value.shape[3:])
+        total = np.tile(self.prior.offsets[:, None], (self.variance.size, len(bins)))
+
+        def add(first: int) -> None:
+            some = slice(first, first + _DRAWS_AT_ONCE)
+            add_up(bins, self._rows, rule[some], value[some], total[some])
+
+        work = _DRAWS_AT_ONCE * rule.shape[1] * len(bins)
+        in_threads(add, range(0, num_draws, _DRAWS_AT_ONCE), work)
+        return total.reshape(*self.variance.shape, self.prior.num_sums, len(bins))
+
+    def means(self, matrix: np.ndarray) -> np.ndarray:
+        """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
+
+        Parameters
+        ----------
+        matrix
+            Rows [m, d].
+        """
+        sums = self.sums(matrix)
+        if self.prior.link == "identity":
+            return sums[:, :, 0]
+        return class_probabilities(self.prior.link, sums)
+
+    def predictive(self, matrix: np.ndarray) -> NoiseMixture | ClassMixture:
+        """Mix the predictives of the draws at rows [m, d]."""
+        means = self.means(matrix)
+        return self._mixture(means.reshape(-1, *means.shape[2:]))
+
+    def _mixture(self, means: np.ndarray) -> NoiseMixture | ClassMixture:
+        """Mix laws of draws [s, m, ...]."""
+        if self.prior.link != "identity":
+            return ClassMixture(means)
+        return NoiseMixture(means, np.broadcast_to(self.sigma.reshape(-1, 1), means.shape))
+
+    @in_float64
+    def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
+        """Draw one new target per draw and row, [chain, draw, m]."""
+        means = self.means(matrix)
+        if self.prior.link == "identity":
+            noise = np.asarray(jax.random.normal(rng_key, means.shape))
+            return means + self.sigma[..., None] * noise
+        running = np.cumsum(means, axis=-1)[..., :-1]
+        uniform = np.asarray(jax.random.uniform(rng_key, (*means.shape[:-1], 1)))
+        return (uniform >= running).sum(axis=-1)
+
+    def log_likelihood(self) -> np.ndarray:
+        """Log density of each observation given each draw, float64 [chain, draw, observation]."""
+        each = self.predictive(self.matrix).each_log_density(self.y)[:, self.row]
+        return each.reshape(*self.variance.shape, -1)

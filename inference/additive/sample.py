@@ -1,0 +1,137 @@
+"""Chains of sums of trees, side by side over threads."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bdtppl.inference.additive.kernel import AdditiveKernel, AdditiveState
+from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.models.arrays.threads import NUM_THREADS
+
+__all__ = ["SumChains"]
+
+_SWEEPS_AT_ONCE = 10
+_STATE = AdditiveState._fields
+
+
+class SumChains:
+    """Chains on their way, which can be kept and resumed to the same bits.
+
+    The random numbers of a sweep depend on the seed, the chain and the number of the sweep alone.
+
+    Parameters
+    ----------
+    kernel
+        What moves the chains.
+    seed
+        Seed, an integer of at least 0.
+    chains, warmup, draws, thin
+        Chains, sweeps of each that are thrown away, and draws that are kept, one every ``thin``
+        sweeps.
+    kept
+        What `arrays` returned for a run of the same numbers, which goes on from there.
+    """
+
+    def __init__(
+        self,
+        kernel: AdditiveKernel,
+        *,
+        seed: int,
+        chains: int,
+        warmup: int,
+        draws: int,
+        thin: int = 1,
+        kept: Mapping[str, np.ndarray] | None = None,
+    ):
+        self.kernel, self.seed = kernel, seed
+        self.warmup, self.draws, self.thin = warmup, draws, thin
+        self.done = 0
+        self.states = [kernel.init() for _ in range(chains)]
+        self.rooms = [kernel.make_room() for _ in range(chains)]
+        first = self.states[0]
+        num_rules = len(kernel.rows.feature)
+        small = np.int16 if num_rules <= np.iinfo(np.int16).max else np.int32
+        self.records: dict[str, np.ndarray] = {
+            "rule": np.empty((chains, draws, *first.rule.shape), small),
+            "value": np.empty((chains, draws, *first.value.shape)),
+            "variance": np.empty((chains, draws)),
+            "feature_weight": np.empty((chains, draws, len(first.feature_weight))),
+        }
+        self.log_likelihood = np.empty((chains, self.num_sweeps))
+        if kept is not None:
+            self._resume(kept)
+
+    @property
+    def num_sweeps(self) -> int:
+        """Sweeps of each chain when it is done."""
+        return self.warmup + self.draws * self.thin
+
+    def run(self, on_progress: Callable[[int], Any] = lambda sweeps: None) -> None:
+        """Sweep to the end.
+
+        Parameters
+        ----------
+        on_progress
+            Called with the number of sweeps that every chain has made.
+        """
+        with ThreadPoolExecutor(min(NUM_THREADS, len(self.states))) as threads:
+            while self.done < self.num_sweeps:
+                end = min(self.done + _SWEEPS_AT_ONCE, self.num_sweeps)
+                list(threads.map(partial(self._advance, end), range(len(self.states))))
+                self.done = end
+                on_progress(end)
+
+    def posterior(self) -> SumPosterior:
+        """Return the draws, when all are made."""
+        return SumPosterior(
+            prior=self.kernel.prior,
+            design=self.kernel.design,
+            y=self.kernel.y,
+            sample_stats={"log_likelihood": self.log_likelihood[:, self._kept_sweeps()]},
+            **self.records,
+        )
+
+    def _kept_sweeps(self) -> np.ndarray:
+        return self.warmup + self.thin * (1 + np.arange(self.draws)) - 1
+
+    def _advance(self, end: int, chain: int) -> None:
+        """Move one chain on."""
+        state, kernel = self.states[chain], self.kernel
+        for sweep in range(self.done, end):
+            stream = np.random.Philox(key=[self.seed, chain], counter=[0, 0, 0, sweep])
+            generator = np.random.Generator(stream)
+            state = kernel.advance(generator, state, self.rooms[chain])
+            self.log_likelihood[chain, sweep] = kernel.log_likelihood(state)
+            draw, rest = divmod(sweep + 1 - self.warmup, self.thin)
+            if draw >= 1 and rest == 0:
+                for name, record in self.records.items():
+                    record[chain, draw - 1] = getattr(state, name)
+        self.states[chain] = state
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what the chains are resumed from."""
+        states = {
+            f"state_{name}": np.stack([np.asarray(getattr(state, name)) for state in self.states])
+            for name in _STATE
+        }
+        number = max(0, (self.done - self.warmup) // self.thin)
+        drawn = {f"drawn_{name}": record[:, :number] for name, record in self.records.items()}
+        progress = {
+            "done": np.int64(self.done),
+            "log_likelihood": self.log_likelihood[:, : self.done],
+        }
+        return states | drawn | progress
+
+    def _resume(self, kept: Mapping[str, np.ndarray]) -> None:
+        self.done = int(kept["done"])
+        self.log_likelihood[:, : self.done] = kept["log_likelihood"]
+        for name, record in self.records.items():
+            drawn = kept[f"drawn_{name}"]
+            record[:, : drawn.shape[1]] = drawn
+        for chain in range(len(self.states)):
+            parts = {name: kept[f"state_{name}"][chain] for name in _STATE}
+            parts["variance"] = float(parts["variance"])
+            self.states[chain] = AdditiveState(**parts)

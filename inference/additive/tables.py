@@ -1,0 +1,137 @@
+"""What the compiled sweep reads: rows as bins, rules, and the prior's weights."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.additive import AdditivePrior
+
+__all__ = ["MOST_BINS", "PriorTables", "RowTables", "as_bins", "prior_tables", "row_tables"]
+
+MOST_BINS = 256  # a bin of a feature is one byte
+
+
+class RowTables(NamedTuple):
+    """Rows and rules; n rows, d features, V bins and R rules of all features together.
+
+    Attributes
+    ----------
+    bins
+        uint8 [n, d]; the code of each value, or the last bin of the feature where it is missing.
+    position
+        uint32 [n, d]; ``bins`` among all V.
+    offset
+        int64 [d + 1]; first of the feature's bins among all V.
+    repeats
+        float64 [n]; how often each row is repeated.
+    feature, last, missing
+        int64 [R]; rule: a row goes left if its bin of the feature is at most ``last``, or is
+        ``missing`` (-1 where the missing ones go right).
+    run_rule, run_length, run_bin, run_missing
+        int64 [runs]; runs of rules of one feature whose ``last`` is 0, 1, ...: the first rule,
+        their number, and the positions among all V of the feature's first bin and of the missing
+        values that go left (-1 for none).
+    """
+
+    bins: np.ndarray
+    position: np.ndarray
+    offset: np.ndarray
+    repeats: np.ndarray
+    feature: np.ndarray
+    last: np.ndarray
+    missing: np.ndarray
+    run_rule: np.ndarray
+    run_length: np.ndarray
+    run_bin: np.ndarray
+    run_missing: np.ndarray
+
+    @property
+    def num_bins(self) -> int:
+        """Number V of bins."""
+        return int(self.offset[-1])
+
+
+class PriorTables(NamedTuple):
+    """The prior's weights.
+
+    Attributes
+    ----------
+    log_stop, log_split
+        float64 [levels + 1]; log probability of a leaf and of a split, by depth.
+    rule
+        float64 [R]; probability of each rule of a split.
+    precision
+        Of a leaf's value: 1 over its prior variance.
+    min_leaf
+        Fewest rows of a leaf.
+    """
+
+    log_stop: np.ndarray
+    log_split: np.ndarray
+    rule: np.ndarray
+    precision: float
+    min_leaf: float
+
+
+def as_bins(design: Design, codes: np.ndarray) -> np.ndarray:
+    """Turn codes [m, d], -1 where missing, into bins, uint8 [m, d].
+
+    Raises
+    ------
+    ValueError
+        If a feature has more bins than a byte can tell apart.
+    """
+    most = design.num_codes + design.has_missing
+    if most.max(initial=0) > MOST_BINS:
+        feature = int(most.argmax())
+        raise ValueError(
+            f"Feature {design.names[feature]!r} has {design.num_codes[feature]} buckets, and sums "
+            f"of trees read at most {MOST_BINS - 1}: lower bins."
+        )
+    return np.where(codes < 0, design.num_codes, codes).astype(np.uint8)
+
+
+def row_tables(design: Design) -> RowTables:
+    """Write a design out for the sweep."""
+    cuts = design.num_codes.astype(np.int64) - 1
+    offset = np.concatenate([[0], np.cumsum(cuts + 1 + design.has_missing)])
+    runs = [
+        (j, bool(to_left))
+        for j in np.flatnonzero(cuts)
+        for to_left in range(1 + int(design.has_missing[j]))
+    ]
+    of_run = np.array([j for j, _ in runs], np.int64)
+    to_left = np.array([left for _, left in runs], bool)
+    length = cuts[of_run]
+    missing = np.where(to_left, cuts[of_run] + 1, -1)
+    first = np.cumsum(length) - length
+    bins = np.ascontiguousarray(as_bins(design, design.codes))
+    return RowTables(
+        bins=bins,
+        position=(bins + offset[:-1]).astype(np.uint32),
+        offset=offset,
+        repeats=design.weights.astype(np.float64),
+        feature=np.repeat(of_run, length),
+        last=np.arange(length.sum()) - np.repeat(first, length),
+        missing=np.repeat(missing, length),
+        run_rule=first,
+        run_length=length,
+        run_bin=offset[of_run],
+        run_missing=np.where(to_left, offset[of_run] + missing, -1),
+    )
+
+
+def prior_tables(prior: AdditivePrior, rows: RowTables, feature_weight: np.ndarray) -> PriorTables:
+    """Write the prior out for the sweep, given the weights of features [d]."""
+    split = np.asarray(prior.split_probability, np.float64)
+    with np.errstate(divide="ignore"):
+        log_split = np.log(split)
+    num_rules = np.bincount(rows.feature, minlength=len(feature_weight))
+    return PriorTables(
+        log_stop=np.log1p(-split),
+        log_split=log_split,
+        rule=(feature_weight / np.maximum(num_rules, 1))[rows.feature],
+        precision=float(prior.leaf_scale) ** -2,
+        min_leaf=float(prior.min_leaf),
+    )

@@ -1,0 +1,405 @@
+"""Sums of hard trees: real targets with normal noise, or class labels (BART).
+
+A real target is the offset plus the values of the leaves that its row reaches in m trees plus
+normal noise. Of two classes, the sum with its offset is the probit or the logit of the second one;
+of c classes there are c such sums of m trees each, and probabilities are their softmax. Trees, leaf
+values and noise are independent a priori:
+
+- A node with l splits above it is split with probability alpha (1 + l)^-beta, and never at
+  ``max_depth``. A split takes a feature by the features' weights, and any of its rules with the
+  same probability: each cut of the design, twice where values are missing (these go left, or
+  right). Trees with a leaf of fewer than ``min_leaf`` training rows are excluded.
+- Weights of features are equal, or Dirichlet(sparsity / d, ..., sparsity / d).
+- Leaf values are normal with mean 0 and standard deviation ``leaf_scale``.
+- The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
+
+References
+----------
+Chipman, George and McCulloch 2010, BART: Bayesian additive regression trees, sections 2 and 3;
+Linero 2018, Bayesian regression trees for high-dimensional prediction and variable selection.
+"""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jax.scipy.stats import norm as jax_norm
+from scipy.special import expit, logit, ndtr, softmax
+from scipy.stats import chi2, norm
+
+from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+from bdtppl.models.wording import counted, number
+
+__all__ = [
+    "AdditivePrior",
+    "AdditiveTrees",
+    "additive_log_joint",
+    "Link",
+    "calibrated",
+    "calibrated_to_classes",
+    "class_probabilities",
+    "rules_of_features",
+    "sum_of_trees",
+]
+
+Link = Literal["identity", "probit", "logit"]
+
+_PROBIT_REACH = 3.0  # of the sum: Chipman et al., section 3.3 of probit BART
+_LOGIT_IN_PROBIT = 1.7  # a logistic law is about a normal one of this standard deviation
+_LEAST_VARIANCE = 1e-10  # of the noise, relative to that of the targets
+
+
+@pytree_dataclass
+class AdditivePrior:
+    """Prior of a sum of trees, as the module's text defines it.
+
+    Parameters
+    ----------
+    leaf_scale
+        Standard deviation of a leaf's value, above 0.
+    noise_scale, noise_degrees
+        The noise variance is their product over a chi-squared variate of ``noise_degrees`` degrees
+        of freedom; both above 0.
+    offset
+        What is added to the trees' values; a number, or one for each sum.
+    alpha, beta
+        Probability of splits by depth, alpha in (0, 1) and beta at least 0.
+    sparsity
+        Concentration of the Dirichlet prior of feature weights, over all features; None for equal
+        weights.
+    num_trees, max_depth, min_leaf
+        Trees of a sum, most splits between root and leaf, and fewest training rows of a leaf.
+    link
+        "identity" for real targets; "probit" or "logit" for classes.
+    num_sums
+        1, or the number of classes where they are more than two.
+    """
+
+    leaf_scale: Number
+    noise_scale: Number
+    offset: Number = 0.0
+    noise_degrees: Number = 3.0
+    alpha: Number = 0.95
+    beta: Number = 2.0
+    sparsity: Number | None = None
+    num_trees: int = setting(default=200)
+    max_depth: int = setting(default=3)
+    min_leaf: int = setting(default=5)
+    link: Link = setting(default="identity")
+    num_sums: int = setting(default=1)
+
+    def __post_init__(self):
+        for name in ("leaf_scale", "noise_scale", "noise_degrees"):
+            value = getattr(self, name)
+            require(lambda v: v > 0, f"{name} must be above 0; got {{}}.", value)
+        require(lambda v: (v > 0) & (v < 1), "alpha must be in (0, 1); got {}.", self.alpha)
+        require(lambda v: v >= 0, "beta must be at least 0; got {}.", self.beta)
+        if self.sparsity is not None:
+            require(lambda v: v > 0, "sparsity must be above 0; got {}.", self.sparsity)
+
+    def in_words(self) -> str:
+        """Say what is assumed of the targets."""
+        chances = [number(self.alpha * (1 + depth) ** -self.beta) for depth in range(2)]
+        weights = (
+            "Rules take each column with the same probability, and any of its cuts."
+            if self.sparsity is None
+            else f"Rules take columns by weights of a Dirichlet prior of total concentration "
+            f"{number(self.sparsity)}, which favours few columns, and any cut of the column."
+        )
+        trees = counted(self.num_trees, "tree", "trees")
+        what = f"The mean of the target is a sum of {trees}, and the noise is normal with one "
+        what += "variance."
+        reach = "range of the targets"
+        if self.link != "identity":
+            reach = "range of sensible probabilities"
+            what = f"The {self.link} of the second class's probability is a sum of {trees}."
+        if self.num_sums > 1:
+            what = f"The probabilities of classes are the softmax of one sum of {trees} for each."
+        return (
+            f"{what} Before the data are seen a tree splits with probability {chances[0]}, and a "
+            f"node below its root with {chances[1]}; a tree has at most "
+            f"{counted(self.max_depth, 'level', 'levels')}, and a leaf at least "
+            f"{counted(self.min_leaf, 'row', 'rows')}. {weights} Values of leaves are normal with "
+            f"standard deviation {number(self.leaf_scale)}, so that a sum keeps to the {reach}."
+        )
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """What is added to each sum, float64 [sums]."""
+        return np.broadcast_to(np.asarray(self.offset, float), (self.num_sums,))
+
+    @property
+    def split_probability(self) -> Any:
+        """Probability that a node splits, by its depth, float [max_depth + 1]."""
+        depth = jnp.arange(self.max_depth + 1)
+        return jnp.where(depth < self.max_depth, self.alpha * (1.0 + depth) ** -self.beta, 0.0)
+
+
+class AdditiveTrees(NamedTuple):
+    """Trees [..., sums, m] and what else the model of them draws.
+
+    Attributes
+    ----------
+    trees
+        Batch of trees [..., sums, m].
+    value
+        float64 [..., sums, m, k]; value of each slot that is a leaf.
+    variance
+        float64 [...]; of the noise; 1 for classes.
+    feature_weight
+        float64 [..., d]; adds up to 1, 0 for features without a rule.
+    """
+
+    trees: Tree
+    value: np.ndarray
+    variance: np.ndarray
+    feature_weight: np.ndarray
+
+
+def calibrated(
+    design: Design,
+    y: np.ndarray,
+    *,
+    k: float = 2.0,
+    quantile: float = 0.9,
+    noise_degrees: float = 3.0,
+    num_trees: int = 200,
+    **settings: Any,
+) -> AdditivePrior:
+    """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
+
+    The range of the targets is 2 k prior standard deviations of the sum, around its middle. The
+    prior puts the probability ``quantile`` on noise below that of a linear model, or of the targets
+    where there are too few rows for one.
+
+    Parameters
+    ----------
+    design, y
+        Training rows [n] and targets.
+    k, quantile, noise_degrees, num_trees
+        As said above; section 3.3 recommends 2, .9 and 3.
+    settings
+        Further parameters of `AdditivePrior`.
+
+    Examples
+    --------
+    >>> design = Design.from_matrix(np.linspace(0, 1, 20)[:, None])
+    >>> prior = calibrated(design, np.repeat([0.0, 8.0], 10), num_trees=4)
+    >>> float(prior.offset), float(prior.leaf_scale)
+    (4.0, 1.0)
+    """
+    y = np.asarray(y, np.float64)
+    low, high = y.min(), y.max()
+    variance = _noise_guess(design, y)
+    scale = variance * chi2.ppf(1 - quantile, noise_degrees) / noise_degrees
+    return AdditivePrior(
+        leaf_scale=float((high - low) / (2 * k * math.sqrt(num_trees))),
+        noise_scale=float(scale),
+        offset=float((low + high) / 2),
+        noise_degrees=noise_degrees,
+        num_trees=num_trees,
+        **settings,
+    )
+
+
+def calibrated_to_classes(
+    labels: np.ndarray,
+    num_classes: int,
+    *,
+    link: Link = "logit",
+    k: float = 2.0,
+    num_trees: int = 200,
+    **settings: Any,
+) -> AdditivePrior:
+    """Choose the prior of class probabilities.
+
+    Offsets give the classes their shares among the labels (of absent ones, as if there were half a
+    row more of each). The interval from -3 to 3 in probits, 1.7 times as far in logits, is 2 k
+    prior standard deviations of the sum, as in Chipman et al.
+
+    Parameters
+    ----------
+    labels
+        int [n]; indices of classes, repeated rows as often as they are.
+    num_classes, link, k, num_trees
+        As said above; probits are for two classes.
+    settings
+        Further parameters of `AdditivePrior`.
+
+    Examples
+    --------
+    >>> prior = calibrated_to_classes(np.array([0, 0, 0, 1]), 2, num_trees=9)
+    >>> round(float(prior.offset), 2), round(float(prior.leaf_scale), 2)
+    (-0.85, 0.85)
+    """
+    count = np.bincount(labels, minlength=num_classes) + 0.5
+    share = count / count.sum()
+    reach = _PROBIT_REACH * (1.0 if link == "probit" else _LOGIT_IN_PROBIT)
+    offset: Any = np.log(share)
+    if num_classes == 2:
+        offset = float(norm.ppf(share[1]) if link == "probit" else logit(share[1]))
+    return AdditivePrior(
+        leaf_scale=reach / (k * math.sqrt(num_trees)),
+        noise_scale=1.0,
+        offset=offset,
+        num_trees=num_trees,
+        link=link,
+        num_sums=1 if num_classes == 2 else num_classes,
+        **settings,
+    )
+
+
+def class_probabilities(link: Link, sums: np.ndarray) -> np.ndarray:
+    """Turn sums with their offsets [..., sums, m] into class probabilities [..., m, c]."""
+    if sums.shape[-2] > 1:
+        return np.moveaxis(softmax(sums, axis=-2), -2, -1)
+    second = ndtr(sums[..., 0, :]) if link == "probit" else expit(sums[..., 0, :])
+    return np.stack([1 - second, second], axis=-1)
+
+
+def _noise_guess(design: Design, y: np.ndarray) -> float:
+    """Estimate the residual variance of a linear model; missing values are means."""
+    weights = design.weights.astype(float)
+    total = weights.sum()
+    mean = weights @ y / total
+    around = weights @ (y - mean) ** 2
+    guess = around / max(total - 1, 1)
+    columns = design.matrix[:, design.has_cut]
+    if total > columns.shape[1] + 1:
+        columns = np.where(np.isnan(columns), np.nanmean(columns, axis=0), columns)
+        columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+        root = np.sqrt(weights)
+        table = np.column_stack([np.ones(len(y)), columns]) * root[:, None]
+        solution, _, rank, _ = np.linalg.lstsq(table, (y - mean) * root)
+        left = (y - mean) * root - table @ solution
+        if total > rank:
+            guess = left @ left / (total - rank)
+    return float(max(guess, _LEAST_VARIANCE * around / total, np.finfo(float).tiny))
+
+
+def rules_of_features(design: Design) -> np.ndarray:
+    """Count the rules of each feature, int64 [d]: its cuts, twice where values are missing."""
+    return (design.num_codes.astype(np.int64) - 1) * np.where(design.has_missing, 2, 1)
+
+
+@in_float64
+def sum_of_trees(trees: Tree, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Add up the values of the leaves that rows reach, without the offset.
+
+    Parameters
+    ----------
+    trees, value
+        Batch [..., m] and the values of its slots [..., m, k].
+    matrix
+        float64 [n, d]; NaN is missing.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [..., n], the axis of trees being gone.
+    """
+    slot = route(trees, matrix)
+    return np.take_along_axis(np.asarray(value), slot, axis=-1).sum(axis=-2)
+
+
+@in_float64
+def additive_log_joint(
+    prior: AdditivePrior, design: Design, y: np.ndarray, drawn: AdditiveTrees
+) -> np.ndarray:
+    """Log of the joint density of trees, values, noise, feature weights and targets, float64 [...].
+
+    It is not normalised where ``min_leaf`` excludes trees, whose share of the prior is not known.
+    Excluded trees, and rules that the design has not, score -inf.
+
+    Parameters
+    ----------
+    prior
+        The prior.
+    design, y
+        Training rows [n] and targets.
+    drawn
+        Trees and what else the model draws.
+
+    Examples
+    --------
+    >>> design = Design.from_matrix(np.array([[0.0], [1.0]]))
+    >>> prior = AdditivePrior(1.0, 1.0, num_trees=1, min_leaf=1)
+    >>> tree = Tree.from_nested({}).reshape(1, 1)
+    >>> drawn = AdditiveTrees(tree, np.zeros((1, 1, 1)), np.float64(1.0), np.ones(1))
+    >>> round(float(additive_log_joint(prior, design, np.array([0.0, 1.0]), drawn)), 4)
+    -8.1413
+    """
+    trees = drawn.trees
+    slot = route(trees, design.matrix)
+    rows = np.zeros((*trees.batch_shape, trees.capacity))
+    flat = rows.reshape(-1, trees.capacity)
+    for tree, of_tree in zip(flat, slot.reshape(len(flat), -1), strict=True):
+        tree += np.bincount(of_tree, design.weights, trees.capacity)
+    is_known = trees.feature < 0
+    for j in np.flatnonzero(design.has_cut):
+        cuts = design.cut_threshold[design.offset[j] + 1 : design.offset[j + 1]]
+        is_known |= (trees.feature == j) & np.isin(trees.threshold, cuts)
+    is_known &= (rows >= prior.min_leaf) | ~trees.is_leaf
+    log_density = _log_density(
+        prior,
+        tuple(map(jnp.asarray, (trees.feature, trees.node_depth, trees.is_leaf, slot))),
+        jnp.asarray(rules_of_features(design)),
+        jnp.asarray(y),
+        jnp.asarray(design.weights),
+        *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
+    )
+    return np.where(is_known.all(axis=(-1, -2, -3)), log_density, -np.inf)
+
+
+@jax.jit
+def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_weight):
+    """Score drawn trees; arrays as in `AdditiveTrees`."""
+    feature, depth, is_leaf, slot = trees
+    with jax.numpy_rank_promotion("allow"):
+        split = prior.split_probability[jnp.minimum(depth, prior.max_depth)]
+        share = jnp.take_along_axis(
+            (feature_weight / num_rules)[..., None, None, :], jnp.maximum(feature, 0), axis=-1
+        )
+        of_nodes = jnp.where(feature >= 0, jnp.log(split) + jnp.log(share), 0.0)
+        of_nodes += jnp.where(is_leaf, jnp.log1p(-split) + _normal(value, prior.leaf_scale), 0.0)
+        total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, num_rules, feature_weight)
+        f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
+        f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
+        if prior.link == "identity":
+            total += _of_variance(prior, variance)
+            each = _normal(y - f[..., 0, :], jnp.sqrt(variance)[..., None])
+        elif prior.num_sums > 1:
+            logs = jax.nn.log_softmax(f, axis=-2)
+            each = jnp.take_along_axis(logs, y[None], axis=-2)[..., 0, :]
+        else:
+            log_cdf = jax_norm.logcdf if prior.link == "probit" else jax.nn.log_sigmoid
+            each = log_cdf(jnp.where(y == 1, 1, -1) * f[..., 0, :])
+        return total + (weights * each).sum(axis=-1)
+
+
+def _normal(x, scale):
+    return -0.5 * (x / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+
+
+def _of_variance(prior: AdditivePrior, variance) -> Any:
+    """Log density of a scaled inverse chi-squared law."""
+    shape, rate = prior.noise_degrees / 2, prior.noise_degrees * prior.noise_scale / 2
+    log_density = shape * jnp.log(rate) - gammaln(shape) - (shape + 1) * jnp.log(variance)
+    return log_density - rate / variance
+
+
+def _of_weights(prior: AdditivePrior, num_rules, feature_weight) -> Any:
+    """Log density of the Dirichlet law over the features that have rules; 0 for equal weights."""
+    if prior.sparsity is None:
+        return 0.0
+    has_rule = num_rules > 0
+    each = prior.sparsity / jnp.maximum(has_rule.sum(), 1)
+    logs = jnp.where(has_rule, jnp.log(jnp.where(has_rule, feature_weight, 1.0)), 0.0)
+    constant = gammaln(prior.sparsity) - has_rule.sum() * gammaln(each)
+    return constant + (each - 1) * logs.sum(axis=-1)

@@ -1,0 +1,312 @@
+"""Small tables on which all sums of trees can be enumerated, and the law of these."""
+
+import itertools
+import math
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from bdtppl.inference.additive import tables
+from bdtppl.inference.additive.kernel import AdditiveKernel
+from bdtppl.inference.additive.kernels import sweep
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.additive import AdditivePrior
+
+VARIANCE, OFFSET, LEAF_SCALE = 0.3, 0.4, 0.6
+LEAF = -1
+DECAY = {1: 1.0, 2: 1.0, 3: 0.25}  # so slow that trees of three levels are not rare
+
+
+class Problem(NamedTuple):
+    """A table, targets, and the prior; all else that is written here follows from them."""
+
+    design: Design
+    y: np.ndarray
+    prior: AdditivePrior
+
+    def kernel(self, moves) -> AdditiveKernel:
+        return AdditiveKernel(self.prior, self.design, self.y, moves)
+
+
+@cache
+def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: int = 3):
+    """Simulate a table of a kind: "plain", "missing", or "weights" for repeated rows."""
+    rng = np.random.default_rng(7)
+    num_rows = 18
+    matrix = rng.integers(0, cuts + 1, (num_rows, features)).astype(float)
+    matrix[: cuts + 1] = np.arange(cuts + 1)[:, None]  # every cut is there
+    y = OFFSET + 0.8 * (matrix[:, 0] > 1) * (matrix[:, 1] > 0) + 0.5 * rng.normal(size=num_rows)
+    weights = rng.integers(1, 4, num_rows) if kind == "weights" else None
+    if kind == "missing":
+        matrix[rng.random(num_rows) < 0.3, 0] = np.nan
+    design = Design.from_matrix(matrix, weights=weights)
+    prior = AdditivePrior(
+        LEAF_SCALE,
+        0.2,
+        OFFSET,
+        num_trees=num_trees,
+        max_depth=levels,
+        min_leaf=2,
+        beta=DECAY[levels],
+    )
+    return Problem(design, y, prior)
+
+
+def rules(of: Problem) -> list[tuple[int, int, bool]]:
+    """List (feature, cut, whether missing values go left)."""
+    design = of.design
+    return [
+        (j, cut, left)
+        for j in range(design.num_features)
+        for left in ([False, True] if design.has_missing[j] else [False])
+        for cut in range(1, design.num_codes[j])
+    ]
+
+
+def goes_left(of: Problem, rule) -> np.ndarray:
+    feature, cut, missing_left = rule
+    codes = of.design.codes[:, feature]
+    return np.where(codes < 0, missing_left, codes < cut)
+
+
+def trees(of: Problem) -> list[tuple[tuple, float, list[np.ndarray]]]:
+    """List all trees: what its nodes are, its log prior probability, and the rows of its leaves."""
+    every = rules(of)
+    number = Counter(feature for feature, *_ in every)
+    num_features = len(number)
+    prior, repeats = of.prior, of.design.weights
+    is_left = {rule: goes_left(of, rule) for rule in every}
+
+    def below(inside: np.ndarray, depth: int) -> list[tuple[tuple, float, list[np.ndarray]]]:
+        if repeats[inside].sum() < prior.min_leaf:
+            return []
+        split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
+        found = [((LEAF,), math.log1p(-split), [inside])]
+        for rule in every if split > 0 else []:
+            chance = math.log(split / num_features / number[rule[0]])
+            sides = (below(inside & side, depth + 1) for side in (is_left[rule], ~is_left[rule]))
+            for left, right in itertools.product(*sides):
+                nodes = (rule, left[0], right[0])
+                found.append((nodes, chance + left[1] + right[1], left[2] + right[2]))
+        return found
+
+    return below(np.ones(len(of.y), bool), 0)
+
+
+def log_marginal(of: Problem, leaves: list[np.ndarray], y: np.ndarray) -> float:
+    """Log density of targets given which rows share leaf values, by the covariance of all."""
+    row = of.design.each_row()
+    indicator = np.array(leaves, float)[:, row]
+    covariance = VARIANCE * np.eye(len(row)) + LEAF_SCALE**2 * indicator.T @ indicator
+    r = y[row]
+    sign, log_det = np.linalg.slogdet(2 * np.pi * covariance)
+    assert sign > 0
+    return -0.5 * (log_det + r @ np.linalg.solve(covariance, r))
+
+
+class Law(NamedTuple):
+    """The posterior of the structure of all trees at a known noise variance."""
+
+    structures: list[tuple]
+    leaves: list[list[list[np.ndarray]]]
+    probability: np.ndarray
+
+
+def law(of: Problem) -> Law:
+    """Enumerate sums of trees."""
+    structures, leaves, logs = [], [], []
+    for each in itertools.product(trees(of), repeat=of.prior.num_trees):
+        structures.append(tuple(nodes for nodes, *_ in each))
+        leaves.append([rows for *_, rows in each])
+        together = [rows for *_, rows in each]
+        prior = sum(chance for _, chance, _ in each)
+        logs.append(prior + log_marginal(of, list(itertools.chain(*together)), of.y - OFFSET))
+    weight = np.exp(np.array(logs) - max(logs))
+    return Law(structures, leaves, weight / weight.sum())
+
+
+def values_given(of: Problem, leaves: list[list[np.ndarray]], rng) -> list[np.ndarray]:
+    """Draw the values of all leaves given all structures, a list for each tree."""
+    row = of.design.each_row()
+    indicator = np.array(list(itertools.chain(*leaves)), float)[:, row]
+    precision = indicator @ indicator.T / VARIANCE + np.eye(len(indicator)) / LEAF_SCALE**2
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ indicator @ (of.y - OFFSET)[row] / VARIANCE
+    values = rng.multivariate_normal(mean, covariance, method="cholesky")
+    return np.split(values, np.cumsum([len(rows) for rows in leaves])[:-1])
+
+
+def as_state(of: Problem, kernel: AdditiveKernel, structure, leaves, values):
+    """Write a sum of trees as a state of the kernel."""
+    start = kernel.init()
+    rows = kernel.rows
+    numbers = {
+        (int(j), int(last) + 1, bool(missing >= 0)): q
+        for q, (j, last, missing) in enumerate(
+            zip(rows.feature, rows.last, rows.missing, strict=True)
+        )
+    }
+    left = of.y - OFFSET
+    for tree, nodes in enumerate(structure):
+        rank = iter(range(len(leaves[tree])))
+
+        def visit(nodes, slot, tree=tree, rank=rank):
+            if nodes == (LEAF,):
+                own = next(rank)
+                start.value[0, tree, slot] = values[tree][own]
+                start.leaf[0, tree, leaves[tree][own]] = slot
+                return
+            start.rule[0, tree, slot] = numbers[nodes[0]]
+            visit(nodes[1], 2 * slot + 1)
+            visit(nodes[2], 2 * slot + 2)
+
+        visit(nodes, 0)
+        left = left - start.value[0, tree, start.leaf[0, tree]]
+    return start._replace(left=left[None], variance=VARIANCE)
+
+
+def structure_of(kernel: AdditiveKernel, rule: np.ndarray) -> tuple:
+    """Read the trees of a state, as `trees` writes them."""
+    rows = kernel.rows
+
+    def visit(tree, slot):
+        q = tree[slot] if slot < len(tree) else -1
+        if q < 0:
+            return (LEAF,)
+        own = int(rows.feature[q]), int(rows.last[q]) + 1, bool(rows.missing[q] >= 0)
+        return own, visit(tree, 2 * slot + 1), visit(tree, 2 * slot + 2)
+
+    return tuple(visit(tree, 0) for tree in rule)
+
+
+def moved(of: Problem, kernel: AdditiveKernel, state, room, rng, change=lambda tables: tables):
+    """Sweep once at the known noise variance."""
+    prior = change(tables.prior_tables(of.prior, kernel.rows, state.feature_weight))
+    sweep(
+        kernel.rows,
+        prior,
+        room,
+        kernel.rows.repeats,
+        1 / VARIANCE,
+        False,
+        state.left[0],
+        state.rule[0],
+        state.value[0],
+        state.leaf[0],
+        kernel.moves,
+        rng,
+    )
+    return state
+
+
+def after_moves(of: Problem, moves, starts: int, sweeps: int = 3, **changes):
+    """Start at draws of the enumerated law, move, and count where the moves end."""
+    known, kernel = law(of), of.kernel(moves)
+    rng, room = np.random.default_rng(5), kernel.make_room()
+    ended: Counter = Counter()
+    for k in rng.choice(len(known.probability), starts, p=known.probability):
+        values = values_given(of, known.leaves[k], rng)
+        state = as_state(of, kernel, known.structures[k], known.leaves[k], values)
+        for _ in range(sweeps):
+            moved(of, kernel, state, room, rng, **changes)
+        ended[structure_of(kernel, state.rule[0])] += 1
+    expected = dict(zip(known.structures, known.probability.tolist(), strict=True))
+    return ended, expected
+
+
+def fitted(of: Problem, known: Law, k: int, rng) -> np.ndarray:
+    """Draw the values that rows have in each tree of a structure, [tree, n]."""
+    values = values_given(of, known.leaves[k], rng)
+    return np.array(
+        [
+            np.array(own) @ np.array(leaves, float)
+            for own, leaves in zip(values, known.leaves[k], strict=True)
+        ]
+    )
+
+
+def prior_state(kernel: AdditiveKernel, rng):
+    """Draw a state from the prior: all is drawn again until all leaves have rows enough.
+
+    ``left`` is that of targets of 0: less the sum.
+    """
+    prior, design = kernel.prior, kernel.design
+    has_rule = design.has_cut
+    while True:
+        state = kernel.init()
+        weight = np.where(has_rule, 1 / has_rule.sum(), 0.0)
+        if prior.sparsity is not None:
+            each = np.full(has_rule.sum(), prior.sparsity / has_rule.sum())
+            weight[has_rule] = rng.dirichlet(each)
+        left = np.zeros((prior.num_sums, design.num_rows))
+        if all(
+            _draw_tree(kernel, weight, *(part[which, tree] for part in state[:3]), left[which], rng)
+            for which in range(prior.num_sums)
+            for tree in range(prior.num_trees)
+        ):
+            variance = 1.0
+            if prior.link == "identity":
+                degrees = prior.noise_degrees
+                variance = degrees * prior.noise_scale / rng.chisquare(degrees)
+            return state._replace(left=left, variance=variance, feature_weight=weight)
+
+
+def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> bool:
+    """Draw a tree from the prior into the arrays of a state, and say whether it is allowed."""
+    prior, rows, repeats = kernel.prior, kernel.rows, kernel.design.weights
+    chance = weight[rows.feature] / np.bincount(rows.feature, minlength=len(weight))[rows.feature]
+    inside = {0: np.ones(len(leaf), bool)}
+    for slot in range(len(value)):
+        if slot not in inside:
+            continue
+        depth = int(np.log2(slot + 1))
+        split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
+        if rng.random() < split:
+            q = rule[slot] = rng.choice(len(chance), p=chance / chance.sum())
+            bins = rows.bins[:, rows.feature[q]]
+            side = (bins <= rows.last[q]) | (bins == rows.missing[q])
+            own = inside.pop(slot)
+            inside[2 * slot + 1], inside[2 * slot + 2] = own & side, own & ~side
+        else:
+            value[slot] = prior.leaf_scale * rng.normal()
+            leaf[inside[slot]] = slot
+    left -= value[leaf]
+    return all(repeats[own].sum() >= prior.min_leaf for own in inside.values())
+
+
+def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
+    """Describe a state by a few numbers."""
+    f = sum(state.value[-1, tree, state.leaf[-1, tree]] for tree in range(kernel.prior.num_trees))
+    uses = kernel.rows.feature[state.rule[state.rule >= 0]]
+    numbers = [state.variance, np.sum(state.rule >= 0), f[0], f.std(), np.sum(uses == 0)]
+    return numbers if kernel.prior.sparsity is None else [*numbers, state.feature_weight[0]]
+
+
+def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
+    """Add up the log densities of a state and the targets, term by term."""
+    prior, rows, repeats = of.prior, kernel.rows, of.design.weights
+    total = stats.invgamma.logpdf(
+        state.variance,
+        prior.noise_degrees / 2,
+        scale=prior.noise_degrees * prior.noise_scale / 2,
+    )
+    number = np.bincount(rows.feature)
+    f = np.full(len(of.y), float(prior.offset))
+    for tree in range(prior.num_trees):
+        f += state.value[0, tree, state.leaf[0, tree]]
+        for slot in range(state.value.shape[2]):
+            if slot > 0 and state.rule[0, tree, (slot - 1) // 2] < 0:
+                continue
+            depth = int(np.log2(slot + 1))
+            split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
+            q = state.rule[0, tree, slot] if slot < state.rule.shape[2] else -1
+            if q >= 0:
+                j = rows.feature[q]
+                total += np.log(split * state.feature_weight[j] / number[j])
+            else:
+                total += np.log1p(-split)
+                total += stats.norm.logpdf(state.value[0, tree, slot], scale=prior.leaf_scale)
+    return total + repeats @ stats.norm.logpdf(of.y, f, np.sqrt(state.variance))

@@ -1,0 +1,303 @@
+"""Sums of trees: each move against enumeration, the kernel against the prior, and the densities."""
+
+from collections import Counter
+
+import additive_problems as ap
+import exact_problems as ep
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from tiers import slow_but
+
+from bdtppl.inference.additive.kernel import AdditiveKernel
+from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.additive.prior_draws import draw_sum_prior
+from bdtppl.inference.additive.sample import SumChains
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.additive import (
+    AdditivePrior,
+    additive_log_joint,
+    class_probabilities,
+    sum_of_trees,
+)
+
+KINDS = ("plain", "missing", "weights")
+# Levels, trees, cuts, features, and moves.
+CASES = {
+    "nodes of level 0": (2, 1, 3, 3, [[0]]),
+    "nodes of level 1": (2, 1, 3, 3, [[1]]),
+    "rules of level 0": (2, 1, 3, 3, [[-1]]),
+    "nodes of level 2": (3, 1, 2, 2, [[2]]),
+    "rules of level 1": (3, 1, 2, 2, [[-2]]),
+    "rules of level 0 over three levels": (3, 1, 2, 2, [[-1]]),
+    "all moves of two trees": (1, 2, 3, 3, None),
+}
+STARTS = 3000
+
+
+def law_after(kind, case, **changes):
+    levels, num_trees, cuts, features, moves = CASES[case]
+    of = ap.problem(kind, levels, num_trees, cuts=cuts, features=features)
+    ended, expected = ap.after_moves(of, moves, STARTS, **changes)
+    return ep.g_test(ended, expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    slow_but(
+        [(kind, case) for kind in KINDS for case in CASES],
+        [("plain", "all moves of two trees")],
+    ),
+)
+def test_each_move_keeps_the_enumerated_law(kind, case):
+    assert law_after(kind, case) > ep.FALSE_ALARM
+
+
+def first_feature_favoured(tables):
+    """Weigh rules as the prior does not."""
+    rule = tables.rule.copy()
+    rule[: len(rule) // 3] *= 30
+    return tables._replace(rule=rule)
+
+
+@pytest.mark.parametrize("case", slow_but(CASES, ["all moves of two trees"]))
+def test_a_wrong_weight_of_rules_is_noticed_in_each_move(case):
+    assert law_after("plain", case, change=first_feature_favoured) < ep.FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tables: tables._replace(precision=6 * tables.precision),
+        lambda tables: tables._replace(log_split=tables.log_split - 1.0),
+    ],
+    ids=["precision", "splits"],
+)
+@pytest.mark.slow
+def test_wrong_values_and_splits_are_noticed(change):
+    assert law_after("plain", "nodes of level 0", change=change) < ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_values_of_leaves_follow_their_conditional_law():
+    """Given the structure, values are normal: means and covariance of a sum of two trees."""
+    of = ap.problem("weights", 1, 2)
+    known, kernel = ap.law(of), of.kernel([[0]])
+    k = max(range(len(known.structures)), key=lambda k: known.probability[k])
+    structure = known.structures[k]
+    rng, room, found = np.random.default_rng(0), kernel.make_room(), []
+    state = ap.as_state(
+        of, kernel, structure, known.leaves[k], ap.values_given(of, known.leaves[k], rng)
+    )
+    for _ in range(4000):
+        state = ap.moved(of, kernel, state, room, rng)
+        if ap.structure_of(kernel, state.rule[0]) == structure:
+            found.append([state.value[0, tree][state.leaf[0, tree]] for tree in range(2)])
+    fitted = np.sum(found, axis=1)[::4]
+    exact = [np.sum(ap.fitted(of, known, k, rng), axis=0) for _ in range(len(fitted))]
+    for row in range(fitted.shape[1]):
+        assert stats.ks_2samp(fitted[:, row], np.array(exact)[:, row]).pvalue > 1e-5
+
+
+# --------------------------------------------------------------------------- the whole kernel
+
+
+def prior_and_law_after(
+    sweeps, replications, change=lambda state: state, *, num_rows=14, **settings
+):
+    """Draw from the prior, simulate targets, move: two samples of one law (Geweke 2004)."""
+    rng = np.random.default_rng(3)
+    design = Design.from_matrix(rng.integers(0, 4, (num_rows, 3)).astype(float))
+    common = {"num_trees": 2, "max_depth": 3, "min_leaf": 1, "beta": 1.0, "offset": 0.2}
+    prior = AdditivePrior(0.7, 0.5, **(common | settings))
+    kernel = AdditiveKernel(prior, design, np.zeros(num_rows, int))
+    room = kernel.make_room()
+    before, after = [], []
+    for _ in range(replications):
+        before.append(ap.numbers_of(kernel, ap.prior_state(kernel, rng)))
+        state = ap.prior_state(kernel, rng)
+        f = prior.offsets[:, None] - state.left
+        if prior.link == "identity":
+            noise = np.sqrt(state.variance) * rng.normal(size=num_rows)
+            y, state = f[0] + noise, state._replace(left=noise[None].copy())
+        else:
+            running = np.cumsum(class_probabilities(prior.link, f), axis=1)[:, :-1]
+            y = (rng.random((num_rows, 1)) >= running).sum(axis=1)
+        observed = AdditiveKernel(prior, design, y)
+        for _ in range(sweeps):
+            state = change(observed.advance(rng, state, room))
+        after.append(ap.numbers_of(observed, state))
+    used = [0, 1, 2, 3, 4, 5] if prior.link == "identity" else [1, 2, 3, 4]
+    return np.array(before)[:, used[: len(before[0])]], np.array(after)[:, used[: len(after[0])]]
+
+
+def least_p_value(before, after):
+    columns = range(before.shape[1])
+    return min(stats.ks_2samp(before[:, j], after[:, j]).pvalue for j in columns) * len(columns)
+
+
+CHECKS = {
+    "noise": {},
+    "sparse": {"sparsity": 1.0},
+    "probit": {"link": "probit"},
+    "logit": {"link": "logit"},
+    "softmax": {"link": "logit", "num_sums": 3, "offset": np.log([0.5, 0.3, 0.2])},
+}
+
+
+def test_the_kernel_and_the_model_are_of_one_law():
+    assert least_p_value(*prior_and_law_after(4, 300, sparsity=1.0)) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_kernel_and_each_model_are_of_one_law(name):
+    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["probit", "logit"])
+def test_lost_latent_variables_are_noticed(name, monkeypatch):
+    """The targets of the sums are twice as far from 0 as they should be."""
+    right = AdditiveKernel._draw_targets
+
+    def doubled(self, generator, state, which):
+        own = state.target[which] - state.left[which]
+        precision = right(self, generator, state, which)
+        state.target[which] *= 2
+        state.left[which] = state.target[which] - own
+        return precision
+
+    monkeypatch.setattr(AdditiveKernel, "_draw_targets", doubled)
+    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+
+
+@pytest.mark.slow
+def test_noise_of_another_law_is_noticed():
+    def smaller(state):
+        return state._replace(variance=0.8 * state.variance)
+
+    assert least_p_value(*prior_and_law_after(4, 800, smaller)) < 1e-4
+
+
+@pytest.mark.slow
+def test_ranks_of_simulated_parameters_are_uniform():
+    """Simulation-based calibration, 300 replications (Talts et al. 2018)."""
+    rng = np.random.default_rng(11)
+    matrix = rng.uniform(size=(40, 3))
+    design = Design.from_matrix(matrix, bins=12)
+    prior = AdditivePrior(0.6, 0.4, 0.0, num_trees=5, max_depth=3, min_leaf=2)
+    ranks = []
+    for number in range(300):
+        kernel = AdditiveKernel(prior, design, np.zeros(40))
+        state = ap.prior_state(kernel, rng)
+        y = prior.offset - state.left[0] + np.sqrt(state.variance) * rng.normal(size=40)
+        kernel = AdditiveKernel(prior, design, y)
+        chains = SumChains(kernel, seed=number, chains=1, warmup=105, draws=99, thin=5)
+        chains.run()
+        drawn = chains.posterior()
+        f = drawn.means(matrix[:3])[0]
+        truth = [state.variance, *(prior.offset - state.left[0])[:3]]
+        found = [drawn.variance[0], *f.T]
+        ranks.append([np.sum(each < true) for each, true in zip(found, truth, strict=True)])
+    for rank in np.array(ranks).T:
+        counts = np.bincount(rank // 10, minlength=10)
+        assert stats.chisquare(counts).pvalue > 1e-4 / 4
+
+
+# ------------------------------------------------------------------------------- other answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
+    of = ap.problem(kind, 3, 2, cuts=2, features=2)
+    kernel = of.kernel(None)
+    rng = np.random.default_rng(6)
+    drawn = draw_sum_prior(rng, posterior_of(of, kernel, kernel.init()), 4000)
+    seen = Counter(ap.structure_of(kernel, rule) for rule in drawn.rule[0, :, 0, :1])
+    weight = {(nodes,): np.exp(chance) for nodes, chance, _ in ap.trees(of)}
+    total = sum(weight.values())
+    expected = {nodes: each / total for nodes, each in weight.items()}
+    assert ep.g_test(seen, expected) > ep.FALSE_ALARM
+    even = dict.fromkeys(expected, 1 / len(expected))
+    assert ep.g_test(seen, even) < ep.FALSE_ALARM  # the twin
+    f = drawn.means(of.design.matrix[:1])[0, :, 0]
+    plain = [-ap.prior_state(kernel, rng).left[0, 0] + of.prior.offset for _ in range(500)]
+    assert stats.ks_2samp(f, plain).pvalue > 1e-4
+
+
+def test_the_log_joint_is_the_sum_of_its_densities():
+    of = ap.problem("missing", 2, 2)
+    kernel = of.kernel(None)
+    rng = np.random.default_rng(2)
+    state = ap.prior_state(kernel, rng)
+    posterior = posterior_of(of, kernel, state)
+    drawn = posterior.trees(0, 0)
+    expected = ap.log_joint(of, kernel, state)
+    found = additive_log_joint(of.prior, of.design, of.y, drawn)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    f = sum_of_trees(drawn.trees, drawn.value, of.design.matrix)
+    np.testing.assert_allclose(f, -state.left, atol=1e-12)
+    means = posterior.means(of.design.matrix)[0, 0]
+    np.testing.assert_allclose(means, f[0] + of.prior.offset, atol=1e-12)
+
+
+def posterior_of(of, kernel, state) -> SumPosterior:
+    return SumPosterior(
+        prior=of.prior,
+        design=of.design,
+        y=of.y,
+        rule=state.rule[None, None],
+        value=state.value[None, None],
+        variance=np.array([[state.variance]]),
+        feature_weight=state.feature_weight[None, None],
+    )
+
+
+def test_rules_that_the_design_has_not_score_nothing():
+    of = ap.problem("plain", 2, 1)
+    kernel = of.kernel(None)
+    state = kernel.init()
+    state.rule[0, 0, 0] = 0
+    drawn = posterior_of(of, kernel, state).trees(0, 0)
+    assert np.isfinite(additive_log_joint(of.prior, of.design, of.y, drawn))
+    drawn.trees.threshold[0, 0, 0] = 0.123
+    assert additive_log_joint(of.prior, of.design, of.y, drawn) == -np.inf
+
+
+def test_a_step_leaves_its_state_as_it_is_and_repeats():
+    of = ap.problem("plain", 2, 2)
+    kernel = of.kernel(None)
+    state = kernel.step(jax.random.key(0), kernel.init())
+    copy = [np.array(part) for part in state]
+    first, second = (kernel.step(jax.random.key(1), state) for _ in range(2))
+    for part, kept in zip(state, copy, strict=True):
+        np.testing.assert_array_equal(part, kept)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_chains_that_are_resumed_end_at_the_same_bits():
+    of = ap.problem("missing", 2, 3)
+    numbers = {"seed": 4, "chains": 2, "warmup": 15, "draws": 12, "thin": 2}
+
+    class Stop(Exception):
+        pass
+
+    def stop_at(sweeps):
+        if sweeps >= 20:
+            raise Stop
+
+    whole = SumChains(of.kernel(None), **numbers)
+    whole.run()
+    broken = SumChains(of.kernel(None), **numbers)
+    with pytest.raises(Stop):
+        broken.run(stop_at)
+    kept = {name: array.copy() for name, array in broken.arrays().items()}
+    resumed = SumChains(of.kernel(None), **numbers, kept=kept)
+    resumed.run()
+    for name, record in whole.records.items():
+        np.testing.assert_array_equal(record, resumed.records[name])
+    np.testing.assert_array_equal(whole.log_likelihood, resumed.log_likelihood)

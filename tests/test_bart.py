@@ -1,0 +1,233 @@
+"""Estimators of sums of trees: from tables to predictions, files, figures and ArviZ."""
+
+import json
+
+import arviz
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from test_cli import run, write_table
+
+from bdtppl import (
+    BARTClassifier,
+    BARTRegressor,
+    export,
+    load,
+    plot_partial_dependence,
+    plot_topologies,
+    plot_trajectories,
+    plot_tree,
+)
+from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+
+pytestmark = pytest.mark.filterwarnings("ignore:Chains disagree")
+
+SHORT = {"trees": 20, "chains": 2, "warmup": 60, "draws": 40, "random_state": 0}
+RNG = np.random.default_rng(0)
+X = RNG.uniform(size=(150, 3))
+F = 4 * (X[:, 0] > 0.5) + 2 * X[:, 1]
+Y = F + 0.3 * RNG.normal(size=150)
+LABELS = np.where(Y > 3, "high", "low")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return BARTRegressor(**SHORT).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return BARTClassifier(**SHORT).fit(X, LABELS)
+
+
+CONTRACT = {"trees": 5, "chains": 2, "warmup": 20, "draws": 10, "min_leaf": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Whether chains agree")
+@parametrize_with_checks([BARTRegressor(**CONTRACT), BARTClassifier(**CONTRACT)])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_the_mean_is_found_with_its_uncertainty(model):
+    mean = model.predict(X)
+    assert np.sqrt(np.mean((mean - F) ** 2)) < 0.25
+    band = model.predict_interval(X, 0.9, kind="mean")
+    assert 0.8 < np.mean((band[:, 0] < F) & (band[:, 1] > F)) <= 1
+    target = model.predict_interval(X, 0.9)
+    assert 0.8 < np.mean((target[:, 0] < Y) & (target[:, 1] > Y)) <= 1
+    draws = model.mean_draws(X)
+    assert draws.shape == (2, 40, 150)
+    np.testing.assert_allclose(draws.mean(axis=(0, 1)), mean)
+    importance = model.feature_importances_
+    assert importance.sum() == pytest.approx(1)
+    assert importance[2] < importance[:2].min()
+    assert model.sample_predictive(X[:4], draws=7).shape == (7, 4)
+    assert model.summary()["sigma"] == pytest.approx(0.3, abs=0.1)
+
+
+def test_classes_are_predicted_with_their_probabilities(classifier):
+    probability = classifier.predict_proba(X)
+    np.testing.assert_allclose(probability.sum(axis=1), 1)
+    assert (classifier.predict(X) == LABELS).mean() > 0.9
+    assert classifier.mean_draws(X[:5]).shape == (2, 40, 5, 2)
+    low, high = np.moveaxis(classifier.predict_proba_interval(X), 2, 0)
+    assert ((low <= probability) & (probability <= high)).mean() > 0.9
+    three = np.digitize(Y, [2, 4])
+    many = BARTClassifier(**SHORT).fit(X, three)
+    assert many.predict_proba(X).shape == (150, 3)
+    assert (many.predict(X) == three).mean() > 0.85
+    probit = BARTClassifier(**SHORT, link="probit").fit(X, LABELS)
+    difference = np.abs(probit.predict_proba(X) - probability)
+    assert difference.mean() < 0.1
+
+
+def test_what_a_sum_has_not_is_refused_in_words(model, classifier):
+    with pytest.raises(TypeError, match="have no structure to list"):
+        model.structures()
+    with pytest.raises(TypeError, match="has sums of many: use plot_partial_dependence"):
+        plot_tree(model)
+    with pytest.raises(TypeError, match="has sums of hard ones"):
+        plot_topologies(model)
+    with pytest.raises(TypeError, match="sums of many trees, which have no rules to write"):
+        export.to_sql(model, "table")
+    with pytest.raises(ValueError, match="link='probit' is for two classes, and y has 3"):
+        BARTClassifier(link="probit").fit(X, np.digitize(Y, [2, 4]))
+    with pytest.raises(ValueError, match="y is constant"):
+        BARTRegressor().fit(X, np.ones(150))
+    with pytest.raises(ValueError, match="All columns are constant"):
+        BARTRegressor().fit(np.ones((9, 2)), np.arange(9.0))
+    with pytest.raises(ValueError, match="max_depth must be at most 6; got 7"):
+        BARTRegressor(max_depth=7).fit(X, Y)
+    with pytest.raises(ValueError, match="bins must be at most 255; got 300"):
+        BARTRegressor(bins=300).fit(X, Y)
+
+
+def test_a_saved_model_predicts_the_same_bits(model, classifier, tmp_path):
+    model.save(tmp_path / "a")
+    np.testing.assert_array_equal(load(tmp_path / "a").predict(X), model.predict(X))
+    classifier.save(tmp_path / "b")
+    again = load(tmp_path / "b")
+    np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    assert again.summary() == classifier.summary()
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_arviz_diagnoses_and_compares(model, classifier):
+    data = model.to_arviz(prior_draws=0)
+    summary = arviz.summary(data, var_names=["sigma", "num_leaves"])
+    assert summary.loc["sigma", "mean"] == pytest.approx(0.3, abs=0.1)
+    assert np.isfinite(arviz.loo(data).elpd_loo)
+    assert data.posterior["splits_on"].dims == ("chain", "draw", "feature")
+    assert "sigma" not in classifier.to_arviz(prior_draws=0).posterior
+
+
+def test_draws_from_the_prior_are_handed_on(model):
+    data = model.to_arviz(prior_draws=50)
+    assert data.prior["num_leaves"].shape == (1, 50)
+    assert data.prior_predictive["y"].shape == (1, 50, 150)
+    spread = data.prior_predictive["y"].values.std()
+    assert 0.3 * np.ptp(Y) < spread < 3 * np.ptp(Y)
+
+
+def test_repeated_rows_count_as_often_as_their_weight():
+    weights = np.random.default_rng(1).integers(1, 4, 150)
+    weighted = BARTRegressor(**SHORT).fit(X, Y, sample_weight=weights)
+    row = np.repeat(np.arange(150), weights)
+    repeated = BARTRegressor(**SHORT).fit(X[row], Y[row])
+    assert weighted.summary()["rows"] == repeated.summary()["rows"] == weights.sum()
+    difference = weighted.predict(X) - repeated.predict(X)
+    assert np.sqrt(np.mean(difference**2)) < 0.2  # 1e-8 where rounding changes no decision
+
+
+def test_missing_values_go_to_the_side_that_the_rule_names():
+    rng = np.random.default_rng(3)
+    matrix = X.copy()
+    gone = rng.random(150) < 0.3
+    matrix[gone, 2] = np.nan
+    model = BARTRegressor(**SHORT).fit(matrix, np.where(gone, 5.0, 0.0) + 0.1 * Y)
+    new = np.array([[0.5, 0.5, np.nan], [0.5, 0.5, 0.5]])
+    missing, present = model.predict(new)
+    assert missing - present == pytest.approx(5, abs=0.5)
+    with pytest.raises(ValueError, match="the value is missing"):
+        model.predict([[np.nan, 0.5, 0.5]])
+
+
+def test_a_sparse_prior_finds_the_few_features_that_matter():
+    rng = np.random.default_rng(4)
+    wide = np.column_stack([X, rng.uniform(size=(150, 30))])
+    even = BARTRegressor(**SHORT).fit(wide, Y)
+    sparse = BARTRegressor(**SHORT, sparsity=1.0).fit(wide, Y)
+    assert sparse.feature_importances_[3:].sum() < even.feature_importances_[3:].sum() / 2
+    assert sparse.posterior_.feature_weight.sum(axis=-1) == pytest.approx(1)
+
+
+def test_a_fit_that_was_stopped_ends_at_the_same_draws(tmp_path, monkeypatch):
+    whole = BARTRegressor(**SHORT).fit(X, Y)
+    kept = BARTRegressor(**SHORT, checkpoint=tmp_path / "kept")
+
+    class Stopped(KeyboardInterrupt):
+        pass
+
+    def interrupt(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bdtppl.estimators.bart.paced", lambda *_: interrupt)
+        with pytest.raises(Stopped):
+            kept.fit(X, Y)
+    done = int(np.load(tmp_path / "kept" / "checkpoint.npz")["done"])
+    assert 0 < done < 100
+    np.testing.assert_array_equal(kept.fit(X, Y).predict(X), whole.predict(X))
+    with pytest.raises(ValueError, match="other rows, targets or settings"):
+        BARTRegressor(**SHORT, checkpoint=tmp_path / "kept").fit(X, Y + 1)
+    other = SHORT | {"random_state": 1}
+    with pytest.raises(ValueError, match="another random_state"):
+        BARTRegressor(**other, checkpoint=tmp_path / "kept").fit(X, Y)
+
+
+def test_figures(model, classifier):
+    assert plot_partial_dependence(model, "x0", ice=3).get_xlabel() == "x0"
+    assert plot_partial_dependence(classifier, "x0").has_data()
+    assert plot_trajectories(model).get_ylabel() == "log likelihood"
+    plt.close("all")
+
+
+def test_the_command_line_fits_sums_of_trees(tmp_path):
+    table = write_table(tmp_path / "t.csv", {"a": X[:, 0], "b": X[:, 1], "y": Y})
+    options = ["--model", "bart", "--trees", 10, "--warmup", 20, "--draws", 20, "--bins", 20]
+    said = run("fit", table, "--target", "y", *options, "--json").stdout
+    assert json.loads(said)["sum"] == "10 trees of at most 3 levels"
+    said = run("fit", table, "--target", "y", *options, "--report", "--out", tmp_path / "o").stdout
+    assert "Feature importance" in said
+    page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
+    assert "Each draw is a sum of 10 trees of at most 3 levels" in page
+
+
+# -------------------------------------------------------------------------- latent variables
+
+
+@pytest.mark.parametrize("tilt", [0.0, 0.7, 4.0, 30.0])
+def test_polya_gamma_variables_have_their_laplace_transform(tilt):
+    """Polson, Scott and Windle 2013, equation 4: a false alarm is one in 10^4."""
+    drawn = np.empty(20_000)
+    draw_polya_gamma(np.full(20_000, tilt), np.random.default_rng(0), drawn)
+    for t in (0.5, 3.0):
+        expected = np.cosh(tilt / 2) / np.cosh(np.sqrt(tilt**2 / 4 + t / 2))
+        values = np.exp(-t * drawn)
+        error = values.std() / np.sqrt(len(values))
+        assert abs(values.mean() - expected) < stats.norm.isf(1e-4 / 4) * error
+
+
+@pytest.mark.parametrize("mean", [-6.0, -1.0, 0.0, 2.5])
+def test_truncated_normals_follow_their_law(mean):
+    drawn = np.empty(20_000)
+    sign = np.arange(20_000) % 2 == 0
+    draw_truncated(np.where(sign, mean, -mean), sign, np.random.default_rng(1), drawn)
+    law = stats.truncnorm(-mean, np.inf, loc=mean)
+    assert stats.kstest(np.where(sign, drawn, -drawn), law.cdf).pvalue > 1e-4
+    wrong = stats.truncnorm(-mean - 0.5, np.inf, loc=mean + 0.5)
+    assert stats.kstest(np.where(sign, drawn, -drawn), wrong.cdf).pvalue < 1e-4
