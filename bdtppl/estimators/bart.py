@@ -164,8 +164,7 @@ class BART(BARTParameters, TableEstimator):
 
     Examples
     --------
-    >>> import jax
-import numpy as np
+    >>> import numpy as np
     >>> from bdtppl import {name}
     >>> X = np.linspace(0, 1, 60)[:, None]
     >>> y = {targets}

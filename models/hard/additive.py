@@ -333,7 +333,7 @@ def additive_log_joint(
     >>> tree = Tree.from_nested({}).reshape(1, 1)
     >>> drawn = AdditiveTrees(tree, np.zeros((1, 1, 1)), np.float64(1.0), np.ones(1))
     >>> round(float(additive_log_joint(prior, design, np.array([0.0, 1.0]), drawn)), 4)
-    -8.1413
+    -7.0236
     """
     trees = drawn.trees
     slot = route(trees, design.matrix)
