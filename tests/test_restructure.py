@@ -17,7 +17,7 @@ from bdtppl.inference.metropolis.restructure import Restructure, restructured
 from bdtppl.models.pytrees import pytree_dataclass
 
 CAPACITY = 15
-NUM_CHAINS = 8_000
+NUM_CHAINS = 20_000
 
 CASES = {
     "depth decay, gaps": ("classes", 3, {"max_depth": None, "min_leaf": 1}),

@@ -180,6 +180,8 @@ class BART(BARTParameters, TableEstimator):
             if (value := getattr(self, name)) > most:
                 raise ValueError(f"{name} must be at most {most}; got {value}.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
+        if len(y) < 2:
+            raise ValueError("There is one sample (n_samples = 1): at least two rows are needed.")
         matrix, y, weights = self._each_row(matrix, y, weights)
         design = Design.from_matrix(
             matrix,

@@ -76,6 +76,9 @@ class AdditiveKernel:
         What a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
     rows
         The rows and rules that sweeps read.
+    order
+        int64 [n]; rows by their bins and targets. Latent variables are drawn in this order, so that
+        the order of the rows does not matter.
     """
 
     prior: AdditivePrior
@@ -83,10 +86,13 @@ class AdditiveKernel:
     y: np.ndarray
     moves: Any = None
     rows: RowTables = field(init=False, repr=False)
+    order: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self):
         moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
-        object.__setattr__(self, "rows", row_tables(self.design))
+        rows = row_tables(self.design)
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins.T)))
         object.__setattr__(self, "moves", np.array(moves, np.int64))
 
     def make_room(self) -> Room:
@@ -170,15 +176,19 @@ class AdditiveKernel:
         own = state.target[which] - state.left[which]
         shift, precision = prior.offsets[which], self.rows.repeats
         if prior.link == "probit":
-            draw_truncated(own + shift, self.y == 1, generator, state.target[which])
+            drawn = np.empty(len(own))
+            order = self.order
+            draw_truncated((own + shift)[order], (self.y == 1)[order], generator, drawn)
+            state.target[which, order] = drawn
             state.target[which] -= shift
         else:
             if prior.num_sums > 1:
                 others = np.arange(prior.num_sums) != which
                 sums = (state.target - state.left + prior.offsets[:, None])[others]
                 shift = shift - logsumexp(sums, axis=0)
-            precision = np.empty(len(own))
-            draw_polya_gamma(own + shift, generator, precision)
+            drawn, precision = np.empty((2, len(own)))
+            draw_polya_gamma((own + shift)[self.order], generator, drawn)
+            precision[self.order] = drawn
             is_own = self.y == (which if prior.num_sums > 1 else 1)
             state.target[which] = (is_own - 0.5) / precision - shift
         state.left[which] = state.target[which] - own
