@@ -16,6 +16,7 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
 
 __all__ = [
+    "DRAW_AXES",
     "class_labels",
     "describe_trees",
     "label_draws",
@@ -25,6 +26,7 @@ __all__ = [
     "read_trees",
 ]
 
+DRAW_AXES = ("chain", "draw")
 _PER_NODE = ("feature", "threshold", "missing_left", "left", "right")
 _BATCH_AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("rank",), 2: ("chain", "draw")}
 _ARVIZ_NAMES = {"log_joint": "lp"}  # sample statistics that ArviZ has its own name for

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from bdtppl.arviz.groups import class_labels, label_sample_stats, read_sample_stats
+from bdtppl.arviz.groups import DRAW_AXES, class_labels, label_sample_stats, read_sample_stats
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree_batch import SoftTrees
 
 __all__ = ["label_soft_draws", "read_soft_draws"]
 
-_DRAW_AXES = ("chain", "draw")
 _TREE_ARRAYS = {
-    "paths": (*_DRAW_AXES, "leaf", "split"),
-    "is_leaf": (*_DRAW_AXES, "leaf"),
-    "direction": (*_DRAW_AXES, "split", "feature"),
-    "threshold": (*_DRAW_AXES, "split"),
+    "paths": (*DRAW_AXES, "leaf", "split"),
+    "is_leaf": (*DRAW_AXES, "leaf"),
+    "direction": (*DRAW_AXES, "split", "feature"),
+    "threshold": (*DRAW_AXES, "split"),
 }
 _TOPOLOGIES = ("probability", "log_evidences", "log_evidence_ses")
 
@@ -47,15 +46,15 @@ def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[s
     coordinates = {"chain": range(chains), "draw": range(draws)}
     by_feature = coordinates | {"feature": list(posterior.names)}
     by_class = {} if classes is None else {"class": class_labels(classes)}
-    leaves = {name: ((*_DRAW_AXES, *_leaf_axes(name, a)), a) for name, a in trees.leaves.items()}
+    leaves = {name: ((*DRAW_AXES, *_leaf_axes(name, a)), a) for name, a in trees.leaves.items()}
     shared = {name: leaves[name] for name, a in trees.leaves.items() if a.ndim == 2}
     return {
         "posterior": xr.Dataset(
             {
-                "num_leaves": (_DRAW_AXES, posterior.num_leaves),
-                "max_leaf_depth": (_DRAW_AXES, posterior.depth),
-                "topology": (_DRAW_AXES, posterior.topology),
-                "input_weight": ((*_DRAW_AXES, "feature"), posterior.input_weights),
+                "num_leaves": (DRAW_AXES, posterior.num_leaves),
+                "max_leaf_depth": (DRAW_AXES, posterior.depth),
+                "topology": (DRAW_AXES, posterior.topology),
+                "input_weight": ((*DRAW_AXES, "feature"), posterior.input_weights),
                 **shared,
             },
             by_feature,

@@ -8,13 +8,12 @@ from typing import Any
 
 import xarray as xr
 
-from bdtppl.arviz.groups import label_sample_stats, read_sample_stats
+from bdtppl.arviz.groups import DRAW_AXES, label_sample_stats, read_sample_stats
 from bdtppl.inference.additive.posterior import SumPosterior
 
 __all__ = ["label_sum_draws", "read_sum_draws"]
 
-_DRAW_AXES = ("chain", "draw")
-_TREE_ARRAYS = {"rule": "node", "value": "slot"}
+_SUM_ARRAYS = {"rule": "node", "value": "slot"}
 
 
 def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
@@ -37,20 +36,20 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
     chains, draws = posterior.variance.shape
     coordinates = {"chain": range(chains), "draw": range(draws)}
     described: dict[str, tuple] = {
-        "num_leaves": (_DRAW_AXES, posterior.num_leaves),
-        "max_leaf_depth": (_DRAW_AXES, posterior.depth),
-        "splits_on": ((*_DRAW_AXES, "feature"), posterior.splits_on),
+        "num_leaves": (DRAW_AXES, posterior.num_leaves),
+        "max_leaf_depth": (DRAW_AXES, posterior.depth),
+        "splits_on": ((*DRAW_AXES, "feature"), posterior.splits_on),
     }
     if posterior.prior.link == "identity":
-        described["sigma"] = (_DRAW_AXES, posterior.sigma)
+        described["sigma"] = (DRAW_AXES, posterior.sigma)
     if posterior.prior.sparsity is not None:
-        described["feature_weight"] = ((*_DRAW_AXES, "feature"), posterior.feature_weight)
+        described["feature_weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
     trees: dict[str, tuple] = {
-        name: ((*_DRAW_AXES, "sum", "tree", axis), getattr(posterior, name))
-        for name, axis in _TREE_ARRAYS.items()
+        name: ((*DRAW_AXES, "sum", "tree", axis), getattr(posterior, name))
+        for name, axis in _SUM_ARRAYS.items()
     }
-    trees["variance"] = (_DRAW_AXES, posterior.variance)
-    trees["weight"] = ((*_DRAW_AXES, "feature"), posterior.feature_weight)
+    trees["variance"] = (DRAW_AXES, posterior.variance)
+    trees["weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
     by_feature = coordinates | {"feature": list(posterior.names)}
     return {
         "posterior": xr.Dataset(described, by_feature),
@@ -63,7 +62,7 @@ def read_sum_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
     """Rebuild, by the names of `SumPosterior`, what `label_sum_draws` has labelled."""
     trees = groups["trees"]
     return {
-        **{name: trees[name].values for name in (*_TREE_ARRAYS, "variance")},
+        **{name: trees[name].values for name in (*_SUM_ARRAYS, "variance")},
         "feature_weight": trees["weight"].values,
         "sample_stats": read_sample_stats(groups["sample_stats"])[0],
     }

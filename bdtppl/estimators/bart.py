@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ShowsProgress, TableEstimator, estimator
-from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.estimators.checkpoints import KEPT_EVERY, Checkpoint
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
@@ -32,8 +32,7 @@ from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["BARTClassifier", "BARTRegressor"]
 
-_KEPT_EVERY = 60.0  # seconds between checkpoints
-_MOST_LEVELS = 6  # leaves of a tree are numbered by a byte
+_MOST_TREE_LEVELS = 6  # leaves of a tree are numbered by a byte
 
 
 @declared
@@ -47,8 +46,8 @@ class BARTParameters(ShowsProgress):
     thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
     max_depth: int = parameter(
         3,
-        f"Most levels of splits of a tree, at most {_MOST_LEVELS}. Under the prior of splits few "
-        "trees want more than 3.",
+        f"Most levels of splits of a tree, at most {_MOST_TREE_LEVELS}. Under the prior of splits "
+        "few trees want more than 3.",
         least=1,
     )
     min_leaf: int = parameter(5, "Fewest rows in a leaf.", least=1)
@@ -176,7 +175,7 @@ class BART(BARTParameters, TableEstimator):
     """
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        for name, most in (("max_depth", _MOST_LEVELS), ("bins", MOST_BINS - 1)):
+        for name, most in (("max_depth", _MOST_TREE_LEVELS), ("bins", MOST_BINS - 1)):
             if (value := getattr(self, name)) > most:
                 raise ValueError(f"{name} must be at most {most}; got {value}.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
@@ -241,7 +240,7 @@ class BART(BARTParameters, TableEstimator):
             def on_progress(sweeps: int) -> None:
                 nonlocal last
                 told(sweeps)
-                if time.monotonic() - last >= _KEPT_EVERY:
+                if time.monotonic() - last >= KEPT_EVERY:
                     keep()
                     last = time.monotonic()
 

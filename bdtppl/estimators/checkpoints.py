@@ -12,7 +12,10 @@ import numpy as np
 
 from bdtppl.files import require_writable
 
-__all__ = ["Checkpoint"]
+__all__ = ["KEPT_EVERY", "Checkpoint"]
+
+KEPT_EVERY = 60.0
+"""Seconds from one checkpoint to the next."""
 
 _FILE = "checkpoint.npz"
 

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import ShowsProgress, estimator
-from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.estimators.checkpoints import KEPT_EVERY, Checkpoint
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
@@ -32,7 +32,6 @@ from bdtppl.summary import why_no_r_hat
 
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
 
-_KEPT_EVERY = 60.0  # seconds between checkpoints
 _LEAST_MASS = 0.9  # prior probability of the topologies looked at
 _MATTERS = 0.01  # probability from which on a topology's diagnostics are warned of
 
@@ -268,7 +267,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         def on_progress(reached: WalkState) -> None:
             nonlocal state, kept
             state = reached
-            if time.monotonic() - kept >= _KEPT_EVERY:
+            if time.monotonic() - kept >= KEPT_EVERY:
                 keep()
                 kept = time.monotonic()
             if report is not None:

@@ -24,15 +24,15 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-__all__ = ["Room", "add_up", "grow", "make_room", "sweep"]
+__all__ = ["Room", "add_up", "grow_prior", "make_room", "sweep"]
 
 # Divisions that may raise an error are not vectorised.
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+_vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
 _inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 _LOG2_E = 1.4426950408889634
 _LN_2 = 0.6931471805599453
-_ROUNDS = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer, in the low bits
+_ROUNDING = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer, in the low bits
 _EXPONENT_OF_1 = 1023.0
 _LEAST_LOG = -690.0
 
@@ -87,7 +87,7 @@ def make_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room
 
 
 @_inlined
-def _child(node, bin, rule, rows):
+def _child_of(node, bin, rule, rows):
     """Follow a rule from a node, without a branch: the processor could not predict it."""
     goes_left = (bin <= rows.last[rule]) | (bin == rows.missing[rule])
     return 2 * node + 2 - goes_left
@@ -103,7 +103,7 @@ def _exists(rule, tree, node):
     return node == 0 or rule[tree, (node - 1) // 2] >= 0
 
 
-@_compiled
+@_vectorised
 def _exponentials(room, count, largest):
     """Write exp(gain - largest) times weight into weight [count]; such loops use vector units.
 
@@ -113,8 +113,8 @@ def _exponentials(room, count, largest):
     gain, weight, scaled, bits = room.gain, room.weight, room.scaled, room.bits
     for q in range(count):
         x = max(gain[q] - largest, _LEAST_LOG)
-        shifted = x * _LOG2_E + (_ROUNDS + _EXPONENT_OF_1)
-        f = x - (shifted - (_ROUNDS + _EXPONENT_OF_1)) * _LN_2
+        shifted = x * _LOG2_E + (_ROUNDING + _EXPONENT_OF_1)
+        f = x - (shifted - (_ROUNDING + _EXPONENT_OF_1)) * _LN_2
         scaled[q] = shifted
         p = 1 / 39916800.0
         p = p * f + 1 / 3628800.0
@@ -138,7 +138,7 @@ def _exponentials(room, count, largest):
     return total
 
 
-@_compiled
+@_vectorised
 def _chosen(weight, count, total, generator):
     """Draw an index in proportion to weights [count] of a known total."""
     left = generator.random() * total
@@ -152,7 +152,7 @@ def _chosen(weight, count, total, generator):
     return last
 
 
-@_compiled
+@_vectorised
 def _count_rows(rows, room, precision, each_count, first, end):
     """Fill the histograms of the slots from ``first`` to ``end`` from the rows in them."""
     histogram, residual, slot = room.histogram, room.residual, room.slot
@@ -179,7 +179,7 @@ def _count_rows(rows, room, precision, each_count, first, end):
                 bin[1] += a
 
 
-@_compiled
+@_vectorised
 def _sum_left(rows, room, s, channels):
     """Sum a histogram up to the left sides of all rules."""
     histogram, sums = room.histogram[s], room.sums[s]
@@ -201,7 +201,7 @@ def _sum_left(rows, room, s, channels):
                 sums[2, first + c] = n
 
 
-@_compiled
+@_vectorised
 def _totals(rows, room, s, channels, total):
     """Sum a histogram up over the bins of the first feature, which are those of all rows."""
     for c in range(channels):
@@ -243,7 +243,7 @@ def _score_splits(
     return largest
 
 
-@_compiled
+@_vectorised
 def _redraw_node(rows, prior, room, s, level, scale, each_count, generator):
     """Draw the leaf (-1) or the split of a node from its histogram."""
     channels = 3 if each_count else 2
@@ -284,7 +284,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, generator):
     return -1
 
 
-@_compiled
+@_vectorised
 def _redraw_level(
     tree, level, rows, prior, room, precision, scale, each_count, rule, leaf, generator
 ):
@@ -321,10 +321,10 @@ def _redraw_level(
             continue
         v = node_of[s]
         q = rule[tree, v]
-        leaf[tree, i] = v if q < 0 else _child(v, rows.bins[i, rows.feature[q]], q, rows)
+        leaf[tree, i] = v if q < 0 else _child_of(v, rows.bins[i, rows.feature[q]], q, rows)
 
 
-@_compiled
+@_vectorised
 def _find_leaves(tree, node, rows, rule, place):
     """Write the leaf below a node that each row reaches if it comes to the node, uint8 [n].
 
@@ -346,7 +346,7 @@ def _find_leaves(tree, node, rows, rule, place):
         low, high = 2 * low + 1, 2 * high + 2
 
 
-@_compiled
+@_vectorised
 def _number_leaves(tree, node, rule, slot_of, num_slots):
     """Give numbers to the leaves below a node, from ``num_slots`` on; returns the next one."""
     internal = rule.shape[1]
@@ -365,7 +365,7 @@ def _number_leaves(tree, node, rule, slot_of, num_slots):
     return num_slots
 
 
-@_compiled
+@_vectorised
 def _redraw_rule(
     tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, generator
 ):
@@ -427,7 +427,7 @@ def _redraw_rule(
             leaf[tree, i] = place[1 - ((bin <= last) | (bin == missing)), i]
 
 
-@_compiled
+@_vectorised
 def _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf, generator):
     """Draw the values of a tree's leaves."""
     size = value.shape[1]
@@ -444,7 +444,7 @@ def _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf,
             value[tree, v] = scale * b[v] / total + generator.standard_normal() / np.sqrt(total)
 
 
-@_compiled
+@_vectorised
 def sweep(
     rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, generator
 ):
@@ -453,7 +453,7 @@ def sweep(
     Parameters
     ----------
     rows, prior, room
-        `bdtppl.inference.additive.tables.RowTables`, `PriorTables`, and `Room`.
+        `bdtppl.inference.additive.tables.RowTables`, `SumPriorTables`, and `Room`.
     precision, scale
         float64 [n] and a factor; their product is the precision of each target, repeats included.
     each_count
@@ -515,8 +515,8 @@ def sweep(
             left[i] = residual[i] - value[tree, leaf[tree, i]]
 
 
-@_compiled
-def grow(rows, prior, rule, generator):
+@_vectorised
+def grow_prior(rows, prior, rule, generator):
     """Draw trees [m] from the prior, each anew until all its leaves have rows enough.
 
     Parameters
@@ -547,7 +547,7 @@ def grow(rows, prior, rule, generator):
                     rule[tree, v] = q
                     for i in range(num_rows):
                         if leaf[i] == v:
-                            leaf[i] = _child(v, rows.bins[i, rows.feature[q]], q, rows)
+                            leaf[i] = _child_of(v, rows.bins[i, rows.feature[q]], q, rows)
                 low, level = 2 * low + 1, level + 1
             count[:] = 0.0
             for i in range(num_rows):
@@ -559,7 +559,7 @@ def grow(rows, prior, rule, generator):
                     fits = False
 
 
-@_compiled
+@_vectorised
 def add_up(bins, rows, rule, value, total):
     """Add the values of all trees of each draw at new rows.
 
@@ -581,5 +581,5 @@ def add_up(bins, rows, rule, value, total):
                 node = 0
                 while _is_split(rule[draw], tree, node):
                     q = rule[draw, tree, node]
-                    node = _child(node, bins[i, rows.feature[q]], q, rows)
+                    node = _child_of(node, bins[i, rows.feature[q]], q, rows)
                 total[draw, i] += value[draw, tree, node]

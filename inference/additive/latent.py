@@ -11,18 +11,18 @@ import numba
 
 __all__ = ["draw_polya_gamma", "draw_truncated"]
 
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+_native = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 _LIMIT = 0.64  # between both series, where they cross
 _LARGEST = 300.0  # of half a tilt: exponentials stay finite
 
 
-@_compiled
+@_native
 def _normal_cdf(x):
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
-@_compiled
+@_native
 def _term(n, x):
     """Term of the alternating series of the density (section 4 there, after Devroye 2009)."""
     k = n + 0.5
@@ -31,7 +31,7 @@ def _term(n, x):
     return math.pi * k * math.exp(-0.5 * k * k * math.pi**2 * x)
 
 
-@_compiled
+@_native
 def _truncated_inverse_gaussian(z, generator):
     """Draw from the inverse Gaussian law of mean 1 / z and shape 1, below the limit."""
     if z * _LIMIT < 1:
@@ -53,7 +53,7 @@ def _truncated_inverse_gaussian(z, generator):
             return x
 
 
-@_compiled
+@_native
 def _polya_gamma(tilt, generator):
     """Draw from PG(1, tilt), exactly."""
     z = min(0.5 * abs(tilt), _LARGEST)
@@ -82,7 +82,7 @@ def _polya_gamma(tilt, generator):
                     break
 
 
-@_compiled
+@_native
 def draw_polya_gamma(tilt, generator, drawn):
     """Draw Polya-gamma variables PG(1, tilt).
 
@@ -99,7 +99,7 @@ def draw_polya_gamma(tilt, generator, drawn):
         drawn[i] = _polya_gamma(tilt[i], generator)
 
 
-@_compiled
+@_native
 def _positive_normal(mean, generator):
     """Draw from the normal law of a mean and variance 1, above 0 (Robert 1995)."""
     if mean >= 0:
@@ -114,7 +114,7 @@ def _positive_normal(mean, generator):
             return x
 
 
-@_compiled
+@_native
 def draw_truncated(mean, is_positive, generator, drawn):
     """Draw normal variables of variance 1 with known signs.
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bdtppl.inference.additive.kernels import grow
+from bdtppl.inference.additive.kernels import grow_prior
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.tables import prior_tables, row_tables
 
@@ -41,7 +41,7 @@ def draw_sum_prior(
     weight = has_rule / has_rule.sum()
     shape = num_draws * prior.num_sums * prior.num_trees
     rule = np.empty((shape, posterior.rule.shape[-1]), np.int32)
-    grow(rows, prior_tables(prior, rows, weight), rule, rng)
+    grow_prior(rows, prior_tables(prior, rows, weight), rule, rng)
     leaves = np.zeros((shape, 2 * rule.shape[1] + 1), bool)
     leaves[:, 0] = rule[:, 0] < 0
     below = np.repeat(rule >= 0, 2, axis=1)

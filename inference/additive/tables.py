@@ -7,7 +7,7 @@ import numpy as np
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
-__all__ = ["MOST_BINS", "PriorTables", "RowTables", "as_bins", "prior_tables", "row_tables"]
+__all__ = ["MOST_BINS", "SumPriorTables", "RowTables", "as_bins", "prior_tables", "row_tables"]
 
 MOST_BINS = 256  # a bin of a feature is one byte
 
@@ -52,7 +52,7 @@ class RowTables(NamedTuple):
         return int(self.offset[-1])
 
 
-class PriorTables(NamedTuple):
+class SumPriorTables(NamedTuple):
     """The prior's weights.
 
     Attributes
@@ -122,13 +122,15 @@ def row_tables(design: Design) -> RowTables:
     )
 
 
-def prior_tables(prior: AdditivePrior, rows: RowTables, feature_weight: np.ndarray) -> PriorTables:
+def prior_tables(
+    prior: AdditivePrior, rows: RowTables, feature_weight: np.ndarray
+) -> SumPriorTables:
     """Write the prior out for the sweep, given the weights of features [d]."""
     split = np.asarray(prior.split_probability, np.float64)
     with np.errstate(divide="ignore"):
         log_split = np.log(split)
     num_rules = np.bincount(rows.feature, minlength=len(feature_weight))
-    return PriorTables(
+    return SumPriorTables(
         log_stop=np.log1p(-split),
         log_split=log_split,
         rule=(feature_weight / np.maximum(num_rules, 1))[rows.feature],
