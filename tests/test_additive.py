@@ -183,19 +183,18 @@ def test_noise_of_another_law_is_noticed():
     assert least_p_value(*prior_and_law_after(4, 800, smaller)) < 1e-4
 
 
-@pytest.mark.slow
-def test_ranks_of_simulated_parameters_are_uniform():
-    """Simulation-based calibration, 300 replications (Talts et al. 2018)."""
+def least_p_value_of_ranks(replications, wrong=1.0):
+    """Simulation-based calibration (Talts et al. 2018); ``wrong`` multiplies the true variance."""
     rng = np.random.default_rng(11)
     matrix = rng.uniform(size=(40, 3))
     design = Design.from_matrix(matrix, bins=12)
     prior = AdditivePrior(0.6, 0.4, 0.0, num_trees=5, max_depth=3, min_leaf=2)
     ranks = []
-    for number in range(300):
+    for number in range(replications):
         kernel = AdditiveKernel(prior, design, np.zeros(40))
         state = ap.prior_state(kernel, rng)
-        y = prior.offset - state.left[0] + np.sqrt(state.variance) * rng.normal(size=40)
-        kernel = AdditiveKernel(prior, design, y)
+        noise = np.sqrt(wrong * state.variance) * rng.normal(size=40)
+        kernel = AdditiveKernel(prior, design, prior.offset - state.left[0] + noise)
         chains = SumChains(kernel, seed=number, chains=1, warmup=105, draws=99, thin=5)
         chains.run()
         drawn = chains.posterior()
@@ -203,9 +202,18 @@ def test_ranks_of_simulated_parameters_are_uniform():
         truth = [state.variance, *(prior.offset - state.left[0])[:3]]
         found = [drawn.variance[0], *f.T]
         ranks.append([np.sum(each < true) for each, true in zip(found, truth, strict=True)])
-    for rank in np.array(ranks).T:
-        counts = np.bincount(rank // 10, minlength=10)
-        assert stats.chisquare(counts).pvalue > 1e-4 / 4
+    counts = [np.bincount(rank // 10, minlength=10) for rank in np.array(ranks).T]
+    return 4 * min(stats.chisquare(each).pvalue for each in counts)
+
+
+@pytest.mark.slow
+def test_ranks_of_simulated_parameters_are_uniform():
+    assert least_p_value_of_ranks(300) > 1e-4
+
+
+@pytest.mark.slow
+def test_ranks_under_other_noise_are_not_uniform():
+    assert least_p_value_of_ranks(100, wrong=3.0) < 1e-4
 
 
 # ------------------------------------------------------------------------------- other answers

@@ -100,6 +100,8 @@ def test_what_a_sum_has_not_is_refused_in_words(model, classifier):
         BARTRegressor().fit(X, np.ones(150))
     with pytest.raises(ValueError, match="All columns are constant"):
         BARTRegressor().fit(np.ones((9, 2)), np.arange(9.0))
+    with pytest.raises(ValueError, match=r"too few rows \(n_samples = 4\).*min_leaf=5"):
+        BARTRegressor().fit(X[:4], Y[:4])
     with pytest.raises(ValueError, match="max_depth must be at most 6; got 7"):
         BARTRegressor(max_depth=7).fit(X, Y)
     with pytest.raises(ValueError, match="bins must be at most 255; got 300"):
@@ -220,6 +222,8 @@ def test_polya_gamma_variables_have_their_laplace_transform(tilt):
         values = np.exp(-t * drawn)
         error = values.std() / np.sqrt(len(values))
         assert abs(values.mean() - expected) < stats.norm.isf(1e-4 / 4) * error
+        twin = np.cosh(tilt / 2 + 0.5) / np.cosh(np.sqrt((tilt + 1) ** 2 / 4 + t / 2))
+        assert abs(values.mean() - twin) > stats.norm.isf(1e-4 / 4) * error
 
 
 @pytest.mark.parametrize("mean", [-6.0, -1.0, 0.0, 2.5])

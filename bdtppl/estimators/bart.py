@@ -179,8 +179,12 @@ class BART(BARTParameters, TableEstimator):
             if (value := getattr(self, name)) > most:
                 raise ValueError(f"{name} must be at most {most}; got {value}.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
-        if len(y) < 2:
-            raise ValueError("There is one sample (n_samples = 1): at least two rows are needed.")
+        num_rows = int(weights.sum())
+        if len(y) < 2 or num_rows < self.min_leaf:
+            raise ValueError(
+                f"There are too few rows (n_samples = {num_rows}): at least two are needed, and "
+                f"min_leaf={self.min_leaf} of them."
+            )
         matrix, y, weights = self._each_row(matrix, y, weights)
         design = Design.from_matrix(
             matrix,

@@ -1,8 +1,8 @@
 """A Markov kernel over sums of trees: each tree is redrawn given all others, then the noise.
 
 The law is that of `bdtppl.models.hard.additive` given targets. Latent variables of labels are drawn
-before each sum (`bdtppl.inference.additive.latent`). `additive_trees` makes a sampling
-algorithm in BlackJAX's form, whose ``init`` and ``step`` have no state of their own.
+before each sum (`bdtppl.inference.additive.latent`). As in BlackJAX, ``step`` takes a key and a
+state and returns a new state; ``advance`` does the same in place, for long chains.
 """
 
 from collections.abc import Sequence
