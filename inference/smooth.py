@@ -15,7 +15,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["smooth"]
+__all__ = ["in_double_scope", "smooth"]
 
 
 def smooth(function, with_slopes=None):
@@ -33,7 +33,7 @@ def smooth(function, with_slopes=None):
     """
     if with_slopes is None:
         with_slopes = partial(_values_and_slopes, function)
-    values = jax.custom_jvp(_in_double_scope(function))
+    values = jax.custom_jvp(in_double_scope(function))
 
     @partial(values.defjvp, symbolic_zeros=True)
     def differentiate(primals, tangents):
@@ -73,7 +73,7 @@ def _split(changes, parameters):
     return jnp.split(changes, np.cumsum([p.size for p in parameters])[:-1])
 
 
-def _in_double_scope(function):
+def in_double_scope(function):
     """Run a function in double precision, also where JAX batches it after the fact.
 
     It makes a list of arrays of arrays. Elements of a batch come one after the other, so that
@@ -95,7 +95,7 @@ def _in_double_scope(function):
 
             return lax.map(call, [a for a, own in zip(arrays, is_batched, strict=True) if own])
 
-        values = _in_double_scope(one_by_one)(*arrays)
+        values = in_double_scope(one_by_one)(*arrays)
         return values, [True for _ in values]
 
     return scoped

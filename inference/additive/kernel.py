@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from scipy.special import logsumexp
 
-from bdtppl.inference.additive.kernels import Room, make_room, sweep
+from bdtppl.inference.additive.kernels import Room, make_room, sweep, uniforms_of_visit
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 from bdtppl.inference.additive.tables import RowTables, prior_tables, row_tables
 from bdtppl.models.data.design import Design
@@ -155,7 +155,7 @@ class AdditiveKernel:
                 state.value[which],
                 state.leaf[which],
                 self.moves,
-                generator,
+                *self.random_numbers(generator),
             )
         variance = state.variance
         if prior.link == "identity":
@@ -165,6 +165,12 @@ class AdditiveKernel:
         return state._replace(
             variance=variance, feature_weight=self._feature_weight(generator, state)
         )
+
+    def random_numbers(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draw what one sweep reads: uniform numbers [m, u], and normal ones for all leaves."""
+        levels, num_trees = self.prior.max_depth, self.prior.num_trees
+        uniform = generator.random((num_trees, uniforms_of_visit(levels, self.moves.shape[1])))
+        return uniform, generator.standard_normal((num_trees, 2 ** (levels + 1) - 1))
 
     def _draw_targets(
         self, generator: np.random.Generator, state: AdditiveState, which: int

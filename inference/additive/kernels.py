@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-__all__ = ["Room", "add_up", "grow_prior", "make_room", "sweep"]
+__all__ = ["Room", "add_up", "grow_prior", "make_room", "sweep", "uniforms_of_visit"]
 
 # Divisions that may raise an error are not vectorised.
 _vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -86,6 +86,11 @@ def make_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room
     )
 
 
+def uniforms_of_visit(levels: int, num_moves: int) -> int:
+    """Count the uniform numbers that a visit of a tree reads: for each node of a level two."""
+    return 1 + num_moves * 2**levels
+
+
 @_inlined
 def _child_of(node, bin, rule, rows):
     """Follow a rule from a node, without a branch: the processor could not predict it."""
@@ -139,9 +144,9 @@ def _exponentials(room, count, largest):
 
 
 @_vectorised
-def _chosen(weight, count, total, generator):
+def _chosen(weight, count, total, uniform):
     """Draw an index in proportion to weights [count] of a known total."""
-    left = generator.random() * total
+    left = uniform * total
     last = -1
     for q in range(count):
         if weight[q] > 0:
@@ -244,8 +249,8 @@ def _score_splits(
 
 
 @_vectorised
-def _redraw_node(rows, prior, room, s, level, scale, each_count, generator):
-    """Draw the leaf (-1) or the split of a node from its histogram."""
+def _redraw_node(rows, prior, room, s, level, scale, each_count, uniform):
+    """Draw the leaf (-1) or the split of a node from its histogram, by two uniform numbers."""
     channels = 3 if each_count else 2
     total = np.empty(3)
     _totals(rows, room, s, channels, total)
@@ -279,14 +284,14 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, generator):
         of_splits_log = prior.log_split[level] + 2 * below
         factor = np.exp(of_splits_log) * own
         stop = np.exp(prior.log_stop[level] + of_leaf - largest) * np.sqrt(own / (a + own))
-        if generator.random() * (stop + factor * of_splits) > stop and of_splits > 0:
-            return _chosen(room.weight, num_rules, of_splits, generator)
+        if uniform[0] * (stop + factor * of_splits) > stop and of_splits > 0:
+            return _chosen(room.weight, num_rules, of_splits, uniform[1])
     return -1
 
 
 @_vectorised
 def _redraw_level(
-    tree, level, rows, prior, room, precision, scale, each_count, rule, leaf, generator
+    tree, level, rows, prior, room, precision, scale, each_count, rule, leaf, uniform
 ):
     """Redraw the nodes of a level whose subtrees are leaves or one split."""
     first, last = 2**level - 1, 2 ** (level + 1) - 1
@@ -313,7 +318,7 @@ def _redraw_level(
     _count_rows(rows, room, precision, each_count, 0, num_slots)
     for s in range(num_slots):
         rule[tree, node_of[s]] = _redraw_node(
-            rows, prior, room, s, level, scale, each_count, generator
+            rows, prior, room, s, level, scale, each_count, uniform[2 * s : 2 * s + 2]
         )
     for i in range(len(slot)):
         s = slot[i]
@@ -367,7 +372,7 @@ def _number_leaves(tree, node, rule, slot_of, num_slots):
 
 @_vectorised
 def _redraw_rule(
-    tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, generator
+    tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, uniform
 ):
     """Redraw the rule of a split with splits below it, which are held."""
     internal = rule.shape[1]
@@ -418,7 +423,7 @@ def _redraw_rule(
             gain[q] = largest
             weight[q] = 0.0
     total_weight = _exponentials(room, num_rules, largest)
-    rule[tree, node] = _chosen(weight, num_rules, total_weight, generator)
+    rule[tree, node] = _chosen(weight, num_rules, total_weight, uniform)
     q = rule[tree, node]
     j, last, missing = rows.feature[q], rows.last[q], rows.missing[q]
     for i in range(len(room.slot)):
@@ -428,7 +433,7 @@ def _redraw_rule(
 
 
 @_vectorised
-def _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf, generator):
+def _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal):
     """Draw the values of a tree's leaves."""
     size = value.shape[1]
     a, b = np.zeros(size), np.zeros(size)
@@ -441,12 +446,24 @@ def _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf,
         value[tree, v] = 0.0
         if _exists(rule, tree, v) and not _is_split(rule, tree, v):
             total = scale * a[v] + prior.precision
-            value[tree, v] = scale * b[v] / total + generator.standard_normal() / np.sqrt(total)
+            value[tree, v] = scale * b[v] / total + normal[v] / np.sqrt(total)
 
 
 @_vectorised
 def sweep(
-    rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, generator
+    rows,
+    prior,
+    room,
+    precision,
+    scale,
+    each_count,
+    left,
+    rule,
+    value,
+    leaf,
+    moves,
+    uniform,
+    normal,
 ):
     """Redraw all trees once, one after the other; arrays are changed in place.
 
@@ -469,16 +486,20 @@ def sweep(
     moves
         int64 [visits, k]; what one visit of a tree does, drawn anew for each: l redraws the nodes
         of level l, and -1 - l the rules of the splits of level l with splits below.
-    generator
-        numpy.random.Generator.
+    uniform, normal
+        float64 [m, `uniforms_of_visit`] and [m, 2^(levels + 1) - 1]; random numbers from 0 to 1,
+        and standard normal ones.
     """
     residual = room.residual
     num_trees, num_rows = leaf.shape
+    of_move = rule.shape[1] + 1
     for tree in range(num_trees):
         for i in range(num_rows):
             residual[i] = left[i] + value[tree, leaf[tree, i]]
-        visit = int(generator.random() * len(moves))
-        for move in moves[visit]:
+        visit = int(uniform[tree, 0] * len(moves))
+        for k in range(moves.shape[1]):
+            move = moves[visit, k]
+            own = uniform[tree, 1 + k * of_move : 1 + (k + 1) * of_move]
             if move >= 0:
                 _redraw_level(
                     tree,
@@ -491,11 +512,12 @@ def sweep(
                     each_count,
                     rule,
                     leaf,
-                    generator,
+                    own,
                 )
                 continue
             level = -1 - move
-            for node in range(2**level - 1, 2 ** (level + 1) - 1):
+            first = 2**level - 1
+            for node in range(first, 2 * first + 1):
                 if _is_split(rule, tree, node):
                     _redraw_rule(
                         tree,
@@ -508,9 +530,9 @@ def sweep(
                         each_count,
                         rule,
                         leaf,
-                        generator,
+                        own[node - first],
                     )
-        _redraw_values(tree, rows, prior, room, precision, scale, rule, value, leaf, generator)
+        _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal[tree])
         for i in range(num_rows):
             left[i] = residual[i] - value[tree, leaf[tree, i]]
 
@@ -521,10 +543,12 @@ def grow_prior(rows, prior, rule, generator):
 
     Parameters
     ----------
-    rows, prior, generator
+    rows, prior
         As in `sweep`.
     rule
         int32 [m, 2^levels - 1]; changed.
+    generator
+        numpy.random.Generator.
     """
     num_rows, internal = len(rows.repeats), rule.shape[1]
     running = np.cumsum(prior.rule)

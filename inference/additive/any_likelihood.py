@@ -1,0 +1,185 @@
+"""A sum of trees under any likelihood that is twice differentiable in the sum.
+
+Let f be the sum of m trees at n rows, and r the sum of all trees but one. The log likelihood is
+expanded to second order around r, of the mixed derivatives by their sums over a row; so the tree
+has normal targets g / a with precisions a, where g is the gradient and a the absolute second
+derivative. A move of `bdtppl.inference.additive.kernels` is reversible for the tree's law given
+these, and accepted by Metropolis-Hastings: as r does not depend on the tree, the ratio of the
+likelihood and of what stands for it is all that counts. So chains have the right law whatever the
+likelihood; the closer it is to its expansion over the reach of one tree, the more are accepted.
+
+Where the log likelihood is a quadratic in f and rows are apart, nothing needs to be accepted: all
+trees are redrawn by one sweep.
+
+References
+----------
+Chipman, George and McCulloch 2010, section 3.1 (one tree given all others); Gamerman 1997, Sampling
+from the posterior distribution in generalized linear mixed models (proposals by expansion).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bdtppl.inference.additive.in_jax import SumState, TreeSweep
+from bdtppl.models.hard.additive import AdditivePrior
+
+__all__ = ["expand", "first_power", "is_normal", "redraw_all", "redraw_each", "total_of"]
+
+_LEAST_SHARE = 1e-3  # of the mean second derivative, where the own one vanishes
+_ROUNDING = 1e-3
+_TINY = 1e-12
+_PROBES = 3
+
+Terms = Callable[[jax.Array], Any]
+"""From f [n] to a pytree of arrays whose sum is the log likelihood."""
+
+
+def total_of(terms: Any) -> jax.Array:
+    """Add up all terms of a pytree."""
+    return sum((jnp.sum(each) for each in jax.tree.leaves(terms)), jnp.zeros(()))
+
+
+def expand(terms: Terms, f: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Compute the gradient [n], and minus the Hessian's row sums [n], of the log likelihood."""
+    gradient = jax.grad(lambda f: total_of(terms(f)))
+    slope, curve = jax.jvp(gradient, (f,), (jnp.ones_like(f),))
+    return slope, -curve
+
+
+def is_normal(terms: Terms, key: jax.Array, num_rows: int) -> bool:
+    """Find out whether the log likelihood is a quadratic in f with each row apart.
+
+    Its second derivatives are compared at random points: they must be the same, diagonal, and
+    nowhere negative. Quadratics pass up to rounding; an analytic function that is none fails but
+    for a set of points of probability 0.
+    """
+    gradient = jax.grad(lambda f: total_of(terms(f)))
+    first = None
+    for probe in range(_PROBES):
+        at, along = jax.random.split(jax.random.fold_in(key, probe))
+        f = 3.0 * probe * jax.random.normal(at, (num_rows,))
+        signs = jax.random.rademacher(along, (num_rows,), dtype=f.dtype)
+        curve = -signs * jax.jvp(gradient, (f,), (signs,))[1]
+        first = curve if first is None else first
+        largest = jnp.abs(first).max()
+        is_same = jnp.abs(curve - first) <= _ROUNDING * (jnp.abs(first) + _ROUNDING * largest)
+        if not bool(is_same.all() & (curve >= 0).all() & jnp.isfinite(largest) & (largest > 0)):
+            return False
+    return True
+
+
+def redraw_all(
+    sweep: TreeSweep, terms: Terms, f: jax.Array, trees: SumState, weight: jax.Array, key: jax.Array
+) -> tuple[SumState, jax.Array]:
+    """Redraw all trees given a log likelihood that is a quadratic; new trees and their sum.
+
+    Parameters
+    ----------
+    sweep
+        The redraws.
+    terms
+        Terms of the log likelihood.
+    f, trees
+        The sum [n] and its trees.
+    weight
+        float [d]; weights of features.
+    key
+        Key.
+    """
+    slope, precision = expand(terms, f)
+    has_target = precision > 0
+    target = f + jnp.where(has_target, slope / jnp.where(has_target, precision, 1.0), 0.0)
+    precision = jnp.maximum(precision, 0.0)
+    return sweep(trees, target, precision, weight, sweep.random_numbers(key))
+
+
+def redraw_each(
+    sweep: TreeSweep,
+    terms: Terms,
+    f: jax.Array,
+    trees: SumState,
+    weight: jax.Array,
+    key: jax.Array,
+    power: Any = 1.0,
+) -> tuple[SumState, jax.Array, jax.Array]:
+    """Propose a new tree for each, one after the other, and accept it by Metropolis-Hastings.
+
+    Parameters
+    ----------
+    sweep
+        The proposals. Each visit must make one move: several ones are not reversible.
+    terms, f, trees, weight
+        As in `redraw_all`.
+    key
+        Key.
+    power
+        Power of the likelihood, above 0 and at most 1; see `first_power`.
+
+    Returns
+    -------
+    trees, f
+        As they are after all.
+    accepted
+        Share of the proposals that were accepted.
+    """
+    numbers_key, accept_key = jax.random.split(key)
+    uniform, normal = sweep.random_numbers(numbers_key)
+    chance = jax.random.uniform(accept_key, (len(trees.rule),))
+
+    def visit(carry, t):
+        trees, f, now, accepted = carry
+        own = SumState(*(lax.dynamic_slice_in_dim(part, t, 1) for part in trees))
+        before = own.value[0, own.leaf[0].astype(jnp.int32)]
+        others = f - before
+        slope, precision = expand(terms, others)
+        slope, precision = power * slope, power * jnp.abs(precision)
+        precision = jnp.maximum(precision, _LEAST_SHARE * precision.mean() + _TINY)
+        proposed, after = sweep(
+            own, slope / precision, precision, weight, (uniform[t][None], normal[t][None])
+        )
+        then = terms(others + after)
+        gain = power * total_of(jax.tree.map(jnp.subtract, then, now))
+        expected = jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
+        is_taken = jnp.log(chance[t]) < gain - expected
+
+        def choose(new, old):
+            return jnp.where(is_taken, new, old)
+
+        own = jax.tree.map(choose, proposed, own)
+        trees = SumState(
+            *(
+                lax.dynamic_update_slice_in_dim(part, new, t, 0)
+                for part, new in zip(trees, own, strict=True)
+            )
+        )
+        f = choose(others + after, f)
+        now = jax.tree.map(choose, then, now)
+        return (trees, f, now, accepted + is_taken), None
+
+    start = trees, f, terms(f), jnp.zeros((), jnp.int32)
+    (trees, f, _, accepted), _ = lax.scan(visit, start, jnp.arange(len(trees.rule)))
+    return trees, _sum(trees, f), accepted / len(trees.rule)
+
+
+def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> jax.Array:
+    """Choose the power of the likelihood that warm-up starts with.
+
+    Far from the bulk of the posterior the expansion overshoots, and all is rejected. With this
+    power the likelihood moves a leaf with all rows by about one prior standard deviation.
+    """
+    slope = jnp.abs(expand(terms, f)[0]).sum()
+    return jnp.minimum(1.0, 1.0 / (float(prior.leaf_scale) * slope + _TINY))
+
+
+def _sum(trees: SumState, f: jax.Array) -> jax.Array:
+    """Add up trees anew, so that rounding does not pile up."""
+
+    def add(total, tree):
+        value, leaf = tree
+        return total + value[leaf.astype(jnp.int32)], None
+
+    return lax.scan(add, jnp.zeros_like(f), (trees.value, trees.leaf))[0]

@@ -1,0 +1,235 @@
+"""The sweep over the trees of a sum as an operation of JAX, on CPUs.
+
+XLA calls the compiled loops of `bdtppl.inference.additive.kernels` inside its own programs. They
+compute in float64, whatever the precision around them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.inference.additive.kernels import Room, sweep, uniforms_of_visit
+from bdtppl.inference.additive.tables import RowTables, SumPriorTables, prior_tables, row_tables
+from bdtppl.inference.smooth import in_double_scope
+from bdtppl.models.arrays.foreign import arguments, matrix, register, results
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.additive import AdditivePrior
+
+__all__ = ["SumState", "TreeSweep"]
+
+_NAME = "bdtppl_additive_sweep"
+_NUM_TABLES = len(RowTables._fields)
+
+
+class SumState(NamedTuple):
+    """A sum of m trees of at most L levels at n rows.
+
+    Attributes
+    ----------
+    rule
+        int32 [m, 2^L - 1]; rule of each node of the complete binary tree
+        (`bdtppl.inference.additive.tables.RowTables`); -1 where it is no split.
+    value
+        float [m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
+    leaf
+        uint8 [m, n]; leaf of each row.
+    """
+
+    rule: jax.Array
+    value: jax.Array
+    leaf: jax.Array
+
+
+class TreeSweep:
+    """Redraws trees given normal targets: a pure function of arrays.
+
+    Parameters
+    ----------
+    prior, design
+        Prior of the sum, and its rows.
+    moves
+        int [visits, k]; what a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
+    """
+
+    def __init__(self, prior: AdditivePrior, design: Design, moves: np.ndarray):
+        self.prior, self.design = prior, design
+        self.rows = row_tables(design)
+        self.moves = np.asarray(moves, np.int64)
+        equal = design.has_cut / max(design.has_cut.sum(), 1)
+        self._prior_tables = prior_tables(prior, self.rows, equal)
+        number = np.bincount(self.rows.feature, minlength=design.num_features)
+        self._share = 1 / np.maximum(number, 1)[self.rows.feature]
+
+    def start(self) -> SumState:
+        """Make trees of one leaf with value 0."""
+        prior = self.prior
+        internal = 2**prior.max_depth - 1
+        return SumState(
+            jnp.full((prior.num_trees, internal), -1, jnp.int32),
+            jnp.zeros((prior.num_trees, 2 * internal + 1)),
+            jnp.zeros((prior.num_trees, self.design.num_rows), jnp.uint8),
+        )
+
+    def random_numbers(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draw what one sweep over all trees reads."""
+        first, second = jax.random.split(key)
+        levels, num_trees = self.prior.max_depth, self.prior.num_trees
+        uniforms = uniforms_of_visit(levels, self.moves.shape[1])
+        return (
+            jax.random.uniform(first, (num_trees, uniforms)),
+            jax.random.normal(second, (num_trees, 2 ** (levels + 1) - 1)),
+        )
+
+    def __call__(
+        self,
+        trees: SumState,
+        target: jax.Array,
+        precision: jax.Array,
+        feature_weight: jax.Array,
+        random_numbers: tuple[jax.Array, jax.Array],
+    ) -> tuple[SumState, jax.Array]:
+        """Redraw trees once, one after the other.
+
+        Parameters
+        ----------
+        trees
+            A sum of m trees; of some of the prior's, or all.
+        target, precision
+            float [n]; what the sum of these trees explains, and the precision of each target.
+        feature_weight
+            float [d]; adds up to 1.
+        random_numbers
+            float [m, ...] each; as `random_numbers` draws them.
+
+        Returns
+        -------
+        trees : SumState
+            The new trees.
+        total : jax.Array
+            float [n]; their sum.
+        """
+        dtype = target.dtype
+        scratch = self._scratch()
+
+        def call(rule, value, leaf, target, precision, weight, uniform, normal):
+            wide = (jnp.asarray(a, jnp.float64) for a in (value, target, precision))
+            value, target, precision = wide
+            chance = jnp.asarray(weight, jnp.float64)[self.rows.feature] * self._share
+            tables = self._prior_tables._replace(rule=chance)
+            numbers = jnp.array([tables.precision, tables.min_leaf])
+            inputs = [*self.rows, tables.log_stop, tables.log_split, chance, numbers, self.moves]
+            inputs += [target, precision, uniform, normal]
+            inputs = [jnp.asarray(a) for a in inputs]
+            inputs[-2:] = (a.astype(jnp.float64) for a in inputs[-2:])
+            changed = [rule, value, leaf]
+            shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in changed]
+            shapes += [jax.ShapeDtypeStruct((1, len(target)), jnp.float64), *scratch]
+            flat = [a if a.ndim == 2 else a.reshape(1, -1) for a in inputs]
+            operation = jax.ffi.ffi_call(
+                _NAME,
+                shapes,
+                vmap_method="sequential",
+                input_output_aliases={len(flat) + k: k for k in range(3)},
+            )
+            rule, value, leaf, total, *_ = operation(*flat, *changed)
+            return [rule, value.astype(dtype), leaf, total[0].astype(dtype)]
+
+        arrays = in_double_scope(call)(*trees, target, precision, feature_weight, *random_numbers)
+        rule, value, leaf, total = arrays
+        return SumState(rule, value, leaf), total
+
+    def _scratch(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what the sweep works in, with two axes: the fields of `Room` but for bits."""
+        leaves = max(2**self.prior.max_depth, 2)
+        num_rows, num_rules = self.design.num_rows, len(self.rows.feature)
+        return [
+            jax.ShapeDtypeStruct(shape, dtype)
+            for shape, dtype in (
+                ((leaves * self.rows.num_bins, 3), np.float64),
+                ((leaves * 3, num_rules), np.float64),
+                ((3, num_rules), np.float64),
+                ((1, num_rows), np.int64),
+                ((1, num_rows), np.float64),
+                ((2, num_rows), np.uint8),
+            )
+        ]
+
+
+def _sweep(frame):
+    """XLA's handler."""
+    given = arguments(frame)
+    if len(given) == 0:
+        return 0
+    made = results(frame)
+    rows = RowTables(
+        matrix(given[0], np.uint8),
+        matrix(given[1], np.uint32),
+        matrix(given[2], np.int64)[0],
+        matrix(given[3], np.float64)[0],
+        matrix(given[4], np.int64)[0],
+        matrix(given[5], np.int64)[0],
+        matrix(given[6], np.int64)[0],
+        matrix(given[7], np.int64)[0],
+        matrix(given[8], np.int64)[0],
+        matrix(given[9], np.int64)[0],
+        matrix(given[10], np.int64)[0],
+    )
+    numbers = matrix(given[14], np.float64)[0]
+    prior = SumPriorTables(
+        matrix(given[11], np.float64)[0],
+        matrix(given[12], np.float64)[0],
+        matrix(given[13], np.float64)[0],
+        numbers[0],
+        numbers[1],
+    )
+    rule, value = matrix(made[0], np.int32), matrix(made[1], np.float64)
+    leaf, total = matrix(made[2], np.uint8), matrix(made[3], np.float64)[0]
+    leaves = max(rule.shape[1] + 1, 2)
+    by_rule, bits = matrix(made[6], np.float64), matrix(made[6], np.int64)
+    room = Room(
+        matrix(made[4], np.float64).reshape(leaves, -1, 3),
+        matrix(made[5], np.float64).reshape(leaves, 3, -1),
+        by_rule[0],
+        by_rule[1],
+        by_rule[2],
+        bits[2],
+        matrix(made[7], np.int64)[0],
+        matrix(made[8], np.float64)[0],
+        matrix(made[9], np.uint8),
+    )
+    left = matrix(given[16], np.float64)[0]
+    for i in range(len(total)):
+        total[i] = left[i]
+    for tree in range(len(leaf)):
+        for i in range(len(total)):
+            total[i] -= value[tree, leaf[tree, i]]
+    precision, scale, each_count = matrix(given[17], np.float64)[0], 1.0, True
+    if np.all(precision == precision[0] * rows.repeats):
+        # Repeats and precisions are the same but for a factor: histograms have two channels.
+        precision, scale, each_count = rows.repeats, precision[0], False
+    sweep(
+        rows,
+        prior,
+        room,
+        precision,
+        scale,
+        each_count,
+        total,
+        rule,
+        value,
+        leaf,
+        matrix(given[15], np.int64),
+        matrix(given[18], np.float64),
+        matrix(given[19], np.float64),
+    )
+    total[:] = 0.0
+    for tree in range(len(leaf)):
+        for i in range(len(total)):
+            total[i] += value[tree, leaf[tree, i]]
+    return 0
+
+
+register(_NAME, _sweep)
