@@ -22,6 +22,8 @@ from bdtppl.estimators.particle import ParticleTreeClassifier as ParticleTreeCla
 from bdtppl.estimators.particle import ParticleTreeRegressor as ParticleTreeRegressor
 from bdtppl.estimators.rjhmc import RJHMCTreeClassifier as RJHMCTreeClassifier
 from bdtppl.estimators.rjhmc import RJHMCTreeRegressor as RJHMCTreeRegressor
+from bdtppl.inference.additive.tree_gibbs import TreeGibbs as TreeGibbs
+from bdtppl.inference.additive.tree_sum import TreeSum as TreeSum
 from bdtppl.plotting import plot_boundaries as plot_boundaries
 from bdtppl.plotting import plot_calibration as plot_calibration
 from bdtppl.plotting import plot_comparison as plot_comparison

@@ -58,12 +58,17 @@ def is_normal(terms: Terms, key: jax.Array, num_rows: int) -> bool:
     for a set of points of probability 0.
     """
     gradient = jax.grad(lambda f: total_of(terms(f)))
+
+    @jax.jit
+    def curve_along(f: jax.Array, signs: jax.Array) -> jax.Array:
+        return -signs * jax.jvp(gradient, (f,), (signs,))[1]
+
     first = None
     for probe in range(_PROBES):
         at, along = jax.random.split(jax.random.fold_in(key, probe))
         f = 3.0 * probe * jax.random.normal(at, (num_rows,))
         signs = jax.random.rademacher(along, (num_rows,), dtype=f.dtype)
-        curve = -signs * jax.jvp(gradient, (f,), (signs,))[1]
+        curve = curve_along(f, signs)
         first = curve if first is None else first
         largest = jnp.abs(first).max()
         is_same = jnp.abs(curve - first) <= _ROUNDING * (jnp.abs(first) + _ROUNDING * largest)
@@ -165,14 +170,14 @@ def redraw_each(
     return trees, _sum(trees, f), accepted / len(trees.rule)
 
 
-def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> jax.Array:
+def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> float:
     """Choose the power of the likelihood that warm-up starts with.
 
     Far from the bulk of the posterior the expansion overshoots, and all is rejected. With this
     power the likelihood moves a leaf with all rows by about one prior standard deviation.
     """
-    slope = jnp.abs(expand(terms, f)[0]).sum()
-    return jnp.minimum(1.0, 1.0 / (float(prior.leaf_scale) * slope + _TINY))
+    slope = float(jax.jit(lambda f: jnp.abs(expand(terms, f)[0]).sum())(f))
+    return min(1.0, 1.0 / (float(prior.leaf_scale) * slope + _TINY))
 
 
 def _sum(trees: SumState, f: jax.Array) -> jax.Array:

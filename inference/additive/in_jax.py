@@ -83,6 +83,17 @@ class TreeSweep:
             jax.random.normal(second, (num_trees, 2 ** (levels + 1) - 1)),
         )
 
+    def draw_feature_weight(self, key: jax.Array, rule: jax.Array, weight: jax.Array) -> jax.Array:
+        """Draw the weights of features [d] given all splits, or keep them where they are equal."""
+        if self.prior.sparsity is None:
+            return weight
+        has_rule = self.design.has_cut
+        feature = jnp.append(jnp.asarray(self.rows.feature, jnp.int32), -1)[rule]
+        splits = (feature[..., None] == jnp.arange(len(has_rule))).sum((0, 1))
+        each = float(self.prior.sparsity) / has_rule.sum()
+        log_draw = jax.random.loggamma(key, jnp.where(has_rule, each + splits, 1.0))
+        return jax.nn.softmax(jnp.where(has_rule, log_draw, -jnp.inf)).astype(weight.dtype)
+
     def __call__(
         self,
         trees: SumState,
