@@ -148,8 +148,8 @@ def redraw_each(
         )
         then = terms(others + after)
         gain = power * total_of(jax.tree.map(jnp.subtract, then, now))
-        expected = jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
-        is_taken = jnp.log(chance[t]) < gain - expected
+        log_ratio = _log_ratio(gain, slope, precision, before, after)
+        is_taken = jnp.log(chance[t]) < log_ratio
 
         def choose(new, old):
             return jnp.where(is_taken, new, old)
@@ -178,6 +178,11 @@ def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> float:
     """
     slope = float(jax.jit(lambda f: jnp.abs(expand(terms, f)[0]).sum())(f))
     return min(1.0, 1.0 / (float(prior.leaf_scale) * slope + _TINY))
+
+
+def _log_ratio(gain, slope, precision, before, after):
+    """Compare what the log likelihood gains by a new tree with what its expansion gains."""
+    return gain - jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
 
 
 def _sum(trees: SumState, f: jax.Array) -> jax.Array:

@@ -4,7 +4,6 @@ XLA calls the compiled loops of `bdtppl.inference.additive.kernels` inside its o
 compute in float64, whatever the precision around them.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -88,8 +87,8 @@ class TreeSweep:
         if self.prior.sparsity is None:
             return weight
         has_rule = self.design.has_cut
-        feature = jnp.append(jnp.asarray(self.rows.feature, jnp.int32), -1)[rule]
-        splits = (feature[..., None] == jnp.arange(len(has_rule))).sum((0, 1))
+        place = jnp.append(jnp.asarray(self.rows.feature, jnp.int32) + 1, 0)[rule]
+        splits = jnp.bincount(place.ravel(), length=1 + len(has_rule))[1:]
         each = float(self.prior.sparsity) / has_rule.sum()
         log_draw = jax.random.loggamma(key, jnp.where(has_rule, each + splits, 1.0))
         return jax.nn.softmax(jnp.where(has_rule, log_draw, -jnp.inf)).astype(weight.dtype)

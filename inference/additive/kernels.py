@@ -371,9 +371,7 @@ def _number_leaves(tree, node, rule, slot_of, num_slots):
 
 
 @_vectorised
-def _redraw_rule(
-    tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, uniform
-):
+def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, uniform):
     """Redraw the rule of a split with splits below it, which are held."""
     internal = rule.shape[1]
     left = 2 * node + 1

@@ -54,14 +54,16 @@ class _Found(Messenger):
         self.problems: dict[str, SumProblem] = {}
 
     def process_message(self, msg: dict) -> None:
-        if msg["type"] != "sample" or not isinstance(msg["fn"], dist.Distribution):
+        if msg["type"] != "sample":
             return
         fn = msg["fn"]
         if isinstance(fn, TreeSum) and msg["value"] is None:
             self.problems[msg["name"]] = fn.problem
-            msg.update(value=jnp.zeros(fn.event_shape), is_observed=True)
-            msg["fn"] = dist.Delta(msg["value"], event_dim=1)
-        elif isinstance(getattr(fn, "base_dist", None), TreeSum):
+            value = jnp.zeros(fn.event_shape)
+            msg.update(value=value, fn=dist.Delta(value, event_dim=1), is_observed=True)
+        while (fn := getattr(fn, "base_dist", None)) is not None:
+            if not isinstance(fn, TreeSum):
+                continue
             raise ValueError(
                 f"Site {msg['name']!r} is a TreeSum inside a plate or expanded. Its event is the "
                 f"vector of all rows: put it outside of the plates, one site for each sum."
@@ -261,9 +263,7 @@ class TreeGibbs(MCMCKernel):
     ) -> TreeGibbsState:
         rng_key, inner_key = jax.random.split(rng_key)
         starts = {name: sweep.start() for name, sweep in self._sweeps.items()}
-        sums = {
-            name: jnp.zeros(sweep.design.num_rows) for name, sweep in self._sweeps.items()
-        }
+        sums = {name: jnp.zeros(sweep.design.num_rows) for name, sweep in self._sweeps.items()}
         held = {**kwargs, _HELD: sums}
         inner = self._inner.init(inner_key, num_warmup, init_params, args, held)
         z = getattr(inner, self._inner.sample_field)
