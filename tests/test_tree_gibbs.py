@@ -104,6 +104,10 @@ def accept_everything(gain, slope, precision, before, after):
     return jnp.inf
 
 
+def twice_the_gain(gain, slope, precision, before, after):
+    return 2 * gain - jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
+
+
 def half_the_gain(gain, slope, precision, before, after):
     return 0.5 * gain - jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
 
@@ -395,10 +399,13 @@ def test_other_kernels_and_traced_tables_are_refused():
 # ------------------------------------------------------- the kernel and all else, by Geweke's test
 
 
+LOG_MEAN = 2.0
+
+
 def negative_binomial(X, y=None):
     f = numpyro.sample("f", TreeSum(X, trees=2, scale=0.9, max_depth=3, min_leaf=1, beta=1.0))
     r = numpyro.sample("r", dist.Gamma(4.0, 2.0))
-    numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(f + OFFSET), r), obs=y)
+    numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(f + LOG_MEAN), r), obs=y)
 
 
 def prior_and_kernel(replications, sweeps=4):
@@ -415,7 +422,7 @@ def prior_and_kernel(replications, sweeps=4):
         before.append([*describe(own, trees, f), rng.gamma(4, 1 / 2)])
         trees, f = as_sum(ap.prior_state(own, rng))
         r = rng.gamma(4, 1 / 2)
-        y = jnp.asarray(rng.poisson(np.exp(f + OFFSET) * rng.gamma(r, 1 / r, 14)))
+        y = jnp.asarray(rng.poisson(np.exp(f + LOG_MEAN) * rng.gamma(r, 1 / r, 14)))
         z = {"r": jnp.log(jnp.asarray(r))}
         state = start._replace(
             z={"f": f, **z},
@@ -437,9 +444,9 @@ def test_the_kernel_with_nuts_and_the_model_are_of_one_law():
 
 
 @pytest.mark.slow
-def test_a_kernel_that_accepts_everything_is_noticed(monkeypatch):
-    monkeypatch.setattr(any_likelihood, "_log_ratio", accept_everything)
-    assert least_p_value(*prior_and_kernel(500)) < 1e-4
+def test_a_kernel_with_a_wrong_acceptance_ratio_is_noticed(monkeypatch):
+    monkeypatch.setattr(any_likelihood, "_log_ratio", twice_the_gain)
+    assert least_p_value(*prior_and_kernel(500, sweeps=15)) < 1e-4
 
 
 @pytest.mark.slow
