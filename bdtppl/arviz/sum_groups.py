@@ -14,6 +14,7 @@ from bdtppl.inference.additive.posterior import SumPosterior
 __all__ = ["label_sum_draws", "read_sum_draws"]
 
 _SUM_ARRAYS = {"rule": "node", "value": "slot"}
+_NOISE_ARRAYS = {"noise_rule": "node", "noise_value": "slot"}
 
 
 def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
@@ -48,6 +49,9 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
         name: ((*DRAW_AXES, "sum", "tree", axis), getattr(posterior, name))
         for name, axis in _SUM_ARRAYS.items()
     }
+    if posterior.noise_rule is not None:
+        for name, axis in _NOISE_ARRAYS.items():
+            trees[name] = ((*DRAW_AXES, "noise_tree", axis), getattr(posterior, name))
     trees["variance"] = (DRAW_AXES, posterior.variance)
     trees["weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
     by_feature = coordinates | {"feature": list(posterior.names)}
@@ -63,6 +67,7 @@ def read_sum_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
     trees = groups["trees"]
     return {
         **{name: trees[name].values for name in (*_SUM_ARRAYS, "variance")},
+        **{name: trees[name].values for name in _NOISE_ARRAYS if name in trees},
         "feature_weight": trees["weight"].values,
         "sample_stats": read_sample_stats(groups["sample_stats"])[0],
     }

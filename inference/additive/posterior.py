@@ -1,5 +1,6 @@
 """Draws of sums of trees, and what they predict."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from bdtppl.models.hard.tree import Tree
 __all__ = ["SumPosterior"]
 
 _DRAWS_AT_ONCE = 16
+_ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +39,15 @@ class SumPosterior:
     value
         float64 [chain, draw, sum, m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
     variance
-        float64 [chain, draw]; of the noise; 1 for classes.
+        float64 [chain, draw]; of the noise, the mean over the training rows where it differs; 1 for
+        classes.
     feature_weight
         float64 [chain, draw, d].
     sample_stats
         Further numbers of each draw, [chain, draw], by shared names (``log_likelihood``).
+    noise_rule, noise_value
+        int [chain, draw, m', 2^L - 1] and float64 [chain, draw, m', 2^(L + 1) - 1]; trees of the
+        product of variances and their values, 1 where no leaf is; None for one variance.
     """
 
     prior: AdditivePrior
@@ -52,6 +58,8 @@ class SumPosterior:
     variance: np.ndarray
     feature_weight: np.ndarray
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    noise_rule: np.ndarray | None = None
+    noise_value: np.ndarray | None = None
 
     log_evidence = log_evidence_se = np.nan
     has_pointwise_likelihood = True
@@ -92,7 +100,7 @@ class SumPosterior:
 
     @property
     def sigma(self) -> np.ndarray:
-        """Standard deviation of the noise, float64 [chain, draw]."""
+        """Standard deviation of the noise, float64 [chain, draw]; see ``variance``."""
         return np.sqrt(self.variance)
 
     @cached_property
@@ -113,18 +121,27 @@ class SumPosterior:
         """Keep some draws by their places among all, as one chain."""
         arrays = {
             name: getattr(self, name).reshape(-1, *getattr(self, name).shape[2:])[draws][None]
-            for name in ("rule", "value", "variance", "feature_weight")
+            for name in _ARRAYS
+            if getattr(self, name) is not None
         }
         stats = {name: np.reshape(a, -1)[draws][None] for name, a in self.sample_stats.items()}
         return replace(self, **arrays, sample_stats=stats)
 
     def trees(self, chain: int, draw: int) -> AdditiveTrees:
         """Write one draw as trees [sum, m] with the values of their slots."""
+        tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])
+        weight, variance = self.feature_weight[chain, draw], self.variance[chain, draw]
+        if self.noise_rule is None or self.noise_value is None:
+            return AdditiveTrees(tree, value, variance, weight)
+        noise = self._as_trees(self.noise_rule[chain, draw], self.noise_value[chain, draw])
+        return AdditiveTrees(tree, value, variance, weight, *noise)
+
+    def _as_trees(self, given: np.ndarray, values: np.ndarray) -> tuple[Tree, np.ndarray]:
+        """Write rules [..., 2^L - 1] as trees [...], and the values of their slots."""
         rows, cuts = self._rows, self.design.cut_threshold
-        internal = self.rule.shape[-1]
-        shape = self.rule.shape[2:4]
-        rule = np.full((shape[0] * shape[1], 2 * internal + 1), -1)
-        rule[:, :internal] = self.rule[chain, draw].reshape(-1, internal)
+        internal, shape = given.shape[-1], given.shape[:-1]
+        rule = np.full((math.prod(shape), 2 * internal + 1), -1)
+        rule[:, :internal] = given.reshape(-1, internal)
         is_split = rule >= 0
         used = is_split.copy()
         used[:, 0] = True
@@ -148,10 +165,8 @@ class SumPosterior:
             for name, a in arrays.items()
         }
         tree = Tree(**ordered, num_nodes=used.sum(axis=1).astype(np.int32))
-        given = self.value[chain, draw].reshape(len(rule), -1)
-        value = np.take_along_axis(given, order, axis=1).reshape(*shape, -1)
-        weight = self.feature_weight[chain, draw]
-        return AdditiveTrees(tree.reshape(*shape), value, self.variance[chain, draw], weight)
+        value = np.take_along_axis(values.reshape(len(rule), -1), order, axis=1)
+        return tree.reshape(*shape), value.reshape(*shape, -1)
 
     def sums(self, matrix: np.ndarray) -> np.ndarray:
         """Compute the sums with their offsets in each draw, float64 [chain, draw, sum, m].
@@ -161,19 +176,35 @@ class SumPosterior:
         matrix
             Rows [m, d].
         """
+        return self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
+
+    def _added(self, rule: np.ndarray, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+        """Add the values of trees [..., m, nodes] up at rows, float64 [..., rows]."""
         bins = as_bins(self.design, self.design.encode(np.asarray(matrix, np.float64)))
-        num_draws = self.variance.size * self.prior.num_sums
-        rule = self.rule.reshape(num_draws, *self.rule.shape[3:])
-        value = self.value.reshape(num_draws, *self.value.shape[3:])
-        total = np.tile(self.prior.offsets[:, None], (self.variance.size, len(bins)))
+        shape = rule.shape[:-2]
+        total = np.zeros((math.prod(shape), len(bins)))
+        rule = rule.reshape(len(total), *rule.shape[-2:])
+        value = value.reshape(len(total), *value.shape[-2:])
 
         def add(first: int) -> None:
             some = slice(first, first + _DRAWS_AT_ONCE)
             add_up(bins, self._rows, rule[some], value[some], total[some])
 
         work = _DRAWS_AT_ONCE * rule.shape[1] * len(bins)
-        in_threads(add, range(0, num_draws, _DRAWS_AT_ONCE), work)
-        return total.reshape(*self.variance.shape, self.prior.num_sums, len(bins))
+        in_threads(add, range(0, len(total), _DRAWS_AT_ONCE), work)
+        return total.reshape(*shape, len(bins))
+
+    def deviations(self, matrix: np.ndarray) -> np.ndarray:
+        """Standard deviation of the noise given each draw, [chain, draw, m], or [..., 1] if equal.
+
+        Parameters
+        ----------
+        matrix
+            Rows [m, d].
+        """
+        if self.noise_rule is None or self.noise_value is None:
+            return self.sigma[..., None]
+        return np.exp(0.5 * self._added(self.noise_rule, np.log(self.noise_value), matrix))
 
     def means(self, matrix: np.ndarray) -> np.ndarray:
         """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
@@ -191,13 +222,12 @@ class SumPosterior:
     def predictive(self, matrix: np.ndarray) -> NoiseMixture | ClassMixture:
         """Mix the predictives of the draws at rows [m, d]."""
         means = self.means(matrix)
-        return self._mixture(means.reshape(-1, *means.shape[2:]))
-
-    def _mixture(self, means: np.ndarray) -> NoiseMixture | ClassMixture:
-        """Mix laws of draws [s, m, ...]."""
+        means = means.reshape(-1, *means.shape[2:])
         if self.prior.link != "identity":
             return ClassMixture(means)
-        return NoiseMixture(means, np.broadcast_to(self.sigma.reshape(-1, 1), means.shape))
+        deviations = self.deviations(matrix)
+        deviations = deviations.reshape(len(means), deviations.shape[-1])
+        return NoiseMixture(means, np.broadcast_to(deviations, means.shape))
 
     @in_float64
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
@@ -205,7 +235,7 @@ class SumPosterior:
         means = self.means(matrix)
         if self.prior.link == "identity":
             noise = np.asarray(jax.random.normal(rng_key, means.shape))
-            return means + self.sigma[..., None] * noise
+            return means + self.deviations(matrix) * noise
         running = np.cumsum(means, axis=-1)[..., :-1]
         uniform = np.asarray(jax.random.uniform(rng_key, (*means.shape[:-1], 1)))
         return (uniform >= running).sum(axis=-1)

@@ -12,11 +12,16 @@ values and noise are independent a priori:
 - Weights of features are equal, or Dirichlet(sparsity / d, ..., sparsity / d).
 - Leaf values are normal with mean 0 and standard deviation ``leaf_scale``.
 - The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
+- With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
+  it reaches in as many further trees, of the same prior. These values are scaled inverse
+  chi-squared, so that a product has about the prior of one variance (`noise_leaf`).
 
 References
 ----------
 Chipman, George and McCulloch 2010, BART: Bayesian additive regression trees, sections 2 and 3;
-Linero 2018, Bayesian regression trees for high-dimensional prediction and variable selection.
+Linero 2018, Bayesian regression trees for high-dimensional prediction and variable selection;
+Pratola, Chipman, George and McCulloch 2020, Heteroscedastic BART via multiplicative regression
+trees, sections 3 and 4 (``noise_trees``).
 """
 
 import math
@@ -79,6 +84,8 @@ class AdditivePrior:
         "identity" for real targets; "probit" or "logit" for classes.
     num_sums
         1, or the number of classes where they are more than two.
+    noise_trees
+        Trees of the product that is the noise variance of a row; 0 for one variance of all.
     """
 
     leaf_scale: Number
@@ -93,6 +100,7 @@ class AdditivePrior:
     min_leaf: int = setting(default=5)
     link: Link = setting(default="identity")
     num_sums: int = setting(default=1)
+    noise_trees: int = setting(default=0)
 
     def __post_init__(self):
         for name in ("leaf_scale", "noise_scale", "noise_degrees"):
@@ -100,6 +108,9 @@ class AdditivePrior:
             require(lambda v: v > 0, f"{name} must be above 0; got {{}}.", value)
         require(lambda v: (v > 0) & (v < 1), "alpha must be in (0, 1); got {}.", self.alpha)
         require(lambda v: v >= 0, "beta must be at least 0; got {}.", self.beta)
+        if self.noise_trees:
+            reason = "noise_degrees must be above 2 with noise_trees; got {}."
+            require(lambda v: v > 2, reason, self.noise_degrees)
         if self.sparsity is not None:
             require(lambda v: v > 0, "sparsity must be above 0; got {}.", self.sparsity)
 
@@ -121,6 +132,9 @@ class AdditivePrior:
             what = f"The {self.link} of the second class's probability is a sum of {trees}."
         if self.num_sums > 1:
             what = f"The probabilities of classes are the softmax of one sum of {trees} for each."
+        if self.noise_trees:
+            product = counted(self.noise_trees, "tree", "trees")
+            what = what.replace("one variance", f"a variance that is a product of {product}")
         return (
             f"{what} Before the data are seen a tree splits with probability {chances[0]}, and a "
             f"node below its root with {chances[1]}; a tree has at most "
@@ -133,6 +147,16 @@ class AdditivePrior:
     def offsets(self) -> np.ndarray:
         """What is added to each sum, float64 [sums]."""
         return np.broadcast_to(np.asarray(self.offset, float), (self.num_sums,))
+
+    @property
+    def noise_leaf(self) -> tuple[Any, Any]:
+        """Degrees of freedom and scale of the values of leaves in the product of variances.
+
+        Pratola et al., section 4: the product of ``noise_trees`` values has the mean that one
+        variance has.
+        """
+        power = 1 / max(self.noise_trees, 1)
+        return 2 / (1 - (1 - 2 / self.noise_degrees) ** power), self.noise_scale**power
 
     @property
     def split_probability(self) -> Any:
@@ -154,12 +178,17 @@ class AdditiveTrees(NamedTuple):
         float64 [...]; of the noise; 1 for classes.
     feature_weight
         float64 [..., d]; adds up to 1, 0 for features without a rule.
+    noise_trees, noise_value
+        Trees of the product of variances [..., m'], and the values of their slots [..., m', k];
+        None where there is one variance.
     """
 
     trees: Tree
     value: np.ndarray
     variance: np.ndarray
     feature_weight: np.ndarray
+    noise_trees: Tree | None = None
+    noise_value: np.ndarray | None = None
 
 
 def calibrated(
@@ -335,7 +364,33 @@ def additive_log_joint(
     >>> round(float(additive_log_joint(prior, design, np.array([0.0, 1.0]), drawn)), 4)
     -7.0236
     """
-    trees = drawn.trees
+    slot, is_allowed = _routed(prior, design, drawn.trees)
+    noise = None
+    if drawn.noise_trees is not None:
+        noise_slot, has_allowed_noise = _routed(prior, design, drawn.noise_trees)
+        noise = *_arrays(drawn.noise_trees, noise_slot), jnp.asarray(drawn.noise_value)
+        is_allowed = is_allowed.all(axis=-1) & has_allowed_noise
+    else:
+        is_allowed = is_allowed.all(axis=-1)
+    log_density = _log_density(
+        prior,
+        _arrays(drawn.trees, slot),
+        jnp.asarray(rules_of_features(design)),
+        jnp.asarray(y),
+        jnp.asarray(design.weights),
+        *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
+        noise,
+    )
+    return np.where(is_allowed, log_density, -np.inf)
+
+
+def _arrays(trees: Tree, slot: np.ndarray) -> tuple[jax.Array, ...]:
+    """Arrays of trees that a density reads."""
+    return tuple(map(jnp.asarray, (trees.feature, trees.node_depth, trees.is_leaf, slot)))
+
+
+def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarray, np.ndarray]:
+    """Find the slots that rows reach [..., m, n], and whether all m trees are of the prior."""
     slot = route(trees, design.matrix)
     rows = np.zeros((*trees.batch_shape, trees.capacity))
     flat = rows.reshape(-1, trees.capacity)
@@ -346,33 +401,35 @@ def additive_log_joint(
         cuts = design.cut_threshold[design.offset[j] + 1 : design.offset[j + 1]]
         is_known |= (trees.feature == j) & np.isin(trees.threshold, cuts)
     is_known &= (rows >= prior.min_leaf) | ~trees.is_leaf
-    log_density = _log_density(
-        prior,
-        tuple(map(jnp.asarray, (trees.feature, trees.node_depth, trees.is_leaf, slot))),
-        jnp.asarray(rules_of_features(design)),
-        jnp.asarray(y),
-        jnp.asarray(design.weights),
-        *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
-    )
-    return np.where(is_known.all(axis=(-1, -2, -3)), log_density, -np.inf)
+    return slot, is_known.all(axis=(-1, -2))
 
 
 @jax.jit
-def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_weight):
+def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_weight, noise):
     """Score drawn trees; arrays as in `AdditiveTrees`."""
-    feature, depth, is_leaf, slot = trees
-    with jax.numpy_rank_promotion("allow"):
+
+    def of_trees(feature, depth, is_leaf, of_leaf):
         split = prior.split_probability[jnp.minimum(depth, prior.max_depth)]
-        share = jnp.take_along_axis(
-            (feature_weight / num_rules)[..., None, None, :], jnp.maximum(feature, 0), axis=-1
+        share = (feature_weight / num_rules).reshape(
+            *feature_weight.shape[:-1], *[1] * (feature.ndim - feature_weight.ndim), -1
         )
+        share = jnp.take_along_axis(share, jnp.maximum(feature, 0), axis=-1)
         of_nodes = jnp.where(feature >= 0, jnp.log(split) + jnp.log(share), 0.0)
-        of_nodes += jnp.where(is_leaf, jnp.log1p(-split) + _normal(value, prior.leaf_scale), 0.0)
+        return of_nodes + jnp.where(is_leaf, jnp.log1p(-split) + of_leaf, 0.0)
+
+    with jax.numpy_rank_promotion("allow"):
+        *shape, slot = trees
+        of_nodes = of_trees(*shape, _normal(value, prior.leaf_scale))
         total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, num_rules, feature_weight)
         f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
-        if prior.link == "identity":
-            total += _of_variance(prior, variance)
+        if noise is not None:
+            *shape, slot, factor = noise
+            total += of_trees(*shape, _of_variance(factor, *prior.noise_leaf)).sum(axis=(-1, -2))
+            variances = jnp.take_along_axis(factor, slot, axis=-1).prod(axis=-2)
+            each = _normal(y - f[..., 0, :], jnp.sqrt(variances))
+        elif prior.link == "identity":
+            total += _of_variance(variance, prior.noise_degrees, prior.noise_scale)
             each = _normal(y - f[..., 0, :], jnp.sqrt(variance)[..., None])
         elif prior.num_sums > 1:
             logs = jax.nn.log_softmax(f, axis=-2)
@@ -387,9 +444,9 @@ def _normal(x, scale):
     return -0.5 * (x / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
 
 
-def _of_variance(prior: AdditivePrior, variance) -> Any:
+def _of_variance(variance, degrees, scale) -> Any:
     """Log density of a scaled inverse chi-squared law."""
-    shape, rate = prior.noise_degrees / 2, prior.noise_degrees * prior.noise_scale / 2
+    shape, rate = degrees / 2, degrees * scale / 2
     log_density = shape * jnp.log(rate) - gammaln(shape) - (shape + 1) * jnp.log(variance)
     return log_density - rate / variance
 
