@@ -43,6 +43,7 @@ train, held = order[:300], order[300:]
 # whole predictive law with what came; less is better. The forest predicts a number alone, whose
 # CRPS is its absolute error.
 
+
 # %%
 def crps(draws, targets):
     """CRPS of predictive draws [k, m]: mean distance to the target, less half their own."""

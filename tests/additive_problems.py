@@ -251,12 +251,25 @@ def prior_state(kernel: AdditiveKernel, rng):
             if prior.link == "identity":
                 degrees = prior.noise_degrees
                 variance = degrees * prior.noise_scale / rng.chisquare(degrees)
-            return state._replace(left=left, variance=variance, feature_weight=weight)
+            if not all(
+                _draw_tree(kernel, weight, *(part[tree] for part in state[-3:]), None, rng)
+                for tree in range(prior.noise_trees)
+            ):
+                continue
+            state = state._replace(left=left, variance=variance, feature_weight=weight)
+            if prior.noise_trees:
+                state = state._replace(variance=np.mean(kernel.variances(state)))
+            return state
 
 
 def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> bool:
-    """Draw a tree from the prior into the arrays of a state, and say whether it is allowed."""
+    """Draw a tree from the prior into the arrays of a state, and say whether it is allowed.
+
+    Without ``left`` it is one of a product of variances.
+    """
     prior, rows, repeats = kernel.prior, kernel.rows, kernel.design.weights
+    if left is None:
+        value[:] = 1.0
     chance = weight[rows.feature] / np.bincount(rows.feature, minlength=len(weight))[rows.feature]
     inside = {0: np.ones(len(leaf), bool)}
     for slot in range(len(value)):
@@ -272,8 +285,12 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> 
             inside[2 * slot + 1], inside[2 * slot + 2] = own & side, own & ~side
         else:
             value[slot] = prior.leaf_scale * rng.normal()
+            if left is None:
+                degrees, scale = map(float, prior.noise_leaf)
+                value[slot] = degrees * scale / rng.chisquare(degrees)
             leaf[inside[slot]] = slot
-    left -= value[leaf]
+    if left is not None:
+        left -= value[leaf]
     return all(repeats[own].sum() >= prior.min_leaf for own in inside.values())
 
 
@@ -282,31 +299,46 @@ def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
     f = sum(state.value[-1, tree, state.leaf[-1, tree]] for tree in range(kernel.prior.num_trees))
     uses = kernel.rows.feature[state.rule[state.rule >= 0]]
     numbers = [state.variance, np.sum(state.rule >= 0), f[0], f.std(), np.sum(uses == 0)]
+    if kernel.prior.noise_trees:
+        logs = np.log(kernel.variances(state))
+        return [*numbers, np.sum(state.noise_rule >= 0), logs[0], logs.std()]
     return numbers if kernel.prior.sparsity is None else [*numbers, state.feature_weight[0]]
 
 
 def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     """Add up the log densities of a state and the targets, term by term."""
     prior, rows, repeats = of.prior, kernel.rows, of.design.weights
-    total = stats.invgamma.logpdf(
-        state.variance,
-        prior.noise_degrees / 2,
-        scale=prior.noise_degrees * prior.noise_scale / 2,
-    )
     number = np.bincount(rows.feature)
+
+    def of_trees(rule, value, log_density):
+        total = 0.0
+        for tree in range(len(rule)):
+            for slot in range(value.shape[1]):
+                if slot > 0 and rule[tree, (slot - 1) // 2] < 0:
+                    continue
+                depth = int(np.log2(slot + 1))
+                split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
+                q = rule[tree, slot] if slot < rule.shape[1] else -1
+                if q >= 0:
+                    j = rows.feature[q]
+                    total += np.log(split * state.feature_weight[j] / number[j])
+                else:
+                    total += np.log1p(-split) + log_density(value[tree, slot])
+        return total
+
+    def of_variance(degrees, scale):
+        return stats.invgamma(degrees / 2, scale=degrees * scale / 2).logpdf
+
+    total = of_trees(state.rule[0], state.value[0], stats.norm(scale=prior.leaf_scale).logpdf)
     f = np.full(len(of.y), float(prior.offset))
     for tree in range(prior.num_trees):
         f += state.value[0, tree, state.leaf[0, tree]]
-        for slot in range(state.value.shape[2]):
-            if slot > 0 and state.rule[0, tree, (slot - 1) // 2] < 0:
-                continue
-            depth = int(np.log2(slot + 1))
-            split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
-            q = state.rule[0, tree, slot] if slot < state.rule.shape[2] else -1
-            if q >= 0:
-                j = rows.feature[q]
-                total += np.log(split * state.feature_weight[j] / number[j])
-            else:
-                total += np.log1p(-split)
-                total += stats.norm.logpdf(state.value[0, tree, slot], scale=prior.leaf_scale)
-    return total + repeats @ stats.norm.logpdf(of.y, f, np.sqrt(state.variance))
+    variances = np.full(len(of.y), float(state.variance))
+    if prior.noise_trees:
+        law = of_variance(*map(float, prior.noise_leaf))
+        total += of_trees(state.noise_rule, state.noise_value, law)
+        each = zip(state.noise_value, state.noise_leaf, strict=True)
+        variances = np.prod([value[leaf] for value, leaf in each], axis=0)
+    else:
+        total += of_variance(prior.noise_degrees, prior.noise_scale)(state.variance)
+    return total + repeats @ stats.norm.logpdf(of.y, f, np.sqrt(variances))

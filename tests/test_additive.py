@@ -1,6 +1,7 @@
 """Sums of trees: each move against enumeration, the kernel against the prior, and the densities."""
 
 from collections import Counter
+from dataclasses import replace
 
 import additive_problems as ap
 import exact_problems as ep
@@ -10,6 +11,7 @@ import pytest
 from scipy import stats
 from tiers import slow_but
 
+from bdtppl.inference.additive import kernel as kernel_module
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
@@ -119,7 +121,7 @@ def prior_and_law_after(
         state = ap.prior_state(kernel, rng)
         f = prior.offsets[:, None] - state.left
         if prior.link == "identity":
-            noise = np.sqrt(state.variance) * rng.normal(size=num_rows)
+            noise = np.sqrt(kernel.variances(state)) * rng.normal(size=num_rows)
             y, state = f[0] + noise, state._replace(left=noise[None].copy())
         else:
             running = np.cumsum(class_probabilities(prior.link, f), axis=1)[:, :-1]
@@ -128,7 +130,7 @@ def prior_and_law_after(
         for _ in range(sweeps):
             state = change(observed.advance(rng, state, room))
         after.append(ap.numbers_of(observed, state))
-    used = [0, 1, 2, 3, 4, 5] if prior.link == "identity" else [1, 2, 3, 4]
+    used = [0, 1, 2, 3, 4, 5, 6, 7] if prior.link == "identity" else [1, 2, 3, 4]
     return np.array(before)[:, used[: len(before[0])]], np.array(after)[:, used[: len(after[0])]]
 
 
@@ -142,6 +144,7 @@ def least_p_value(before, after):
 CHECKS = {
     "noise": {},
     "sparse": {"sparsity": 1.0},
+    "variances": {"noise_trees": 2, "noise_degrees": 5.0},
     "probit": {"link": "probit"},
     "logit": {"link": "logit"},
     "softmax": {"link": "logit", "num_sums": 3, "offset": np.log([0.5, 0.3, 0.2])},
@@ -173,6 +176,18 @@ def test_lost_latent_variables_are_noticed(name, monkeypatch):
 
     monkeypatch.setattr(AdditiveKernel, "_draw_targets", doubled)
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+
+
+@pytest.mark.slow
+def test_variances_of_another_prior_are_noticed(monkeypatch):
+    right = kernel_module.noise_tables
+
+    def other(*arguments):
+        tables = right(*arguments)
+        return tables._replace(rate=1.5 * tables.rate)
+
+    monkeypatch.setattr(kernel_module, "noise_tables", other)
+    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS["variances"])) < 1e-4
 
 
 @pytest.mark.slow
@@ -238,8 +253,10 @@ def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
     assert stats.ks_2samp(f, plain, method="asymp").pvalue > 1e-4
 
 
-def test_the_log_joint_is_the_sum_of_its_densities():
+@pytest.mark.parametrize("noise_trees", [0, 3])
+def test_the_log_joint_is_the_sum_of_its_densities(noise_trees):
     of = ap.problem("missing", 2, 2)
+    of = of._replace(prior=replace(of.prior, noise_trees=noise_trees))
     kernel = of.kernel(None)
     rng = np.random.default_rng(2)
     state = ap.prior_state(kernel, rng)
@@ -250,6 +267,8 @@ def test_the_log_joint_is_the_sum_of_its_densities():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     f = sum_of_trees(drawn.trees, drawn.value, of.design.matrix)
     np.testing.assert_allclose(f, -state.left, atol=1e-12)
+    deviations = np.broadcast_to(posterior.deviations(of.design.matrix)[0, 0], len(of.y))
+    np.testing.assert_allclose(deviations**2, kernel.variances(state), rtol=1e-12)
     means = posterior.means(of.design.matrix)[0, 0]
     np.testing.assert_allclose(means, f[0] + of.prior.offset, atol=1e-12)
 
@@ -263,6 +282,11 @@ def posterior_of(of, kernel, state) -> SumPosterior:
         value=state.value[None, None],
         variance=np.array([[state.variance]]),
         feature_weight=state.feature_weight[None, None],
+        **{
+            name: getattr(state, name)[None, None]
+            for name in ("noise_rule", "noise_value")
+            if of.prior.noise_trees
+        },
     )
 
 

@@ -235,3 +235,29 @@ def test_truncated_normals_follow_their_law(mean):
     assert stats.kstest(np.where(sign, drawn, -drawn), law.cdf).pvalue > 1e-4
     wrong = stats.truncnorm(-mean - 0.5, np.inf, loc=mean + 0.5)
     assert stats.kstest(np.where(sign, drawn, -drawn), wrong.cdf).pvalue < 1e-4
+
+
+def test_noise_that_depends_on_the_row_is_found_and_kept(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(size=(300, 2))
+    y = 2 * x[:, 0] + np.where(x[:, 0] < 0.5, 0.2, 1.0) * rng.normal(size=300)
+    settings = SHORT | {"noise_trees": 10, "warmup": 150, "draws": 80}
+    model = BARTRegressor(**settings).fit(x, y)
+    rows = np.array([[0.25, 0.5], [0.75, 0.5]])
+    deviation = model.posterior_.deviations(rows).mean(axis=(0, 1))
+    assert 0.15 < deviation[0] < 0.3
+    assert 0.8 < deviation[1] < 1.25
+    narrow, wide = np.diff(model.predict_interval(rows, 0.9))[:, 0]
+    assert wide > 2.5 * narrow
+    drawn = model.sample_predictive(rows, draws=2000)
+    np.testing.assert_allclose(drawn.std(axis=0), [narrow / 3.3, wide / 3.3], rtol=0.2)
+    model.save(tmp_path / "model")
+    kept = load(tmp_path / "model")
+    np.testing.assert_array_equal(
+        kept.posterior_.deviations(rows), model.posterior_.deviations(rows)
+    )
+    assert "product of 10 trees" in model.prior_.in_words()
+    prior = model.to_arviz(prior_draws=20)
+    assert prior.prior["sigma"].shape[-1] == 20
+    with pytest.raises(ValueError, match="noise_degrees must be above 2"):
+        BARTRegressor(**settings, noise_degrees=1.5).fit(x, y)

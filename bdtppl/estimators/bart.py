@@ -97,6 +97,12 @@ class BARTNoiseParameters:
         above=0,
         below=1,
     )
+    noise_trees: int = parameter(
+        0,
+        "Trees of the product that is the noise variance of a row (heteroskedastic; Pratola et al. "
+        "2020 take 40); 0 for one variance of all rows.",
+        least=0,
+    )
 
 
 @declared
@@ -384,7 +390,15 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         return matrix, y, weights
 
     def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
-        noise = {"quantile": self.noise_quantile, "noise_degrees": self.noise_degrees}
+        if self.noise_trees and self.noise_degrees <= 2:
+            raise ValueError(
+                f"noise_degrees must be above 2 with noise_trees; got {self.noise_degrees}."
+            )
+        noise = {
+            "quantile": self.noise_quantile,
+            "noise_degrees": self.noise_degrees,
+            "noise_trees": self.noise_trees,
+        }
         return calibrated(design, y, **noise, **settings)
 
     def _noise(self) -> dict[str, Any]:

@@ -194,6 +194,9 @@ def _sweep(frame):
         matrix(given[13], np.float64)[0],
         numbers[0],
         numbers[1],
+        0.0,
+        0.0,
+        numbers[:0],
     )
     rule, value = matrix(made[0], np.int32), matrix(made[1], np.float64)
     leaf, total = matrix(made[2], np.uint8), matrix(made[3], np.float64)[0]

@@ -13,9 +13,22 @@ import jax
 import numpy as np
 from scipy.special import logsumexp
 
-from bdtppl.inference.additive.kernels import Room, make_room, sweep, uniforms_of_visit
+from bdtppl.inference.additive.kernels import (
+    Room,
+    make_room,
+    multiply,
+    sweep,
+    sweep_noise,
+    uniforms_of_visit,
+)
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
-from bdtppl.inference.additive.tables import RowTables, prior_tables, row_tables
+from bdtppl.inference.additive.tables import (
+    RowTables,
+    SumPriorTables,
+    noise_tables,
+    prior_tables,
+    row_tables,
+)
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior, class_probabilities
 
@@ -47,9 +60,12 @@ class AdditiveState(NamedTuple):
     left
         float64 [sums, n]; ``target`` less the sum.
     variance
-        Of the noise; 1 for classes.
+        Of the noise, the mean over all rows where it differs; 1 for classes.
     feature_weight
         float64 [d].
+    noise_rule, noise_value, noise_leaf
+        int32 [m', 2^L - 1], float64 [m', 2^(L + 1) - 1] and uint8 [m', n]; the trees of the product
+        of variances, whose values are 1 where no leaf is. There are none with one variance.
     """
 
     rule: np.ndarray
@@ -59,6 +75,9 @@ class AdditiveState(NamedTuple):
     left: np.ndarray
     variance: float
     feature_weight: np.ndarray
+    noise_rule: np.ndarray
+    noise_value: np.ndarray
+    noise_leaf: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +131,20 @@ class AdditiveKernel:
         spread = np.average((target[0] - middle) ** 2, weights=repeats)
         has_rule = self.design.has_cut.astype(float)
         trees = prior.num_sums, prior.num_trees
+        nodes, slots = 2**prior.max_depth - 1, 2 ** (prior.max_depth + 1) - 1
+        noise_value = np.ones((prior.noise_trees, slots))
+        noise_value[:, 0] = spread ** (1 / max(prior.noise_trees, 1))
         return AdditiveState(
-            rule=np.full((*trees, 2**prior.max_depth - 1), -1, np.int32),
-            value=np.zeros((*trees, 2 ** (prior.max_depth + 1) - 1)),
+            rule=np.full((*trees, nodes), -1, np.int32),
+            value=np.zeros((*trees, slots)),
             leaf=np.zeros((*trees, num_rows), np.uint8),
             target=target,
             left=target.copy(),
             variance=float(spread) if is_real else 1.0,
             feature_weight=has_rule / max(has_rule.sum(), 1),
+            noise_rule=np.full((prior.noise_trees, nodes), -1, np.int32),
+            noise_value=noise_value,
+            noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
         )
 
     def step(self, rng_key: jax.Array, state: AdditiveState) -> AdditiveState:
@@ -148,8 +173,8 @@ class AdditiveKernel:
                 tables,
                 room,
                 precision,
-                1 / float(state.variance),
-                prior.link == "logit",
+                1.0 if prior.noise_trees else 1 / float(state.variance),
+                prior.link == "logit" or prior.noise_trees > 0,
                 state.left[which],
                 state.rule[which],
                 state.value[which],
@@ -158,13 +183,46 @@ class AdditiveKernel:
                 *self.random_numbers(generator),
             )
         variance = state.variance
-        if prior.link == "identity":
+        if prior.noise_trees:
+            variance = self._draw_noise(generator, state, tables, room)
+        elif prior.link == "identity":
             degrees = float(prior.noise_degrees)
             spread = degrees * float(prior.noise_scale) + rows.repeats @ state.left[0] ** 2
             variance = spread / generator.chisquare(degrees + rows.repeats.sum())
         return state._replace(
             variance=variance, feature_weight=self._feature_weight(generator, state)
         )
+
+    def _draw_noise(
+        self,
+        generator: np.random.Generator,
+        state: AdditiveState,
+        tables: SumPriorTables,
+        room: Room,
+    ) -> float:
+        """Redraw the trees of the product of variances; returns the mean variance."""
+        prior, rows, left = self.prior, self.rows, state.left[0]
+        visits = prior.noise_trees, uniforms_of_visit(prior.max_depth, self.moves.shape[1])
+        sweep_noise(
+            rows,
+            noise_tables(prior, rows, tables),
+            room,
+            left * left / self.variances(state),
+            state.noise_rule,
+            state.noise_value,
+            state.noise_leaf,
+            self.moves,
+            generator.random(visits),
+            generator,
+        )
+        return float(np.average(self.variances(state), weights=rows.repeats))
+
+    def variances(self, state: AdditiveState) -> np.ndarray:
+        """Compute the noise variance of each row, float64 [n]."""
+        variances = np.full(len(self.y), float(state.variance))
+        if self.prior.noise_trees:
+            multiply(state.noise_value, state.noise_leaf, variances)
+        return variances
 
     def random_numbers(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw what one sweep reads: uniform numbers [m, u], and normal ones for all leaves."""
@@ -177,6 +235,8 @@ class AdditiveKernel:
     ) -> np.ndarray:
         """Draw the latent variables of one sum's targets; returns the precisions of these."""
         prior = self.prior
+        if prior.noise_trees:
+            return self.rows.repeats / self.variances(state)
         if prior.link == "identity":
             return self.rows.repeats
         own = state.target[which] - state.left[which]
@@ -204,9 +264,9 @@ class AdditiveKernel:
         """Log likelihood of all targets given a state."""
         prior, repeats = self.prior, self.rows.repeats
         if prior.link == "identity":
-            spread = repeats @ state.left[0] ** 2 / state.variance
-            constant = repeats.sum() * np.log(2 * np.pi * state.variance)
-            return -0.5 * (spread + constant)
+            variances = self.variances(state)
+            each = state.left[0] ** 2 / variances + np.log(2 * np.pi * variances)
+            return -0.5 * float(repeats @ each)
         sums = state.target - state.left + prior.offsets[:, None]
         probability = class_probabilities(prior.link, sums)[np.arange(len(self.y)), self.y]
         return float(np.log(np.maximum(probability, np.finfo(float).tiny)).sum())
@@ -215,7 +275,7 @@ class AdditiveKernel:
         """Draw the weights of features given all splits."""
         if self.prior.sparsity is None:
             return state.feature_weight
-        used = state.rule[state.rule >= 0]
+        used = np.concatenate([own[own >= 0] for own in (state.rule, state.noise_rule)])
         splits = np.bincount(self.rows.feature[used], minlength=self.design.num_features)
         has_rule = self.design.has_cut
         weight = np.zeros(self.design.num_features)

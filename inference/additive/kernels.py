@@ -11,6 +11,12 @@ its value. Moves of one tree, given all others:
 - The rule of a split with splits below it is redrawn among all rules, those below it held. Here
   each leaf below has a histogram of the node's rows, as if all went to its side.
 
+In a product of noise variances the residual of a row is its squared error over the values of all
+other trees. A leaf with N rows whose residuals add up to S has the marginal likelihood, but for
+what all trees share, c Gamma((v + N) / 2) / ((v l + S) / 2)^((v + N) / 2), where v and l are the
+degrees of freedom and the scale of its prior, and c is the constant that makes it 1 without rows.
+The moves are the same.
+
 Both draw from the conditional law, so every draw is accepted (Gibbs sampling). Leaf values are
 integrated out in both, and drawn after them.
 
@@ -19,12 +25,22 @@ precisions, and of repeats of the rows, where the last differs from the second b
 factor.
 """
 
+import math
 from typing import NamedTuple
 
 import numba
 import numpy as np
 
-__all__ = ["Room", "add_up", "grow_prior", "make_room", "sweep", "uniforms_of_visit"]
+__all__ = [
+    "Room",
+    "add_up",
+    "grow_prior",
+    "make_room",
+    "multiply",
+    "sweep",
+    "sweep_noise",
+    "uniforms_of_visit",
+]
 
 # Divisions that may raise an error are not vectorised.
 _vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -248,12 +264,51 @@ def _score_splits(
     return largest
 
 
+@_inlined
+def _log_of_noise_leaf(prior, squares, count):
+    """Log marginal likelihood of a leaf of variances, but for the constant."""
+    half = 0.5 * (prior.degrees + count)
+    return prior.log_gamma[int(count + 0.5)] - half * math.log(
+        0.5 * (prior.rate + max(squares, 0.0))
+    )
+
+
+@_vectorised
+def _redraw_noise_node(rows, prior, room, s, level, total, uniform):
+    """Draw the leaf (-1) or the split of a node of variances."""
+    squares, n, fewest = total[0], total[1], prior.min_leaf - 0.5
+    largest = of_leaf = _log_of_noise_leaf(prior, squares, n)
+    num_rules = len(rows.feature)
+    if n <= 2 * fewest or prior.log_split[level] == -np.inf:
+        return -1
+    _sum_left(rows, room, s, 2)
+    on_left, count = room.sums[s, 0], room.sums[s, 1]
+    gain, weight = room.gain, room.weight
+    for q in range(num_rules):
+        fits = count[q] > fewest and n - count[q] > fewest
+        weight[q] = prior.rule[q] if fits else 0.0
+        gain[q] = of_leaf
+        if fits:
+            gain[q] = _log_of_noise_leaf(prior, on_left[q], count[q])
+            gain[q] += _log_of_noise_leaf(prior, squares - on_left[q], n - count[q])
+            largest = max(largest, gain[q])
+    of_splits = _exponentials(room, num_rules, largest)
+    of_one = -_log_of_noise_leaf(prior, 0.0, 0.0)
+    factor = np.exp(prior.log_split[level] + 2 * prior.log_stop[level + 1] + of_one)
+    stop = np.exp(prior.log_stop[level] + of_leaf - largest)
+    if uniform[0] * (stop + factor * of_splits) > stop and of_splits > 0:
+        return _chosen(weight, num_rules, of_splits, uniform[1])
+    return -1
+
+
 @_vectorised
 def _redraw_node(rows, prior, room, s, level, scale, each_count, uniform):
     """Draw the leaf (-1) or the split of a node from its histogram, by two uniform numbers."""
     channels = 3 if each_count else 2
     total = np.empty(3)
     _totals(rows, room, s, channels, total)
+    if prior.degrees > 0:
+        return _redraw_noise_node(rows, prior, room, s, level, total, uniform)
     own = prior.precision
     b, a = scale * total[0], scale * total[1]
     largest = b * b / (2 * (a + own))
@@ -408,9 +463,14 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
             b = sums[0, q] if is_left else total[0] - sums[0, q]
             a = sums[1, q] if is_left else total[1] - sums[1, q]
             n = sums[counted, q] if is_left else total[counted] - sums[counted, q]
-            u = scale * a + own
-            gain[q] += half * b * b / u if n > fewest else -np.inf
-            weight[q] *= own / u
+            if n <= fewest:
+                gain[q] = -np.inf
+            elif prior.degrees > 0:
+                gain[q] += _log_of_noise_leaf(prior, b, a)
+            else:
+                u = scale * a + own
+                gain[q] += half * b * b / u
+                weight[q] *= own / u
     largest = -np.inf
     for q in range(num_rules):
         weight[q] = np.sqrt(weight[q]) * prior.rule[q]
@@ -445,6 +505,83 @@ def _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, norma
         if _exists(rule, tree, v) and not _is_split(rule, tree, v):
             total = scale * a[v] + prior.precision
             value[tree, v] = scale * b[v] / total + normal[v] / np.sqrt(total)
+
+
+@_vectorised
+def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, uniform):
+    """Make the moves of a visit, from uniform numbers."""
+    of_move = rule.shape[1] + 1
+    for k in range(moves.shape[1]):
+        move = moves[visit, k]
+        own = uniform[1 + k * of_move : 1 + (k + 1) * of_move]
+        if move >= 0:
+            _redraw_level(
+                tree, move, rows, prior, room, precision, scale, each_count, rule, leaf, own
+            )
+            continue
+        level = -1 - move
+        first = 2**level - 1
+        for node in range(first, 2 * first + 1):
+            if _is_split(rule, tree, node):
+                _redraw_rule(
+                    tree,
+                    node,
+                    rows,
+                    prior,
+                    room,
+                    precision,
+                    scale,
+                    each_count,
+                    rule,
+                    leaf,
+                    own[node - first],
+                )
+
+
+@_vectorised
+def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, generator):
+    """Redraw all trees of a product of variances once, in place.
+
+    Parameters
+    ----------
+    rows, prior, room, rule, leaf, moves, uniform
+        As in `sweep`; ``prior`` with the numbers of variances.
+    ratio
+        float64 [n]; squared errors over the product of all trees; changed.
+    value
+        float64 [m, 2^(levels + 1) - 1]; values of leaves, 1 elsewhere.
+    generator
+        numpy.random.Generator.
+    """
+    residual = room.residual
+    num_trees, num_rows = leaf.shape
+    size = value.shape[1]
+    for tree in range(num_trees):
+        for i in range(num_rows):
+            residual[i] = ratio[i] * value[tree, leaf[tree, i]]
+        visit = int(uniform[tree, 0] * len(moves))
+        own = uniform[tree]
+        _move(tree, visit, rows, prior, room, rows.repeats, 1.0, False, rule, leaf, moves, own)
+        count, squares = np.zeros(size), np.zeros(size)
+        for i in range(num_rows):
+            count[leaf[tree, i]] += rows.repeats[i]
+            squares[leaf[tree, i]] += rows.repeats[i] * residual[i]
+        for v in range(size):
+            value[tree, v] = 1.0
+            if _exists(rule, tree, v) and not _is_split(rule, tree, v):
+                chi = generator.chisquare(prior.degrees + count[v])
+                value[tree, v] = (prior.rate + squares[v]) / chi
+        for i in range(num_rows):
+            ratio[i] = residual[i] / value[tree, leaf[tree, i]]
+
+
+@_vectorised
+def multiply(value, leaf, total):
+    """Multiply the values of the leaves that rows reach in all trees; ``total`` [n] is changed."""
+    total[:] = 1.0
+    for tree in range(len(leaf)):
+        for i in range(len(total)):
+            total[i] *= value[tree, leaf[tree, i]]
 
 
 @_vectorised
@@ -490,46 +627,12 @@ def sweep(
     """
     residual = room.residual
     num_trees, num_rows = leaf.shape
-    of_move = rule.shape[1] + 1
     for tree in range(num_trees):
         for i in range(num_rows):
             residual[i] = left[i] + value[tree, leaf[tree, i]]
         visit = int(uniform[tree, 0] * len(moves))
-        for k in range(moves.shape[1]):
-            move = moves[visit, k]
-            own = uniform[tree, 1 + k * of_move : 1 + (k + 1) * of_move]
-            if move >= 0:
-                _redraw_level(
-                    tree,
-                    move,
-                    rows,
-                    prior,
-                    room,
-                    precision,
-                    scale,
-                    each_count,
-                    rule,
-                    leaf,
-                    own,
-                )
-                continue
-            level = -1 - move
-            first = 2**level - 1
-            for node in range(first, 2 * first + 1):
-                if _is_split(rule, tree, node):
-                    _redraw_rule(
-                        tree,
-                        node,
-                        rows,
-                        prior,
-                        room,
-                        precision,
-                        scale,
-                        each_count,
-                        rule,
-                        leaf,
-                        own[node - first],
-                    )
+        own = uniform[tree]
+        _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, own)
         _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal[tree])
         for i in range(num_rows):
             left[i] = residual[i] - value[tree, leaf[tree, i]]

@@ -1,5 +1,6 @@
 """Draws of sums of trees from their prior."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -39,25 +40,37 @@ def draw_sum_prior(
     rows = row_tables(design)
     has_rule = design.has_cut.astype(float)
     weight = has_rule / has_rule.sum()
-    shape = num_draws * prior.num_sums * prior.num_trees
-    rule = np.empty((shape, posterior.rule.shape[-1]), np.int32)
-    grow_prior(rows, prior_tables(prior, rows, weight), rule, rng)
-    leaves = np.zeros((shape, 2 * rule.shape[1] + 1), bool)
-    leaves[:, 0] = rule[:, 0] < 0
-    below = np.repeat(rule >= 0, 2, axis=1)
-    leaves[:, 1:] = below
-    leaves[:, : rule.shape[1]] &= rule < 0
+    tables = prior_tables(prior, rows, weight)
+
+    def grow(*shape: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rules of trees [1, draws, ...], and say which slots are leaves."""
+        rule = np.empty((num_draws * math.prod(shape), 2**prior.max_depth - 1), np.int32)
+        grow_prior(rows, tables, rule, rng)
+        leaves = np.zeros((len(rule), 2 * rule.shape[1] + 1), bool)
+        leaves[:, 0] = rule[:, 0] < 0
+        leaves[:, 1:] = np.repeat(rule >= 0, 2, axis=1)
+        leaves[:, : rule.shape[1]] &= rule < 0
+        return tuple(array.reshape(1, num_draws, *shape, -1) for array in (rule, leaves))
+
+    rule, leaves = grow(prior.num_sums, prior.num_trees)
     value = np.where(leaves, float(prior.leaf_scale) * rng.standard_normal(leaves.shape), 0.0)
-    sums = 1, num_draws, prior.num_sums, prior.num_trees
     variance = np.ones((1, num_draws))
     if prior.link == "identity":
         degrees = float(prior.noise_degrees)
         variance = degrees * float(prior.noise_scale) / rng.chisquare(degrees, (1, num_draws))
-    return replace(
+    drawn = replace(
         posterior,
-        rule=rule.reshape(*sums, -1),
-        value=value.reshape(*sums, -1),
+        rule=rule,
+        value=value,
         variance=variance,
         feature_weight=np.broadcast_to(weight, (1, num_draws, len(weight))),
         sample_stats={},
     )
+    if not prior.noise_trees:
+        return drawn
+    rule, leaves = grow(prior.noise_trees)
+    degrees, scale = map(float, prior.noise_leaf)
+    value = np.where(leaves, degrees * scale / rng.chisquare(degrees, leaves.shape), 1.0)
+    drawn = replace(drawn, noise_rule=rule, noise_value=value)
+    each = (drawn.deviations(design.matrix) ** 2) @ (design.weights / design.total_weight)
+    return replace(drawn, variance=each)

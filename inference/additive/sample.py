@@ -60,6 +60,10 @@ class SumChains:
             "variance": np.empty((chains, draws)),
             "feature_weight": np.empty((chains, draws, len(first.feature_weight))),
         }
+        if kernel.prior.noise_trees:
+            noise = first.noise_rule.shape, first.noise_value.shape
+            self.records["noise_rule"] = np.empty((chains, draws, *noise[0]), small)
+            self.records["noise_value"] = np.empty((chains, draws, *noise[1]))
         self.log_likelihood = np.empty((chains, self.num_sweeps))
         if kept is not None:
             self._resume(kept)

@@ -3,11 +3,20 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaln
 
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
-__all__ = ["MOST_BINS", "SumPriorTables", "RowTables", "as_bins", "prior_tables", "row_tables"]
+__all__ = [
+    "MOST_BINS",
+    "RowTables",
+    "SumPriorTables",
+    "as_bins",
+    "noise_tables",
+    "prior_tables",
+    "row_tables",
+]
 
 MOST_BINS = 256  # a bin of a feature is one byte
 
@@ -65,6 +74,11 @@ class SumPriorTables(NamedTuple):
         Of a leaf's value: 1 over its prior variance.
     min_leaf
         Fewest rows of a leaf.
+    degrees, rate
+        Of a leaf's value in a product of variances: degrees of freedom, and these times the scale;
+        0 in a sum.
+    log_gamma
+        float64 [rows + 1]; log Gamma((degrees + N) / 2) for N rows; empty in a sum.
     """
 
     log_stop: np.ndarray
@@ -72,6 +86,9 @@ class SumPriorTables(NamedTuple):
     rule: np.ndarray
     precision: float
     min_leaf: float
+    degrees: float
+    rate: float
+    log_gamma: np.ndarray
 
 
 def as_bins(design: Design, codes: np.ndarray) -> np.ndarray:
@@ -136,4 +153,16 @@ def prior_tables(
         rule=(feature_weight / np.maximum(num_rules, 1))[rows.feature],
         precision=float(prior.leaf_scale) ** -2,
         min_leaf=float(prior.min_leaf),
+        degrees=0.0,
+        rate=0.0,
+        log_gamma=np.zeros(0),
+    )
+
+
+def noise_tables(prior: AdditivePrior, rows: RowTables, of_sum: SumPriorTables) -> SumPriorTables:
+    """Write the prior of the product of variances out, given that of the sum."""
+    degrees, scale = map(float, prior.noise_leaf)
+    counts = np.arange(int(rows.repeats.sum()) + 1)
+    return of_sum._replace(
+        degrees=degrees, rate=degrees * scale, log_gamma=gammaln((degrees + counts) / 2)
     )
