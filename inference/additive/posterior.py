@@ -195,7 +195,7 @@ class SumPosterior:
         return total.reshape(*shape, len(bins))
 
     def deviations(self, matrix: np.ndarray) -> np.ndarray:
-        """Standard deviation of the noise given each draw, [chain, draw, m], or [..., 1] if equal.
+        """Compute the noise of each draw and row, [chain, draw, m], or [..., 1] if rows share it.
 
         Parameters
         ----------
