@@ -279,7 +279,7 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> 
         split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
         if rng.random() < split:
             q = rule[slot] = rng.choice(len(chance), p=chance / chance.sum())
-            bins = rows.bins[:, rows.feature[q]]
+            bins = rows.bins[rows.feature[q]]
             side = (bins <= rows.last[q]) | (bins == rows.missing[q])
             own = inside.pop(slot)
             inside[2 * slot + 1], inside[2 * slot + 2] = own & side, own & ~side

@@ -13,6 +13,7 @@ from tiers import slow_but
 
 from bdtppl.inference.additive import kernel as kernel_module
 from bdtppl.inference.additive.kernel import AdditiveKernel
+from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
@@ -29,6 +30,8 @@ KINDS = ("plain", "missing", "weights")
 CASES = {
     "nodes of level 0": (2, 1, 3, 3, [[0]]),
     "nodes of level 1": (2, 1, 3, 3, [[1]]),
+    "nodes of level 0 by one feature": (2, 1, 3, 3, [[BY_ONE_FEATURE]]),
+    "nodes of level 1 by one feature": (2, 1, 3, 3, [[BY_ONE_FEATURE + 1]]),
     "rules of level 0": (2, 1, 3, 3, [[-1]]),
     "nodes of level 2": (3, 1, 2, 2, [[2]]),
     "rules of level 1": (3, 1, 2, 2, [[-2]]),
@@ -38,10 +41,10 @@ CASES = {
 STARTS = 3000
 
 
-def law_after(kind, case, **changes):
+def law_after(kind, case, starts=STARTS, **changes):
     levels, num_trees, cuts, features, moves = CASES[case]
     of = ap.problem(kind, levels, num_trees, cuts=cuts, features=features)
-    ended, expected = ap.after_moves(of, moves, STARTS, **changes)
+    ended, expected = ap.after_moves(of, moves, starts, **changes)
     return ep.g_test(ended, expected)
 
 
@@ -66,6 +69,18 @@ def first_feature_favoured(tables):
 @pytest.mark.parametrize("case", slow_but(CASES, ["all moves of two trees"]))
 def test_a_wrong_weight_of_rules_is_noticed_in_each_move(case):
     assert law_after("plain", case, change=first_feature_favoured) < ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [0, 1])
+def test_leaves_that_forget_the_chance_of_their_feature_are_noticed(level):
+    """Without that factor, splits by one of three features are a third as likely."""
+
+    def forgotten(tables):
+        return tables._replace(log_split=tables.log_split - np.log(3))
+
+    case = f"nodes of level {level} by one feature"
+    assert law_after("plain", case, 4 * STARTS, change=forgotten, sweeps=6) < ep.FALSE_ALARM
 
 
 @pytest.mark.parametrize(

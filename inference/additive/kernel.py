@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from bdtppl.inference.additive.kernels import (
+    BY_ONE_FEATURE,
     Room,
     make_room,
     multiply,
@@ -36,10 +37,18 @@ __all__ = ["AdditiveKernel", "AdditiveState", "default_moves"]
 
 Moves = Sequence[Sequence[int]]
 
+_QUICK_VISITS = 6  # for each of all features; more effective draws of predictions a second than 0
+
 
 def default_moves(levels: int) -> Moves:
-    """List the visits: each redraws the nodes of one level, or the rules of one level."""
-    return [[level] for level in range(levels)] + [[-1 - level] for level in range(levels - 1)]
+    """List the visits: each redraws the nodes of one level, or the rules of one level.
+
+    Most are over the rules of one feature, for these are quick. The others let splits change their
+    feature in one move.
+    """
+    nodes = [[level] for level in range(levels)]
+    by_one = [[BY_ONE_FEATURE + level] for level in range(levels)]
+    return _QUICK_VISITS * by_one + nodes + [[-1 - level] for level in range(levels - 1)]
 
 
 class AdditiveState(NamedTuple):
@@ -111,7 +120,7 @@ class AdditiveKernel:
         moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
         rows = row_tables(self.design)
         object.__setattr__(self, "rows", rows)
-        object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins.T)))
+        object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
         object.__setattr__(self, "moves", np.array(moves, np.int64))
 
     def make_room(self) -> Room:

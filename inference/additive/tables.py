@@ -27,9 +27,10 @@ class RowTables(NamedTuple):
     Attributes
     ----------
     bins
-        uint8 [n, d]; the code of each value, or the last bin of the feature where it is missing.
+        uint8 [d, n]; the code of each value, or the last bin of the feature where it is missing.
+        One feature after the other, for rules are followed by all rows at once.
     position
-        uint32 [n, d]; ``bins`` among all V.
+        uint32 [n, d]; bins among all V; one row after the other, for rows are counted so.
     offset
         int64 [d + 1]; first of the feature's bins among all V.
     repeats
@@ -123,10 +124,10 @@ def row_tables(design: Design) -> RowTables:
     length = cuts[of_run]
     missing = np.where(to_left, cuts[of_run] + 1, -1)
     first = np.cumsum(length) - length
-    bins = np.ascontiguousarray(as_bins(design, design.codes))
+    bins = as_bins(design, design.codes)
     return RowTables(
-        bins=bins,
-        position=(bins + offset[:-1]).astype(np.uint32),
+        bins=np.ascontiguousarray(bins.T),
+        position=np.ascontiguousarray(bins + offset[:-1], np.uint32),
         offset=offset,
         repeats=design.weights.astype(np.float64),
         feature=np.repeat(of_run, length),
