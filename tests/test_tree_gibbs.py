@@ -17,10 +17,11 @@ from scipy import stats
 from tiers import slow_but
 
 from bdtppl import BARTRegressor, TreeGibbs, TreeSum
-from bdtppl.inference.additive import any_likelihood
+from bdtppl.inference.additive import any_likelihood, tree_gibbs
 from bdtppl.inference.additive.any_likelihood import is_normal, redraw_all, redraw_each
 from bdtppl.inference.additive.in_jax import SumState, TreeSweep
 from bdtppl.inference.additive.kernel import AdditiveKernel, default_moves
+from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
@@ -91,11 +92,12 @@ MOVES = {
     "rules of level 0": (2, [[-1]]),
     "nodes of level 2": (3, [[2]]),
     "rules of level 1": (3, [[-2]]),
+    "nodes of level 1 by one feature": (2, [[BY_ONE_FEATURE + 1]]),
     "all": (2, default_moves(2)),
 }
 
 
-@pytest.mark.parametrize("name", slow_but(MOVES, ["all"]))
+@pytest.mark.parametrize("name", slow_but(["all"], MOVES))
 def test_accepted_proposals_keep_the_enumerated_law_of_counts(name):
     assert law_after(*MOVES[name]) > ep.FALSE_ALARM
 
@@ -112,7 +114,7 @@ def half_the_gain(gain, slope, precision, before, after):
     return 0.5 * gain - jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
 
 
-@pytest.mark.parametrize("wrong", slow_but([accept_everything, half_the_gain], [half_the_gain]))
+@pytest.mark.parametrize("wrong", slow_but([half_the_gain], [accept_everything, half_the_gain]))
 def test_a_wrong_acceptance_ratio_is_noticed(wrong, monkeypatch):
     monkeypatch.setattr(any_likelihood, "_log_ratio", wrong)
     assert law_after(*MOVES["all"], sweeps=12) < ep.FALSE_ALARM
@@ -187,7 +189,7 @@ def least_p_value(before, after):
     ) * len(columns)
 
 
-@pytest.mark.parametrize("name", slow_but(LIKELIHOODS, ["counts"]))
+@pytest.mark.parametrize("name", slow_but(["counts"], LIKELIHOODS))
 def test_redraws_and_the_model_are_of_one_law(name):
     assert least_p_value(*prior_and_law_after(name, 600)) > 1e-4
 
@@ -405,7 +407,8 @@ LOG_MEAN = 2.0
 def negative_binomial(X, y=None):
     f = numpyro.sample("f", TreeSum(X, trees=2, scale=0.9, max_depth=3, min_leaf=1, beta=1.0))
     r = numpyro.sample("r", dist.Gamma(4.0, 2.0))
-    numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(f + LOG_MEAN), r), obs=y)
+    mu = numpyro.sample("mu", dist.Normal(LOG_MEAN, 1.0))
+    numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(mu + f), r), obs=y)
 
 
 def prior_and_kernel(replications, sweeps=4):
@@ -419,14 +422,16 @@ def prior_and_kernel(replications, sweeps=4):
     before, after = [], []
     for number in range(replications):
         trees, f = as_sum(ap.prior_state(own, rng))
-        before.append([*describe(own, trees, f), rng.gamma(4, 1 / 2)])
+        before.append([*describe(own, trees, f), rng.gamma(4, 1 / 2), rng.normal(LOG_MEAN)])
         trees, f = as_sum(ap.prior_state(own, rng))
-        r = rng.gamma(4, 1 / 2)
-        y = jnp.asarray(rng.poisson(np.exp(f + LOG_MEAN) * rng.gamma(r, 1 / r, 14)))
-        z = {"r": jnp.log(jnp.asarray(r))}
+        r, mu = rng.gamma(4, 1 / 2), rng.normal(LOG_MEAN)
+        y = jnp.asarray(rng.poisson(np.exp(mu + f) * rng.gamma(r, 1 / r, 14)))
+        z = {"r": jnp.log(jnp.asarray(r)), "mu": jnp.asarray(mu)}
         state = start._replace(
             z={"f": f, **z},
-            inner=start.inner._replace(z=z, rng_key=jax.random.key(10_000 + number)),
+            inner=start.inner._replace(
+                z={**start.inner.z, **z}, rng_key=jax.random.key(10_000 + number)
+            ),
             trees={"f": start.trees["f"]._replace(rule=trees.rule, value=trees.value)},
             leaf={"f": trees.leaf},
             rng_key=jax.random.key(number),
@@ -434,13 +439,46 @@ def prior_and_kernel(replications, sweeps=4):
         for _ in range(sweeps):
             state = move(state, y)
         drawn = SumState(*state.trees["f"], state.leaf["f"])
-        after.append([*describe(own, drawn, state.z["f"]), float(jnp.exp(state.z["r"]))])
+        others = float(jnp.exp(state.z["r"])), float(state.z["mu"])
+        after.append([*describe(own, drawn, state.z["f"]), *others])
     return np.array(before), np.array(after)
 
 
 @pytest.mark.slow
 def test_the_kernel_with_nuts_and_the_model_are_of_one_law():
     assert least_p_value(*prior_and_kernel(500)) > 1e-4
+
+
+@pytest.mark.slow
+def test_levels_that_forget_the_prior_of_leaf_values_are_noticed(monkeypatch):
+    right = tree_gibbs._Level.__new__
+
+    def flat(cls, total, count, num_trees, precision):
+        return right(cls, total, count, num_trees, 0.0)
+
+    monkeypatch.setattr(tree_gibbs._Level, "__new__", flat)
+    assert least_p_value(*prior_and_kernel(500)) < 1e-4
+
+
+@pytest.mark.slow
+def test_an_intercept_beside_a_sum_mixes():
+    X, exposure, y, _ = table(100)
+
+    def model(X, exposure, y):
+        f = numpyro.sample("f", TreeSum(X, trees=20))
+        mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+        numpyro.sample("y", dist.NegativeBinomial2(exposure * jnp.exp(mu + f), 4.0), obs=y)
+
+    mcmc = MCMC(
+        TreeGibbs(NUTS(model)),
+        num_warmup=300,
+        num_samples=400,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), X, exposure, y)
+    assert az.rhat(np.asarray(mcmc.get_samples(group_by_chain=True)["mu"])) < 1.1
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
-from bdtppl.inference.additive.tables import MOST_BINS
+from bdtppl.inference.additive.tables import MOST_BINS, MOST_LEVELS
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.data.design import Binning, Design
@@ -31,8 +31,6 @@ from bdtppl.progress import counting, paced
 from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["BARTClassifier", "BARTRegressor"]
-
-_MOST_TREE_LEVELS = 6  # leaves of a tree are numbered by a byte
 
 
 @declared
@@ -46,7 +44,7 @@ class BARTParameters(ShowsProgress):
     thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
     max_depth: int = parameter(
         3,
-        f"Most levels of splits of a tree, at most {_MOST_TREE_LEVELS}. Under the prior of splits "
+        f"Most levels of splits of a tree, at most {MOST_LEVELS}. Under the prior of splits "
         "few trees want more than 3.",
         least=1,
     )
@@ -181,7 +179,7 @@ class BART(BARTParameters, TableEstimator):
     """
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        for name, most in (("max_depth", _MOST_TREE_LEVELS), ("bins", MOST_BINS - 1)):
+        for name, most in (("max_depth", MOST_LEVELS), ("bins", MOST_BINS - 1)):
             if (value := getattr(self, name)) > most:
                 raise ValueError(f"{name} must be at most {most}; got {value}.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)

@@ -34,6 +34,7 @@ from bdtppl.models.data.schema import (
     column_names,
     has_names,
     lossless,
+    refuse_new_missing,
     require_distinct,
 )
 from bdtppl.rendering import as_html, as_text
@@ -304,14 +305,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
             X = validate_data(self, X, accept_sparse=accepted, **checks)
         matrix = self.schema_.transform(self._own_columns(X), refuse_unknown=False)
-        missing = np.isnan(matrix) & ~self._may_miss[: matrix.shape[1]]
-        if missing.any():
-            row, feature = np.argwhere(missing)[0]
-            raise ValueError(
-                f"Column {self.schema_.features[feature]!r}, row {row}: the value is missing "
-                f"(NaN), but no value of it was missing when the model was fitted, so no rule says "
-                f"where the row goes."
-            )
+        refuse_new_missing(matrix, self._may_miss[: matrix.shape[1]], self.schema_.features)
         return matrix
 
     def _mixture(self, X: Any) -> Any:

@@ -307,6 +307,7 @@ def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
     """Draw the leaf (-1) or the split of a node of variances; see `_redraw_node`."""
     squares, n, fewest = total[0], total[1], prior.min_leaf - 0.5
     largest = of_leaf = _log_of_noise_leaf(prior, squares, n)
+    of_one = -_log_of_noise_leaf(prior, 0.0, 0.0)  # what one leaf more multiplies
     if n <= 2 * fewest or prior.log_split[level] == -np.inf:
         return -1
     _sum_left(rows, room, s, 2, low, high)
@@ -319,12 +320,11 @@ def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
         weight[q] = chance[q] if fits else 0.0
         gain[q] = of_leaf
         if fits:
-            gain[q] = _log_of_noise_leaf(prior, on_left[q], count[q])
+            gain[q] = of_one + _log_of_noise_leaf(prior, on_left[q], count[q])
             gain[q] += _log_of_noise_leaf(prior, squares - on_left[q], n - count[q])
             largest = max(largest, gain[q])
     of_splits = _exponentials(room, end - first, largest)
-    of_one = -_log_of_noise_leaf(prior, 0.0, 0.0)
-    factor = np.exp(prior.log_split[level] + 2 * prior.log_stop[level + 1] + of_one)
+    factor = np.exp(prior.log_split[level] + 2 * prior.log_stop[level + 1])
     share = chance.sum() if high == low + 1 else 1.0
     stop = share * np.exp(prior.log_stop[level] + of_leaf - largest)
     if uniform[0] * (stop + factor * of_splits) > stop and of_splits > 0:

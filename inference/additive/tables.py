@@ -10,6 +10,7 @@ from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = [
     "MOST_BINS",
+    "MOST_LEVELS",
     "RowTables",
     "SumPriorTables",
     "as_bins",
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 MOST_BINS = 256  # a bin of a feature is one byte
+MOST_LEVELS = 6  # leaves of a tree are numbered by a byte
 
 
 class RowTables(NamedTuple):

@@ -1,5 +1,6 @@
 """A kernel for NumPyro that redraws sums of trees while another one moves all else."""
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,14 +8,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
+from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import MCMC
+from numpyro.infer import HMC, MCMC
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 from numpyro.util import is_prng_key
+from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.inference.additive.any_likelihood import (
     Terms,
@@ -29,21 +33,65 @@ from bdtppl.inference.additive.tree_sum import SumProblem, TreeSum
 
 __all__ = ["TreeGibbs", "TreeGibbsState"]
 
-_HELD = "_bdtppl_held_sums"
+_HELD, _LEVELS = "_bdtppl_held_sums", "_bdtppl_levels"
+_FEW_ACCEPTED = 0.1
+_PROBED = 2  # values of all other sites
 _MOST_TEMPERED = 100
 
 
 class _Held(Messenger):
-    """Makes sums of trees constants of a model: their sites keep the values that are given."""
+    """Holds the trees of a model's sums.
 
-    def __init__(self, values: Mapping[str, jax.Array]):
+    A sum's site has the value that is given, or, with its ``level``, that value and a number that
+    is added to all rows, which is a site of its own.
+    """
+
+    def __init__(self, values: Mapping[str, jax.Array], levels: Mapping[str, "_Level"]):
         super().__init__()
-        self.values = values
+        self.values, self.levels = values, levels
 
     def process_message(self, msg: dict) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.values:
-            value = self.values[msg["name"]]
-            msg.update(value=value, fn=dist.Delta(value, event_dim=1), is_observed=True)
+        name = msg["name"]
+        if msg["type"] != "sample" or name not in self.values:
+            return
+        value = self.values[name]
+        if name in self.levels:
+            value = value + self.levels[name].sample(name)
+        msg.update(value=value, fn=dist.Delta(value, event_dim=1), is_observed=True)
+
+
+class _Level(NamedTuple):
+    """What a number that is added to a sum of m trees does to the prior of its leaf values.
+
+    An intercept of the model and the level of a sum are hard to tell apart, so one must not be held
+    while the other moves. The number c adds c / m to each leaf value, and is drawn with all other
+    sites: a move along the orbit of the group of such translations, whose density is that of the
+    shifted values (Liu and Sabatti 2000, Generalised Gibbs sampler, theorem 1).
+
+    Attributes
+    ----------
+    total, count
+        Sum of all leaf values, and their number.
+    num_trees, precision
+        Number of trees, and precision of leaf values.
+    """
+
+    total: jax.Array
+    count: jax.Array
+    num_trees: int
+    precision: float
+
+    @staticmethod
+    def site(name: str) -> str:
+        return f"_{name}_level"
+
+    def sample(self, name: str) -> jax.Array:
+        flat = dist.ImproperUniform(constraints.real, (), ())
+        level = numpyro.sample(self.site(name), flat)
+        each = level / self.num_trees
+        change = -0.5 * self.precision * each * (2 * self.total + each * self.count)
+        numpyro.factor(f"{self.site(name)}_prior", change)
+        return level
 
 
 class _Found(Messenger):
@@ -61,17 +109,23 @@ class _Found(Messenger):
             self.problems[msg["name"]] = fn.problem
             value = jnp.zeros(fn.event_shape)
             msg.update(value=value, fn=dist.Delta(value, event_dim=1), is_observed=True)
-        while (fn := getattr(fn, "base_dist", None)) is not None:
-            if not isinstance(fn, TreeSum):
-                continue
-            raise ValueError(
-                f"Site {msg['name']!r} is a TreeSum inside a plate or expanded. Its event is the "
-                f"vector of all rows: put it outside of the plates, one site for each sum."
-            )
+
+
+def _shifted(rule: jax.Array, value: jax.Array, by: jax.Array) -> jax.Array:
+    """Add a number to the values of all leaves of trees [m, ...]."""
+    below = jnp.repeat(rule >= 0, 2, axis=1)
+    is_leaf = jnp.concatenate([jnp.ones((len(rule), 1), bool), below], axis=1)
+    is_leaf &= jnp.pad(rule < 0, ((0, 0), (0, rule.shape[1] + 1)), constant_values=True)
+    return value + jnp.where(is_leaf, by, 0.0)
+
+
+def _digest(value: Any) -> int:
+    """Tell whether an array was changed in place."""
+    return hash(value.tobytes()) if isinstance(value, np.ndarray) else 0
 
 
 def _with_held(model: Any, *args: Any, **kwargs: Any) -> Any:
-    with _Held(kwargs.pop(_HELD, {})):
+    with _Held(kwargs.pop(_HELD, {}), kwargs.pop(_LEVELS, {})):
         return model(*args, **kwargs)
 
 
@@ -130,11 +184,13 @@ class TreeGibbs(MCMCKernel):
     Parameters
     ----------
     inner_kernel
-        Moves all other sites: NUTS or HMC made from the model, or another kernel that NumPyro's
-        Gibbs takes.
+        Moves all other sites, and the level of each sum: NUTS or HMC, made from the model.
 
     Notes
     -----
+    Acceptance does not tell convergence: compare chains, by what the likelihood depends on (such as
+    ``exp(f + intercept)``) rather than by ``f`` alone.
+
     In the first third of warm-up, at most 100 iterations, sums with proposals see a power of the
     likelihood that rises to 1. Extra fields of a run: ``tree_acceptance``, and ``trees``, which
     `samples_at` reads. All of NumPyro's chain methods work; "vectorized" moves one chain after the
@@ -146,9 +202,9 @@ class TreeGibbs(MCMCKernel):
     flexible and accelerated probabilistic programming in NumPyro.
     """
 
-    def __init__(self, inner_kernel: MCMCKernel):
-        if getattr(inner_kernel, "model", None) is None:
-            raise ValueError("TreeGibbs needs a kernel that is made from a model, as NUTS(model).")
+    def __init__(self, inner_kernel: HMC):
+        if not isinstance(inner_kernel, HMC) or inner_kernel.model is None:
+            raise ValueError("TreeGibbs needs NUTS or HMC made from a model: NUTS(model).")
         self._model = inner_kernel.model
         self._inner: Any = inner_kernel.wrap_model(partial(partial, _with_held))
         self._sweeps: dict[str, TreeSweep] = {}
@@ -156,6 +212,7 @@ class TreeGibbs(MCMCKernel):
         self._is_normal: dict[str, bool] = {}
         self._first_power: dict[str, float] = {}
         self._found_in: list[Any] = []
+        self._latent: tuple[str, ...] = ()
         self._num_tempered = 0
         self._is_batch = False
 
@@ -210,20 +267,23 @@ class TreeGibbs(MCMCKernel):
     def _find(self, model_args: tuple, model_kwargs: dict) -> None:
         """Find the sums, and whether their conditional laws are normal; once for each data set."""
         given = [*model_args, *model_kwargs, *model_kwargs.values()]
+        given = [(value, _digest(value)) for value in given]
         if self._problems and len(given) == len(self._found_in):
-            if all(one is other for one, other in zip(given, self._found_in, strict=True)):
+            known = zip(given, self._found_in, strict=True)
+            if all(one[0] is other[0] and one[1] == other[1] for one, other in known):
                 return
         self._found_in = given
         for known in (self._problems, self._sweeps, self._is_normal, self._first_power):
             known.clear()
         with jax.ensure_compile_time_eval():
-            key = jax.random.key(0)
+            self._find_sums(model_args, model_kwargs)
+
+    def _find_sums(self, model_args: tuple, model_kwargs: dict) -> None:
+        def traced(number: int) -> dict[str, Any]:
             found = _Found(self._model)
-            model = substitute(seed(found, key), substitute_fn=init_to_uniform)
+            model = substitute(seed(found, jax.random.key(number)), substitute_fn=init_to_uniform)
             sites = trace(model).get_trace(*model_args, **model_kwargs)
             self._problems.update(found.problems)
-            if not found.problems:
-                raise ValueError("The model has no TreeSum: sample it with the inner kernel alone.")
             latent = {
                 name: site
                 for name, site in sites.items()
@@ -236,15 +296,33 @@ class TreeGibbs(MCMCKernel):
                     f"Sites {marginal} are summed out by enumeration, where trees have no terms of "
                     f"the likelihood for each row: draw them, or sum them out in the model."
                 )
-            values = {name: site["value"] for name, site in latent.items()}
-            sums = {name: jnp.zeros(len(p.matrix)) for name, p in found.problems.items()}
-            for name, problem in found.problems.items():
-                moves = np.array(default_moves(problem.prior.max_depth))
-                self._sweeps[name] = TreeSweep(problem.prior, problem.design, moves)
+            return {name: site["value"] for name, site in latent.items()}
+
+        values = traced(0)
+        if not self._problems:
+            raise ValueError("The model has no TreeSum: sample it with the inner kernel alone.")
+        self._latent = tuple(values)
+        for name, problem in self._problems.items():
+            problem.require_rules()
+            moves = np.array(default_moves(problem.prior.max_depth))
+            self._sweeps[name] = TreeSweep(problem.prior, problem.design, moves)
+        self._is_normal |= dict.fromkeys(self._problems, True)
+        for number in range(_PROBED):
+            values = traced(number)
+            keys = jax.random.split(jax.random.key(number), len(self._problems))
+            probes = list(zip(self._problems.items(), keys, strict=True))
+            sums = {
+                name: problem.scale * jax.random.normal(key, (len(problem.matrix),))
+                for (name, problem), key in probes
+            }
+            for (name, problem), key in probes:
                 terms = self._terms(name, sums, values, model_args, model_kwargs)
-                self._is_normal[name] = is_normal(terms, key, problem.design.num_rows)
-                if not self._is_normal[name]:
-                    self._first_power[name] = first_power(problem.prior, terms, sums[name])
+                self._is_normal[name] &= is_normal(terms, key, len(sums[name]), problem.scale)
+        sums = {name: jnp.zeros(len(p.matrix)) for name, p in self._problems.items()}
+        for name, problem in self._problems.items():
+            if not self._is_normal[name]:
+                terms = self._terms(name, sums, values, model_args, model_kwargs)
+                self._first_power[name] = first_power(problem.prior, terms, sums[name])
 
     def _terms(
         self, name: str, sums: Mapping, values: Mapping, model_args: tuple, model_kwargs: dict
@@ -264,23 +342,38 @@ class TreeGibbs(MCMCKernel):
         rng_key, inner_key = jax.random.split(rng_key)
         starts = {name: sweep.start() for name, sweep in self._sweeps.items()}
         sums = {name: jnp.zeros(sweep.design.num_rows) for name, sweep in self._sweeps.items()}
-        held = {**kwargs, _HELD: sums}
-        inner = self._inner.init(inner_key, num_warmup, init_params, args, held)
-        z = getattr(inner, self._inner.sample_field)
+        trees = {name: SumTrees(start.rule, start.value) for name, start in starts.items()}
+        inner = self._inner.init(
+            inner_key, num_warmup, init_params, args, self._held(kwargs, sums, trees)
+        )
         weights = {
             name: jnp.asarray(sweep.design.has_cut / sweep.design.has_cut.sum(), float)
             for name, sweep in self._sweeps.items()
         }
         return TreeGibbsState(
-            z={**z, **sums},
+            z={**self._others(getattr(inner, self._inner.sample_field)), **sums},
             inner=inner,
-            trees={name: SumTrees(start.rule, start.value) for name, start in starts.items()},
+            trees=trees,
             leaf={name: start.leaf for name, start in starts.items()},
             feature_weight=weights,
             tree_acceptance=jnp.ones(len(starts)),
             i=jnp.zeros((), jnp.int32),
             rng_key=rng_key,
         )
+
+    def _held(self, kwargs: dict, sums: Mapping, trees: Mapping[str, SumTrees]) -> dict:
+        """Make the arguments of the inner kernel's model, in which trees are held."""
+        levels = {}
+        for name, (rule, value) in trees.items():
+            prior = self._sweeps[name].prior
+            precision = float(prior.leaf_scale) ** -2
+            count = prior.num_trees + (rule >= 0).sum()
+            levels[name] = _Level(value.sum(), count, prior.num_trees, precision)
+        return {**kwargs, _HELD: sums, _LEVELS: levels}
+
+    def _others(self, z: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Take the model's own latent sites: no levels, and nothing that follows from others."""
+        return {name: z[name] for name in self._latent}
 
     def sample(
         self, state: TreeGibbsState, model_args: tuple, model_kwargs: dict | None
@@ -292,9 +385,10 @@ class TreeGibbs(MCMCKernel):
     def _step(self, args: tuple, kwargs: dict, state: TreeGibbsState) -> TreeGibbsState:
         rng_key, *keys = jax.random.split(state.rng_key, 1 + 2 * len(self._sweeps))
         sums = {name: state.z[name] for name in self._sweeps}
-        held = {**kwargs, _HELD: sums}
-        inner_z = getattr(state.inner, self._inner.sample_field)
-        values = self._inner.get_constrain_fn(args, held)(inner_z)
+        inner_z = dict(getattr(state.inner, self._inner.sample_field))
+        values = self._others(
+            self._inner.get_constrain_fn(args, self._held(kwargs, sums, state.trees))(inner_z)
+        )
         trees, leaf, weights = dict(state.trees), dict(state.leaf), dict(state.feature_weight)
         shares = []
         for (name, sweep), key, weight_key in zip(
@@ -311,13 +405,20 @@ class TreeGibbs(MCMCKernel):
             trees[name], leaf[name] = SumTrees(new.rule, new.value), new.leaf
             weights[name] = sweep.draw_feature_weight(weight_key, new.rule, weights[name])
             shares.append(accepted)
-        held = {**kwargs, _HELD: sums}
-        inner = state.inner
-        if inner_z:
-            inner = self._inner.refresh(inner, args, held)
-            inner = self._inner.sample(inner, args, held)
+        held = self._held(kwargs, sums, trees)
+        # Levels start at 0: what they were is in the leaf values.
+        inner_z |= {_Level.site(name): jnp.zeros_like(inner_z[_Level.site(name)]) for name in sums}
+        inner = state.inner._replace(**{self._inner.sample_field: inner_z})
+        inner = self._inner.refresh(inner, args, held)
+        inner = self._inner.sample(inner, args, held)
+        inner_z = getattr(inner, self._inner.sample_field)
+        for name in sums:
+            level = inner_z[_Level.site(name)]
+            sums[name] += level
+            rule, value = trees[name]
+            trees[name] = SumTrees(rule, _shifted(rule, value, level / len(rule)))
         return TreeGibbsState(
-            z={**getattr(inner, self._inner.sample_field), **sums},
+            z={**self._others(inner_z), **sums},
             inner=inner,
             trees=trees,
             leaf=leaf,
@@ -340,7 +441,8 @@ class TreeGibbs(MCMCKernel):
             sums = {name: z[name] for name in self._sweeps}
             others = {name: value for name, value in z.items() if name not in sums}
             held = {**kwargs, _HELD: sums}
-            return {**self._inner.postprocess_fn(model_args, held)(others), **sums}
+            made = self._inner.postprocess_fn(model_args, held)(others)
+            return {**made, **sums}
 
         return finish
 
@@ -366,7 +468,12 @@ class TreeGibbs(MCMCKernel):
         Raises
         ------
         ValueError
-            If the names are not those of the sums.
+            If the names are not those of the sums, or a table cannot be read.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If nearly no proposals were accepted.
 
         Examples
         --------
@@ -385,17 +492,35 @@ class TreeGibbs(MCMCKernel):
         >>> Predictive(model, samples)(jax.random.key(1), new)["y"].shape
         (30, 2)
         """
+        if not self._problems:
+            raise ValueError("This kernel has not run: take the one that `mcmc` was made with.")
         if set(rows) != set(self._problems):
             raise ValueError(
                 f"Give rows for the sums {sorted(self._problems)}; got {sorted(rows)}."
             )
         samples = dict(mcmc.get_samples(group_by_chain=group_by_chain))
-        kept = mcmc.get_extra_fields(group_by_chain=True)["trees"]
+        fields = mcmc.get_extra_fields(group_by_chain=True)
+        shares = np.asarray(fields["tree_acceptance"]).mean(axis=(0, 1))
+        for name, share in zip(self._sweeps, shares, strict=True):
+            if share < _FEW_ACCEPTED:
+                warnings.warn(
+                    f"Only {share:.1%} of the trees that were proposed for {name!r} were accepted: "
+                    f"its draws hardly move. Give the sum more trees, add an offset to the model "
+                    f"where {name!r} is far from 0, or model the logarithm of large counts.",
+                    ConvergenceWarning,
+                    stacklevel=2,
+                )
         for name, table in rows.items():
             problem = self._problems[name]
-            table = table if hasattr(table, "columns") else np.asarray(table)
-            drawn = problem.posterior(*kept[name])
-            sums = drawn.sums(problem.schema.transform(table))[:, :, 0]
+            drawn = problem.posterior(*fields["trees"][name])
+            first = np.asarray(mcmc.get_samples(group_by_chain=True)[name])[:1, :1]
+            again = drawn.take(np.zeros(1, int)).sums(problem.matrix)[:, :, 0]
+            if first.shape != again.shape or not np.allclose(first, again, atol=1e-3):
+                raise ValueError(
+                    f"These draws of {name!r} are not of the table that the kernel was last run "
+                    f"with. Make a kernel for each run."
+                )
+            sums = drawn.sums(problem.read(table))[:, :, 0]
             sums = sums if group_by_chain else sums.reshape(-1, sums.shape[-1])
             samples[name] = jnp.asarray(sums, samples[name].dtype)
         return samples

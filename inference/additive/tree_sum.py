@@ -1,5 +1,6 @@
 """A sum of trees as a site of a NumPyro model."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,8 +13,9 @@ from numpyro.distributions import constraints
 
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
+from bdtppl.inference.additive.tables import MOST_LEVELS
 from bdtppl.models.data.design import Design
-from bdtppl.models.data.schema import Schema
+from bdtppl.models.data.schema import Schema, as_table, has_names, refuse_new_missing
 from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = ["SumProblem", "TreeSum"]
@@ -32,8 +34,7 @@ class SumProblem:
 
     def __init__(self, table: Any, prior: AdditivePrior, bins: int):
         self.prior, self._bins = prior, bins
-        table = table if hasattr(table, "columns") else np.asarray(table)
-        self.schema, self.matrix = Schema.read(table)
+        self.schema, self.matrix = Schema.read(_as_table(table))
 
     @cached_property
     def design(self) -> Design:
@@ -44,6 +45,40 @@ class SumProblem:
             names=self.schema.features,
             is_indicator=self.schema.is_indicator,
         )
+
+    @property
+    def scale(self) -> float:
+        """Prior standard deviation of the sum at a row."""
+        return float(self.prior.leaf_scale) * self.prior.num_trees**0.5
+
+    def require_rules(self) -> None:
+        """Refuse rows that no tree can split.
+
+        Raises
+        ------
+        ValueError
+            If there are too few rows, or all columns are constant.
+        """
+        num_rows, fewest = len(self.matrix), self.prior.min_leaf
+        if num_rows < 2 * fewest:
+            raise ValueError(
+                f"The table of a TreeSum has {num_rows} rows, too few for two leaves of at least "
+                f"{fewest} rows: lower min_leaf."
+            )
+        if not self.design.has_cut.any():
+            raise ValueError("All columns of the table of a TreeSum are constant: no tree splits.")
+
+    def read(self, table: Any) -> np.ndarray:
+        """Read new rows, float64 [m, d].
+
+        Raises
+        ------
+        ValueError
+            If columns differ, or a value is missing where none was.
+        """
+        matrix = self.schema.transform(_as_table(table), refuse_unknown=False)
+        refuse_new_missing(matrix, self.design.has_missing, self.schema.features)
+        return matrix
 
     def posterior(self, rule: Any, value: Any) -> SumPosterior:
         """Make a posterior of drawn trees [chain, draw, m, nodes]."""
@@ -68,6 +103,11 @@ class SumProblem:
         return drawn.sums(self.matrix)[0, 0, 0]
 
 
+def _as_table(table: Any) -> Any:
+    """Turn arrays of JAX into those of NumPy; leave tables with names as they are."""
+    return as_table(table) if has_names(table) or isinstance(table, Mapping) else np.asarray(table)
+
+
 class TreeSum(dist.Distribution):
     """Distribution of a sum of hard trees at the rows of a table (BART), one value a row.
 
@@ -81,8 +121,8 @@ class TreeSum(dist.Distribution):
     trees
         Number of trees.
     scale
-        Prior standard deviation of the sum at a row; the mean is 0, so add an offset in the model
-        where 0 is far off. The default suits logits, probits and logs.
+        Prior standard deviation of the sum at a row; the mean is 0, so add an offset or an
+        intercept in the model where 0 is far off. The default suits logits, probits and logs.
     max_depth, min_leaf
         Most levels of splits of a tree, and fewest rows of a leaf.
     bins
@@ -142,6 +182,16 @@ class TreeSum(dist.Distribution):
             )
         if isinstance(scale, Tracer):
             raise TypeError("The scale of a TreeSum must be a number, and no site of the model.")
+        for name, value, most in (
+            ("trees", trees, None),
+            ("max_depth", max_depth, MOST_LEVELS),
+            ("min_leaf", min_leaf, None),
+        ):
+            if not isinstance(value, int | np.integer) or value < 1 or value > (most or value):
+                upto = f", and at most {most}" if most else ""
+                raise ValueError(f"{name} must be an integer of at least 1{upto}; got {value!r}.")
+        if not scale > 0:
+            raise ValueError(f"scale must be above 0; got {scale!r}.")
         prior = AdditivePrior(
             float(scale) / trees**0.5,
             1.0,
@@ -168,14 +218,36 @@ class TreeSum(dist.Distribution):
             "MCMC(TreeGibbs(NUTS(model)), ...)."
         )
 
+    def expand(self, batch_shape: tuple[int, ...]) -> Any:
+        """Refuse: a sum is one event over all rows.
+
+        Raises
+        ------
+        ValueError
+            If the shape is not empty.
+        """
+        if tuple(batch_shape) == ():
+            return self
+        raise ValueError(
+            "A TreeSum is expanded, or stands inside a plate. Its event is the vector of all rows: "
+            "put it outside of the plates, one site for each sum."
+        )
+
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw sums of trees from the prior, float [*sample_shape, n].
 
         Raises
         ------
         ValueError
-            If ``sparsity`` is given: see `bdtppl.inference.additive.prior_draws`.
+            If ``sparsity`` is given (see `bdtppl.inference.additive.prior_draws`), or no tree can
+            split.
         """
+        if self.problem.prior.sparsity is not None:
+            raise ValueError(
+                "A TreeSum with sparsity is not drawn from its prior: how many trees min_leaf "
+                "excludes depends on the features' weights. To look at the prior, leave it out."
+            )
+        self.problem.require_rules()
         shape = jax.ShapeDtypeStruct(self.event_shape, jnp.result_type(float))
 
         def draw(key_data: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from typing import Any
@@ -35,6 +35,7 @@ __all__ = [
     "has_names",
     "is_missing",
     "lossless",
+    "refuse_new_missing",
     "refuse_times",
     "require_distinct",
     "require_storable",
@@ -643,6 +644,32 @@ def _require_scalars(name: str, values: Iterable) -> None:
 
 def _is_time(value: Any) -> bool:
     return isinstance(value, _TIMES) or type(value).__name__ == "Period"
+
+
+def refuse_new_missing(matrix: np.ndarray, may_miss: np.ndarray, features: Sequence[str]) -> None:
+    """Refuse missing values where there was none in training.
+
+    Parameters
+    ----------
+    matrix
+        Rows [m, d], NaN where missing.
+    may_miss
+        bool [d].
+    features
+        Names of the columns of the matrix.
+
+    Raises
+    ------
+    ValueError
+        If there is one; it is named.
+    """
+    missing = np.isnan(matrix) & ~may_miss
+    if missing.any():
+        row, feature = np.argwhere(missing)[0]
+        raise ValueError(
+            f"Column {features[feature]!r}, row {row}: the value is missing (NaN), but no value of "
+            f"it was missing when the model was fitted, so no rule says where the row goes."
+        )
 
 
 def refuse_times(what: str, values: np.ndarray) -> None:
