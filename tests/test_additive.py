@@ -67,9 +67,13 @@ def first_feature_favoured(tables):
     return tables._replace(rule=rule)
 
 
-@pytest.mark.parametrize("case", slow_but(["all moves of two trees"], CASES))
+@pytest.mark.parametrize(
+    "case",
+    slow_but(["all moves of two trees"], [name for name in CASES if "by one" not in name]),
+)
 def test_a_wrong_weight_of_rules_is_noticed_in_each_move(case):
-    assert law_after("plain", case, change=first_feature_favoured) < ep.FALSE_ALARM
+    starts = 4 * STARTS if case == "rules of level 1" else STARTS
+    assert law_after("plain", case, starts, change=first_feature_favoured) < ep.FALSE_ALARM
 
 
 @pytest.mark.slow
@@ -161,6 +165,7 @@ CHECKS = {
     "noise": {},
     "sparse": {"sparsity": 1.0},
     "variances": {"noise_trees": 2, "noise_degrees": 5.0},
+    "variances that are known well": {"noise_trees": 2, "noise_degrees": 900.0},
     "probit": {"link": "probit"},
     "logit": {"link": "logit"},
     "softmax": {"link": "logit", "num_sums": 3, "offset": np.log([0.5, 0.3, 0.2])},
@@ -320,9 +325,10 @@ def test_rules_that_the_design_has_not_score_nothing():
 def test_a_step_leaves_its_state_as_it_is_and_repeats():
     of = ap.problem("plain", 2, 2)
     kernel = of.kernel(None)
-    state = kernel.step(jax.random.key(0), kernel.init())
+    state, info = kernel.step(jax.random.key(0), kernel.init())
+    assert info.log_likelihood == kernel.log_likelihood(state)
     copy = [np.array(part) for part in state]
-    first, second = (kernel.step(jax.random.key(1), state) for _ in range(2))
+    first, second = (kernel.step(jax.random.key(1), state)[0] for _ in range(2))
     for part, kept in zip(state, copy, strict=True):
         np.testing.assert_array_equal(part, kept)
     for one, other in zip(first, second, strict=True):

@@ -1,6 +1,9 @@
 """Estimators of sums of trees: from tables to predictions, files, figures and ArviZ."""
 
 import json
+import subprocess
+import sys
+import time
 
 import arviz
 import matplotlib.pyplot as plt
@@ -20,6 +23,7 @@ from bdtppl import (
     plot_trajectories,
     plot_tree,
 )
+from bdtppl.estimators import bart
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 
 pytestmark = pytest.mark.filterwarnings("ignore:Chains disagree")
@@ -237,6 +241,74 @@ def test_truncated_normals_follow_their_law(mean):
     assert stats.kstest(np.where(sign, drawn, -drawn), wrong.cdf).pvalue < 1e-4
 
 
+KILLED = """
+import sys
+import numpy as np
+from bdtppl import BARTRegressor
+from bdtppl.estimators import bart
+
+bart.KEPT_EVERY = 0.0
+rng = np.random.default_rng(0)
+X = rng.uniform(size=(300, 3))
+model = BARTRegressor(
+    trees=40, chains=2, warmup=400, draws=400, extensions=1, random_state=0, checkpoint=sys.argv[1]
+)
+model.fit(X, X[:, 0] + 0.1 * rng.normal(size=300))
+np.save(sys.argv[2], model.posterior_.value)
+"""
+
+
+@pytest.mark.slow
+def test_a_fit_that_is_killed_at_random_moments_ends_at_the_same_bits(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+
+    def start(name):
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            script,
+            tmp_path / name,
+            tmp_path / f"{name}.npy",
+        ]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    assert start("whole").wait(timeout=600) == 0
+    rng, kills = np.random.default_rng(), 0
+    process = start("killed")
+    while kills < 5:
+        kept = tmp_path / "killed"
+        if not kept.exists() or not any(kept.iterdir()):
+            time.sleep(0.05)
+            continue
+        try:
+            process.wait(timeout=rng.uniform(0, 1.5))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills, process = kills + 1, start("killed")
+            time.sleep(rng.uniform(2, 5))
+    assert process.wait(timeout=600) == 0
+    assert kills > 0
+    whole, resumed = (np.load(tmp_path / f"{name}.npy") for name in ("whole", "killed"))
+    np.testing.assert_array_equal(whole, resumed)
+
+
+def test_chains_that_disagree_go_on_and_can_be_resumed(tmp_path, monkeypatch):
+    settings = SHORT | {"warmup": 10, "draws": 10, "extensions": 2, "checkpoint": tmp_path / "a"}
+    monkeypatch.setattr(bart, "LARGEST_R_HAT", 0.5)
+    whole = BARTRegressor(**settings).fit(X, Y)
+    assert len(whole.trajectory_steps_) == 10 + 10 + 20 + 40
+    assert whole.thrown_away == ("warm-up", 40)
+    again = BARTRegressor(**settings).fit(X, Y)  # from what was kept at the end
+    np.testing.assert_array_equal(whole.posterior_.value, again.posterior_.value)
+    monkeypatch.setattr(bart, "LARGEST_R_HAT", 5.0)
+    short = BARTRegressor(**settings | {"checkpoint": None}).fit(X, Y)
+    assert len(short.trajectory_steps_) == 20
+
+
 def test_noise_that_depends_on_the_row_is_found_and_kept(tmp_path):
     rng = np.random.default_rng(1)
     x = rng.uniform(size=(300, 2))
@@ -244,7 +316,7 @@ def test_noise_that_depends_on_the_row_is_found_and_kept(tmp_path):
     settings = SHORT | {"noise_trees": 10, "warmup": 150, "draws": 80}
     model = BARTRegressor(**settings).fit(x, y)
     rows = np.array([[0.25, 0.5], [0.75, 0.5]])
-    deviation = model.posterior_.deviations(rows).mean(axis=(0, 1))
+    deviation = model.noise_draws(rows).mean(axis=(0, 1))
     assert 0.15 < deviation[0] < 0.3
     assert 0.8 < deviation[1] < 1.25
     narrow, wide = np.diff(model.predict_interval(rows, 0.9))[:, 0]

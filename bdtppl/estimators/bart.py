@@ -32,6 +32,10 @@ from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["BARTClassifier", "BARTRegressor"]
 
+_AUTO_EXTENSIONS = 3
+_MOST_WORK = 15_000_000  # sweeps times rows: about a minute of CPU time of four chains
+_FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
+
 
 @declared
 class BARTParameters(ShowsProgress):
@@ -42,6 +46,14 @@ class BARTParameters(ShowsProgress):
     warmup: int = parameter(250, "Sweeps over all trees that each chain throws away.", least=0)
     draws: int = parameter(250, "Draws that are kept of each chain.", least=1)
     thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
+    extensions: int | Literal["auto"] = parameter(
+        "auto",
+        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
+        'become warm-up, and thin doubles. "auto" is for three times at most, and fewer times on '
+        "many rows, where this takes minutes.",
+        least=0,
+        option=int,
+    )
     max_depth: int = parameter(
         3,
         f"Most levels of splits of a tree, at most {MOST_LEVELS}. Under the prior of splits "
@@ -97,8 +109,8 @@ class BARTNoiseParameters:
     )
     noise_trees: int = parameter(
         0,
-        "Trees of the product that is the noise variance of a row (heteroskedastic; Pratola et al. "
-        "2020 take 40); 0 for one variance of all rows.",
+        "Trees of the product that is the noise variance of a row, 40 for instance "
+        "(heteroskedastic BART, Pratola and others 2020); 0 for one variance of all rows.",
         least=0,
     )
 
@@ -144,7 +156,7 @@ class BART(BARTParameters, TableEstimator):
         Draws of sums of trees, [chains, draws].
     diagnostics_ : dict
         Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log
-        likelihood, the noise (sigma), the number of leaves, and predictions at a few training rows.
+        likelihood, the noise (sigma), and predictions at a few training rows.
     trajectory_, trajectory_steps_ : numpy.ndarray
         float64 [chain, sweep] and int [sweep]; log likelihood along the chains, that of warm-up
         included (`bdtppl.plot_trajectories`).
@@ -156,9 +168,11 @@ class BART(BARTParameters, TableEstimator):
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05. A sum of trees has no most
-    probable tree and no rules to read: see ``feature_importances_``,
-    `bdtppl.plot_partial_dependence`, and for a tree to read `bdtppl.ExactTreeRegressor`.
+    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05 after all extensions. A sum of
+    trees has no most probable tree and no rules to read: see ``feature_importances_``,
+    `bdtppl.plot_partial_dependence`, and for a tree to read `bdtppl.ExactTreeRegressor`. With many
+    trees importances are near to equal, for trees with nothing left to explain take any feature:
+    set ``sparsity=1``, or take fewer trees, to tell features apart.
 
     References
     ----------
@@ -212,19 +226,17 @@ class BART(BARTParameters, TableEstimator):
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
         )
-        seed, chains = self._sampled(AdditiveKernel(prior, design, y))
+        seed, chains, diagnosed = self._sampled(AdditiveKernel(prior, design, y))
         self.schema_, self.design_, self.prior_ = schema, design, prior
         self.trajectory_ = chains.log_likelihood
         self.trajectory_steps_ = 1 + np.arange(chains.num_sweeps)
-        posterior = chains.posterior()
-        diagnosed = diagnose(followed(posterior))
         self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
-        self._restore(posterior, {"seed": seed})
+        self._restore(chains.posterior(), {"seed": seed})
         self._warn()
         return self
 
-    def _sampled(self, kernel: AdditiveKernel) -> tuple[int, SumChains]:
-        """Sweep, from a checkpoint on if there is one; return the seed and the chains."""
+    def _sampled(self, kernel: AdditiveKernel) -> tuple[int, SumChains, dict[str, Any]]:
+        """Sweep, from a checkpoint on if there is one; return the seed, chains and diagnostics."""
         seed, folder, kept = self._draw_seed(), None, None
         lengths = {name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")}
         if self.checkpoint is not None:
@@ -242,6 +254,7 @@ class BART(BARTParameters, TableEstimator):
             if folder is not None:
                 folder.write({"seed": seed, **chains.arrays()})
 
+        extensions = self._num_extensions(kernel.design)
         with counting("sweeps", shown=self.progress) as report:
             told = paced(report, "Sampling sums of trees", chains.num_sweeps, None)
 
@@ -253,10 +266,27 @@ class BART(BARTParameters, TableEstimator):
                     last = time.monotonic()
 
             try:
-                chains.run(on_progress)
+                while True:
+                    chains.run(on_progress)
+                    diagnosed = diagnose(followed(chains.posterior()))
+                    r_hats = np.array([each.r_hat for each in diagnosed.values()])
+                    disagree = np.nanmax(r_hats, initial=0.0) > LARGEST_R_HAT
+                    if not disagree or chains.extensions >= extensions:
+                        break
+                    chains.extend()
+                    told = paced(report, "Chains disagree and go on", chains.num_sweeps, None)
             finally:  # also on KeyboardInterrupt
                 keep()
-        return seed, chains
+        return seed, chains, diagnosed
+
+    def _num_extensions(self, design: Design) -> int:
+        """How often chains may go on; "auto" bounds the work, whatever the machine."""
+        if self.extensions != "auto":
+            return self.extensions
+        work = design.num_rows * (1 + design.num_features / _FEATURES_LIKE_A_ROW)
+        kept = self.draws * self.thin
+        sweeps = [self.warmup + kept * (2 ** (k + 1) - 1) for k in range(1, _AUTO_EXTENSIONS + 1)]
+        return sum(number * work <= _MOST_WORK for number in sweeps)
 
     def _warn(self) -> None:
         """Say where chains disagree, or cannot be compared."""
@@ -273,15 +303,16 @@ class BART(BARTParameters, TableEstimator):
         if r_hats[worst] > LARGEST_R_HAT:
             warnings.warn(
                 f"Chains disagree: R-hat of {worst} is {r_hats[worst]:.2f}, above {LARGEST_R_HAT}. "
-                f"Raise warmup, draws or thin.",
+                f"Raise extensions, warmup, draws or thin.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
 
     @property
     def thrown_away(self) -> tuple[str, int]:
-        """Sweeps of warm-up."""
-        return "warm-up", self.warmup
+        """Sweeps of warm-up, those of extensions included."""
+        # Each extension doubles the draws' sweeps, and those before it are thrown away.
+        return "warm-up", (len(self.trajectory_steps_) + self.warmup - self.draws * self.thin) // 2
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree."""
@@ -398,6 +429,24 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
             "noise_trees": self.noise_trees,
         }
         return calibrated(design, y, **noise, **settings)
+
+    def noise_draws(self, X: Any) -> np.ndarray:
+        """Compute the standard deviation of the noise given each draw.
+
+        Parameters
+        ----------
+        X
+            Rows [m].
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [chains, draws, m]; the same at all rows without ``noise_trees``.
+        """
+        check_is_fitted(self)
+        matrix = self._matrix(X)
+        deviations = self.posterior_.deviations(matrix)
+        return np.broadcast_to(deviations, (*deviations.shape[:2], len(matrix)))
 
     def _noise(self) -> dict[str, Any]:
         sigma = self.posterior_.sigma

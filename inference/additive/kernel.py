@@ -2,7 +2,8 @@
 
 The law is that of `bdtppl.models.hard.additive` given targets. Latent variables of labels are drawn
 before each sum (`bdtppl.inference.additive.latent`). As in BlackJAX, ``step`` takes a key and a
-state and returns a new state; ``advance`` does the same in place, for long chains.
+state and returns a new state and information on the step; ``advance`` does the same in place, for
+long chains.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from bdtppl.inference.additive.tables import (
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior, class_probabilities
 
-__all__ = ["AdditiveKernel", "AdditiveState", "default_moves"]
+__all__ = ["AdditiveInfo", "AdditiveKernel", "AdditiveState", "default_moves"]
 
 Moves = Sequence[Sequence[int]]
 
@@ -87,6 +88,13 @@ class AdditiveState(NamedTuple):
     noise_rule: np.ndarray
     noise_value: np.ndarray
     noise_leaf: np.ndarray
+
+
+class AdditiveInfo(NamedTuple):
+    """What is known of a state: its log likelihood, and the number of splits of all trees."""
+
+    log_likelihood: float
+    num_splits: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +164,7 @@ class AdditiveKernel:
             noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
         )
 
-    def step(self, rng_key: jax.Array, state: AdditiveState) -> AdditiveState:
+    def step(self, rng_key: jax.Array, state: AdditiveState) -> tuple[AdditiveState, AdditiveInfo]:
         """Redraw everything once, from a key of JAX; the state that is given stays as it is."""
         words = np.asarray(jax.random.key_data(rng_key), np.uint64)
         generator = np.random.Generator(np.random.Philox(key=words[0] << np.uint64(32) | words[1]))
@@ -167,7 +175,8 @@ class AdditiveKernel:
                 if isinstance(part, np.ndarray)
             }
         )
-        return self.advance(generator, copy, self.make_room())
+        new = self.advance(generator, copy, self.make_room())
+        return new, AdditiveInfo(self.log_likelihood(new), int(np.sum(new.rule >= 0)))
 
     def advance(
         self, generator: np.random.Generator, state: AdditiveState, room: Room

@@ -48,7 +48,7 @@ class SumChains:
     ):
         self.kernel, self.seed = kernel, seed
         self.warmup, self.draws, self.thin = warmup, draws, thin
-        self.done = 0
+        self.done = self.extensions = 0
         self.states = [kernel.init() for _ in range(chains)]
         self.rooms = [kernel.make_room() for _ in range(chains)]
         first = self.states[0]
@@ -72,6 +72,13 @@ class SumChains:
     def num_sweeps(self) -> int:
         """Sweeps of each chain when it is done."""
         return self.warmup + self.draws * self.thin
+
+    def extend(self) -> None:
+        """Let chains that are done go on: their draws become warm-up, and ``thin`` doubles."""
+        self.warmup, self.thin = self.num_sweeps, 2 * self.thin
+        self.extensions += 1
+        more = np.empty((len(self.states), self.draws * self.thin))
+        self.log_likelihood = np.concatenate([self.log_likelihood, more], axis=1)
 
     def run(self, on_progress: Callable[[int], Any] = lambda sweeps: None) -> None:
         """Sweep to the end.
@@ -125,11 +132,14 @@ class SumChains:
         drawn = {f"drawn_{name}": record[:, :number] for name, record in self.records.items()}
         progress = {
             "done": np.int64(self.done),
+            "extensions": np.int64(self.extensions),
             "log_likelihood": self.log_likelihood[:, : self.done],
         }
         return states | drawn | progress
 
     def _resume(self, kept: Mapping[str, np.ndarray]) -> None:
+        for _ in range(int(kept["extensions"])):
+            self.extend()
         self.done = int(kept["done"])
         self.log_likelihood[:, : self.done] = kept["log_likelihood"]
         for name, record in self.records.items():
