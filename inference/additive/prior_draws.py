@@ -50,7 +50,8 @@ def draw_sum_prior(
         leaves[:, 0] = rule[:, 0] < 0
         leaves[:, 1:] = np.repeat(rule >= 0, 2, axis=1)
         leaves[:, : rule.shape[1]] &= rule < 0
-        return tuple(array.reshape(1, num_draws, *shape, -1) for array in (rule, leaves))
+        axes = 1, num_draws, *shape, -1
+        return rule.reshape(axes), leaves.reshape(axes)
 
     rule, leaves = grow(prior.num_sums, prior.num_trees)
     value = np.where(leaves, float(prior.leaf_scale) * rng.standard_normal(leaves.shape), 0.0)

@@ -87,7 +87,7 @@ class _Level(NamedTuple):
 
     def sample(self, name: str) -> jax.Array:
         flat = dist.ImproperUniform(constraints.real, (), ())
-        level = numpyro.sample(self.site(name), flat)
+        level = jnp.asarray(numpyro.sample(self.site(name), flat))
         each = level / self.num_trees
         change = -0.5 * self.precision * each * (2 * self.total + each * self.count)
         numpyro.factor(f"{self.site(name)}_prior", change)

@@ -158,7 +158,7 @@ class TreeSum(dist.Distribution):
     """
 
     arg_constraints: ClassVar[dict] = {}
-    support = constraints.real_vector
+    support: Any = constraints.real_vector
     pytree_aux_fields = ("problem",)
 
     def __init__(

@@ -401,7 +401,7 @@ def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarr
         cuts = design.cut_threshold[design.offset[j] + 1 : design.offset[j + 1]]
         is_known |= (trees.feature == j) & np.isin(trees.threshold, cuts)
     is_known &= (rows >= prior.min_leaf) | ~trees.is_leaf
-    return slot, is_known.all(axis=(-1, -2))
+    return slot, np.asarray(is_known.all(axis=(-1, -2)))
 
 
 @jax.jit
@@ -418,14 +418,15 @@ def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_w
         return of_nodes + jnp.where(is_leaf, jnp.log1p(-split) + of_leaf, 0.0)
 
     with jax.numpy_rank_promotion("allow"):
-        *shape, slot = trees
-        of_nodes = of_trees(*shape, _normal(value, prior.leaf_scale))
+        feature, depth, is_leaf, slot = trees
+        of_nodes = of_trees(feature, depth, is_leaf, _normal(value, prior.leaf_scale))
         total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, num_rules, feature_weight)
         f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
         if noise is not None:
-            *shape, slot, factor = noise
-            total += of_trees(*shape, _of_variance(factor, *prior.noise_leaf)).sum(axis=(-1, -2))
+            feature, depth, is_leaf, slot, factor = noise
+            of_nodes = of_trees(feature, depth, is_leaf, _of_variance(factor, *prior.noise_leaf))
+            total += of_nodes.sum(axis=(-1, -2))
             variances = jnp.take_along_axis(factor, slot, axis=-1).prod(axis=-2)
             each = _normal(y - f[..., 0, :], jnp.sqrt(variances))
         elif prior.link == "identity":
