@@ -57,7 +57,7 @@ def counts_of(levels: int):
     return of, known, weight / weight.sum(), grid, laws
 
 
-def law_after(levels, moves, sweeps=3, power=1.0):
+def law_after(levels, moves, sweeps=3, twice=False):
     """Start at exact draws, move, and compare where the moves end with the exact law."""
     of, known, probability, grid, laws = counts_of(levels)
     kernel, rng = of.kernel(moves), np.random.default_rng(8)
@@ -76,7 +76,7 @@ def law_after(levels, moves, sweeps=3, power=1.0):
     def move(trees, key):
         def one(trees, key):
             f = jnp.take_along_axis(trees.value, trees.leaf.astype(jnp.int32), axis=1)[0]
-            return redraw_each(sweep, terms, f, trees, weight, key, power)[0]
+            return redraw_each(sweep, terms, f, trees, weight, key, twice=twice)[0]
 
         return jax.vmap(one)(trees, jax.random.split(key, STARTS))
 
@@ -104,6 +104,34 @@ def test_accepted_proposals_keep_the_enumerated_law_of_counts(name):
 
 def accept_everything(gain, slope, precision, before, after):
     return jnp.inf
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MOVES)
+def test_proposals_that_expand_twice_keep_the_enumerated_law(name):
+    assert law_after(*MOVES[name], twice=True) > ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_proposals_that_expand_twice_notice_a_wrong_ratio(monkeypatch):
+    monkeypatch.setattr(any_likelihood, "_log_ratio", half_the_gain)
+    assert law_after(*MOVES["all"], sweeps=12, twice=True) < ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_large_counts_and_far_levels_are_found():
+    """The second expansion is what makes trees of such counts move."""
+    X, _, _, true = table(200)
+    y = np.random.default_rng(0).poisson(np.exp(true + 5))
+
+    def model(X, y):
+        f = numpyro.sample("f", TreeSum(X, trees=100))
+        numpyro.sample("y", dist.Poisson(jnp.exp(f)), obs=y)
+
+    mcmc = MCMC(TreeGibbs(NUTS(model)), num_warmup=200, num_samples=100, progress_bar=False)
+    mcmc.run(jax.random.key(0), X, y)
+    assert np.sqrt(np.mean((mcmc.get_samples()["f"].mean(axis=0) - true - 5) ** 2)) < 0.1
+    assert mcmc.get_extra_fields()["tree_acceptance"].mean() > 0.5
 
 
 def favour_large_values(gain, slope, precision, before, after):

@@ -8,6 +8,10 @@ these, and accepted by Metropolis-Hastings: as r does not depend on the tree, th
 likelihood and of what stands for it is all that counts. So chains have the right law whatever the
 likelihood; the closer it is to its expansion over the reach of one tree, the more are accepted.
 
+Where rows say much, the expansion is too rough even so, and nothing is accepted. Then a first tree
+is grown from nothing by the expansion around r, and the likelihood is expanded once more around r
+and this tree's values. They do not depend on the tree that is replaced either.
+
 Where the log likelihood is a quadratic in f and rows are apart, nothing needs to be accepted: all
 trees are redrawn by one sweep.
 
@@ -17,6 +21,7 @@ Chipman, George and McCulloch 2010, section 3.1 (one tree given all others); Gam
 from the posterior distribution in generalized linear mixed models (proposals by expansion).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +32,17 @@ from jax import lax
 from bdtppl.inference.additive.in_jax import SumState, TreeSweep
 from bdtppl.models.hard.additive import AdditivePrior
 
-__all__ = ["expand", "first_power", "is_normal", "redraw_all", "redraw_each", "total_of"]
+__all__ = [
+    "best_level",
+    "expand",
+    "first_power",
+    "is_normal",
+    "redraw_all",
+    "redraw_each",
+    "total_of",
+]
 
+_MOST_STEPS, _LEAST_STEP = 100, 1e-3
 _LEAST_SHARE = 1e-3  # of the mean second derivative, where the own one vanishes
 _ROUNDING = 1e-4
 _TINY = 1e-12
@@ -112,6 +126,7 @@ def redraw_each(
     weight: jax.Array,
     key: jax.Array,
     power: Any = 1.0,
+    twice: Any = False,
 ) -> tuple[SumState, jax.Array, jax.Array]:
     """Propose a new tree for each, one after the other, and accept it by Metropolis-Hastings.
 
@@ -125,6 +140,8 @@ def redraw_each(
         Key.
     power
         Power of the likelihood, above 0 and at most 1; see `first_power`.
+    twice
+        Whether to expand twice, around a first tree, too.
 
     Returns
     -------
@@ -133,8 +150,11 @@ def redraw_each(
     accepted
         Share of the proposals that were accepted.
     """
-    numbers_key, accept_key = jax.random.split(key)
+    numbers_key, accept_key, first_key = jax.random.split(key, 3)
     uniform, normal = sweep.random_numbers(numbers_key)
+    growing = sweep.growing()
+    first_uniform, first_normal = growing.random_numbers(first_key)
+    seed = SumState(*(part[:1] for part in growing.start()))
     chance = jax.random.uniform(accept_key, (len(trees.rule),))
 
     def visit(carry, t):
@@ -142,9 +162,22 @@ def redraw_each(
         own = SumState(*(lax.dynamic_slice_in_dim(part, t, 1) for part in trees))
         before = own.value[0, own.leaf[0].astype(jnp.int32)]
         others = f - before
-        slope, precision = expand(terms, others)
-        slope, precision = power * slope, power * _precision(slope, precision)
-        precision = jnp.maximum(precision, _LEAST_SHARE * precision.mean() + _TINY)
+
+        def targets(around):
+            slope, precision = expand(terms, others + around)
+            slope, precision = power * slope, power * _precision(slope, precision)
+            precision = jnp.maximum(precision, _LEAST_SHARE * precision.mean() + _TINY)
+            return slope + precision * around, precision
+
+        def targets_around_a_tree(_, first):
+            numbers = first_uniform[t][None], first_normal[t][None]
+            slope, precision = first
+            return targets(growing(seed, slope / precision, precision, weight, numbers)[1])
+
+        # A loop of no or one turn: JAX batches no condition around calls that batch themselves.
+        slope, precision = lax.fori_loop(
+            0, jnp.asarray(twice, jnp.int32), targets_around_a_tree, targets(jnp.zeros_like(f))
+        )
         proposed, after = sweep(
             own, slope / precision, precision, weight, (uniform[t][None], normal[t][None])
         )
@@ -170,6 +203,30 @@ def redraw_each(
     start = trees, f, terms(f), jnp.zeros((), jnp.int32)
     (trees, f, _, accepted), _ = lax.scan(visit, start, jnp.arange(len(trees.rule)))
     return trees, _sum(trees, f), (accepted / len(trees.rule)).astype(f.dtype)
+
+
+def best_level(terms: Terms, num_rows: int) -> float:
+    """Find the constant that f should start from: Newton steps of the log likelihood, from 0.
+
+    Steps are halved until they gain; where nothing gains or is finite it is 0.
+    """
+
+    @jax.jit
+    def at(level: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+        f = jnp.full(num_rows, level)
+        slope, curve = expand(terms, f)
+        return total_of(terms(f)), slope.sum(), jnp.abs(curve.sum()) + _TINY
+
+    level, (now, slope, curve) = 0.0, at(0.0)
+    for _ in range(_MOST_STEPS):
+        step = float(slope / curve)
+        while abs(step) > _LEAST_STEP and not at(level + step)[0] > now:
+            step /= 2
+        if not abs(step) > _LEAST_STEP:
+            break
+        level += step
+        now, slope, curve = at(level)
+    return level if math.isfinite(level) else 0.0
 
 
 def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> float:

@@ -4,7 +4,8 @@ XLA calls the compiled loops of `bdtppl.inference.additive.kernels` inside its o
 compute in float64, whatever the precision around them.
 """
 
-from typing import NamedTuple
+from copy import copy
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +54,7 @@ class TreeSweep:
         int [visits, k]; what a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
     """
 
-    def __init__(self, prior: AdditivePrior, design: Design, moves: np.ndarray):
+    def __init__(self, prior: AdditivePrior, design: Design, moves: Any):
         self.prior, self.design = prior, design
         self.rows = row_tables(design)
         self.moves = np.asarray(moves, np.int64)
@@ -62,13 +63,19 @@ class TreeSweep:
         number = np.bincount(self.rows.feature, minlength=design.num_features)
         self._share = 1 / np.maximum(number, 1)[self.rows.feature]
 
-    def start(self) -> SumState:
-        """Make trees of one leaf with value 0."""
+    def growing(self) -> "TreeSweep":
+        """Make the sweep whose visits go through all levels, so that trees grow from nothing."""
+        growing = copy(self)
+        growing.moves = np.arange(self.prior.max_depth)[None]
+        return growing
+
+    def start(self, level: float = 0.0) -> SumState:
+        """Make trees of one leaf, whose sum is a constant."""
         prior = self.prior
         internal = 2**prior.max_depth - 1
         return SumState(
             jnp.full((prior.num_trees, internal), -1, jnp.int32),
-            jnp.zeros((prior.num_trees, 2 * internal + 1)),
+            jnp.zeros((prior.num_trees, 2 * internal + 1)).at[:, 0].set(level / prior.num_trees),
             jnp.zeros((prior.num_trees, self.design.num_rows), jnp.uint8),
         )
 

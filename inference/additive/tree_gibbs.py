@@ -22,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.inference.additive.any_likelihood import (
     Terms,
+    best_level,
     first_power,
     is_normal,
     redraw_all,
@@ -34,7 +35,7 @@ from bdtppl.inference.additive.tree_sum import SumProblem, TreeSum
 __all__ = ["TreeGibbs", "TreeGibbsState"]
 
 _HELD, _LEVELS = "_bdtppl_held_sums", "_bdtppl_levels"
-_FEW_ACCEPTED = 0.1
+_FEW_ACCEPTED, _SHOULD_ACCEPT = 0.1, 0.5
 _PROBED = 2  # values of all other sites
 _MOST_TEMPERED = 100
 
@@ -149,6 +150,8 @@ class TreeGibbsState(NamedTuple):
     trees, leaf, feature_weight
         For each sum its trees, the leaf of each row in each tree, uint8 [m, n], and the weights of
         features [d].
+    expands_twice
+        For each sum, whether proposals expand the log density twice; found out in warm-up.
     tree_acceptance
         float [sums]; share of the trees whose proposals were accepted; 1 for exact redraws.
     i
@@ -162,6 +165,7 @@ class TreeGibbsState(NamedTuple):
     trees: dict[str, SumTrees]
     leaf: dict[str, jax.Array]
     feature_weight: dict[str, jax.Array]
+    expands_twice: dict[str, jax.Array]
     tree_acceptance: jax.Array
     i: jax.Array
     rng_key: jax.Array
@@ -192,9 +196,12 @@ class TreeGibbs(MCMCKernel):
     ``exp(f + intercept)``) rather than by ``f`` alone.
 
     In the first third of warm-up, at most 100 iterations, sums with proposals see a power of the
-    likelihood that rises to 1. Extra fields of a run: ``tree_acceptance``, and ``trees``, which
-    `samples_at` reads. All of NumPyro's chain methods work; "vectorized" moves one chain after the
-    other where trees are redrawn.
+    likelihood that rises to 1. Where less than half of them are accepted in warm-up, the log
+    density is expanded a second time, around a first tree, which costs about three times as much.
+
+    Extra fields of a run: ``tree_acceptance``, and ``trees``, which `samples_at` reads. All of
+    NumPyro's chain methods work; "vectorized" moves one chain after the other where trees are
+    redrawn.
 
     References
     ----------
@@ -211,9 +218,10 @@ class TreeGibbs(MCMCKernel):
         self._problems: dict[str, SumProblem] = {}
         self._is_normal: dict[str, bool] = {}
         self._first_power: dict[str, float] = {}
+        self._level: dict[str, float] = {}
         self._found_in: list[Any] = []
         self._latent: tuple[str, ...] = ()
-        self._num_tempered = 0
+        self._num_warmup = self._num_tempered = 0
         self._is_batch = False
 
     @property
@@ -245,7 +253,7 @@ class TreeGibbs(MCMCKernel):
         model_args: tuple,
         model_kwargs: dict | None,
     ) -> TreeGibbsState:
-        """Start each sum at 0.
+        """Start each sum at the constant that suits the data best.
 
         Raises
         ------
@@ -255,7 +263,10 @@ class TreeGibbs(MCMCKernel):
         model_kwargs = model_kwargs or {}
         self._find(model_args, model_kwargs)
         if given := sorted(set(init_params or {}) & set(self._sweeps)):
-            raise ValueError(f"Sums of trees start at 0: take {given} out of init_params.")
+            raise ValueError(
+                f"Sums of trees have starts of their own: take {given} out of init_params."
+            )
+        self._num_warmup = num_warmup
         self._num_tempered = min(_MOST_TEMPERED, num_warmup // 3)
         self._is_batch = not is_prng_key(rng_key)
 
@@ -318,10 +329,13 @@ class TreeGibbs(MCMCKernel):
             for (name, problem), key in probes:
                 terms = self._terms(name, sums, values, model_args, model_kwargs)
                 self._is_normal[name] &= is_normal(terms, key, len(sums[name]), problem.scale)
+        values = traced(0)
         sums = {name: jnp.zeros(len(p.matrix)) for name, p in self._problems.items()}
         for name, problem in self._problems.items():
+            terms = self._terms(name, sums, values, model_args, model_kwargs)
+            self._level[name] = best_level(terms, len(problem.matrix))
+            sums[name] += self._level[name]
             if not self._is_normal[name]:
-                terms = self._terms(name, sums, values, model_args, model_kwargs)
                 self._first_power[name] = first_power(problem.prior, terms, sums[name])
 
     def _terms(
@@ -340,8 +354,11 @@ class TreeGibbs(MCMCKernel):
         self, rng_key: jax.Array, num_warmup: int, init_params: Any, args: tuple, kwargs: dict
     ) -> TreeGibbsState:
         rng_key, inner_key = jax.random.split(rng_key)
-        starts = {name: sweep.start() for name, sweep in self._sweeps.items()}
-        sums = {name: jnp.zeros(sweep.design.num_rows) for name, sweep in self._sweeps.items()}
+        starts = {name: sweep.start(self._level[name]) for name, sweep in self._sweeps.items()}
+        sums = {
+            name: jnp.full(sweep.design.num_rows, self._level[name])
+            for name, sweep in self._sweeps.items()
+        }
         trees = {name: SumTrees(start.rule, start.value) for name, start in starts.items()}
         inner = self._inner.init(
             inner_key, num_warmup, init_params, args, self._held(kwargs, sums, trees)
@@ -356,6 +373,7 @@ class TreeGibbs(MCMCKernel):
             trees=trees,
             leaf={name: start.leaf for name, start in starts.items()},
             feature_weight=weights,
+            expands_twice={name: jnp.zeros((), bool) for name in starts},
             tree_acceptance=jnp.ones(len(starts)),
             i=jnp.zeros((), jnp.int32),
             rng_key=rng_key,
@@ -390,7 +408,7 @@ class TreeGibbs(MCMCKernel):
             self._inner.get_constrain_fn(args, self._held(kwargs, sums, state.trees))(inner_z)
         )
         trees, leaf, weights = dict(state.trees), dict(state.leaf), dict(state.feature_weight)
-        shares = []
+        twice, shares = dict(state.expands_twice), []
         for (name, sweep), key, weight_key in zip(
             self._sweeps.items(), keys[::2], keys[1::2], strict=True
         ):
@@ -401,7 +419,8 @@ class TreeGibbs(MCMCKernel):
                 new, sums[name] = redraw_all(sweep, terms, *given)
             else:
                 power = self._power(state, name)
-                new, sums[name], accepted = redraw_each(sweep, terms, *given, power)
+                new, sums[name], accepted = redraw_each(sweep, terms, *given, power, twice[name])
+                twice[name] |= (accepted < _SHOULD_ACCEPT) & (state.i < self._num_warmup)
             trees[name], leaf[name] = SumTrees(new.rule, new.value), new.leaf
             weights[name] = sweep.draw_feature_weight(weight_key, new.rule, weights[name])
             shares.append(accepted)
@@ -423,6 +442,7 @@ class TreeGibbs(MCMCKernel):
             trees=trees,
             leaf=leaf,
             feature_weight=weights,
+            expands_twice=twice,
             tree_acceptance=jnp.stack(shares),
             i=state.i + 1,
             rng_key=rng_key,
