@@ -85,8 +85,8 @@ assert table["CRPS"].idxmin() == "sum of 200 trees"
 table.round(2)
 
 # %% [markdown]
-# These are 142 held-out rows of one table: [which estimator for my
-# table](../docs/which_estimator.md) has nine tables with five folds each.
+# These are 142 held-out rows of one table. The page *Which estimator for my table?* has nine tables
+# with five folds each.
 #
 # ## Do the chains agree?
 #

@@ -348,23 +348,15 @@ def test_draws_from_the_prior_have_the_scale_that_was_asked_for():
 
 
 @pytest.mark.slow
-def test_chain_methods_give_the_same_draws():
+def test_chains_run_one_after_the_other():
     X, exposure, y, _ = table(30)
-    found = []
-    for method in ("sequential", "vectorized"):
-        mcmc = MCMC(
-            TreeGibbs(NUTS(counts)),
-            num_warmup=20,
-            num_samples=20,
-            num_chains=2,
-            chain_method=method,
-            progress_bar=False,
-        )
-        mcmc.run(jax.random.key(0), X, exposure, y)
-        found.append(mcmc.get_samples()["f"])
-    for each in found:
-        assert each.shape == (40, 30)
-        assert np.isfinite(each).all()
+    kernel = TreeGibbs(NUTS(counts))
+    mcmc = MCMC(kernel, num_warmup=20, num_samples=20, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), X, exposure, y)
+    f = mcmc.get_samples(group_by_chain=True)["f"]
+    assert f.shape == (2, 20, 30)
+    assert not np.array_equal(f[0], f[1])
+    np.testing.assert_allclose(kernel.samples_at(mcmc, True, f=X)["f"], f, atol=1e-5)
 
 
 @pytest.mark.slow

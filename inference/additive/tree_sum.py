@@ -234,7 +234,7 @@ class TreeSum(dist.Distribution):
         )
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw sums of trees from the prior, float [*sample_shape, n].
+        """Draw sums of trees from the prior, ``[*sample_shape, n]``.
 
         Raises
         ------
