@@ -351,7 +351,14 @@ def test_draws_from_the_prior_have_the_scale_that_was_asked_for():
 def test_chains_run_one_after_the_other():
     X, exposure, y, _ = table(30)
     kernel = TreeGibbs(NUTS(counts))
-    mcmc = MCMC(kernel, num_warmup=20, num_samples=20, num_chains=2, progress_bar=False)
+    mcmc = MCMC(
+        kernel,
+        num_warmup=20,
+        num_samples=20,
+        num_chains=2,
+        chain_method="sequential",
+        progress_bar=False,
+    )
     mcmc.run(jax.random.key(0), X, exposure, y)
     f = mcmc.get_samples(group_by_chain=True)["f"]
     assert f.shape == (2, 20, 30)
