@@ -197,7 +197,7 @@ def moved(of: Problem, kernel: AdditiveKernel, state, room, rng, change=lambda t
         state.value[0],
         state.leaf[0],
         kernel.moves,
-        *kernel.random_numbers(rng),
+        *kernel.random_numbers(rng, kernel.moves),
     )
     return state
 

@@ -179,10 +179,21 @@ class AdditiveKernel:
         return new, AdditiveInfo(self.log_likelihood(new), int(np.sum(new.rule >= 0)))
 
     def advance(
-        self, generator: np.random.Generator, state: AdditiveState, room: Room
+        self,
+        generator: np.random.Generator,
+        state: AdditiveState,
+        room: Room,
+        *,
+        grows: bool = False,
     ) -> AdditiveState:
-        """Redraw everything once, in place: the arrays of the state change."""
+        """Redraw everything once, in place: the arrays of the state change.
+
+        With ``grows`` a visit redraws the nodes of all levels, one after the other, so that a tree
+        of one leaf grows to its full depth at once: for the first sweeps, as grow-from-root passes
+        do (He and Hahn 2023, Stochastic tree ensembles for regularized nonlinear regression).
+        """
         prior, rows = self.prior, self.rows
+        moves = np.arange(prior.max_depth)[None] if grows else self.moves
         tables = prior_tables(prior, rows, state.feature_weight)
         for which in range(prior.num_sums):
             precision = self._draw_targets(generator, state, which)
@@ -197,8 +208,8 @@ class AdditiveKernel:
                 state.rule[which],
                 state.value[which],
                 state.leaf[which],
-                self.moves,
-                *self.random_numbers(generator),
+                moves,
+                *self.random_numbers(generator, moves),
             )
         variance = state.variance
         if prior.noise_trees:
@@ -242,10 +253,12 @@ class AdditiveKernel:
             multiply(state.noise_value, state.noise_leaf, variances)
         return variances
 
-    def random_numbers(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def random_numbers(
+        self, generator: np.random.Generator, moves: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draw what one sweep reads: uniform numbers [m, u], and normal ones for all leaves."""
         levels, num_trees = self.prior.max_depth, self.prior.num_trees
-        uniform = generator.random((num_trees, uniforms_of_visit(levels, self.moves.shape[1])))
+        uniform = generator.random((num_trees, uniforms_of_visit(levels, moves.shape[1])))
         return uniform, generator.standard_normal((num_trees, 2 ** (levels + 1) - 1))
 
     def _draw_targets(

@@ -14,6 +14,7 @@ from bdtppl.models.arrays.threads import NUM_THREADS
 __all__ = ["SumChains"]
 
 _SWEEPS_AT_ONCE = 10
+_GROWING_SWEEPS = 10
 _STATE = AdditiveState._fields
 
 
@@ -114,7 +115,8 @@ class SumChains:
         for sweep in range(self.done, end):
             stream = np.random.Philox(key=[self.seed, chain], counter=[0, 0, 0, sweep])
             generator = np.random.Generator(stream)
-            state = kernel.advance(generator, state, self.rooms[chain])
+            grows = sweep < min(_GROWING_SWEEPS, self.warmup)
+            state = kernel.advance(generator, state, self.rooms[chain], grows=grows)
             self.log_likelihood[chain, sweep] = kernel.log_likelihood(state)
             draw, rest = divmod(sweep + 1 - self.warmup, self.thin)
             if draw >= 1 and rest == 0:
