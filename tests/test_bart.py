@@ -247,13 +247,13 @@ import numpy as np
 from bdtppl import BARTRegressor
 from bdtppl.estimators import bart
 
-bart.KEPT_EVERY = 0.0
+bart.KEPT_EVERY = 0.1
 rng = np.random.default_rng(0)
-X = rng.uniform(size=(300, 3))
+X = rng.uniform(size=(10_000, 3))
 model = BARTRegressor(
-    trees=40, chains=2, warmup=400, draws=400, extensions=1, random_state=0, checkpoint=sys.argv[1]
+    trees=40, chains=2, warmup=300, draws=300, extensions=1, random_state=0, checkpoint=sys.argv[1]
 )
-model.fit(X, X[:, 0] + 0.1 * rng.normal(size=300))
+model.fit(X, X[:, 0] + 0.1 * rng.normal(size=10_000))
 np.save(sys.argv[2], model.posterior_.value)
 """
 
@@ -283,7 +283,7 @@ def test_a_fit_that_is_killed_at_random_moments_ends_at_the_same_bits(tmp_path):
             time.sleep(0.05)
             continue
         try:
-            process.wait(timeout=rng.uniform(0, 1.5))
+            process.wait(timeout=rng.uniform(0, 0.6))
             break
         except subprocess.TimeoutExpired:
             process.kill()

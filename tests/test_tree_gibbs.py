@@ -404,13 +404,16 @@ assert not np.array_equal(f[0], f[1])
             ValueError,
             "one site for each sum",
         ),
+        (lambda X: numpyro.sample("f", TreeSum(X[:7])), ValueError, "too few for two leaves"),
     ],
-    ids=["none", "expanded"],
+    ids=["none", "expanded", "few rows"],
 )
 def test_models_that_it_cannot_sample_are_refused(model, error, words):
     mcmc = MCMC(TreeGibbs(NUTS(model)), num_warmup=1, num_samples=1, progress_bar=False)
-    with pytest.raises(error, match=words):
-        mcmc.run(jax.random.key(0), table()[0])
+    X = table()[0]
+    for _ in range(2):  # a second try is refused as the first one is
+        with pytest.raises(error, match=words):
+            mcmc.run(jax.random.key(0), X)
 
 
 def test_other_kernels_and_traced_tables_are_refused():

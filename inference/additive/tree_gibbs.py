@@ -279,15 +279,17 @@ class TreeGibbs(MCMCKernel):
         """Find the sums, and whether their conditional laws are normal; once for each data set."""
         given = [*model_args, *model_kwargs, *model_kwargs.values()]
         given = [(value, _digest(value)) for value in given]
-        if self._problems and len(given) == len(self._found_in):
+        if given and len(given) == len(self._found_in):
             known = zip(given, self._found_in, strict=True)
             if all(one[0] is other[0] and one[1] == other[1] for one, other in known):
                 return
-        self._found_in = given
-        for known in (self._problems, self._sweeps, self._is_normal, self._first_power):
+        self._found_in = []  # what is refused now must be refused again
+        found = self._problems, self._sweeps, self._is_normal, self._first_power, self._level
+        for known in found:
             known.clear()
         with jax.ensure_compile_time_eval():
             self._find_sums(model_args, model_kwargs)
+        self._found_in = given
 
     def _find_sums(self, model_args: tuple, model_kwargs: dict) -> None:
         def traced(number: int) -> dict[str, Any]:
