@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from bdtppl import storage
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import Results
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.data.design import Design
@@ -101,15 +103,15 @@ def _made(task: str, **options) -> Posterior:
 _same = functools.cache(_made)
 
 
+@declared
 class HandmadeTree(Results, BaseEstimator):
     """An estimator whose posterior is given: the least that `storage` asks of an estimator."""
 
-    def __init__(self, *, prior=None, constraints=None, classes=None, bins=5, random_state=None):
-        self.prior = prior
-        self.constraints = constraints
-        self.classes = classes
-        self.bins = bins
-        self.random_state = random_state
+    prior: Any = parameter(None, "A prior.")
+    constraints: Any = parameter(None, "Constraints.")
+    classes: Any = parameter(None, "Class labels.")
+    bins: int = parameter(5, "Buckets.")
+    random_state: Any = parameter(None, "A seed.")
 
     def fit(self, posterior: Posterior, **attributes) -> "HandmadeTree":
         self._keep(posterior)

@@ -28,7 +28,7 @@ from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
-WRITTEN = {"model.json", "posterior.nc", "structures.png", "summary.json", "tree.png"}
+WRITTEN = {"model.bdtppl", "structures.png", "summary.json", "tree.png"}
 
 
 def run(*arguments, status=0):
@@ -432,6 +432,14 @@ def test_a_folder_that_cannot_be_written_is_named(trees, tmp_path, monkeypatch, 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize("write", ["--out=~/q", "--out ~/q"])
+def test_home_is_where_it_is_called(trees, tmp_path, monkeypatch, write):
+    """A shell leaves it to us behind an equals sign and in quotes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run("fit", trees, "--target", "height", "--model", "greedy-modal", *write.split())
+    assert (tmp_path / "q" / "model.bdtppl").is_file()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_named(trees, tmp_path):
     tmp_path.chmod(0o500)
@@ -495,10 +503,8 @@ def test_damaged_models_are_refused(classifier, flowers, tmp_path):
     assert "is not a saved model" in refusal("predict", tmp_path / "nowhere", flowers)
     for path in classifier[0].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "posterior.nc").write_bytes(b"torn")
-    assert "posterior.nc is damaged" in refusal("predict", tmp_path, flowers)
-    (tmp_path / "model.json").write_text('{"format": "another"}')
-    assert "was not written by bdtppl" in refusal("predict", tmp_path, flowers)
+    (tmp_path / "model.bdtppl").write_bytes(b"torn")
+    assert "model.bdtppl is damaged" in refusal("predict", tmp_path, flowers)
 
 
 # ------------------------------------------------------------------------------- specifications
@@ -650,8 +656,7 @@ def test_the_demo_draws_soft_trees(tmp_path, monkeypatch):
     assert "log Z" in result.stdout
     assert {path.name for path in (tmp_path / "wu").iterdir()} == {
         "density.png",
-        "model.json",
-        "posterior.nc",
+        "model.bdtppl",
         "predictive.png",
         "report.html",
         "summary.json",
@@ -900,7 +905,7 @@ def test_a_slip_among_numbers_is_noted(tmp_path):
 def test_priors_on_leaves_leave_all_behind(prior, trees, tmp_path):
     options = ["--bins", 4, "--prior", prior, "--report"]
     run("fit", trees, "--target", "height", *options, "--out", tmp_path / "out")
-    assert {"model.json", "report.html", "tree.png"} <= {
+    assert {"model.bdtppl", "report.html", "tree.png"} <= {
         f.name for f in (tmp_path / "out").iterdir()
     }
 

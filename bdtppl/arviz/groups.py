@@ -1,8 +1,8 @@
-"""Hard trees and their draws as groups of labelled arrays, and back.
+"""Hard trees and their draws as groups of labelled arrays.
 
-The same groups of arrays go to ArviZ and into a saved model: ``posterior``, the numbers that
-describe each tree; ``sample_stats``, what the inference reports of each draw; and ``trees``, the
-trees themselves. Axes are named chain, draw, node, feature, and class or statistic.
+ArviZ gets the groups ``posterior``, the numbers that describe each tree; ``sample_stats``, what the
+inference reports of each draw; and ``trees``, the trees themselves. Axes are named chain, draw,
+node, feature, and class or statistic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,6 @@ __all__ = [
     "label_draws",
     "label_sample_stats",
     "label_trees",
-    "read_sample_stats",
-    "read_trees",
 ]
 
 DRAW_AXES = ("chain", "draw")
@@ -50,12 +48,6 @@ def label_trees(trees: Tree) -> xr.Dataset:
         variables | {"num_nodes": (axes, trees.num_nodes)},
         {name: range(size) for name, size in sizes.items()},
     )
-
-
-def read_trees(dataset: xr.Dataset) -> Tree:
-    """Rebuild the trees of `label_trees`."""
-    per_node = {name: dataset[f"node_{name}"].values for name in _PER_NODE}
-    return Tree(**per_node, num_nodes=dataset["num_nodes"].values)
 
 
 def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
@@ -113,15 +105,6 @@ def label_sample_stats(
         for name, values in reported.items()
     }
     return xr.Dataset(variables, coordinates)
-
-
-def read_sample_stats(
-    dataset: xr.Dataset,
-) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Rebuild the sample statistics and the log weights (or None) of a posterior."""
-    names = {theirs: ours for ours, theirs in _ARVIZ_NAMES.items()}
-    reported = {names.get(str(name), str(name)): v.values for name, v in dataset.items()}
-    return reported, reported.pop("log_weight", None)
 
 
 def class_labels(classes: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Draws of soft trees as groups of labelled arrays, and back.
+"""Draws of soft trees as groups of labelled arrays.
 
 The groups are those of `bdtppl.arviz.groups`: ``posterior``, ``sample_stats`` and ``trees``; and
 ``topologies``, what is known of each topology.
@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from bdtppl.arviz.groups import DRAW_AXES, class_labels, label_sample_stats, read_sample_stats
+from bdtppl.arviz.groups import DRAW_AXES, class_labels, label_sample_stats
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.soft.topology import Topology
-from bdtppl.models.soft.tree_batch import SoftTrees
 
-__all__ = ["label_soft_draws", "read_soft_draws"]
+__all__ = ["label_soft_draws"]
 
 _TREE_ARRAYS = {
     "paths": (*DRAW_AXES, "leaf", "split"),
@@ -69,23 +67,6 @@ def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[s
             {name: ("topology", getattr(posterior, name)) for name in _TOPOLOGIES},
             {"topology": [shape.code for shape in posterior.topologies]},
         ),
-    }
-
-
-def read_soft_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
-    """Rebuild, by the names of `SoftPosterior`, what `label_soft_draws` has labelled."""
-    trees, topologies = groups["trees"], groups["topologies"]
-    leaves = {
-        str(name).removeprefix("leaf_"): variable.values
-        for name, variable in trees.items()
-        if str(name).startswith("leaf_")
-    }
-    return {
-        "trees": SoftTrees(**{name: trees[name].values for name in _TREE_ARRAYS}, leaves=leaves),
-        "topology": groups["posterior"]["topology"].values,
-        "topologies": tuple(Topology(str(code)) for code in topologies["topology"].values),
-        "sample_stats": read_sample_stats(groups["sample_stats"])[0],
-        **{name: topologies[name].values for name in _TOPOLOGIES},
     }
 
 

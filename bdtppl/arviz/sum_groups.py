@@ -1,4 +1,4 @@
-"""Draws of sums of trees as groups of labelled arrays, and back.
+"""Draws of sums of trees as groups of labelled arrays.
 
 The groups are those of `bdtppl.arviz.groups`: ``posterior``, ``sample_stats`` and ``trees``, whose
 arrays are those of `SumPosterior`.
@@ -8,10 +8,10 @@ from typing import Any
 
 import xarray as xr
 
-from bdtppl.arviz.groups import DRAW_AXES, label_sample_stats, read_sample_stats
+from bdtppl.arviz.groups import DRAW_AXES, label_sample_stats
 from bdtppl.inference.additive.posterior import SumPosterior
 
-__all__ = ["label_sum_draws", "read_sum_draws"]
+__all__ = ["label_sum_draws"]
 
 _SUM_ARRAYS = {"rule": "node", "value": "slot"}
 _NOISE_ARRAYS = {"noise_rule": "node", "noise_value": "slot"}
@@ -59,15 +59,4 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
         "posterior": xr.Dataset(described, by_feature),
         "sample_stats": label_sample_stats(posterior.sample_stats, coordinates),
         "trees": xr.Dataset(trees, by_feature),
-    }
-
-
-def read_sum_draws(groups: dict[str, xr.Dataset]) -> dict[str, Any]:
-    """Rebuild, by the names of `SumPosterior`, what `label_sum_draws` has labelled."""
-    trees = groups["trees"]
-    return {
-        **{name: trees[name].values for name in (*_SUM_ARRAYS, "variance")},
-        **{name: trees[name].values for name in _NOISE_ARRAYS if name in trees},
-        "feature_weight": trees["weight"].values,
-        "sample_stats": read_sample_stats(groups["sample_stats"])[0],
     }

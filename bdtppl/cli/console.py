@@ -67,7 +67,7 @@ class Commands(TyperGroup):
         """Run a command and exit with its status."""
         options["standalone_mode"] = False
         try:
-            status = super().main(args, *arguments, **options)
+            status = super().main(args and [*map(_with_home, args)], *arguments, **options)
             if status == _INTERRUPTED:  # typer catches Ctrl-C itself, and is silent about it
                 status = _fail("Interrupted.", _INTERRUPTED)
         except UserError as error:
@@ -78,6 +78,12 @@ class Commands(TyperGroup):
             usage = getattr(error, "format_message", None)  # wrong usage, as typer finds it
             status = _fail(_unexpected(error), 1) if usage is None else _fail(usage(), 2)
         raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _with_home(argument: str) -> str:
+    """Put the home folder for ``~/``, which shells leave in quotes and behind ``--out=``."""
+    home = os.path.expanduser("~")
+    return re.sub("^(--[a-z-]+=)?~/", lambda match: f"{match[1] or ''}{home}/", argument)
 
 
 @contextmanager

@@ -44,6 +44,7 @@ _ELSEWHERE = {
     "PolicySettings": "bdtppl.inference.gflownet.training",
 }
 _REGISTRIES = (LEAF_FAMILIES, TREE_PRIORS)
+_MOST_BYTES = 1 << 26  # of an array that is written with JSON types
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds
 
 
@@ -172,6 +173,8 @@ def _decode_array(value: dict) -> Any:
     dtype = np.dtype(value["dtype"])
     if dtype.kind not in _ARRAY_KINDS:
         raise ValueError(f"arrays of {dtype} are not read")
+    if dtype.itemsize * len(value["values"]) > _MOST_BYTES:
+        raise ValueError(f"an array of {dtype} is larger than {_MOST_BYTES:,} bytes")
     flat = np.empty(len(value["values"]), dtype)
     for i, item in enumerate(value["values"]):
         flat[i] = decode(item)

@@ -1,18 +1,17 @@
 """Save a fitted estimator into a folder, and load it back to the last bit.
 
-The folder holds two files. ``posterior.nc`` (netCDF) has every large array: the draws, as the
-groups ``posterior``, ``sample_stats`` and ``trees`` that ArviZ reads, the training rows, and single
-trees. ``model.json`` has all else, and checksums of both. Nothing is pickled, and nothing that is
-read is executed: classes are looked up in fixed tables of names.
+The folder holds one file, `FILE`: the arrays of the posterior, and a header with all else (see
+`bdtppl.array_files`). Nothing is pickled, and nothing that is read is executed: classes are
+looked up in fixed tables of names.
 
 What is stored of an estimator, for every inference alike:
 
 - its class by name (one that is registered) and its ``get_params()``; in place of a prior or
   constraints with functions, what the fit made of them: weights at the cuts of the training rows;
 - ``posterior_``, whether attribute or property (see `bdtppl.storage.posterior`);
-- its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is the
-  design of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a
-  number, text, None, a small NumPy array, or a list, tuple or dictionary of these. Properties and
+- its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is a
+  part of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a number,
+  text, None, a small NumPy array, or a list, tuple or dictionary of these. Properties and
   ``exact_`` are left out: the estimator computes them again when they are asked for. So are
   ``components_``, which are lost;
 - what its method ``_saved_state()`` returns, if it has one: a dictionary of such values, for what
@@ -21,11 +20,11 @@ What is stored of an estimator, for every inference alike:
   state, by name.
 
 `load` makes the estimator from its parameters, sets the fitted attributes, and last calls
-``_restore(posterior, state)``, if there is such a method; otherwise it sets ``posterior_``.
+``_restore(posterior, state)``, if there is such a method; otherwise it sets ``posterior_``. What it
+reads must be what a fit could have made (`bdtppl.storage.checks`), and nothing more: it takes the
+estimator apart again, and must find all that the file holds.
 """
 
-import hashlib
-import json
 import os
 import warnings
 from dataclasses import fields, is_dataclass
@@ -33,40 +32,50 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from sklearn.utils.validation import check_is_fitted
 
-import bdtppl
-from bdtppl.arviz.groups import label_trees, read_trees
+from bdtppl.array_files import DAMAGED, read_arrays, write_arrays
 from bdtppl.estimators import estimator_class
-from bdtppl.files import staged
-from bdtppl.models.data.design import CutPoints
+from bdtppl.estimators.parameters import check_parameters
+from bdtppl.files import reason_of, staged
 from bdtppl.models.hard.tree import Tree
+from bdtppl.storage import version_1
+from bdtppl.storage.checks import (
+    require_classes,
+    require_posterior,
+    require_statistics,
+    require_trees,
+)
 from bdtppl.storage.encoding import decode, encode
-from bdtppl.storage.posterior import describe_posterior, rebuild_posterior
+from bdtppl.storage.posterior import (
+    Arrays,
+    below,
+    describe_posterior,
+    rebuild_posterior,
+    under,
+)
 
-__all__ = ["load", "save"]
+__all__ = ["FILE", "load", "save"]
 
-FORMAT = "bdtppl model"
-FORMAT_VERSION = 1
-
-_ARRAYS = "posterior.nc"
-_DESCRIPTION = "model.json"
+FILE = "model.bdtppl"
+_KIND = "bdtppl model"
 _NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself
+_PARTS = ("design", "prior", "leaf", "model")  # of a posterior, which attributes may be
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
     """Save a fitted estimator.
 
-    Both files are written aside and moved when they are complete; if anything fails, the folder is
-    as it was before.
+    The file is written aside and moved when it is complete. If anything fails or the process is
+    killed, the folder holds the model that it held before.
 
     Parameters
     ----------
     estimator
         A fitted estimator of bdtppl.
     path
-        Folder to write, made if it does not exist; a model that it holds is replaced.
+        Folder to write, made if it does not exist; a model that it holds is replaced. ``~`` is the
+        home folder.
 
     Raises
     ------
@@ -84,26 +93,16 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
         stream is not part of the model.
     """
     check_is_fitted(estimator)
-    folder = Path(path)
-    model, groups = _take_apart(estimator)
+    folder = Path(path).expanduser()
+    header, arrays = _take_apart(estimator, stacklevel=3)
     try:
-        with staged(folder) as staging:
-            arrays, description = staging / _ARRAYS, staging / _DESCRIPTION
-            xr.DataTree.from_dict(groups).to_netcdf(arrays, engine="h5netcdf")
-            document = {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
-                "bdtppl_version": bdtppl.__version__,
-                "sha256": {_ARRAYS: _checksum_of_file(arrays), "model": _checksum_of_json(model)},
-                "model": model,
-            }
-            text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-            description.write_text(text + "\n", encoding="utf-8")
+        with staged(folder, obsolete=version_1.FILES) as staging:
+            write_arrays(staging / FILE, _KIND, header, arrays)
     except OSError as error:
-        raise OSError(f"The model cannot be saved in {folder}: {_reason(error)}.") from error
+        raise OSError(f"The model cannot be saved in {folder}: {reason_of(error)}.") from error
 
 
-def load(path: str | os.PathLike) -> Any:
+def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
     """Load an estimator that `save` wrote.
 
     It predicts exactly what the saved one predicted, to the last bit on the same machine.
@@ -111,14 +110,19 @@ def load(path: str | os.PathLike) -> Any:
     Parameters
     ----------
     path
-        The folder.
+        The folder; ``~`` is the home folder.
+    trusted
+        Whether the file is known to come from bdtppl, so that the checks of its contents can be
+        left out, which take about as long as reading it. Needed for models of the first format,
+        whose arrays are in an HDF5 file: made on purpose, such a file can keep its reader busy for
+        ever. Save these again.
 
     Raises
     ------
     OSError
-        If the folder or one of its files is missing or cannot be read.
+        If the folder or its file is missing or cannot be read.
     ValueError
-        If the files are damaged or altered, were not written by `save`, or were written in a format
+        If the file is damaged or altered, was not written by `save`, or was written in a format
         newer than this version of bdtppl knows.
 
     Examples
@@ -129,35 +133,45 @@ def load(path: str | os.PathLike) -> Any:
     >>> bool((load("model").predict_proba([[1.5]]) == model.predict_proba([[1.5]])).all())
     True
     """
-    folder = Path(path)
-    model = _read_description(folder)["model"]
+    folder = Path(path).expanduser()
+    model, arrays = _read(folder, trusted)
     try:
-        with xr.open_datatree(folder / _ARRAYS, engine="h5netcdf") as tree:
-            groups = {name: group.to_dataset().load() for name, group in tree.children.items()}
-        return _rebuild(model, groups)
-    except _BROKEN as error:
+        estimator = _rebuild(model, arrays)
+        if not trusted:
+            _check(estimator, model, arrays)
+    except DAMAGED as error:
         raise ValueError(
-            f"{folder} is not a model that this version of bdtppl can rebuild: {_reason(error)}."
+            f"{folder} is not a model that this version of bdtppl can rebuild: {reason_of(error)}."
         ) from error
+    return estimator
 
 
-# What reading a document of the wrong shape can raise.
-_BROKEN = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+def _read(folder: Path, trusted: bool) -> tuple[dict[str, Any], Arrays]:
+    """Read the file of a folder, or the files of the first format."""
+    is_old = not (folder / FILE).exists() and (folder / version_1.FILES[0]).exists()
+    if is_old and not trusted:
+        raise ValueError(
+            f"The model in {folder} is of the first format, whose arrays are in an HDF5 file, and "
+            f"such a file can be made to keep its reader busy for ever. If you know where it comes "
+            f"from, `bdtppl.load({str(folder)!r}, trusted=True)` reads it; save it again."
+        )
+    try:
+        if is_old:
+            return version_1.read_version_1(folder)
+        return read_arrays(folder / FILE, _KIND)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(
+            f"{folder} is not a saved model: {error.filename} does not exist."
+        ) from error
+    except OSError as error:
+        raise OSError(f"The model in {folder} cannot be read: {reason_of(error)}.") from error
 
 
 # -------------------------------------------------------------------------- estimator to parts
 
 
-def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
-    """Take an estimator apart into what goes to JSON and groups of arrays."""
+def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Arrays]:
+    """Take an estimator apart into what goes to the header, and arrays."""
     name = type(estimator).__name__
     if estimator_class(name) is not type(estimator):
         raise ValueError(
@@ -170,7 +184,7 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
             "random_state is a generator, whose position in its stream is not saved: the loaded "
             "model will have random_state=None; set it to an integer for draws that repeat.",
             UserWarning,
-            stacklevel=4,  # the caller of the estimator's method `save`
+            stacklevel=stacklevel + 1,  # the caller of the estimator's method `save`
         )
         parameters["random_state"] = None
     if parameters.get("bins") == "auto" and hasattr(estimator, "_num_bins"):
@@ -179,31 +193,29 @@ def _take_apart(estimator: Any) -> tuple[dict, dict[str, xr.Dataset]]:
         if part in parameters and _has_function(parameters[part]):
             parameters[part] = getattr(estimator, f"{part}_")
     posterior = estimator.posterior_
-    groups: dict[str, xr.Dataset] = {}
+    stored, arrays = describe_posterior(posterior)
     attributes = {}
     for attribute, value in vars(estimator).items():
         if not _is_fitted_attribute(attribute) or attribute in _NOT_ATTRIBUTES:
             continue
-        if isinstance(value, CutPoints) and value is posterior.design:
-            attributes[attribute] = {"name": "Design"}
+        part = next((p for p in _PARTS if getattr(posterior, p, estimator) is value), None)
+        if part is not None:
+            attributes[attribute] = {"name": "posterior", "part": part}
         elif isinstance(value, Tree):
-            groups[attribute] = label_trees(value)
-            attributes[attribute] = {"name": "Tree", "group": attribute}
+            attributes[attribute] = {"name": "Tree"}
+            arrays |= under(attribute, vars(value))
         else:
             attributes[attribute] = encode(value, attribute)
-    stored, of_posterior = describe_posterior(posterior, estimator.class_labels)
-    groups |= of_posterior
+    arrays |= under("state", getattr(estimator, "_saved_arrays", dict)())
     state = estimator._saved_state()
-    if arrays := getattr(estimator, "_saved_arrays", dict)():
-        groups["state"] = xr.Dataset({name: _on_own_axes(name, a) for name, a in arrays.items()})
-    model = {
+    header = {
         "estimator": name,
         "parameters": {name: encode(value, name) for name, value in parameters.items()},
         "posterior": stored,
         "attributes": attributes,
         "state": {name: encode(value, name) for name, value in state.items()},
     }
-    return model, groups
+    return header, arrays
 
 
 def _has_function(part: Any) -> bool:
@@ -214,10 +226,6 @@ def _has_function(part: Any) -> bool:
     return any(callable(value) or _has_function(value) for value in values)
 
 
-def _on_own_axes(name: str, array: np.ndarray) -> tuple:
-    return [f"{name}_{axis}" for axis in range(array.ndim)], array
-
-
 def _is_fitted_attribute(name: str) -> bool:
     return name.endswith("_") and not name.startswith("_")
 
@@ -225,19 +233,19 @@ def _is_fitted_attribute(name: str) -> bool:
 # -------------------------------------------------------------------------- parts to estimator
 
 
-def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
+def _rebuild(model: dict[str, Any], arrays: Arrays) -> Any:
     name = model["estimator"]
     kind = estimator_class(name)
     if kind is None:
         raise ValueError(f"the estimator {name!r} is not known")
-    posterior: Any = rebuild_posterior(model["posterior"], groups)
+    posterior: Any = rebuild_posterior(model["posterior"], arrays)
 
-    def value_of(encoded: Any) -> Any:
+    def value_of(attribute: str, encoded: Any) -> Any:
         match encoded:
-            case {"name": "Design"}:
-                return posterior.design
-            case {"name": "Tree", "group": group}:
-                return read_trees(groups[group])
+            case {"name": "posterior", "part": part} if part in _PARTS:
+                return getattr(posterior, part)
+            case {"name": "Tree", **others} if not others:
+                return Tree(**below(attribute, arrays))
         return decode(encoded)
 
     parameters = {key: decode(value) for key, value in model["parameters"].items()}
@@ -245,67 +253,40 @@ def _rebuild(model: dict, groups: dict[str, xr.Dataset]) -> Any:
     for attribute, encoded in model["attributes"].items():
         if not _is_fitted_attribute(attribute):
             raise ValueError(f"{attribute!r} is not the name of a fitted attribute")
-        setattr(estimator, attribute, value_of(encoded))
-    arrays = {name: each.values for name, each in groups.get("state", {}).items()}
+        setattr(estimator, attribute, value_of(attribute, encoded))
     state = {name: decode(value) for name, value in model["state"].items()}
-    estimator._restore(posterior, state | arrays)
+    estimator._restore(posterior, state | below("state", arrays))
     return estimator
 
 
-# --------------------------------------------------------------------------------------- files
+def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
+    """Refuse an estimator that no fit could have made, and a file that holds more than it."""
+    posterior = estimator.posterior_
+    require_posterior(posterior)
+    if estimator.class_labels is not None:
+        require_classes(estimator.class_labels, posterior)
+    for attribute, value in vars(estimator).items():
+        if isinstance(value, Tree):
+            require_trees(value, len(posterior.names), ())
+            statistics = getattr(estimator, attribute.replace("tree", "statistics"), None)
+            if statistics is not None:
+                require_statistics(posterior, value.reshape(1), statistics[None])
+    features = getattr(estimator, "schema_", None)
+    if features is not None and features.features != posterior.names[: len(features.features)]:
+        raise ValueError("its schema and its posterior have other features")
+    check_parameters(estimator)
+    again, arrays_again = _take_apart(estimator)
+    for part, encoded in again.items():
+        if not _holds(encoded, model[part]):
+            raise ValueError(f"its {part} is not that of a fitted {type(estimator).__name__}")
+    for name, array in arrays.items():
+        same = arrays_again.get(name)
+        if same is None or same.dtype != array.dtype or same.tobytes() != array.tobytes():
+            raise ValueError(f"its array {name} is none of a fitted {type(estimator).__name__}")
 
 
-def _read_description(folder: Path) -> dict:
-    """Read and check ``model.json``, and the checksum of the arrays."""
-    description, arrays = folder / _DESCRIPTION, folder / _ARRAYS
-    try:
-        text = description.read_bytes()
-        checksum = _checksum_of_file(arrays)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(
-            f"{folder} is not a saved model: {error.filename} does not exist."
-        ) from error
-    except OSError as error:
-        raise OSError(f"The model in {folder} cannot be read: {_reason(error)}.") from error
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{description} is damaged: it is not JSON ({_reason(error)}).") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"{description} was not written by bdtppl: it has no format {FORMAT!r}.")
-    version = document.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise ValueError(
-            f"{description} has format version {version}, written by bdtppl "
-            f"{document.get('bdtppl_version')}; bdtppl {bdtppl.__version__} reads versions up to "
-            f"{FORMAT_VERSION}: install a newer bdtppl."
-        )
-    stored = document.get("sha256")
-    if not isinstance(stored, dict) or version != FORMAT_VERSION:
-        raise ValueError(f"{description} is damaged: its version or its checksums are missing.")
-    if stored.get("model") != _checksum_of_json(document.get("model")):
-        raise ValueError(f"{description} is damaged or was altered: its checksum does not match.")
-    if stored.get(_ARRAYS) != checksum:
-        raise ValueError(
-            f"{arrays} is damaged, was altered or belongs to another model: its checksum is not "
-            f"the one in {_DESCRIPTION}."
-        )
-    return document
-
-
-def _checksum_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _checksum_of_json(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _reason(error: BaseException) -> str:
-    """Say in one line, without a full stop, what went wrong."""
-    if isinstance(error, KeyError):
-        return f"{error} is missing"
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return text.splitlines()[0].rstrip(".")
+def _holds(whole: Any, part: Any) -> bool:
+    """Whether a value of JSON types has all of another: later versions may have more."""
+    if isinstance(whole, dict) and isinstance(part, dict):
+        return all(name in whole and _holds(whole[name], each) for name, each in part.items())
+    return whole == part

@@ -1,93 +1,87 @@
-"""A posterior as groups of labelled arrays and JSON, and back to the last bit.
+"""A posterior as named arrays and JSON, and back to the last bit.
 
-Hard trees, soft trees and sums of trees have groups of their own; the key "kind" tells them apart.
-Where it is missing, trees are hard.
+What follows from other parts is not stored: codes and edges of a design follow from its rows and
+cut points, the paths of soft trees from their topologies. Names of arrays have a dot where an
+object has an attribute.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-import xarray as xr
+import numpy as np
 
-from bdtppl.arviz.groups import label_draws, read_sample_stats, read_trees
-from bdtppl.arviz.soft_groups import label_soft_draws, read_soft_draws
-from bdtppl.arviz.sum_groups import label_sum_draws, read_sum_draws
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
-from bdtppl.models.data.design import Design, RowlessDesign
+from bdtppl.models.data.design import CutPoints, Design, RowlessDesign
+from bdtppl.models.hard.tree import Tree
+from bdtppl.models.soft.topology import Topology
+from bdtppl.models.soft.tree_batch import SoftTrees
 from bdtppl.storage.encoding import decode, encode
 
-__all__ = ["describe_posterior", "rebuild_posterior"]
+__all__ = ["Arrays", "below", "describe_posterior", "rebuild_posterior", "under"]
 
-_DESIGN_AXES = {
-    "matrix": ("row", "feature"),
-    "codes": ("row", "feature"),
-    "weights": ("row",),
-    "num_codes": ("feature",),
-    "cut_threshold": ("code",),
-    "low_edge": ("code",),
-    "high_edge": ("code",),
-    "is_indicator": ("feature",),
-}
-_ROWLESS_AXES = {name: axes for name, axes in _DESIGN_AXES.items() if "row" not in axes} | {
-    "has_missing": ("feature",),
-    "count": (),
-}
+Arrays = dict[str, Any]  # of NumPy
+
+_DESIGN = ("matrix", "weights", "num_codes", "cut_threshold", "is_indicator")
+_ROWLESS = ("num_codes", "cut_threshold", "low_edge", "high_edge", "is_indicator", "has_missing")
+_SOFT_TREES = ("direction", "threshold")
+_SOFT = ("matrix", "y", "scaling", "topology", "probability", "log_evidences", "log_evidence_ses")
+_SUMS = ("rule", "value", "variance", "feature_weight")
+_SUM_NOISE = ("noise_rule", "noise_value")
 
 
-def describe_posterior(
-    posterior: AnyPosterior, classes: Any = None
-) -> tuple[dict, dict[str, xr.Dataset]]:
-    """Take a posterior apart into what goes to JSON and groups of arrays.
-
-    Parameters
-    ----------
-    posterior
-        The posterior.
-    classes
-        Class labels [c], for classification.
+def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]:
+    """Take a posterior apart into what goes to JSON, and arrays.
 
     Raises
     ------
     ValueError
         If its model cannot be stored.
     """
-    evidence = {
-        name: encode(getattr(posterior, name), name) for name in ("log_evidence", "log_evidence_se")
-    }
-    shared = {"feature_names": list(posterior.names), **evidence}
+    arrays = {f"sample_stats.{name}": a for name, a in posterior.sample_stats.items()}
     if isinstance(posterior, SoftPosterior):
-        groups = label_soft_draws(posterior, classes=classes)
-        groups["training"] = xr.Dataset(
-            {
-                "matrix": (("row", "feature"), posterior.matrix),
-                "y": ("row", posterior.y),
-                "scaling": (("end", "feature"), posterior.scaling),
-            }
-        )
+        arrays |= _of(posterior, _SOFT)
+        arrays |= {
+            f"trees.{name}": np.asarray(getattr(posterior.trees, name)) for name in _SOFT_TREES
+        }
+        arrays |= {
+            f"trees.leaves.{name}": np.asarray(a) for name, a in posterior.trees.leaves.items()
+        }
         described = {
             "kind": "soft",
             "model": encode(posterior.model, "the model"),
-            "sharpness": encode(posterior.sharpness, "the sharpness"),
-            "effective_size": encode(posterior.effective_size, "the effective size"),
+            "names": list(posterior.names),
+            "topologies": [shape.code for shape in posterior.topologies],
         }
+        numbers = ("sharpness", "log_evidence", "log_evidence_se", "effective_size")
     elif isinstance(posterior, SumPosterior):
-        groups = label_sum_draws(posterior)
-        groups["training"] = _label_training(posterior)
+        arrays |= _of(posterior, ("y", *_SUMS))
+        if posterior.noise_rule is not None:
+            arrays |= _of(posterior, _SUM_NOISE)
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
+        numbers = ()
     else:
-        groups = label_draws(posterior, classes=classes)
-        groups["training"] = _label_training(posterior)
+        arrays |= {"y": posterior.y, "statistics": posterior.statistics}
+        arrays |= under("trees", vars(posterior.trees))
+        if posterior.log_weights is not None:
+            arrays["log_weights"] = posterior.log_weights
         described = {
             "kind": "hard",
             "prior": encode(posterior.prior, "the prior"),
             "leaf": encode(posterior.leaf, "the leaf family"),
         }
-    return described | shared, groups
+        numbers = ("log_evidence", "log_evidence_se")
+    if not isinstance(posterior, SoftPosterior):
+        of_design, design_arrays = _describe_design(posterior.design)
+        described["design"] = encode(of_design, "the design")
+        arrays |= under("design", design_arrays)
+    described |= {name: encode(getattr(posterior, name), name) for name in numbers}
+    return described, arrays
 
 
-def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> AnyPosterior:
+def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPosterior:
     """Rebuild a posterior from the parts of `describe_posterior`.
 
     Raises
@@ -95,70 +89,87 @@ def rebuild_posterior(encoded: dict, groups: dict[str, xr.Dataset]) -> AnyPoster
     ValueError, TypeError, KeyError
         If it cannot have written this.
     """
-    kind = encoded.get("kind", "hard")
-    rebuild = {"hard": _rebuild_hard, "soft": _rebuild_soft, "sums": _rebuild_sums}.get(kind)
-    if rebuild is None:
+    stats = below("sample_stats", arrays)
+    values = {name: decode(each) for name, each in described.items()}
+    kind = values.pop("kind")
+    if kind == "soft":
+        return _rebuild_soft(values, arrays, stats)
+    if kind not in ("hard", "sums"):
         raise ValueError(f"posteriors of the kind {kind!r} are not known")
-    return rebuild(encoded, groups)
-
-
-def _rebuild_sums(encoded: dict, groups: dict[str, xr.Dataset]) -> SumPosterior:
-    training = groups["training"]
-    return SumPosterior(
-        prior=decode(encoded["prior"]),
-        design=_rebuild_design(training, tuple(encoded["feature_names"])),
-        y=training["y"].values,
-        **read_sum_draws(groups),
-    )
-
-
-def _rebuild_soft(encoded: dict, groups: dict[str, xr.Dataset]) -> SoftPosterior:
-    training = groups["training"]
-    return SoftPosterior(
-        model=decode(encoded["model"]),
-        sharpness=decode(encoded["sharpness"]),
-        names=tuple(encoded["feature_names"]),
-        log_evidence=decode(encoded["log_evidence"]),
-        log_evidence_se=decode(encoded["log_evidence_se"]),
-        effective_size=decode(encoded.get("effective_size", {"name": "float", "value": "nan"})),
-        **{name: training[name].values for name in ("matrix", "y", "scaling")},
-        **read_soft_draws(groups),
-    )
-
-
-def _label_training(posterior: Posterior | SumPosterior) -> xr.Dataset:
-    """Label the training rows, or the cut points alone where rows were not kept, and targets."""
-    design = posterior.design
-    known = _ROWLESS_AXES if isinstance(design, RowlessDesign) else _DESIGN_AXES
-    variables = {name: (axes, getattr(design, name)) for name, axes in known.items()}
-    coordinates = {
-        "row": range(design.num_rows),
-        "feature": list(design.names),
-        "code": range(len(design.cut_threshold)),
-    }
-    return xr.Dataset(variables | {"y": ("row", posterior.y)}, coordinates)
-
-
-def _rebuild_hard(encoded: dict, groups: dict[str, xr.Dataset]) -> Posterior:
-    training = groups["training"]
-    sample_stats, log_weights = read_sample_stats(groups["sample_stats"])
+    values["design"] = _rebuild_design(values["design"], below("design", arrays))
+    if kind == "sums":
+        names = [*_SUMS, *(name for name in _SUM_NOISE if name in arrays)]
+        return SumPosterior(**values, y=arrays["y"], sample_stats=stats, **_take(arrays, names))
     return Posterior(
-        trees=read_trees(groups["trees"]),
-        statistics=groups["trees"]["node_statistics"].values,
-        sample_stats=sample_stats,
-        leaf=decode(encoded["leaf"]),
-        prior=decode(encoded["prior"]),
-        design=_rebuild_design(training, tuple(encoded["feature_names"])),
-        y=training["y"].values,
-        log_evidence=decode(encoded["log_evidence"]),
-        log_evidence_se=decode(encoded["log_evidence_se"]),
-        log_weights=log_weights,
+        **values,
+        y=arrays["y"],
+        trees=Tree(**below("trees", arrays)),
+        statistics=arrays["statistics"],
+        log_weights=arrays.get("log_weights"),
+        sample_stats=stats,
     )
 
 
-def _rebuild_design(training: xr.Dataset, names: tuple[str, ...]) -> Any:
-    if "count" in training:
-        known: dict[str, Any] = {name: training[name].values for name in _ROWLESS_AXES}
-        known["count"] = int(known["count"])
-        return RowlessDesign(names=names, **known)
-    return Design(**{name: training[name].values for name in _DESIGN_AXES}, names=names)
+def under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a name and a dot before the names of arrays."""
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
+
+
+def below(prefix: str, arrays: Arrays) -> Arrays:
+    """Take the arrays whose names start with a name and a dot, without these."""
+    start = f"{prefix}."
+    return {name[len(start) :]: a for name, a in arrays.items() if name.startswith(start)}
+
+
+def _of(owner: Any, names: Any) -> Arrays:
+    return {name: np.asarray(getattr(owner, name)) for name in names}
+
+
+def _take(arrays: Arrays, names: Any) -> Arrays:
+    return {name: arrays[name] for name in names}
+
+
+def _describe_design(design: CutPoints) -> tuple[dict[str, Any], Arrays]:
+    if isinstance(design, RowlessDesign):
+        return {"names": list(design.names), "count": design.count}, _of(design, _ROWLESS)
+    return {"names": list(design.names)}, _of(design, _DESIGN)
+
+
+def _rebuild_design(described: dict[str, Any], arrays: Arrays) -> Any:
+    names = tuple(described["names"])
+    if "count" in described:
+        return RowlessDesign(names=names, count=described["count"], **_take(arrays, _ROWLESS))
+    sizes, thresholds = arrays["num_codes"], arrays["cut_threshold"]
+    if len(sizes) != len(names) or (sizes < 1).any() or sizes.sum() != len(thresholds):
+        raise ValueError("the numbers of codes do not add up")
+    of_feature = np.split(thresholds, np.cumsum(sizes)[:-1])
+    if not all(t[0] == -np.inf and (np.diff(t[1:]) > 0).all() for t in of_feature):
+        raise ValueError("cut points do not rise")
+    return Design.from_matrix(
+        arrays["matrix"],
+        weights=arrays["weights"],
+        cuts=[t[1:] for t in of_feature],
+        names=names,
+        is_indicator=arrays["is_indicator"],
+    )
+
+
+def _rebuild_soft(values: dict[str, Any], arrays: Arrays, stats: Arrays) -> SoftPosterior:
+    topologies = tuple(Topology(code) for code in values.pop("topologies"))
+    topology, most = arrays["topology"], arrays["trees.threshold"].shape[-1]
+    paths = np.zeros((len(topologies), most + 1, most), np.int8)
+    is_leaf = np.zeros((len(topologies), most + 1), bool)
+    for place, shape in enumerate(topologies):
+        if shape.num_splits <= most:  # no draw has a larger one
+            paths[place, : shape.num_leaves, : shape.num_splits] = shape.paths
+            is_leaf[place, : shape.num_leaves] = True
+    trees = SoftTrees(
+        paths=paths[topology],
+        is_leaf=is_leaf[topology],
+        leaves=below("trees.leaves", arrays),
+        **{name: arrays[f"trees.{name}"] for name in _SOFT_TREES},
+    )
+    values["names"] = tuple(values["names"])
+    return SoftPosterior(
+        **values, topologies=topologies, trees=trees, sample_stats=stats, **_take(arrays, _SOFT)
+    )
