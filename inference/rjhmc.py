@@ -29,10 +29,11 @@ RJHMC-Tree for exploration of the Bayesian decision tree posterior.
 """
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -165,6 +166,8 @@ class RJHMC:
         burn_in: int = 0,
         draws: int = 1_000,
         on_progress: Callable[[int], bool | None] = lambda num_draws: None,
+        resumed: Callable[[Callable], Any] = lambda read: None,
+        keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
     ) -> JumpingWalk:
         """Walk over topologies and their parameters, from draws of the prior.
 
@@ -185,9 +188,19 @@ class RJHMC:
             start and, where chains are restarted, on each other.
         on_progress
             Called with the number of draws made; the walk ends where it returns True.
+        resumed, keep
+            To go on with a walk: the first is called with a function that reads the arrays of a
+            state, and returns what it returns, or None where there are no arrays; the second after
+            each iteration with a function that makes them. A walk that goes on comes to the same
+            draws.
+
+        Raises
+        ------
+        ValueError
+            If the walk that was kept is longer.
         """
         return _JumpRun(self, rng_key, model, x, y, hard_inputs).walk(
-            chains, burn_in, draws, on_progress
+            chains, burn_in, draws, on_progress, resumed, keep
         )
 
 
@@ -210,21 +223,55 @@ class _JumpRun:
             )
         )
 
-    def walk(self, num_chains: int, burn_in: int, num_draws: int, on_progress) -> JumpingWalk:
+    def walk(
+        self, num_chains: int, burn_in: int, num_draws: int, on_progress, resumed, keep
+    ) -> JumpingWalk:
         words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
         rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
         iterate = self._published_iteration if self.settings.published else self._iteration
-        path, stages = [self._started(rngs)], self.settings.stages(burn_in)
-        ancestors = np.arange(num_chains)
-        for number in range(1, burn_in + num_draws + 1):
+        stages = self.settings.stages(burn_in)
+        path, ancestors = resumed(partial(self._from_arrays, rngs)) or (
+            [self._started(rngs)],
+            np.arange(num_chains),
+        )
+        if (done := len(path) - 1) > burn_in + num_draws:
+            raise ValueError(
+                f"The run that was kept has {done} iterations: raise draws, which is {num_draws} "
+                f"after burn_in={burn_in}."
+            )
+        for number in range(done + 1, burn_in + num_draws + 1):
             path.append(iterate(rngs, path[-1]))
             if number in stages:
                 sources = self._sources(rngs, path[-stages.step :])
                 path[-1] = [path[-1][source] for source in sources]
                 ancestors = ancestors[sources]
+            states = [rng.bit_generator.state for rng in rngs]
+            keep(partial(_to_arrays, path, number, states, ancestors))
             if on_progress(number):
                 break
         return self._written(path, ancestors)
+
+    def _from_arrays(
+        self, rngs: list[np.random.Generator], arrays: Mapping[str, np.ndarray]
+    ) -> tuple[list[list[_Place]], np.ndarray]:
+        """Read a path and ancestors that `_to_arrays` has named, and set the generators."""
+        topologies = [Topology(str(code)) for code in arrays["codes"]]
+        met = [topologies[number] for number in arrays["topology"].ravel().tolist()]
+        position = _parted(arrays["position"], [self.density(m.num_splits).size for m in met])
+        inputs: list[Any] = [None] * len(met)
+        if "inputs" in arrays:
+            inputs = _parted(arrays["inputs"], [m.num_splits for m in met])
+        scores = arrays["scores"].reshape(-1, 2).tolist()
+        places = [
+            _Place(*of_place, *own)
+            for *of_place, own in zip(met, position, inputs, scores, strict=True)
+        ]
+        for rng, state in zip(rngs, arrays["rng_states"], strict=True):
+            rng.bit_generator.state = json.loads(str(state))
+        width, ancestors = len(rngs), arrays["ancestors"]
+        if ancestors.shape != (width,) or arrays["topology"].shape[1:] != (width,):
+            raise ValueError("it is of another number of chains")
+        return [places[first : first + width] for first in range(0, len(met), width)], ancestors
 
     def _sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:
         """Choose the chains to go on from: themselves, or others where they are stuck.
@@ -412,6 +459,34 @@ class _JumpRun:
             np.array(accepted).reshape(shape),
             ancestors,
         )
+
+
+def _to_arrays(
+    path: list[list[_Place]], number: int, rng_states: list[dict], ancestors: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Name what a walk goes on from after a number of iterations."""
+    places = [place for places in path[: number + 1] for place in places]
+    codes = sorted({place.topology.code for place in places})
+    order = {code: number for number, code in enumerate(codes)}
+    topology = [order[place.topology.code] for place in places]
+    arrays = {
+        "codes": np.array(codes),
+        "topology": np.array(topology).reshape(number + 1, -1),
+        "position": np.concatenate([place.position for place in places]),
+        "scores": np.array([[place.log_likelihood, place.log_density] for place in places]),
+        "rng_states": np.array([json.dumps(state) for state in rng_states]),
+        "ancestors": ancestors,
+    }
+    if places[0].inputs is not None:
+        arrays["inputs"] = np.concatenate([place.inputs for place in places])
+    return arrays
+
+
+def _parted(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Part an array into arrays of given sizes."""
+    if array.shape != (sum(sizes),):
+        raise ValueError("the sizes of its arrays do not fit together")
+    return np.split(array, np.cumsum(sizes)[:-1])
 
 
 def _shared(

@@ -342,24 +342,50 @@ def test_a_step_leaves_its_state_as_it_is_and_repeats():
         np.testing.assert_array_equal(one, other)
 
 
-def test_chains_that_are_resumed_end_at_the_same_bits():
-    of = ap.problem("missing", 2, 3)
-    numbers = {"seed": 4, "chains": 2, "warmup": 15, "draws": 12, "thin": 2}
+class Stop(Exception):
+    """An interruption."""
 
-    class Stop(Exception):
-        pass
 
+def between_sweeps(chains):
     def stop_at(sweeps):
         if sweeps >= 20:
             raise Stop
 
+    chains.run(stop_at)
+
+
+def while_one_chain_is_behind(chains):
+    sweeps = Counter()
+
+    class Kernel:
+        def __getattr__(self, name, own=chains.kernel):
+            return getattr(own, name)
+
+        def advance(self, generator, state, room, own=chains.kernel, **options):
+            chain = [room is each for each in chains.rooms].index(True)
+            sweeps[chain] += 1
+            if chain == 1 and sweeps[chain] > 20:
+                raise Stop
+            return own.advance(generator, state, room, **options)
+
+    chains.kernel = Kernel()
+    chains.run()
+
+
+@pytest.mark.parametrize("stop", [between_sweeps, while_one_chain_is_behind])
+def test_chains_that_are_resumed_end_at_the_same_bits(stop):
+    of = ap.problem("missing", 2, 3)
+    numbers = {"seed": 4, "chains": 2, "warmup": 15, "draws": 12, "thin": 2}
     whole = SumChains(of.kernel(None), **numbers)
     whole.run()
     broken = SumChains(of.kernel(None), **numbers)
     with pytest.raises(Stop):
-        broken.run(stop_at)
+        stop(broken)
+    if stop is while_one_chain_is_behind:
+        assert broken.reached == [30, 20]
     kept = {name: array.copy() for name, array in broken.arrays().items()}
-    resumed = SumChains(of.kernel(None), **numbers, kept=kept)
+    resumed = SumChains(of.kernel(None), **numbers)
+    resumed.resume(kept)
     resumed.run()
     for name, record in whole.records.items():
         np.testing.assert_array_equal(record, resumed.records[name])

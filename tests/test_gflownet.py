@@ -22,7 +22,6 @@ from tiers import slow_but
 from bdtppl.inference.gflownet import rollout
 from bdtppl.inference.gflownet.backward import reordered
 from bdtppl.inference.gflownet.balance import BALANCES
-from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import PathPolicy, log_choices
 from bdtppl.inference.gflownet.replay import empty, recall, remember
@@ -33,6 +32,7 @@ from bdtppl.inference.gflownet.training import PolicySettings, begin, train
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint

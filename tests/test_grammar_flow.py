@@ -14,7 +14,6 @@ from handmade import batch
 from tiers import slow_but
 
 from bdtppl.inference.gflownet import grammar
-from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.gflownet.grammar import NUM_FACTS, pose_problem
 from bdtppl.inference.gflownet.grammar_best import best_tree
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap, walk
@@ -29,6 +28,7 @@ from bdtppl.inference.gflownet.grammar_training import (
     train,
 )
 from bdtppl.inference.hard.written_trees import as_shape
+from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint

@@ -27,7 +27,6 @@ from bdtppl import (
     plot_trajectories,
     plot_tree,
 )
-from bdtppl.estimators.checkpoints import Checkpoint
 from bdtppl.inference.dcc import local
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.rjhmc import _JumpRun
@@ -123,7 +122,7 @@ def test_blackjax_finds_the_split(estimator, settings, monkeypatch):
     assert model.posterior_.topologies[0].code == "100"
 
 
-def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+def test_a_walk_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     options = DCC | {"iterations": 3, "checkpoint": tmp_path / "walk"}
     whole = DCCTreeRegressor(**(DCC | {"iterations": 3})).fit(X, Y)
     visits = 0
@@ -140,43 +139,11 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             DCCTreeRegressor(**options).fit(X, Y)
         visits = 3
-        # The seed is that of the walk; another one is what the twin would start from.
-        resumed = DCCTreeRegressor(**(options | {"random_state": None})).fit(X, Y)
+        resumed = DCCTreeRegressor(**options).fit(X, Y)
     assert visits == 4  # the last one alone
     np.testing.assert_array_equal(resumed.predict(NEW), whole.predict(NEW))
-    other = DCCTreeRegressor(**(DCC | {"iterations": 3, "random_state": 1})).fit(X, Y)
-    assert not np.array_equal(other.predict(NEW), whole.predict(NEW))
-    for change, rows in (({}, X[::-1]), ({"h_final": 0.02}, X)):
-        with pytest.raises(ValueError, match="is of other rows, targets or settings"):
-            DCCTreeRegressor(**(options | change)).fit(rows, Y)
-    with pytest.raises(ValueError, match="is of a run with another random_state than 1"):
-        DCCTreeRegressor(**(options | {"random_state": 1})).fit(X, Y)
     with pytest.raises(ValueError, match="has 3 iterations; got iterations=2"):
         DCCTreeRegressor(**(options | {"iterations": 2})).fit(X, Y)
-
-
-def test_a_checkpoint_is_replaced_as_a_whole(tmp_path, monkeypatch):
-    folder = Checkpoint(tmp_path / "walk", (X,), {"draws": 3})
-    folder.write({"a": np.arange(3)})
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", lambda file, **_: file.write(b"a part") and 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            folder.write({"a": np.arange(4)})
-    np.testing.assert_array_equal(folder.read()["a"], np.arange(3))
-
-
-@pytest.mark.parametrize("kind", ["junk", "empty", "foreign", "array", "truncated"])
-def test_a_file_that_is_no_checkpoint_is_refused(kind, tmp_path):
-    checkpoint, file = Checkpoint(tmp_path, (X,), {"draws": 3}), tmp_path / "checkpoint.npz"
-    checkpoint.write({"a": np.arange(300)})
-    if kind in ("foreign", "array"):
-        with file.open("wb") as opened:
-            np.savez(opened, a=1) if kind == "foreign" else np.save(opened, np.arange(3))
-    else:
-        half = file.read_bytes()[: file.stat().st_size // 2]
-        file.write_bytes({"junk": b"junk", "empty": b"", "truncated": half}[kind])
-    with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
-        checkpoint.read()
 
 
 def test_summary_says_how_evidence_was_got(regressor):
@@ -508,7 +475,7 @@ def test_a_prior_of_ones_own_has_no_checkpoint(tmp_path):
         pass
 
     model = DCCTreeRegressor(**DCC, topology_prior=Own(), checkpoint=tmp_path / "kept")
-    with pytest.raises(ValueError, match="There can be no checkpoint: prior cannot be saved"):
+    with pytest.raises(ValueError, match="no checkpoint: topology_prior cannot be saved"):
         model.fit(X, Y)
 
 

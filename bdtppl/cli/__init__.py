@@ -22,7 +22,7 @@ __all__ = ["app", "main"]
 
 _EPILOG = (
     "Results go to the standard output, notes and errors to the error stream. Exit status: 0 done, "
-    "1 an unexpected failure, 2 something that you can put right, 130 interrupted."
+    "1 an unexpected failure, 2 something that you can put right, 130 interrupted, 143 terminated."
 )
 
 app = typer.Typer(cls=Commands, name="bdtppl", epilog=_EPILOG)

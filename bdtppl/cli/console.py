@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
+from bdtppl.interruption import TERMINATED, Terminated, terminable
+
 __all__ = [
     "Commands",
     "UserError",
@@ -67,13 +69,17 @@ class Commands(TyperGroup):
         """Run a command and exit with its status."""
         options["standalone_mode"] = False
         try:
-            status = super().main(args and [*map(_with_home, args)], *arguments, **options)
+            with terminable():
+                args = args and [*map(_with_home, args)]
+                status = super().main(args, *arguments, **options)
             if status == _INTERRUPTED:  # typer catches Ctrl-C itself, and is silent about it
                 status = _fail("Interrupted.", _INTERRUPTED)
         except UserError as error:
             status = _fail(str(error), 2)
         except typer.Abort:
             status = _fail("Interrupted.", _INTERRUPTED)
+        except Terminated:
+            status = _fail("Terminated.", TERMINATED)
         except Exception as error:
             usage = getattr(error, "format_message", None)  # wrong usage, as typer finds it
             status = _fail(_unexpected(error), 1) if usage is None else _fail(usage(), 2)

@@ -101,7 +101,7 @@ def report_fit(
     shows_progress = "progress" in model.get_params()
     if shows_progress:
         model.set_params(progress=True)
-    with refusing(ValueError, TypeError):
+    with refusing(ValueError, TypeError, OSError):
         model.fit(problem.features, target.y, sample_weight=problem.weights)
     if shows_progress:
         model.set_params(progress=False)

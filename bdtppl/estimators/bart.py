@@ -1,9 +1,7 @@
 """Sums of trees with exact redraws: BART."""
 
-import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -11,8 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ShowsProgress, TableEstimator, estimator
-from bdtppl.estimators.checkpoints import KEPT_EVERY, Checkpoint
+from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, TableEstimator, estimator
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
@@ -38,7 +35,7 @@ _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 
 
 @declared
-class BARTParameters(ShowsProgress):
+class BARTParameters(HasCheckpoint, ShowsProgress):
     """Parameters of sums of trees."""
 
     trees: int = parameter(200, "Trees of the sum.", least=1)
@@ -53,6 +50,7 @@ class BARTParameters(ShowsProgress):
         "many rows, where this takes minutes.",
         least=0,
         option=int,
+        is_of_run=False,
     )
     max_depth: int = parameter(
         3,
@@ -85,12 +83,6 @@ class BARTParameters(ShowsProgress):
         "Concentration of a Dirichlet prior of the features' weights in rules, for tables of many "
         "features of which few matter: 1 is sparse. None for equal weights.",
         above=0,
-    )
-    checkpoint: Any = parameter(
-        None,
-        "Folder that keeps a long fit, which goes on from there when it is run again. Chains are "
-        "kept once a minute and when the fit is interrupted, and end at the same draws.",
-        option=Path,
     )
 
 
@@ -237,47 +229,28 @@ class BART(BARTParameters, TableEstimator):
 
     def _sampled(self, kernel: AdditiveKernel) -> tuple[int, SumChains, dict[str, Any]]:
         """Sweep, from a checkpoint on if there is one; return the seed, chains and diagnostics."""
-        seed, folder, kept = self._draw_seed(), None, None
-        lengths = {name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")}
-        if self.checkpoint is not None:
-            design = kernel.design
-            problem = design.matrix, design.cut_threshold, design.weights, kernel.y
-            folder = Checkpoint(self.checkpoint, problem, {"prior": kernel.prior, **lengths})
-            kept = folder.read()
-        if folder is not None and kept is not None:
-            own, seed = seed, int(kept["seed"])
-            folder.require_seed(self.random_state, own, seed)
-        chains = SumChains(kernel, seed=seed, kept=kept, **lengths)
-        last = time.monotonic()
-
-        def keep() -> None:
-            if folder is not None:
-                folder.write({"seed": seed, **chains.arrays()})
-
-        extensions = self._num_extensions(kernel.design)
-        with counting("sweeps", shown=self.progress) as report:
+        design, extensions = kernel.design, self._num_extensions(kernel.design)
+        data = design.matrix, design.cut_threshold, design.weights, kernel.y
+        with self._run(data) as run, counting("sweeps", shown=self.progress) as report:
+            lengths = {name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")}
+            chains = SumChains(kernel, seed=run.seed, **lengths)
+            run.resumed(chains.resume)
+            run.require_length("extensions", chains.extensions, extensions)
             told = paced(report, "Sampling sums of trees", chains.num_sweeps, None)
 
             def on_progress(sweeps: int) -> None:
-                nonlocal last
+                run.offer(chains.arrays)
                 told(sweeps)
-                if time.monotonic() - last >= KEPT_EVERY:
-                    keep()
-                    last = time.monotonic()
 
-            try:
-                while True:
-                    chains.run(on_progress)
-                    diagnosed = diagnose(followed(chains.posterior()))
-                    r_hats = np.array([each.r_hat for each in diagnosed.values()])
-                    disagree = np.nanmax(r_hats, initial=0.0) > LARGEST_R_HAT
-                    if not disagree or chains.extensions >= extensions:
-                        break
-                    chains.extend()
-                    told = paced(report, "Chains disagree and go on", chains.num_sweeps, None)
-            finally:  # also on KeyboardInterrupt
-                keep()
-        return seed, chains, diagnosed
+            while True:
+                chains.run(on_progress)
+                diagnosed = diagnose(followed(chains.posterior()))
+                r_hats = np.array([each.r_hat for each in diagnosed.values()])
+                disagree = np.nanmax(r_hats, initial=0.0) > LARGEST_R_HAT
+                if not disagree or chains.extensions >= extensions:
+                    return run.seed, chains, diagnosed
+                chains.extend()
+                told = paced(report, "Chains disagree and go on", chains.num_sweeps, None)
 
     def _num_extensions(self, design: Design) -> int:
         """How often chains may go on; "auto" bounds the work, whatever the machine."""

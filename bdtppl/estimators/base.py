@@ -1,8 +1,9 @@
 """The base of all estimators: it reads tables, hands results on, and saves."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
@@ -18,9 +19,11 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from bdtppl.estimators.checkpoints import Run, keeping, name_of_run
 from bdtppl.estimators.parameters import (
     check_parameters,
     declared,
+    estimator_parameters,
     nested_parameters,
     parameter,
     parameters_section,
@@ -43,6 +46,7 @@ from bdtppl.summary import glance_view
 __all__ = [
     "INFERENCES",
     "ChoiceWarning",
+    "HasCheckpoint",
     "HasTimeLimit",
     "ShowsProgress",
     "TableEstimator",
@@ -99,6 +103,7 @@ class ShowsProgress:
         "Whether to show progress when fitting takes longer than a second.",
         option=False,
         is_last=True,
+        is_of_run=False,
     )
 
 
@@ -111,7 +116,50 @@ class HasTimeLimit:
         "Seconds after which `fit` ends its steps early and warns; what it says then depends on "
         "the speed of the machine. None for no limit.",
         above=0,
+        is_of_run=False,
     )
+
+
+@declared
+class HasCheckpoint:
+    """Inferences whose fits can be interrupted and go on later."""
+
+    checkpoint: Any = parameter(
+        None,
+        "Folder that keeps a long fit, which goes on from there when it is run again, to the "
+        "result that it would have come to without a break. Its state is kept once a minute, and "
+        "when it ends or is interrupted. Each run has a file of its own, named by its settings, "
+        "seed and data: other fits, as of a cross-validation, may use the same folder. With "
+        "``random_state=None`` a fit goes on by the seed that it began with.",
+        option=Path,
+        is_of_run=False,
+        is_saved=False,
+    )
+
+    def _run(
+        self: Any, data: Iterable[np.ndarray], **filled_in: Any
+    ) -> AbstractContextManager[Run]:
+        """Keep a run in the folder, if there is one (`bdtppl.estimators.checkpoints.keeping`).
+
+        Parameters
+        ----------
+        data
+            Arrays that tell the problem from others: its rows and targets.
+        filled_in
+            Parameters by name, as the fit has filled them in.
+        """
+        seed = self._draw_seed()
+
+        def name() -> str:
+            settings = {
+                field.name: getattr(self, field.name)
+                for field, said in estimator_parameters(self)
+                if said.is_of_run
+            }
+            settings["random_state"] = None if self.random_state is None else seed
+            return name_of_run(type(self).__name__, settings | filled_in, data)
+
+        return keeping(self.checkpoint, name, seed)
 
 
 @declared

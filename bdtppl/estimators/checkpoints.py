@@ -1,128 +1,247 @@
-"""Folders that keep the state of a long fit, so that it can be resumed."""
+"""Folders that keep the states of long fits, so that these can be resumed.
+
+Each run has a file of its own in the folder, so that one folder serves any number of fits: those of
+a cross-validation, of several models, or of other rows. A run is told from others by its estimator,
+settings, seed and data. Of what may be raised to go on with a run, such as the number of its
+iterations, its name says nothing.
+"""
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, TypeVar
 
 import numpy as np
+from filelock import FileLock, Timeout
 
-from bdtppl.files import require_writable
+from bdtppl.array_files import read_arrays, write_arrays
+from bdtppl.files import reason_of, require_writable
+from bdtppl.interruption import terminable
 
-__all__ = ["KEPT_EVERY", "Checkpoint"]
+__all__ = ["KEPT_EVERY", "Run", "keeping", "name_of_run"]
 
 KEPT_EVERY = 60.0
-"""Seconds from one checkpoint to the next."""
+"""Seconds from one writing of a state to the next."""
 
-_FILE = "checkpoint.npz"
+_KIND = "bdtppl checkpoint"
+State = TypeVar("State")
 
 
-class Checkpoint:
-    """A folder for one fit.
+class Run:
+    """A run on its way; see `keeping`.
 
-    Parameters
+    Attributes
     ----------
-    path
-        The folder; made when something is written.
-    problem
-        Arrays that tell the problem from others: its rows and targets.
-    settings
-        Settings by name, of what `bdtppl.storage` can write.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written.
-    TypeError
-        If the path is none.
-    ValueError
-        If a setting cannot be written, such as a prior defined outside bdtppl: in another process
-        it could not be told from others.
+    seed
+        Seed that the run began with.
     """
 
-    def __init__(
-        self, path: str | os.PathLike, problem: Sequence[np.ndarray], settings: Mapping[str, Any]
-    ):
-        from bdtppl.storage.encoding import encode  # takes long
+    def __init__(self, file: Path | None, seed: int):
+        self.seed, self._file = seed, file
+        self._read: dict[str, np.ndarray] | None = None
+        if file is not None and os.path.lexists(file):
+            self.seed, self._read = _read(file)
+        self._offered: Callable[[], Mapping[str, Any]] | None = None
+        self._last, self._has_warned = time.monotonic(), False
 
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"checkpoint must be the path of a folder; got {path!r}.")
-        self.folder = Path(path)
-        require_writable(self.folder, "checkpoint")
-        try:
-            written = {name: encode(value, name) for name, value in settings.items()}
-        except ValueError as error:
-            raise ValueError(f"There can be no checkpoint: {error}") from error
-        digest = hashlib.sha256(json.dumps(written).encode())
-        for array in problem:
-            digest.update(np.ascontiguousarray(array).tobytes())
-        self.problem = digest.hexdigest()
-
-    def read(self) -> dict[str, np.ndarray] | None:
-        """Read the last state; None where nothing was written.
-
-        Raises
-        ------
-        ValueError
-            If it was written for other rows or targets, or with other settings, or is no
-            checkpoint.
-        """
-        file = self.folder / _FILE
-        if not file.is_file():
-            return None
-        try:
-            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
-                arrays = dict(stored)
-            problem = str(arrays.pop("problem"))
-        except (AttributeError, EOFError, KeyError, TypeError, ValueError, BadZipFile) as error:
-            raise ValueError(
-                f"{str(file)!r} is no checkpoint, or is damaged: remove it."
-            ) from error
-        if problem != self.problem:
-            raise ValueError(
-                f"The checkpoint {str(self.folder)!r} is of other rows, targets or settings: name "
-                f"another folder, or remove it."
-            )
-        return arrays
-
-    def write(self, arrays: Mapping[str, Any]) -> None:
-        """Replace the last state. A killed process leaves the old or the new one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self.folder / f".{_FILE}"
-        with unfinished.open("wb") as file:
-            np.savez(file, problem=self.problem, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, self.folder / _FILE)
-
-    def require_seed(self, random_state: Any, own: int, kept: int) -> None:
-        """Refuse to resume a run of another seed.
+    def resumed(self, read: Callable[[Mapping[str, np.ndarray]], State]) -> State | None:
+        """Read the state that was kept last.
 
         Parameters
         ----------
-        random_state
-            What the user gave; only a number names one run.
-        own, kept
-            The seed that it gives, and that of the run that is kept.
+        read
+            Makes a state of the arrays that were kept.
+
+        Returns
+        -------
+        State or None
+            None where no state was kept.
 
         Raises
         ------
         ValueError
-            If a number was given, and the seeds differ.
+            If no state can be made of the arrays.
         """
-        if isinstance(random_state, int | np.integer) and own != kept:
-            raise ValueError(
-                f"The checkpoint {str(self.folder)!r} is of a run with another random_state than "
-                f"{random_state}: name another folder, or remove it; random_state=None goes on "
-                f"with any run."
-            )
+        if self._read is None:
+            return None
+        try:
+            return read(self._read)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise _damaged(self._file, error) from error
+
+    def offer(self, arrays: Callable[[], Mapping[str, Any]]) -> None:
+        """Take the newest state; it is written if the last writing was a minute ago.
+
+        Parameters
+        ----------
+        arrays
+            Makes the arrays of the state. It is also called when the run is interrupted: they must
+            fit together at any moment.
+        """
+        self._offered = arrays
+        if time.monotonic() - self._last >= KEPT_EVERY:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write the newest state, if there is one; a fit does not fail where this does."""
+        if self._file is None or self._offered is None:
+            return
+        self._last = time.monotonic()
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            header = {"run": self._file.stem, "seed": self.seed}
+            arrays = {name: np.asarray(array) for name, array in self._offered().items()}
+            write_arrays(self._file, _KIND, header, arrays)
+        except (MemoryError, OSError) as error:
+            if not self._has_warned:
+                warnings.warn(
+                    f"The checkpoint {str(self._file)!r} cannot be written ({reason_of(error)}); "
+                    f"the fit goes on, and tries again every {KEPT_EVERY:g} s.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+            self._has_warned = True
+        else:
+            self._offered = None
 
     def require_length(self, name: str, done: int, asked: int) -> None:
         """Raise ValueError where the run that is kept is longer than a parameter asks for."""
         if done > asked:
             raise ValueError(
-                f"The checkpoint {str(self.folder)!r} has {done} {name}; got {name}={asked}."
+                f"The checkpoint {str(self._file)!r} has {done} {name}; got {name}={asked}. Raise "
+                f"it, or name another folder."
             )
+
+
+@contextmanager
+def keeping(folder: str | os.PathLike | None, name: Callable[[], str], seed: int) -> Iterator[Run]:
+    """Keep the states that a run offers: every minute, at its end, and when it is interrupted.
+
+    Meanwhile SIGTERM interrupts the run as Ctrl-C does, and no other process can make the same run.
+
+    Parameters
+    ----------
+    folder
+        The folder, made if it does not exist; None to keep nothing.
+    name
+        Names the run, where there is a folder (`name_of_run`).
+    seed
+        Seed of the run, if it begins here.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process, or another thread, is making this run.
+    OSError
+        If the folder cannot be written.
+    TypeError
+        If the folder is no path.
+    ValueError
+        If the file of the run is damaged.
+    """
+    if folder is None:
+        yield Run(None, seed)
+        return
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"checkpoint must be the path of a folder; got {folder!r}.")
+    file = Path(folder) / f"{name()}.checkpoint"
+    require_writable(file.parent, "checkpoint")
+    with terminable(), _locked(file):
+        run = Run(file, seed)
+        try:
+            yield run
+        except Exception:  # it may have left a state half made
+            raise
+        except BaseException:
+            run.keep()
+            raise
+        run.keep()
+
+
+def name_of_run(estimator: str, settings: Mapping[str, Any], data: Iterable[np.ndarray]) -> str:
+    """Name a run, the same in every process.
+
+    Parameters
+    ----------
+    estimator
+        Name of the estimator.
+    settings
+        Settings by name, of what `bdtppl.storage` can write.
+    data
+        Arrays that tell the problem from others: its rows and targets.
+
+    Raises
+    ------
+    ValueError
+        If a setting cannot be written, such as a prior defined outside bdtppl: in another process
+        it could not be told from others.
+    """
+    from bdtppl import __version__  # another version may come to other bits
+    from bdtppl.storage.encoding import encode  # takes long
+
+    try:
+        written = {name: encode(value, name) for name, value in settings.items()}
+    except ValueError as error:
+        raise ValueError(f"There can be no checkpoint: {error}") from error
+    digest = hashlib.sha256(json.dumps([__version__, written], sort_keys=True).encode())
+    for array in data:
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return f"{estimator}-{digest.hexdigest()[:16]}"
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Let no other process make the run of a file; the system frees what a killed one has held."""
+    owner = file.with_name(f".{file.name}.owner")
+    lock = FileLock(file.with_name(f".{file.name}.lock"))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        who = "another process"
+        with suppress(OSError, ValueError):
+            who = " ".join(owner.read_text(encoding="utf-8")[:200].split()) or who
+        raise BlockingIOError(
+            f"The run of the checkpoint {str(file)!r} is being made by {who}: wait for its end, or "
+            f"name another folder."
+        ) from None
+    except OSError as error:
+        raise OSError(f"checkpoint {file.parent} cannot be written: {reason_of(error)}.") from error
+    try:
+        with suppress(OSError):  # it is a convenience
+            since = datetime.now().astimezone().isoformat(" ", "seconds")
+            owner.write_text(
+                f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8"
+            )
+        yield
+    finally:
+        with suppress(OSError):
+            owner.unlink()
+        lock.release()
+
+
+def _read(file: Path) -> tuple[int, dict[str, np.ndarray]]:
+    """Read the seed and the state of a run."""
+    try:
+        header, arrays = read_arrays(file, _KIND)
+        if header["run"] != file.stem:
+            raise ValueError("it is of another run")
+        if type(header["seed"]) is not int:
+            raise ValueError("its seed is no whole number")
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise _damaged(file, error) from error
+    return header["seed"], arrays
+
+
+def _damaged(file: Path | None, error: Exception) -> ValueError:
+    return ValueError(
+        f"{str(file)!r} is no checkpoint, or is damaged ({reason_of(error)}): remove it."
+    )

@@ -1,18 +1,14 @@
 """Soft decision trees by DCC-Tree: divide, conquer, combine."""
 
-import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import fields
-from pathlib import Path
 from typing import Any, Self
 
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import ShowsProgress, estimator
-from bdtppl.estimators.checkpoints import KEPT_EVERY, Checkpoint
+from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
@@ -37,11 +33,14 @@ _MATTERS = 0.01  # probability from which on a topology's diagnostics are warned
 
 
 @declared
-class DCCParameters(ShowsProgress):
+class DCCParameters(HasCheckpoint, ShowsProgress):
     """Parameters of DCC-Tree, by the paper's letters."""
 
     iterations: int = parameter(
-        50, "Steps of the walk over topologies (T), each of which looks at one of them.", least=1
+        50,
+        "Steps of the walk over topologies (T), each of which looks at one of them.",
+        least=1,
+        is_of_run=False,
     )
     initial_trees: int = parameter(
         100,
@@ -99,15 +98,7 @@ class DCCParameters(ShowsProgress):
         "How the evidence of topologies is estimated. "
         '"lais" is for layered importance sampling, "smc" for tempered sequential Monte Carlo, or '
         '"auto" for the second where the weights of the first are too uneven.',
-    )
-    checkpoint: Any = parameter(
-        None,
-        "Folder that keeps a long fit, which goes on from there when it is run again. The walk is "
-        "kept once a minute and when it ends or is interrupted. It goes on by the seed that the "
-        "walk began with, to the result that it would have come to without a break; with more "
-        "``iterations`` it makes the further ones. Another number as ``random_state`` than the "
-        "walk's is refused.",
-        option=Path,
+        is_of_run=False,
     )
     patience: int | None = parameter(
         None,
@@ -115,6 +106,7 @@ class DCCParameters(ShowsProgress):
         "them together hold less than a thousandth of it; None for no such stop. To become active "
         "takes several times ``activation_count`` steps: ask for many more.",
         least=1,
+        is_of_run=False,
     )
 
 
@@ -246,40 +238,24 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
     def _walk(self, dcc: DCC) -> tuple[int, WalkState]:
         """Walk, from a checkpoint on if there is one; return the seed of the run and its state."""
-        seed, folder, kept_arrays = self._draw_seed(), None, None
-        if self.checkpoint is not None:
-            settings = {each.name: getattr(dcc, each.name) for each in fields(dcc)}
-            problem = settings.pop("x"), settings.pop("y")
-            folder = Checkpoint(self.checkpoint, problem, settings | {"nuts": vars(dcc.nuts)})
-            kept_arrays = folder.read()
-        if folder is None or kept_arrays is None:
-            state = start(dcc, jax.random.key(seed))
-        else:
-            own, seed, state = seed, int(kept_arrays["seed"]), from_arrays(dcc, kept_arrays)
-            folder.require_seed(self.random_state, own, seed)
-            folder.require_length("iterations", len(state.visited), self.iterations)
-        kept = time.monotonic()
+        given = {"model": dcc.model, "topology_prior": dcc.prior}
+        with (
+            self._run((dcc.x, dcc.y), **given) as run,
+            counting("iterations", shown=self.progress) as report,
+        ):
+            state = run.resumed(lambda arrays: from_arrays(dcc, arrays))
+            if state is None:
+                state = start(dcc, jax.random.key(run.seed))
+            run.require_length("iterations", len(state.visited), self.iterations)
 
-        def keep() -> None:
-            if folder is not None:
-                folder.write({"seed": seed, **to_arrays(state)})
+            def on_progress(state: WalkState) -> None:
+                run.offer(lambda: to_arrays(state))
+                if report is not None:
+                    report(len(state.visited))
 
-        def on_progress(reached: WalkState) -> None:
-            nonlocal state, kept
-            state = reached
-            if time.monotonic() - kept >= KEPT_EVERY:
-                keep()
-                kept = time.monotonic()
-            if report is not None:
-                report(len(state.visited))
-
-        remaining = self.iterations - len(state.visited)
-        with counting("iterations", shown=self.progress) as report:
-            try:
-                explore(dcc, state, remaining, patience=self.patience, on_progress=on_progress)
-            finally:  # also on KeyboardInterrupt
-                keep()
-        return seed, state
+            remaining = self.iterations - len(state.visited)
+            state = explore(dcc, state, remaining, patience=self.patience, on_progress=on_progress)
+            return run.seed, state
 
     @property
     def log_evidence_(self) -> float:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, cast
 
 import jax
@@ -11,15 +11,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import HasTimeLimit, ShowsProgress, estimator
-from bdtppl.estimators.checkpoints import Checkpoint
+from bdtppl.estimators.base import HasCheckpoint, HasTimeLimit, ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_weights
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
-from bdtppl.inference.gflownet.checkpoint import from_arrays, to_arrays
 from bdtppl.inference.gflownet.construction import MOST_SPLITS
 from bdtppl.inference.gflownet.ensembles import Ensemble, reweighted
 from bdtppl.inference.gflownet.methods import (
@@ -32,6 +30,7 @@ from bdtppl.inference.gflownet.methods import (
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
@@ -67,16 +66,15 @@ class _Training(NamedTuple):
     history: dict[str, np.ndarray]
 
     @classmethod
-    def of_arrays(cls, start: Any, arrays: Mapping[str, np.ndarray]) -> "_Training":
+    def of_arrays(cls, seed: int, start: Any, arrays: Mapping[str, np.ndarray]) -> "_Training":
         """Read what `to_arrays` gave; ``start`` is where training of the problem starts."""
         state, history = (_under(name, arrays) for name in ("state/", "history/"))
-        return cls(int(arrays["seed"]), from_arrays(start, state), history)
+        return cls(seed, from_arrays(start, state), history)
 
     def to_arrays(self) -> dict[str, Any]:
         """Name the arrays."""
         parts = {"state/": to_arrays(self.state), "history/": self.history}
-        named = {prefix + name: a for prefix, part in parts.items() for name, a in part.items()}
-        return {"seed": self.seed, **named}
+        return {prefix + name: a for prefix, part in parts.items() for name, a in part.items()}
 
 
 def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -84,7 +82,7 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 @declared
-class GFlowNetParameters(HasTimeLimit, ShowsProgress):
+class GFlowNetParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
     """Parameters of generative flow networks."""
 
     bins: int | None = parameter(None, "Instead of ``grid``: most buckets per feature.", option=str)
@@ -111,6 +109,7 @@ class GFlowNetParameters(HasTimeLimit, ShowsProgress):
         None,
         "Steps of training; None is 300 for the grammar and 2,000 for the others.",
         least=1,
+        is_of_run=False,
     )
     settings: Any = parameter(
         None,
@@ -129,14 +128,7 @@ class GFlowNetParameters(HasTimeLimit, ShowsProgress):
         "size of their weights, or, where it is more, what log Z as learned is off from its "
         "estimate by these weights.",
         above=0,
-    )
-    checkpoint: Any = parameter(
-        None,
-        "Folder that keeps a long fit, which goes on from there when it is run again. The training "
-        "is kept every 100 steps. It comes to the result that it would have come to without a "
-        "break; with more ``steps``, it goes on from what has been learned, as if rates and "
-        "exploration had fallen over all of them.",
-        option=Path,
+        is_of_run=False,
     )
     ensemble: Ensemble = parameter(
         "importance",
@@ -144,9 +136,20 @@ class GFlowNetParameters(HasTimeLimit, ShowsProgress):
         '"mean" equally, "distinct" each distinct tree by its posterior probability, or '
         '"algorithm-1" each draw by its posterior probability, the paper\'s Algorithm 1 to the '
         "letter (which counts the posterior twice).",
+        is_of_run=False,
     )
-    chains: int = parameter(4, "Chains that the draws after training are laid out as.", least=1)
-    draws: int = parameter(250, "Draws of each chain.", least=1)
+    chains: int = parameter(
+        4,
+        "Chains that the draws after training are laid out as.",
+        least=1,
+        is_of_run=False,
+    )
+    draws: int = parameter(
+        250,
+        "Draws of each chain.",
+        least=1,
+        is_of_run=False,
+    )
 
 
 class GFlowNetTree(GFlowNetParameters, WeightedTrees):
@@ -315,56 +318,25 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         return by_construction(target, replace(settings, num_steps=steps, balance=self.method))
 
     def _train(self, method: Method, target: TreeModel) -> _Training:
-        """Train, from the checkpoint on if there is one, and keep it after each round."""
-        seed, folder, kept_arrays = self._draw_seed(), None, None
-        start = method.start(_key_of_use(seed, "start"))
-        if self.checkpoint is not None:
-            settings = {
-                "method": self.method,
-                "prior": self.prior_,
-                "leaf": self.leaf_,
-                "constraints": self.constraints_,
-                "settings": self.settings,
-            }
-            design = target.design
-            rows = design.matrix, design.codes, design.weights, design.cut_threshold, target.y
-            folder = Checkpoint(self.checkpoint, rows, settings)
-            kept_arrays = folder.read()
-        kept = (
-            _Training(seed, start, {})
-            if kept_arrays is None
-            else _Training.of_arrays(start, kept_arrays)
-        )
-        if folder is not None:
-            folder.require_seed(self.random_state, seed, kept.seed)
-            folder.require_length("steps", method.steps(kept.state), method.num_steps)
-        exact = None
-        if self.tolerance is not None and self.constraints_.max_depth is not None:
-            exact = _exact_draws(target, _key_of_use(kept.seed, "exact"))
+        """Train, from the checkpoint on if there is one, and offer it each round."""
+        with (
+            self._run_of(target) as run,
+            counting("steps", shown=self.progress) as report,
+        ):
+            start = method.start(_key_of_use(run.seed, "start"))
+            resumed = run.resumed(partial(_Training.of_arrays, run.seed, start))
+            kept = _Training(run.seed, start, {}) if resumed is None else resumed
+            run.require_length("steps", method.steps(kept.state), method.num_steps)
+            exact = None
+            if self.tolerance is not None and self.constraints_.max_depth is not None:
+                exact = _exact_draws(target, _key_of_use(run.seed, "exact"))
 
-        def is_near(state) -> bool:
-            if self.tolerance is None:
-                return False
-            key = jax.random.fold_in(_key_of_use(kept.seed, "distance"), method.steps(state))
-            return distance(method, key, state, exact) < self.tolerance
+            def is_near(state) -> bool:
+                if self.tolerance is None:
+                    return False
+                key = jax.random.fold_in(_key_of_use(run.seed, "distance"), method.steps(state))
+                return distance(method, key, state, exact) < self.tolerance
 
-        def keep(state, report):
-            nonlocal kept
-            new = {name: np.asarray(a, float) for name, a in report._asdict().items()}
-            if not np.isfinite(new["loss"]).all():
-                raise ValueError(
-                    "The loss is not finite: a tree on the way to others has no probability, as "
-                    "where the prior has a node split for certain. Use method='grammar'."
-                )
-            history = {name: np.append(kept.history.get(name, []), a) for name, a in new.items()}
-            kept = _Training(kept.seed, state, history)
-            if folder is not None:
-                folder.write(kept.to_arrays())
-            return is_near(state)
-
-        if kept_arrays is not None and is_near(kept.state):
-            return kept
-        with counting("steps", shown=self.progress) as report:
             told = paced(report, "Training", method.num_steps, self.time_limit)
             is_over = False
 
@@ -373,13 +345,24 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
                 is_over = told(step, said)
                 return is_over
 
-            train(
-                method,
-                _key_of_use(kept.seed, "train"),
-                kept.state,
-                on_progress=tell,
-                keep=lambda state, history: keep(state, history) or is_over,
-            )
+            def keep(state, report):
+                nonlocal kept
+                new = {name: np.asarray(a, float) for name, a in report._asdict().items()}
+                if not np.isfinite(new["loss"]).all():
+                    raise ValueError(
+                        "The loss is not finite: a tree on the way to others has no probability, "
+                        "as where the prior has a node split for certain. Use method='grammar'."
+                    )
+                history = {
+                    name: np.append(kept.history.get(name, []), a) for name, a in new.items()
+                }
+                kept = _Training(run.seed, state, history)
+                run.offer(kept.to_arrays)
+                return is_near(state) or is_over
+
+            if resumed is None or not is_near(kept.state):
+                key = _key_of_use(run.seed, "train")
+                train(method, key, kept.state, on_progress=tell, keep=keep)
         if is_over:
             warnings.warn(
                 f"Training ended after {method.steps(kept.state)} of {method.num_steps} steps: the "
@@ -455,6 +438,7 @@ class GFlowNetClassParameters:
         "for each leaf of each draw, from their posterior (section 4.2). Intervals, rules, figures "
         "and exports have the former.",
         is_last=True,
+        is_of_run=False,
     )
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -10,6 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TableEstimator
+from bdtppl.estimators.checkpoints import Run
 from bdtppl.estimators.parameters import declared, parameter, require_integer
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.hard.partitions import Grouping
@@ -193,6 +195,13 @@ class TreeEstimator(HardParameters, TableEstimator):
             names=schema.features,
             is_indicator=schema.is_indicator,
         )
+
+    def _run_of(self: Any, model: TreeModel) -> AbstractContextManager[Run]:
+        """Keep a run of a model in the folder of checkpoints, if there is one."""
+        design = model.design
+        data = design.matrix, design.codes, design.weights, design.cut_threshold, model.y
+        prior = model.prior.resolve(design)  # without functions, where that can be
+        return self._run(data, prior=prior, leaf=model.leaf, constraints=model.constraints)
 
     def _keep_model(self, model: TreeModel) -> None:
         """Set the fitted attributes that say what was fitted."""

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
@@ -41,7 +41,7 @@ _AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no be
 
 
 @declared
-class MetropolisParameters(ShowsProgress):
+class MetropolisParameters(HasCheckpoint, ShowsProgress):
     """Parameters of Metropolis-Hastings."""
 
     bins: int | Literal["auto"] | None = parameter(
@@ -71,6 +71,7 @@ class MetropolisParameters(ShowsProgress):
         "times on many rows, where this takes minutes.",
         least=0,
         option=int,
+        is_of_run=False,
     )
     temperatures: int | Sequence[float] = parameter(
         10,
@@ -177,10 +178,9 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             unordered = replace(model.constraints, monotone=(), allows_path=None, allows_tree=None)
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
             model = replace(model, prior=with_num_trees(model.prior, grammar))
-        seed = self._draw_seed()
-        with counting("steps", shown=self.progress) as report:
+        with self._run_of(model) as run, counting("steps", shown=self.progress) as report:
             drawn = sample_chains(
-                jax.random.key(seed),
+                jax.random.key(run.seed),
                 model,
                 chains=self.chains,
                 warmup=self.warmup,
@@ -193,12 +193,14 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 extensions=self._num_extensions(model),
                 agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
                 on_progress=report or (lambda steps: None),
+                resumed=run.resumed,
+                keep=run.offer,
             )
         scores = drawn.posterior.sample_stats
         what = "log_joint" if "log_joint" in scores else "log_likelihood"
         require_finite(f"The {what.replace('_', ' ')} of a tree", scores[what])
         self._keep_model(replace(model, prior=drawn.posterior.prior))
-        self._random_seed = seed
+        self._random_seed = run.seed
         self._keep(drawn)
         self._warn()
         if drawn.posterior.trees.num_nodes.max() == 1:

@@ -57,6 +57,10 @@ class Declared(NamedTuple):
         Type of the option of ``bdtppl fit``; None for that of the field, False for no option.
     is_last
         Whether the parameter is listed after those that are not.
+    is_of_run
+        Whether another value makes another run, which a checkpoint does not go on with.
+    is_saved
+        Whether a saved model has it.
     """
 
     help: str
@@ -65,6 +69,8 @@ class Declared(NamedTuple):
     below: float | None = None
     option: Any = None
     is_last: bool = False
+    is_of_run: bool = True
+    is_saved: bool = True
 
 
 def parameter(default: Any, help: str, **declaration: Any) -> Any:

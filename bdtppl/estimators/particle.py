@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_room, of_weights
@@ -32,7 +32,7 @@ _MOST_COLLAPSED = 0.5  # share of runs that may have fewer
 
 
 @declared
-class ParticleParameters(ShowsProgress):
+class ParticleParameters(HasCheckpoint, ShowsProgress):
     """Parameters of particle filters."""
 
     particles: int = parameter(100, "Particles of each run.", least=1)
@@ -119,10 +119,9 @@ class ParticleTree(ParticleParameters, WeightedTrees):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         model = self._read_model(X, y, sample_weight)
-        seed = self._draw_seed()
-        with waiting("growing trees", shown=self.progress):
+        with self._run_of(model) as run, waiting("growing trees", shown=self.progress):
             filtered = sample_particles(
-                jax.random.key(seed),
+                jax.random.key(run.seed),
                 model,
                 particles=self.particles,
                 runs=self.runs,
@@ -131,6 +130,8 @@ class ParticleTree(ParticleParameters, WeightedTrees):
                 resampling=self.resampling,
                 ess_threshold=self.ess_threshold,
                 capacity=self.capacity,
+                resumed=run.resumed,
+                keep=run.offer,
             )
         require_finite("The log evidence", filtered.log_partition)
         self._keep_model(replace(model, prior=filtered.posterior.prior))
@@ -141,7 +142,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         self.effective_size_ = filtered.effective_size
         self.num_resampled_ = filtered.num_resampled
         self.num_overflows_ = filtered.num_overflows
-        self._restore(filtered.posterior, {"seed": seed})
+        self._restore(filtered.posterior, {"seed": run.seed})
         if self.posterior_.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
         for reason in self._uneven_weights():

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import HasTimeLimit, ShowsProgress, estimator
+from bdtppl.estimators.base import HasCheckpoint, HasTimeLimit, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
@@ -23,7 +23,7 @@ __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 
 
 @declared
-class RJHMCParameters(HasTimeLimit, ShowsProgress):
+class RJHMCParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
     """Parameters of RJHMC-Tree."""
 
     chains: int = parameter(4, "Independent chains.", least=1)
@@ -33,7 +33,12 @@ class RJHMCParameters(HasTimeLimit, ShowsProgress):
         "the topology.",
         least=0,
     )
-    draws: int = parameter(500, "Iterations of each chain that are kept.", least=1)
+    draws: int = parameter(
+        500,
+        "Iterations of each chain that are kept.",
+        least=1,
+        is_of_run=False,
+    )
     warmup: int = parameter(
         500,
         "Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move "
@@ -132,10 +137,12 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             tries=1 if self.published else self.tries,
         )
         is_hard = self.inputs == "hard"
-        seed = self._draw_seed()
-        with counting("iterations", shown=self.progress) as report:
+        with (
+            self._run((problem.x, problem.y), model=problem.model) as run,
+            counting("iterations", shown=self.progress) as report,
+        ):
             walk = rjhmc.sample(
-                jax.random.key(seed),
+                jax.random.key(run.seed),
                 problem.model,
                 problem.x,
                 problem.y,
@@ -146,6 +153,8 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
                 on_progress=paced(
                     report, "Jumping chains", self.burn_in + self.draws, self.time_limit
                 ),
+                resumed=run.resumed,
+                keep=run.offer,
             )
         iterations = walk.topology.shape[1]
         self.burn_in_ = self.burn_in
@@ -179,7 +188,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         self.ancestors_ = walk.ancestors
         self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(iterations)
-        self._restore(posterior, {"seed": seed})
+        self._restore(posterior, {"seed": run.seed})
         worst = max(diagnosed["r_hat"] for diagnosed in self.diagnostics_.values())
         if worst > LARGEST_R_HAT:
             warnings.warn(

@@ -68,6 +68,7 @@ class SoftParameters:
         "sharpness.",
         option=Literal["soft", "hard"],
         is_last=True,
+        is_of_run=False,
     )
 
 
@@ -86,6 +87,7 @@ class SoftClassParameters:
         '"probability" for the leaves\' probabilities of classes; "balanced" for the score of the '
         "authors' program, where a leaf votes for a class with its share of the class's rows.",
         is_last=True,
+        is_of_run=False,
     )
 
 

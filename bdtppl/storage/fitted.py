@@ -36,7 +36,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.array_files import DAMAGED, read_arrays, write_arrays
 from bdtppl.estimators import estimator_class
-from bdtppl.estimators.parameters import check_parameters
+from bdtppl.estimators.parameters import check_parameters, estimator_parameters
 from bdtppl.files import reason_of, staged
 from bdtppl.models.hard.tree import Tree
 from bdtppl.storage import version_1
@@ -178,7 +178,11 @@ def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Ar
             f"A {type(estimator).__module__}.{name} cannot be saved: only estimators that are "
             f"registered can be (see bdtppl.estimators.base.estimator)."
         )
-    parameters = estimator.get_params(deep=False)
+    parameters = {
+        field.name: getattr(estimator, field.name)
+        for field, said in estimator_parameters(estimator)
+        if said.is_saved
+    }
     if isinstance(parameters.get("random_state"), np.random.RandomState | np.random.Generator):
         warnings.warn(
             "random_state is a generator, whose position in its stream is not saved: the loaded "

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -32,8 +34,6 @@ class SumChains:
     chains, warmup, draws, thin
         Chains, sweeps of each that are thrown away, and draws that are kept, one every ``thin``
         sweeps.
-    kept
-        What `arrays` returned for a run of the same numbers, which goes on from there.
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class SumChains:
         warmup: int,
         draws: int,
         thin: int = 1,
-        kept: Mapping[str, np.ndarray] | None = None,
     ):
         self.kernel, self.seed = kernel, seed
         self.warmup, self.draws, self.thin = warmup, draws, thin
-        self.done = self.extensions = 0
+        self.extensions = 0
+        self.reached = [0] * chains  # sweeps that each chain has made
+        self._moving = [Lock() for _ in range(chains)]
         self.states = [kernel.init() for _ in range(chains)]
         self.rooms = [kernel.make_room() for _ in range(chains)]
         first = self.states[0]
@@ -66,8 +67,6 @@ class SumChains:
             self.records["noise_rule"] = np.empty((chains, draws, *noise[0]), small)
             self.records["noise_value"] = np.empty((chains, draws, *noise[1]))
         self.log_likelihood = np.empty((chains, self.num_sweeps))
-        if kept is not None:
-            self._resume(kept)
 
     @property
     def num_sweeps(self) -> int:
@@ -90,10 +89,9 @@ class SumChains:
             Called with the number of sweeps that every chain has made.
         """
         with ThreadPoolExecutor(min(NUM_THREADS, len(self.states))) as threads:
-            while self.done < self.num_sweeps:
-                end = min(self.done + _SWEEPS_AT_ONCE, self.num_sweeps)
+            while (done := min(self.reached)) < self.num_sweeps:
+                end = min(done + _SWEEPS_AT_ONCE, self.num_sweeps)
                 list(threads.map(partial(self._advance, end), range(len(self.states))))
-                self.done = end
                 on_progress(end)
 
     def posterior(self) -> SumPosterior:
@@ -111,39 +109,55 @@ class SumChains:
 
     def _advance(self, end: int, chain: int) -> None:
         """Move one chain on."""
-        state, kernel = self.states[chain], self.kernel
-        for sweep in range(self.done, end):
-            stream = np.random.Philox(key=[self.seed, chain], counter=[0, 0, 0, sweep])
-            generator = np.random.Generator(stream)
-            grows = sweep < min(_GROWING_SWEEPS, self.warmup)
-            state = kernel.advance(generator, state, self.rooms[chain], grows=grows)
-            self.log_likelihood[chain, sweep] = kernel.log_likelihood(state)
-            draw, rest = divmod(sweep + 1 - self.warmup, self.thin)
-            if draw >= 1 and rest == 0:
-                for name, record in self.records.items():
-                    record[chain, draw - 1] = getattr(state, name)
-        self.states[chain] = state
+        kernel = self.kernel
+        with self._moving[chain]:
+            state = self.states[chain]
+            for sweep in range(self.reached[chain], end):
+                stream = np.random.Philox(key=[self.seed, chain], counter=[0, 0, 0, sweep])
+                generator = np.random.Generator(stream)
+                grows = sweep < min(_GROWING_SWEEPS, self.warmup)
+                state = kernel.advance(generator, state, self.rooms[chain], grows=grows)
+                self.log_likelihood[chain, sweep] = kernel.log_likelihood(state)
+                draw, rest = divmod(sweep + 1 - self.warmup, self.thin)
+                if draw >= 1 and rest == 0:
+                    for name, record in self.records.items():
+                        record[chain, draw - 1] = getattr(state, name)
+            self.states[chain], self.reached[chain] = state, max(end, self.reached[chain])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return what the chains are resumed from."""
-        states = {
-            f"state_{name}": np.stack([np.asarray(getattr(state, name)) for state in self.states])
-            for name in _STATE
-        }
-        number = max(0, (self.done - self.warmup) // self.thin)
-        drawn = {f"drawn_{name}": record[:, :number] for name, record in self.records.items()}
-        progress = {
-            "done": np.int64(self.done),
-            "extensions": np.int64(self.extensions),
-            "log_likelihood": self.log_likelihood[:, : self.done],
-        }
-        return states | drawn | progress
+        """Return what the chains are resumed from, also while others of them still move."""
+        with ExitStack() as waiting:
+            for moving in self._moving:
+                waiting.enter_context(moving)
+            states = {
+                f"state_{name}": np.stack([np.asarray(getattr(each, name)) for each in self.states])
+                for name in _STATE
+            }
+            done = max(self.reached)
+            number = max(0, (done - self.warmup) // self.thin)
+            drawn = {f"drawn_{name}": record[:, :number] for name, record in self.records.items()}
+            progress = {
+                "reached": np.array(self.reached),
+                "extensions": np.int64(self.extensions),
+                "log_likelihood": self.log_likelihood[:, :done],
+            }
+            return states | drawn | progress
 
-    def _resume(self, kept: Mapping[str, np.ndarray]) -> None:
+    def resume(self, kept: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `arrays` returned for chains of the same numbers.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If it was not for such chains.
+        """
+        reached = kept["reached"].tolist()
         for _ in range(int(kept["extensions"])):
+            if min(reached) < self.num_sweeps:  # chains are done before they go on
+                raise ValueError("chains were extended before they were done")
             self.extend()
-        self.done = int(kept["done"])
-        self.log_likelihood[:, : self.done] = kept["log_likelihood"]
+        self.reached, done = reached, max(reached)
+        self.log_likelihood[:, :done] = kept["log_likelihood"]
         for name, record in self.records.items():
             drawn = kept[f"drawn_{name}"]
             record[:, : drawn.shape[1]] = drawn

@@ -6,7 +6,7 @@ alone, so the same key gives the same draws on any machine.
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
+from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.log_joint import log_joint
@@ -95,6 +96,8 @@ def sample_chains(
     extensions: int = 0,
     agree: Callable[[Posterior], bool] = lambda posterior: True,
     on_progress: Callable[[int], None] = lambda num_steps: None,
+    resumed: Callable[[Callable], Any] = lambda read: None,
+    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
 ) -> Sampled:
     """Draw trees by Metropolis-Hastings.
 
@@ -126,6 +129,10 @@ def sample_chains(
         warm-up, and the steps to each draw double.
     on_progress
         Called with the number of steps that every chain has made.
+    resumed, keep
+        To go on with a run: the first is called with a function that takes up the arrays of a
+        state, if there are any; the second after each round with a function that makes them. A run
+        that goes on comes to the same draws.
 
     Raises
     ------
@@ -161,9 +168,14 @@ def sample_chains(
         states = _start(key_start, packed, model, chains, room_at_first, start)
     stages = _stages(warmup, draws, thin)
     room = max(num_draws for stage in stages for num_draws, _ in stage)
-    run = _Run(packed, proposing, keys, states, powers, room, on_progress)
     *warming, keeping = stages
-    for stage in warming:
+    run = _Run(packed, proposing, keys, states, powers, room, on_progress, keep)
+    resumed(run.resume)
+    if (extended := run.stage - len(warming)) > extensions:
+        raise ValueError(
+            f"The run that was kept has {extended} extensions: raise extensions={extensions}."
+        )
+    for stage in warming[run.stage :]:
         _, tallies, exchanges = run.walk(stage)
         if np.ndim(temperatures) == 0:
             run.powers = _tuned(run.powers, exchanges)
@@ -171,21 +183,25 @@ def sample_chains(
             _under_power_1(each.overflows, powers).any() for each in tallies
         ):
             run.enlarge()
-    sampled = _collected(model, run, *run.walk(keeping))
-    for _ in range(extensions):
-        if agree(sampled.posterior):
-            break
-        keeping = [(num_draws, 2 * thin) for num_draws, thin in keeping]
-        sampled = _collected(model, run, *run.walk(keeping))
-    return sampled
+        run.end_stage()
+    while True:
+        extended = run.stage - len(warming)
+        stage = [(num_draws, thin << extended) for num_draws, _ in keeping]
+        sampled = _collected(model, run, *run.walk(stage))
+        if extended >= extensions or agree(sampled.posterior):
+            return sampled
+        run.end_stage()
 
 
 class _Run:
-    """Chains on their way; arrays of groups of chains walk side by side in threads."""
+    """Chains on their way; arrays of groups of chains walk side by side in threads.
 
-    def __init__(self, packed, kernel, keys, states, powers, room: int, on_progress):
+    ``rounds`` and ``counts`` are those of the stage that the chains are in, number ``stage``.
+    """
+
+    def __init__(self, packed, kernel, keys, states, powers, room: int, on_progress, keep):
         self.packed, self.kernel, self.powers = packed, kernel, powers
-        self.room, self.on_progress = room, on_progress
+        self.room, self.on_progress, self.keep = room, on_progress, keep
         self.steps, self.trajectory = [0], [np.asarray(states.log_likelihood)[None]]
         size = _group_size(len(keys), len(powers))
         ladders = jax.tree.map(lambda a: jnp.repeat(a, len(powers), axis=0), states)
@@ -194,11 +210,17 @@ class _Run:
             own = slice(first * len(powers), (first + size) * len(powers))
             state = jax.tree.map(lambda a, own=own: a[own], ladders)
             self.parts.append((keys[first : first + size], state))
+        self.stage, self.rounds, self.counts = 0, [], []
 
     @in_float64
     def _advance(self, part, num_draws: int, thin: int):
         keys, state = part
-        state, kept, *counts = climb(
+        state, kept, *counts = self._climb(keys, state, num_draws, thin)
+        kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
+        return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
+
+    def _climb(self, keys, state, num_draws: int, thin: int):
+        return climb(
             keys,
             jnp.int32(self.steps[-1]),
             state,
@@ -209,40 +231,93 @@ class _Run:
             jnp.int32(thin),
             room=self.room,
         )
-        kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
-        return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
 
-    def enlarge(self) -> None:
-        """Double the slots of all trees, up to a limit."""
-        capacity = self.parts[0][1].shape.capacity
-        capacity = max(capacity, min(2 * capacity + 1, _MOST_CAPACITY))
+    def enlarge(self, capacity: int | None = None) -> None:
+        """Give all trees more slots: twice as many, up to a limit, or a number of them."""
+        own = self.parts[0][1].shape.capacity
+        if capacity is None:
+            capacity = max(own, min(2 * own + 1, _MOST_CAPACITY))
         self.parts = [(keys, state.with_capacity(capacity)) for keys, state in self.parts]
 
     def walk(self, stage: _Stage) -> tuple[Any, list, list[Exchanges]]:
-        """Walk the rounds of a stage.
+        """Walk the rounds of a stage that are left.
 
         Returns
         -------
         kept
-            Their states, arrays [draw, chain, ...].
+            The states of all its rounds, arrays [draw, chain, ...].
         tallies, exchanges
             Their counts, arrays [chain, ...], one for each round.
         """
-        rounds, counts = [], []
         with ThreadPoolExecutor(min(len(self.parts), os.cpu_count() or 1)) as workers:
-            for num_draws, thin in stage:
+            for num_draws, thin in stage[len(self.rounds) :]:
                 advance = partial(self._advance, num_draws=num_draws, thin=thin)
                 self.parts, made = zip(*workers.map(advance, self.parts), strict=True)
                 self.steps.extend(self.steps[-1] + thin * np.arange(1, num_draws + 1))
                 kept, counted = zip(*made, strict=True)
-                rounds.append(jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept))
-                counts.append(jax.tree.map(lambda *a: np.concatenate(a), *counted))
-                require_defined(counts[-1][0].undefined)
-                self.trajectory.append(rounds[-1].log_likelihood[..., -1])
+                self.rounds.append(jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept))
+                self.counts.append(jax.tree.map(lambda *a: np.concatenate(a), *counted))
+                require_defined(self.counts[-1][0].undefined)
+                self.trajectory.append(self.rounds[-1].log_likelihood[..., -1])
+                arrays = self._arrays()
+                self.keep(lambda arrays=arrays: arrays)
                 self.on_progress(int(self.steps[-1]))
-        tallies, exchanges = zip(*counts, strict=True) if counts else ((), ())
-        kept = jax.tree.map(lambda *a: np.concatenate(a), *rounds) if rounds else None
+        tallies, exchanges = zip(*self.counts, strict=True) if self.counts else ((), ())
+        kept = jax.tree.map(lambda *a: np.concatenate(a), *self.rounds) if self.rounds else None
         return kept, list(tallies), list(exchanges)
+
+    def end_stage(self) -> None:
+        """Come to the next stage."""
+        self.stage, self.rounds, self.counts = self.stage + 1, [], []
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Name what a run goes on from; the arrays are not copied."""
+        progress = {
+            "stage": np.int64(self.stage),
+            "powers": self.powers,
+            "num_draws": np.array([len(kept.log_prior) for kept in self.rounds], int),
+            "capacity": np.int64(self.parts[0][1].shape.capacity),
+            "steps": np.array(self.steps),
+            "trajectory": np.concatenate(self.trajectory),
+        }
+        nests = [state for _, state in self.parts], self.rounds, self.counts
+        return progress | to_arrays(nests)
+
+    @in_float64
+    def resume(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from what a run of the same settings has kept.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If the arrays are not those of such a run.
+        """
+        own, capacity = self.parts[0][1].shape.capacity, int(arrays["capacity"])
+        if not own <= capacity <= max(own, _MOST_CAPACITY):
+            raise ValueError(f"trees cannot have {capacity} nodes")
+        if arrays["powers"].shape != self.powers.shape:
+            raise ValueError("there are other powers")
+        self.enlarge(capacity)
+        states = [state for _, state in self.parts]
+        keys, num_parts = self.parts[0][0], len(self.parts)
+        _, kept, *counts = jax.eval_shape(lambda: self._climb(keys, states[0], 1, 1))
+
+        def of_all(a: Any, *shape: int) -> Any:
+            return jax.ShapeDtypeStruct(shape, a.dtype)
+
+        def drawn(number: int) -> Any:
+            return jax.tree.map(
+                lambda a: of_all(a, number, a.shape[1] * num_parts, *a.shape[2:]), kept
+            )
+
+        numbers = arrays["num_draws"].tolist()
+        counted = jax.tree.map(lambda a: of_all(a, len(a) * num_parts, *a.shape[1:]), counts)
+        nests = states, [*map(drawn, numbers)], [counted] * len(numbers)
+        states, *of_rounds = from_arrays(nests, arrays)
+        self.parts = [(keys, state) for (keys, _), state in zip(self.parts, states, strict=True)]
+        self.rounds, self.counts = jax.tree.map(np.asarray, of_rounds)
+        self.stage, self.powers = int(arrays["stage"]), arrays["powers"]
+        self.steps, self.trajectory = arrays["steps"].tolist(), [arrays["trajectory"]]
 
 
 def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampled:

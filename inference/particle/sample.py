@@ -1,6 +1,11 @@
-"""Run particle filters and collect a posterior with its evidence."""
+"""Run particle filters and collect a posterior with its evidence.
 
-from typing import Literal, NamedTuple
+How runs are grouped depends on the problem alone, so the same key gives the same trees whether or
+not the groups are made in one go.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +14,11 @@ import numpy as np
 from bdtppl.inference.evidence.estimates import log_mean, log_normal_error
 from bdtppl.inference.hard.partitions import group
 from bdtppl.inference.hard.posterior import Posterior
+from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
-from bdtppl.inference.particle.filter import RESAMPLING, draw_noise, grow_particles
+from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
+from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
@@ -25,6 +32,19 @@ __all__ = ["Filtered", "GrowthName", "ProposalName", "ResamplingName", "sample_p
 ProposalName = Literal["prior", "empirical", "optimal"]
 GrowthName = Literal["node", "layer"]
 ResamplingName = Literal["systematic", "multinomial", "never"]
+
+
+_WORK_AT_ONCE = 200_000_000  # rows times features times particles of runs: a quarter of a minute
+
+
+class _Grown(NamedTuple):
+    """Particles [m] of some finished runs, and how these went."""
+
+    shape: Shape
+    log_prior: Any
+    log_likelihood: Any
+    log_weight: Any
+    stages: Any
 
 
 class Filtered(NamedTuple):
@@ -76,6 +96,8 @@ def sample_particles(
     resampling: ResamplingName = "systematic",
     ess_threshold: float = 0.1,
     capacity: int = 127,
+    resumed: Callable[[Callable], Any] = lambda read: None,
+    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
 ) -> Filtered:
     """Grow weighted trees by independent particle filters.
 
@@ -102,6 +124,10 @@ def sample_particles(
         Most nodes of a tree, a bound of the model: trees that need more have no weight, so the
         estimates are of the sum over those that fit. Where no node has overflowed, no particle has
         met the bound.
+    resumed, keep
+        To go on with what was interrupted: the first is called with a function that reads the
+        arrays of finished runs, and returns what it returns, or None where there are no arrays; the
+        second with a function that makes them, whenever some runs are finished.
 
     Raises
     ------
@@ -128,21 +154,40 @@ def sample_particles(
     _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
     packed = PackedModel.of(model)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
-    grown, stages = grow_particles(
-        noise,
-        packed,
-        jnp.bool_(growth == "layer"),
-        jnp.float64(0.0 if resampling == "never" else ess_threshold),
-        proposal=PROPOSALS[proposal],
-        resampling=RESAMPLING["systematic" if resampling == "never" else resampling],
+    work = model.design.num_rows * model.design.num_features * int(particles)
+    size = _group_size(int(runs), work)
+
+    def grow(number: int) -> _Grown:
+        own = slice(number * size, (number + 1) * size)
+        grown, stages = grow_particles(
+            Noise(noise.uniform[:, own], noise.rng_keys[:, own]),
+            packed,
+            jnp.bool_(growth == "layer"),
+            jnp.float64(0.0 if resampling == "never" else ess_threshold),
+            proposal=PROPOSALS[proposal],
+            resampling=RESAMPLING["systematic" if resampling == "never" else resampling],
+        )
+        return _Grown(grown.shape, grown.log_prior, grown.log_likelihood, grown.log_weight, stages)
+
+    def read(arrays: Mapping[str, np.ndarray]) -> list[_Grown]:
+        like = jax.eval_shape(lambda: grow(0))
+        return from_arrays([like] * int(arrays["num_groups"]), arrays)
+
+    groups = resumed(read) or []
+    for number in range(len(groups), int(runs) // size):
+        groups = [*groups, jax.tree.map(np.asarray, grow(number))]
+        keep(lambda done=groups: {"num_groups": len(done), **to_arrays(done)})
+    stages = [each.stages for each in groups]
+    grown = jax.tree.map(
+        lambda *a: np.concatenate(a), *(each._replace(stages=()) for each in groups)
     )
     require_defined(np.isnan(grown.log_prior))
-    shape = jax.tree.map(np.asarray, grown.shape)
+    shape = grown.shape
     shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
     written = write_out(packed, shape)
     trees = written.trees.reshape(runs, particles)
     log_prior, log_likelihood, log_weight = (
-        np.asarray(a).reshape(runs, particles)
+        a.reshape(runs, particles)
         for a in (grown.log_prior, grown.log_likelihood, grown.log_weight)
     )
     scores = log_prior + log_likelihood
@@ -165,17 +210,23 @@ def sample_particles(
         log_evidence_se=error if is_normalised else np.nan,
         log_weights=log_weight,
     )
-    num_stages = int(stages.num_stages)
+    num_stages = max(int(each.num_stages) for each in stages)
     return Filtered(
         posterior,
         log_partition,
         error,
         log_found,
         of_run,
-        np.asarray(stages.effective_size)[:num_stages],
-        np.asarray(stages.is_resampled).sum(axis=0),
-        np.asarray(stages.num_overflows),
+        np.concatenate([each.effective_size for each in stages], axis=1)[:num_stages],
+        np.concatenate([np.sum(each.is_resampled, axis=0) for each in stages]),
+        np.concatenate([each.num_overflows for each in stages]),
     )
+
+
+def _group_size(runs: int, work: float) -> int:
+    """Part runs into groups of one size, so that all run the same compiled code."""
+    sizes = [size for size in range(1, runs + 1) if runs % size == 0]
+    return max([size for size in sizes if size * work <= _WORK_AT_ONCE], default=1)
 
 
 def _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity) -> None:

@@ -1,4 +1,4 @@
-"""States of training as named arrays; a resumed training ends with the same weights."""
+"""States, which are pytrees of arrays, as named arrays of files."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["from_arrays", "to_arrays"]
 
-TrainingState = TypeVar("TrainingState")  # of training: a pytree of arrays
+State = TypeVar("State")  # a pytree of arrays
 
 
 def to_arrays(state: Any) -> dict[str, np.ndarray]:
@@ -20,13 +20,14 @@ def to_arrays(state: Any) -> dict[str, np.ndarray]:
 
 
 @in_float64
-def from_arrays(state: TrainingState, arrays: Mapping[str, np.ndarray]) -> TrainingState:
+def from_arrays(state: State, arrays: Mapping[str, np.ndarray]) -> State:
     """Read a state back.
 
     Parameters
     ----------
     state
-        A state at which training of the same problem starts, with the same settings.
+        Any state of the same structure, with arrays, or their shapes and types alone, of the same
+        shapes and types.
     arrays
         What `to_arrays` gave.
 
