@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import soft_quadrature
+from joblib import parallel_config
 from scipy.special import betaln, softmax
 
 from bdtppl.datasets import make_cgm, make_wu
@@ -424,3 +425,21 @@ def test_the_error_knows_how_visits_differ():
     assert found.standard_error == pytest.approx(wanted, rel=0.02)
     pooled = layered_evidence(replace(SETTINGS, pool_visits=True), explored)
     assert pooled.standard_error == explored.evidence.standard_error
+
+
+def require_same(one, other):
+    """Require the same bits of everything that the walk has found."""
+    assert one.visited == other.visited
+    assert one.proposed == other.proposed
+    assert list(one.explored) == list(other.explored)
+    for mine, theirs in zip(one.explored.values(), other.explored.values(), strict=True):
+        arrays = ("position", "log_weight", "chains", "draws")
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            *([getattr(each, name) for name in arrays] for each in (mine, theirs)),
+        )
+
+
+def test_visits_made_ahead_are_those_of_one_process(state):
+    with parallel_config("threading", n_jobs=3):
+        require_same(explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 6), state)

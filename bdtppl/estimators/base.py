@@ -31,6 +31,7 @@ from bdtppl.estimators.parameters import (
     with_parameter,
 )
 from bdtppl.estimators.results import Results
+from bdtppl.inference.parallel import workers
 from bdtppl.models.data.schema import (
     Schema,
     as_table,
@@ -46,6 +47,7 @@ from bdtppl.summary import glance_view
 __all__ = [
     "INFERENCES",
     "ChoiceWarning",
+    "FansOut",
     "HasCheckpoint",
     "HasTimeLimit",
     "ShowsProgress",
@@ -104,6 +106,22 @@ class ShowsProgress:
         option=False,
         is_last=True,
         is_of_run=False,
+    )
+
+
+@declared
+class FansOut:
+    """Inferences with independent parts, which several processes or machines can compute."""
+
+    n_jobs: int | None = parameter(
+        None,
+        "Processes that compute independent parts of the fit, as scikit-learn has it: -1 for one "
+        "for each core. None for threads of this process, or what a ``joblib.parallel_config`` "
+        "says, such as the workers of a dask cluster. The result has the same bits.",
+        option=False,
+        is_last=True,
+        is_of_run=False,
+        is_saved=False,
     )
 
 
@@ -276,7 +294,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             If a column's values are all equal or missing, so that no hard tree splits on it.
         """
         check_parameters(self)
-        return self._fit(X, y, sample_weight)
+        with workers(getattr(self, "n_jobs", None)):
+            return self._fit(X, y, sample_weight)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit, with parameters that are in their ranges."""

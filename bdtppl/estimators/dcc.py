@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
@@ -33,7 +33,7 @@ _MATTERS = 0.01  # probability from which on a topology's diagnostics are warned
 
 
 @declared
-class DCCParameters(HasCheckpoint, ShowsProgress):
+class DCCParameters(HasCheckpoint, ShowsProgress, FansOut):
     """Parameters of DCC-Tree, by the paper's letters."""
 
     iterations: int = parameter(

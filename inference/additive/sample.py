@@ -11,7 +11,7 @@ import numpy as np
 
 from bdtppl.inference.additive.kernel import AdditiveKernel, AdditiveState
 from bdtppl.inference.additive.posterior import SumPosterior
-from bdtppl.models.arrays.threads import NUM_THREADS
+from bdtppl.models.arrays.threads import num_threads
 
 __all__ = ["SumChains"]
 
@@ -88,7 +88,7 @@ class SumChains:
         on_progress
             Called with the number of sweeps that every chain has made.
         """
-        with ThreadPoolExecutor(min(NUM_THREADS, len(self.states))) as threads:
+        with ThreadPoolExecutor(min(num_threads(), len(self.states))) as threads:
             while (done := min(self.reached)) < self.num_sweeps:
                 end = min(done + _SWEEPS_AT_ONCE, self.num_sweeps)
                 list(threads.map(partial(self._advance, end), range(len(self.states))))

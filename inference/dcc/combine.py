@@ -9,9 +9,8 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 3.4 and A.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,9 @@ from bdtppl.inference.evidence.estimates import (
     EvidenceMethod,
     choose,
     log_mean,
+    may_need_tempered,
 )
+from bdtppl.inference.parallel import fan_out
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 
 __all__ = ["Component", "combine", "layered_evidence", "topology_weights"]
@@ -107,6 +108,21 @@ def combine(
     explored = [each for each in state.explored.values() if each.log_weight.size]
     matters = within_reach(dcc, state.explored, smc_share)
 
+    layered = {each.topology: layered_evidence(dcc, each) for each in explored if each.visits}
+    uncertain = [
+        each
+        for each in explored
+        if each.visits
+        and each.position.shape[-1]
+        and (evidence != "auto" or each.topology in matters)
+        and may_need_tempered(evidence, layered[each.topology])
+    ]
+    # In threads they compile and run side by side.
+    found = fan_out(
+        partial(temper, **smc), [(each,) for each in uncertain], shared=(dcc, state.rng_key)
+    )
+    tempered = {each.topology: of_it for each, of_it in zip(uncertain, found, strict=True)}
+
     def estimate(each: Explored) -> tuple[Evidence, np.ndarray, np.ndarray]:
         if not each.position.shape[-1]:
             exact = {"method": "exact", "effective_size": np.inf, "pareto_k": -np.inf}
@@ -114,13 +130,17 @@ def combine(
         if not each.visits:
             reason = "left after the pilot" if each.is_left else "of the pilot: not looked at yet"
             return each.evidence._replace(reason=reason), *_layered(each)
+        own = layered[each.topology]
         if evidence == "auto" and each.topology not in matters:
             reason = f"it cannot hold {smc_share:g} of the weight"
-            return layered_evidence(dcc, each)._replace(reason=reason), *_layered(each)
-        return _estimate(dcc, state, each, evidence, smc)
+            return own._replace(reason=reason), *_layered(each)
+        chosen = choose(evidence, own, lambda: tempered[each.topology][0])
+        if chosen.method != "smc":
+            return chosen, *_layered(each)
+        _, particles = tempered[each.topology]
+        return chosen, np.concatenate(particles.position), softmax(particles.log_weight.ravel())
 
-    with ThreadPoolExecutor(os.cpu_count()) as workers:  # compiles and runs side by side
-        estimates = list(workers.map(estimate, explored))
+    estimates = [estimate(each) for each in explored]
     shapes = [each.topology for each in explored]
     weights = topology_weights(
         shapes, np.array([each.log_evidence for each, _, _ in estimates]), dcc.prior
@@ -144,24 +164,6 @@ def layered_evidence(dcc: DCC, explored: Explored) -> Evidence:
     of_visit = explored.log_weight.reshape(chains, visits, draws // visits, samples)
     of_visit = np.logaddexp.reduce(of_visit.astype(np.float64), axis=(0, 2, 3))
     return found._replace(standard_error=max(found.standard_error, log_mean(of_visit)[1]))
-
-
-def _estimate(
-    dcc: DCC, state: WalkState, explored: Explored, method: EvidenceMethod, smc: dict[str, Any]
-) -> tuple[Evidence, np.ndarray, np.ndarray]:
-    """Evidence and weighted draws of a topology."""
-    particles = []
-
-    def run() -> Evidence:
-        estimate, tempered = temper(dcc, state.rng_key, explored, **smc)
-        particles.append(tempered)
-        return estimate
-
-    estimate = choose(method, layered_evidence(dcc, explored), run)
-    if estimate.method != "smc":
-        return estimate, *_layered(explored)
-    position, log_weight = particles[0].position, particles[0].log_weight
-    return estimate, np.concatenate(position), softmax(log_weight.ravel())
 
 
 def _layered(explored: Explored) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ __all__ = [
     "choose",
     "log_mean",
     "log_normal_error",
+    "may_need_tempered",
     "moments",
     "pareto_k",
     "summarise",
@@ -220,6 +221,11 @@ def log_normal_error(log_estimates: np.ndarray) -> float:
     return float(np.sqrt(variance / number + variance**2 / (2 * (number - 1))))
 
 
+def may_need_tempered(method: EvidenceMethod, layered: Evidence) -> bool:
+    """Whether `choose` would run tempered SMC."""
+    return method == "smc" or (method == "auto" and not layered.is_reliable)
+
+
 def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]) -> Evidence:
     """Take the estimate by importance sampling, or run tempered SMC for another one.
 
@@ -253,7 +259,7 @@ def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evi
     if method == "smc":
         return tempered()._replace(reason="asked for")
     described = layered.describe_weights()
-    if layered.is_reliable:
+    if not may_need_tempered(method, layered):
         return layered._replace(reason=f"its weights are even enough: {described}")
     other = tempered()
     errors = 3 * np.hypot(layered.standard_error, other.standard_error)

@@ -25,9 +25,7 @@ Llorente, Martino, Delgado and Lopez-Santiago 2023, section 5.4.
 """
 
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -40,6 +38,7 @@ from scipy.special import ndtri
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.draws import draw_uniforms
+from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
 __all__ = [
@@ -236,9 +235,8 @@ def sample_layer(
             sample = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
             return jax.tree.map(np.asarray, sample)
 
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        samples = zip(*workers.map(of_chain, range(chains)), strict=True)
-        position, log_target, log_proposal = (np.stack(each) for each in samples)
+    samples = zip(*in_threads(of_chain, range(chains), most=num_threads()), strict=True)
+    position, log_target, log_proposal = (np.stack(each) for each in samples)
     return Layer(position, log_target, log_proposal, proposals)
 
 

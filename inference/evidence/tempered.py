@@ -20,9 +20,7 @@ Del Moral, Doucet and Jasra 2006, Sequential Monte Carlo samplers; Buchholz, Cho
 Adaptive tuning of Hamiltonian Monte Carlo within sequential Monte Carlo.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,6 +34,7 @@ from jax.tree_util import Partial
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.evidence.estimates import Evidence, log_mean
+from bdtppl.inference.parallel import fan_out
 from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.pytrees import as_partial
 
@@ -220,16 +219,18 @@ def tempered_evidence(
     path = Path(*map(as_partial, path))
     schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
 
-    def run(rng_key: jax.Array, particles: jax.Array) -> Tempered:
-        with jax.enable_x64(start.dtype == np.float64):  # a setting of each thread
-            return follow(rng_key, path, particles, schedule, num_moves=num_moves)
-
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        each = list(workers.map(run, jax.random.split(key_follow, runs), start[1:]))
+    runs_of = zip(jax.random.split(key_follow, runs), np.asarray(start[1:]), strict=True)
+    each = fan_out(_follow, list(runs_of), shared=(path, schedule, num_moves))
     tempered = jax.tree.map(lambda *a: np.stack(a), *each)
     log_evidence, error = log_mean(tempered.log_evidence.astype(np.float64))
     weight = np.exp(tempered.log_weight - tempered.log_weight.max())
     return Evidence(log_evidence, error, "smc", effective_sample_size(weight)), tempered
+
+
+def _follow(path: Path, schedule: Schedule, num_moves: int, rng_key: Any, particles: Any) -> Any:
+    with jax.enable_x64(particles.dtype == np.float64):  # a setting of each thread
+        followed = follow(rng_key, path, particles, schedule, num_moves=num_moves)
+        return jax.tree.map(np.asarray, followed)
 
 
 def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:

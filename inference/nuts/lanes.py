@@ -8,9 +8,7 @@ chain has made its steps gets the next one. On accelerators all chains have lane
 Chains have random numbers of their own: their draws depend neither on lanes nor on other chains.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -21,6 +19,7 @@ import numpy as np
 
 from bdtppl.inference.nuts.kernel import Chains, Lane, NutsDraws, Steps, advance, empty_lane
 from bdtppl.models.arrays.precision import in_float32
+from bdtppl.models.arrays.threads import in_threads, num_threads
 
 __all__ = ["walk"]
 
@@ -58,14 +57,10 @@ def walk(
         run.work(len(seeds))
         return run.chains, run.draws
     width = 1 if stop - first >= _FEW_STEPS and run.is_one_kernel() else _LANES
-    workers = min(os.cpu_count() or 1, -(-len(seeds) // width))
-    if workers == 1:
-        run.work(width)
-        return run.chains, run.draws
-    run.work(width, rehearse=True)  # otherwise all threads would compile it
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(run.work, width) for _ in range(workers)]:
-            done.result()
+    threads = min(num_threads(), -(-len(seeds) // width))
+    if threads > 1:
+        run.work(width, rehearse=True)  # otherwise all threads would compile it
+    in_threads(run.work, [width] * threads, most=threads)
     return run.chains, run.draws
 
 

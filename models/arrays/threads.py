@@ -1,21 +1,49 @@
-"""Work on arrays in threads: NumPy releases the interpreter lock while it computes."""
+"""Work on arrays in threads: NumPy and compiled code release the interpreter lock."""
 
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["NUM_THREADS", "in_threads"]
+__all__ = ["as_worker", "in_threads", "is_worker", "num_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-NUM_THREADS = min(8, os.cpu_count() or 1)
+_MOST = 8  # threads, by default
 _WORTH_A_THREAD = 1 << 15  # array entries
+_own = threading.local()
+
+
+def is_worker() -> bool:
+    """Whether the caller is a task among others, which computes in one thread."""
+    return getattr(_own, "is_worker", False)
+
+
+@contextmanager
+def as_worker() -> Iterator[None]:
+    """Let what is called in the block start no threads: other workers have the other cores."""
+    before = is_worker()
+    _own.is_worker = True
+    try:
+        yield
+    finally:
+        _own.is_worker = before
+
+
+def num_threads() -> int:
+    """Count the threads that the caller may use: one for each core, or one if it is a worker."""
+    return 1 if is_worker() else os.cpu_count() or 1
 
 
 def in_threads(
-    function: Callable[[Item], Result], items: Iterable[Item], size: int
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    size: int = _WORTH_A_THREAD,
+    *,
+    most: int = _MOST,
 ) -> list[Result]:
     """Call a function on each item, and return the results in order.
 
@@ -27,8 +55,12 @@ def in_threads(
         Arguments, one for each call.
     size
         Array entries of one call; few entries are computed without threads.
+    most
+        Most threads.
     """
-    if size < _WORTH_A_THREAD:
+    items = list(items)
+    threads = min(num_threads(), most, len(items))
+    if size < _WORTH_A_THREAD or threads <= 1:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(NUM_THREADS) as threads:
-        return list(threads.map(function, items))
+    with ThreadPoolExecutor(threads) as workers:
+        return list(workers.map(function, items))

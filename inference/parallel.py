@@ -1,0 +1,216 @@
+"""Independent tasks over the workers of joblib: processes of this machine, or of a dask cluster.
+
+Where neither ``n_jobs`` nor a `joblib.parallel_config` asks for workers, tasks run in threads of
+this process. A task depends on its arguments alone, and a worker computes it in one thread. So
+results have the same bits with every backend and any number of workers.
+
+What tasks share is written to one array of bytes, which is not sent with each task: dask scatters
+it, loky maps it into memory. A worker keeps what it has read, and what JAX has compiled for it.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
+from typing import Any
+
+import cloudpickle
+import jax
+import numpy as np
+from joblib import Parallel, delayed, parallel_config
+from joblib.parallel import get_active_backend
+
+from bdtppl.models.arrays.threads import as_worker, in_threads, is_worker, num_threads
+
+__all__ = ["WorkersLost", "fan_out", "num_workers", "workers"]
+
+_SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
+_TRIES = 3  # of tasks whose workers were lost
+_KEPT = 4  # sets of shared arguments that a process keeps
+
+_read: OrderedDict[str, tuple[Callable, tuple]] = OrderedDict()
+_reading = Lock()
+
+
+class WorkersLost(ConnectionError):
+    """Workers, or the scheduler of a dask cluster, cannot be reached."""
+
+
+@contextmanager
+def workers(n_jobs: int | None = None, dask: str | None = None) -> Iterator[None]:
+    """Let what is called in the block use workers.
+
+    Parameters
+    ----------
+    n_jobs
+        Number of workers, as joblib has it: -1 for one for each core; None for what is set outside.
+    dask
+        Address of a dask scheduler, whose workers compute; None for none.
+
+    Raises
+    ------
+    ValueError
+        If the number is 0, or dask is not installed.
+    WorkersLost
+        If no scheduler answers at the address.
+    """
+    if n_jobs == 0:
+        raise ValueError("n_jobs must be None or an integer other than 0; got 0.")
+    if dask is None:
+        with parallel_config(**({} if n_jobs is None else {"n_jobs": n_jobs})):
+            yield
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ValueError(
+            "Workers of a cluster need dask: run `python -m pip install 'bdtppl[dask]'`."
+        ) from None
+    try:
+        client = Client(dask, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise WorkersLost(f"No dask scheduler answers at {dask}.") from error
+    with client, parallel_config("dask", client=client):
+        yield
+
+
+def num_workers() -> int:
+    """Count the workers that `fan_out` would use; 1 where tasks stay in this process.
+
+    Raises
+    ------
+    WorkersLost
+        If a dask cluster has no worker, or does not answer.
+    """
+    if is_worker():
+        return 1
+    backend, n_jobs = get_active_backend()
+    _require_alive(backend)
+    try:
+        return backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
+    except TimeoutError:
+        raise WorkersLost(
+            "The dask cluster has no worker: start some by `dask worker ADDRESS`."
+        ) from None
+
+
+def fan_out(
+    function: Callable,
+    items: Iterable[tuple],
+    *,
+    shared: tuple = (),
+    most_threads: int | None = None,
+) -> list:
+    """Call a function on independent tasks, and return the results in order.
+
+    Parameters
+    ----------
+    function
+        Called as ``function(*shared, *item)``; its result depends on these arguments alone.
+    items
+        Arguments that each task has for itself; they travel with it.
+    shared
+        Arguments of all tasks, such as data and settings.
+    most_threads
+        Most threads where there are no workers; one for each core by default.
+
+    Raises
+    ------
+    ValueError
+        If a worker has another version of bdtppl or JAX than this process.
+    WorkersLost
+        If the scheduler of a dask cluster was lost, or workers again and again.
+
+    Examples
+    --------
+    >>> fan_out(pow, [(2,), (3,)], shared=(10,))
+    [100, 1000]
+    """
+    items = list(items)
+    if len(items) < 2 or num_workers() == 1:
+        most = num_threads() if most_threads is None else most_threads
+        return in_threads(lambda item: function(*shared, *item), items, most=most)
+    backend, _ = get_active_backend()
+    _require_same(backend)
+    written = np.frombuffer(cloudpickle.dumps((function, shared)), np.uint8)
+    name = hashlib.sha256(written).hexdigest()
+    tasks = [delayed(_run)(written, name, _versions(), item) for item in items]
+    error: Any = None
+    for _ in range(_TRIES):
+        try:
+            return Parallel(batch_size=1, pre_dispatch="all")(tasks)
+        except _lost(backend) as lost:
+            _require_alive(backend)
+            error = lost
+    raise WorkersLost(
+        f"Workers were lost {_TRIES} times in the same tasks; they may lack memory."
+    ) from error
+
+
+def _run(written: np.ndarray, name: str, versions: dict[str, str], item: tuple) -> Any:
+    """Compute a task in a worker."""
+    if _versions() != versions:
+        raise _unlike("A worker", _versions(), versions)
+    with _reading:
+        if name not in _read:
+            with jax.enable_x64(True):  # else arrays of double precision would lose it
+                _read[name] = cloudpickle.loads(written)
+        _read.move_to_end(name)
+        function, shared = _read[name]
+        while len(_read) > _KEPT:
+            _read.popitem(last=False)
+    with as_worker():
+        return function(*shared, *item)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in _SAME}
+
+
+def _require_same(backend: Any) -> None:
+    """Raise ValueError if a worker of a dask cluster has another version of a package."""
+    client = getattr(backend, "client", None)
+    if client is None:
+        return
+    # By the standard library alone: a worker may lack this module.
+    for package, own in _versions().items():
+        for address, found in client.run(version, package, on_error="return").items():
+            if isinstance(found, PackageNotFoundError):
+                raise _unlike(f"The worker {address}", {package: "none"}, {package: own})
+            if isinstance(found, str) and found != own:
+                raise _unlike(f"The worker {address}", {package: found}, {package: own})
+
+
+def _unlike(who: str, found: dict[str, str], own: dict[str, str]) -> ValueError:
+    package = next(each for each in found if found[each] != own[each])
+    return ValueError(
+        f"{who} has {package} {found[package]}, and this process {own[package]}: install the same "
+        f"version everywhere."
+    )
+
+
+def _lost(backend: Any) -> tuple[type[BaseException], ...]:
+    """List what joblib raises where workers are lost."""
+    kinds = CancelledError, BrokenProcessPool
+    if not hasattr(backend, "client"):
+        return kinds
+    from distributed import KilledWorker
+    from distributed.comm import CommClosedError
+
+    return *kinds, KilledWorker, CommClosedError
+
+
+def _require_alive(backend: Any) -> None:
+    """Raise WorkersLost if the scheduler of a dask cluster does not answer."""
+    client = getattr(backend, "client", None)
+    if client is not None and client.status != "running":
+        raise WorkersLost(
+            "The dask scheduler was lost. Start it and its workers again, and fit again: a fit "
+            "with a checkpoint goes on from there."
+        )

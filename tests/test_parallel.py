@@ -1,0 +1,227 @@
+"""Tasks over workers: the bits of one process, and clear errors where workers are lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from joblib import parallel_config
+from sklearn.model_selection import cross_val_score
+
+from bdtppl import DCCTreeRegressor, ExactTreeClassifier, GreedyModalTreeClassifier, compare
+from bdtppl.estimators import checkpoints
+from bdtppl.inference.parallel import WorkersLost, fan_out, num_workers, workers
+from bdtppl.models.arrays.threads import num_threads
+
+TASKS = [(number,) for number in range(5)]
+RNG = np.random.default_rng(0)
+X = RNG.uniform(size=(60, 2))
+Y = (X[:, 0] > 0.5) + 0.3 * RNG.normal(size=60)
+LABELS = np.where(Y > 0.5, "high", "low")
+SMALL = {
+    "iterations": 8,
+    "initial_trees": 20,
+    "activation_count": 1,
+    "chains": 4,
+    "warmup": 60,
+    "draws": 20,
+    "max_splits": 1,
+    "random_state": 0,
+}
+
+
+def described(key, values, number):
+    """What a task sees: its threads, its workers, the type of shared values, and a result."""
+    drawn = jax.random.normal(jax.random.fold_in(key, number))
+    result = float(np.asarray(values).sum() * drawn)
+    return num_threads(), num_workers(), str(values.dtype), result
+
+
+def given():
+    with jax.enable_x64(True):
+        return jax.random.key(0), jnp.linspace(0.1, 0.7, 9)
+
+
+def test_tasks_compute_alone_and_in_double_precision():
+    shared = given()
+    wanted = [described(*shared, *task)[-1] for task in TASKS]
+    assert [each[-1] for each in fan_out(described, TASKS, shared=shared)] == wanted
+    with workers(2), parallel_config("threading"):
+        assert num_workers() == 2
+        found = fan_out(described, TASKS, shared=shared)
+    assert found == [(1, 1, "float64", result) for result in wanted]
+    assert num_workers() == 1
+
+
+def test_an_error_of_a_task_is_raised_as_it_is():
+    with parallel_config("threading", n_jobs=2), pytest.raises(ZeroDivisionError):
+        fan_out(divmod, TASKS, shared=(1,))
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(ValueError, match="n_jobs must be None or an integer other than 0; got 0"):
+        DCCTreeRegressor(**SMALL, n_jobs=0).fit(X, Y)
+
+
+def comparison():
+    models = {
+        "exact": ExactTreeClassifier(random_state=0).fit(X, LABELS),
+        "greedy": GreedyModalTreeClassifier().fit(X, LABELS),
+    }
+    return compare(models, X, LABELS, cv=3)
+
+
+def test_a_comparison_has_the_same_bits_with_workers():
+    alone = comparison()
+    with parallel_config("threading", n_jobs=2):
+        assert comparison().rows() == alone.rows()
+
+
+def test_cross_validation_of_scikit_learn_takes_workers():
+    model = ExactTreeClassifier(random_state=0)
+    alone = cross_val_score(model, X, LABELS, cv=3)
+    with parallel_config("threading"):
+        np.testing.assert_array_equal(cross_val_score(model, X, LABELS, cv=3, n_jobs=2), alone)
+
+
+# Processes, of this machine and of a dask cluster.
+
+
+@contextmanager
+def _running(*commands, **options):
+    """Run modules of Python until the block ends."""
+    running = [
+        subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.DEVNULL, **options)
+        for command in commands
+    ]
+    try:
+        yield running
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
+@contextmanager
+def _cluster(folder, *, number=2, **options):
+    """Start a scheduler and workers; yields its address and the scheduler's process."""
+    pytest.importorskip("distributed", reason="dask is not installed")
+    file = folder / "scheduler.json"
+    scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    scheduler += ["--no-dashboard", "--scheduler-file", str(file)]
+    worker = ["distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"]
+    worker += ["--no-dashboard", "--local-directory", str(folder), "--host", "127.0.0.1"]
+    with _running(scheduler) as [process], _running(*[worker] * number, **options):
+        from distributed import Client
+
+        with Client(scheduler_file=str(file), set_as_default=False) as client:
+            client.wait_for_workers(number, timeout=120)
+            yield client.scheduler.address, process
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with _cluster(tmp_path_factory.mktemp("dask")) as (address, _):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return DCCTreeRegressor(**SMALL).fit(X, Y)
+
+
+def require_same(model, other):
+    assert model.log_evidence_ == other.log_evidence_
+    for mine, theirs in zip(model.components_, other.components_, strict=True):
+        assert mine.topology == theirs.topology
+        assert mine.evidence == theirs.evidence
+        np.testing.assert_array_equal(mine.position, theirs.position)
+
+
+def killing(folder, number):
+    """End its own process, the first time that task 2 is computed."""
+    mark = folder / "killed"
+    if number == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+    return number
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_processes_of_this_machine_give_the_same_bits(alone, tmp_path):
+    require_same(DCCTreeRegressor(**SMALL, n_jobs=2).fit(X, Y), alone)
+    with workers(2):
+        assert fan_out(killing, TASKS, shared=(tmp_path,)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_cluster_gives_the_same_bits(alone, address, tmp_path):
+    shared = given()
+    wanted = [described(*shared, *task)[-1] for task in TASKS]
+    with workers(dask=address):
+        assert num_workers() == 2
+        assert [each[-1] for each in fan_out(described, TASKS, shared=shared)] == wanted
+        require_same(DCCTreeRegressor(**SMALL).fit(X, Y), alone)
+        assert comparison().rows() == comparison().rows()
+        assert fan_out(killing, TASKS, shared=(tmp_path,)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_lost_scheduler_is_said_and_the_checkpoint_resumes(alone, tmp_path, monkeypatch):
+    model = DCCTreeRegressor(**SMALL, checkpoint=tmp_path / "kept")
+    monkeypatch.setattr("bdtppl.estimators.dcc.KEPT_EVERY", 0.0)
+    write, written = checkpoints.Checkpoint.write, []
+    with _cluster(tmp_path) as (address, scheduler):
+
+        def and_kill(self, arrays):
+            write(self, arrays)
+            written.append(len(arrays["visited"]))
+            if len(written) == 2:
+                scheduler.kill()
+                scheduler.wait()
+
+        monkeypatch.setattr(checkpoints.Checkpoint, "write", and_kill)
+        with (
+            pytest.raises(WorkersLost, match=r"The dask scheduler was lost\. Start it and its"),
+            workers(dask=address),
+        ):
+            model.fit(X, Y)
+    assert written[-1] < SMALL["iterations"]
+    require_same(model.fit(X, Y), alone)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_worker_of_another_version_is_refused(tmp_path):
+    other = tmp_path / "bdtppl-9.9.9.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: bdtppl\nVersion: 9.9.9\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    wrong = r"The worker tcp://\S+ has bdtppl 9\.9\.9, and this process \S+: install the same"
+    with (
+        _cluster(tmp_path, number=1, env=environment) as (address, _),
+        workers(dask=address),
+        pytest.raises(ValueError, match=wrong),
+    ):
+        fan_out(pow, TASKS, shared=(2,))
+
+
+@pytest.mark.slow
+def test_no_scheduler_is_said_in_one_sentence():
+    pytest.importorskip("distributed", reason="dask is not installed")
+    with (
+        pytest.raises(WorkersLost, match=r"No dask scheduler answers at tcp://127\.0\.0\.1:9\."),
+        workers(dask="tcp://127.0.0.1:9"),
+    ):
+        pass
