@@ -16,10 +16,10 @@ WORKERS := 2
 PYTEST_FLAGS :=
 BENCHMARKS := systems exact greedy_modal metropolis particle informative_priors amortised soft_trees
 
-.PHONY: help demo test slow lint types doctest wheel notebooks docs bench clean
+.PHONY: help demo test slow kill-test lint types doctest wheel notebooks docs bench clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/installed  ## posteriors of real and simulated data, with a report of each, in ./bdtppl-demo
 	$(VENV)/bin/bdtppl demo --out $(DEMO_OUT)
@@ -29,6 +29,9 @@ test: $(VENV)/installed  ## the fast tests
 
 slow: $(VENV)/installed  ## the slow tests: statistical checks of minutes
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow $(PYTEST_FLAGS)
+
+kill-test: $(VENV)/installed  ## fits with checkpoints, killed at random moments
+	$(RUN) tests/kill_test.py
 
 doctest: $(VENV)/installed  ## every example in a docstring
 	$(RUN) tests/doctests.py

@@ -16,7 +16,8 @@ machine or its load.
 """
 
 import hashlib
-from collections.abc import Callable, Collection
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -88,14 +89,42 @@ class Setting:
         return f"bins={self.bins}, max_depth={self.max_depth}"
 
 
+Numbers = Callable[[Callable[[], Sequence[float]]], np.ndarray]
+"""Gives the numbers that a function computes, or those that it has computed before."""
+
+
+def _remembering(resumed: Callable, keep: Callable) -> Numbers:
+    """Make a function that gives numbers in the order in which they are asked for.
+
+    What is asked for follows from the numbers before, so a search that goes on asks as the one that
+    was interrupted has asked.
+    """
+    known: list[np.ndarray] = []
+    asked = itertools.count()
+
+    def read(arrays: Mapping[str, np.ndarray]) -> None:
+        known.extend(arrays[str(number)].astype(float) for number in range(len(arrays)))
+
+    def numbers(compute: Callable[[], Sequence[float]]) -> np.ndarray:
+        number = next(asked)
+        if number == len(known):
+            known.append(np.array(compute(), float))
+            keep(lambda: {str(number): array for number, array in enumerate(known)})
+        return known[number]
+
+    resumed(read)
+    return numbers
+
+
 class _BudgetedSearch:
     """Settings of one model and table."""
 
-    def __init__(self, make_design, y, prior, leaf, constraints, fitted, budget, on_step):
+    def __init__(self, make_design, y, prior, leaf, constraints, fitted, budget, on_step, numbers):
         self.make_design: Callable[[int | None], Design] = make_design
         self.y, self.prior, self.leaf, self.constraints = y, prior, leaf, constraints
         self.fitted: Collection[str] = fitted
         self.budget, self.left, self.on_step = budget, _CLIMBED * budget.seconds, on_step
+        self.numbers: Numbers = numbers
         self.tried: list[Setting] = []
         self.best: tuple[Setting, Any] | None = None
         self.too_costly: list[Setting] = []
@@ -121,7 +150,7 @@ class _BudgetedSearch:
 
     def score(self, exact: Any, setting: Setting) -> Setting:
         """Compute the log evidence of a setting and keep the best one."""
-        scored = replace(setting, log_evidence=float(exact.log_evidence))
+        scored = replace(setting, log_evidence=self.log_evidence(exact))
         self.left -= setting.seconds
         self.tried.append(scored)
         if self.on_step is not None:
@@ -130,6 +159,9 @@ class _BudgetedSearch:
             self.best = scored, exact
         return scored
 
+    def log_evidence(self, exact: Any) -> float:
+        return self.numbers(lambda: [exact.log_evidence]).item()
+
     def fit_numbers(self, names: Collection[str], setting: Setting) -> None:
         """Fit numbers by a setting, if a share of what is left pays for that."""
         steps = _affordable_steps(names, setting.seconds, _SHARE_FOR_FITS * self.left)
@@ -137,7 +169,7 @@ class _BudgetedSearch:
             self.fit(names, self.boxes(self.make_design(setting.bins), setting), setting, steps)
 
     def fit(self, names: Collection[str], exact: Any, setting: Setting, steps: int) -> Any:
-        better, spent = _fitted(exact, names, setting.seconds, steps)
+        better, spent = _fitted(exact, names, setting.seconds, steps, self.numbers)
         self.left -= spent
         self.prior, self.leaf = better.prior, better.leaf
         return better
@@ -163,8 +195,8 @@ class _BudgetedSearch:
                 return
             self.fit(names, self.boxes(design, cheap[-1]), cheap[-1], paid[cheap[-1]])
             better = exact.with_model(self.prior, self.leaf)
-        if better.log_evidence > chosen.log_evidence:
-            self.best = replace(chosen, log_evidence=float(better.log_evidence)), better
+        if (log_evidence := self.log_evidence(better)) > chosen.log_evidence:
+            self.best = replace(chosen, log_evidence=log_evidence), better
             self.tried[self.tried.index(chosen)] = self.best[0]
 
 
@@ -175,7 +207,13 @@ def seconds_of(exact: ExactPosterior | BoxPosterior) -> float:
     return box_cost(exact.space, exact.prior, exact.leaf, num_rows=0).seconds  # they are counted
 
 
-def fit_numbers(exact: Any, names: Collection[str], seconds: float) -> Any:
+def fit_numbers(
+    exact: Any,
+    names: Collection[str],
+    seconds: float,
+    resumed: Callable[[Callable], Any] = lambda read: None,
+    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
+) -> Any:
     """Fit numbers of prior and leaf family by evidence, if some seconds pay for that.
 
     Parameters
@@ -186,12 +224,14 @@ def fit_numbers(exact: Any, names: Collection[str], seconds: float) -> Any:
         Names of the numbers.
     seconds
         CPU seconds that the fit may take.
+    resumed, keep
+        As `choose_by_evidence` has them.
     """
     of_sum = seconds_of(exact)
     steps = _affordable_steps(names, of_sum, seconds)
     if not names or steps < _FEWEST_STEPS or not np.isfinite(exact.log_evidence):
         return exact
-    return _fitted(exact, names, of_sum, steps)[0]
+    return _fitted(exact, names, of_sum, steps, _remembering(resumed, keep))[0]
 
 
 def _is_strength(names: Collection[str]) -> bool:
@@ -205,20 +245,49 @@ def _affordable_steps(names: Collection[str], seconds: float, left: float) -> in
     return min(_FIT_STEPS, int(left / max(step, 1e-9)))
 
 
-def _fitted(exact: Any, names: Collection[str], seconds: float, steps: int) -> tuple[Any, float]:
+def _fitted(
+    exact: Any, names: Collection[str], seconds: float, steps: int, numbers: Numbers
+) -> tuple[Any, float]:
     """Fit numbers in some steps, and tell the estimated seconds of that."""
-    if _is_strength(names):
-        return _with_best_strength(exact, steps), seconds * steps
-    found = empirical_bayes(
-        exact,
-        parameters=names,
-        max_steps=steps,
-        tolerance=0.05,
-        units=units_of(exact.leaf),
-        reach=REACH,
-    )
-    spent = seconds * _FIT_COST * len(found.log_evidence)
-    return exact.with_model(found.prior, found.leaf), spent
+    parts = {
+        name: part
+        for part in ("prior", "leaf")
+        for name in names
+        if name in getattr(exact, part).parameter_support
+    }
+
+    def fit() -> list[float]:
+        if _is_strength(names):
+            better, spent = _with_best_strength(exact, steps), seconds * steps
+        else:
+            better = empirical_bayes(
+                exact,
+                parameters=names,
+                max_steps=steps,
+                tolerance=0.05,
+                units=units_of(exact.leaf),
+                reach=REACH,
+            )
+            spent = seconds * _FIT_COST * len(better.log_evidence)
+        return [spent, *(x for name in names for x in np.ravel(_value(better, parts, name)))]
+
+    spent, *fitted = numbers(fit).tolist()
+    changes: dict[str, dict[str, Any]] = {"prior": {}, "leaf": {}}
+    for name in names:
+        old = _value(exact, parts, name)
+        own, fitted = fitted[: np.size(old)], fitted[np.size(old) :]
+        changes[parts[name]][name] = np.reshape(own, np.shape(old)) if np.ndim(old) else own[0]
+    if all(
+        np.array_equal(x, _value(exact, parts, n)) for p in changes.values() for n, x in p.items()
+    ):
+        return exact, spent  # with its sums
+    changed = {part: replace(getattr(exact, part), **own) for part, own in changes.items() if own}
+    return exact.with_model(**changed), spent
+
+
+def _value(of: Any, parts: Mapping[str, str], name: str) -> Any:
+    """Look up a number of the prior or the leaf family."""
+    return getattr(getattr(of, parts[name]), name)
 
 
 def _with_best_strength(exact: Any, steps: int) -> Any:
@@ -249,6 +318,8 @@ def choose_by_evidence(
     fitted: Collection[str] = (),
     budget: Budget = DEFAULT_BUDGET,
     on_step: Callable[[int], None] | None = None,
+    resumed: Callable[[Callable], Any] = lambda read: None,
+    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
 ) -> tuple[Any, Setting, list[Setting]]:
     """Choose cut points, depth and numbers of the model by evidence, within a budget.
 
@@ -270,6 +341,10 @@ def choose_by_evidence(
         What all of it may cost.
     on_step
         Called with the number of settings tried.
+    resumed, keep
+        To go on with a search: the first is called with a function that takes up the arrays of a
+        state, if there are any; the second, whenever a setting was tried or numbers were fitted,
+        with a function that makes them. A search that goes on comes to the same choice.
 
     Returns
     -------
@@ -286,7 +361,10 @@ def choose_by_evidence(
     TooManySubproblems
         If the budget pays for nothing.
     """
-    search = _BudgetedSearch(make_design, y, prior, leaf, constraints, fitted, budget, on_step)
+    numbers = _remembering(resumed, keep)
+    search = _BudgetedSearch(
+        make_design, y, prior, leaf, constraints, fitted, budget, on_step, numbers
+    )
     reason = why_no_boxes(prior, constraints)
     if reason is not None and method == "boxes":
         raise ValueError(reason)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ChoiceWarning, ShowsProgress, estimator
+from bdtppl.estimators.base import ChoiceWarning, HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.hard import (
     ClassLeaves,
     RealLeaves,
@@ -99,7 +99,7 @@ _SMALL = (
 
 
 @declared
-class ExactParameters(ShowsProgress):
+class ExactParameters(HasCheckpoint, ShowsProgress):
     """Parameters of the exact posterior."""
 
     bins: int | Literal["auto"] | None = parameter(
@@ -127,8 +127,10 @@ class ExactParameters(ShowsProgress):
         "Most sets of rows that trees may make, where trees of any depth are summed over.",
         least=1,
     )
-    chains: int = parameter(4, "Chains that the independent draws are laid out as.", least=1)
-    draws: int = parameter(250, "Draws of each chain.", least=1)
+    chains: int = parameter(
+        4, "Chains that the independent draws are laid out as.", least=1, is_of_run=False
+    )
+    draws: int = parameter(250, "Draws of each chain.", least=1, is_of_run=False)
 
 
 class ExactTree(ExactParameters, TreeEstimator):
@@ -199,9 +201,14 @@ class ExactTree(ExactParameters, TreeEstimator):
             )
 
         settings = []
+        data = matrix, y, weights, np.array(schema.is_indicator)
+        given = {"prior": prior, "leaf": leaf, "constraints": constraints}
         budget = Budget(self.max_seconds, self.max_bytes, int(self.max_subproblems))
         if self.bins == "auto" and self.grid is None:
-            with counting("settings", shown=self.progress) as on_step:
+            with (
+                self._run(data, **given) as run,
+                counting("settings", shown=self.progress) as on_step,
+            ):
                 exact, chosen, settings = choose_by_evidence(
                     make_design,
                     y,
@@ -212,6 +219,8 @@ class ExactTree(ExactParameters, TreeEstimator):
                     fitted=self._free_numbers(prior, leaf),
                     budget=budget,
                     on_step=on_step,
+                    resumed=run.resumed,
+                    keep=run.offer,
                 )
             method, bins = chosen.method, chosen.bins
             constraints = replace(constraints, max_depth=chosen.max_depth)
@@ -221,17 +230,22 @@ class ExactTree(ExactParameters, TreeEstimator):
         else:
             bins = None if self.bins == "auto" else self.bins
             model = TreeModel(make_design(bins), y, prior, leaf, constraints)
-            with waiting("summing over trees", shown=self.progress):
+            with (
+                self._run(data, **given) as run,
+                waiting("summing over trees", shown=self.progress),
+            ):
                 try:
                     exact, method = exact_within_budget(model, self.method, budget)
                 except TooManySubproblems as error:
                     suggest(error, model, make_design, bins, budget)
                     raise error from None
-                exact = fit_numbers(exact, self._free_of_leaf(leaf), budget.seconds)
+                exact = fit_numbers(
+                    exact, self._free_of_leaf(leaf), budget.seconds, run.resumed, run.offer
+                )
         self._score(exact)
         if len(settings) > 1:  # there was a choice
             _say_once(matrix.shape, settings)
-        self._keep(schema, exact, constraints, method, bins)
+        self._keep(schema, exact, constraints, method, bins, run.seed)
         self._warn_of_no_cut(schema, exact.design, constraints)
         if not exact.has_rule:
             self._warn_of_no_rule()
@@ -239,6 +253,11 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     def _fit_parts(self, parts: Parts) -> Self:
         """Fit rows that come in parts, by two passes over them."""
+        if self.checkpoint is not None:
+            raise ValueError(
+                "Rows in parts have no checkpoint: only a pass over all of them would tell them "
+                "from others: leave checkpoint at None."
+            )
         bins = None if self.bins == "auto" else self.bins
         check_cuts(bins, self.binning, self.grid)
         if bins is None and self.grid is None:
@@ -289,7 +308,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         exact = exact_of(model, "boxes", histograms=histograms)
         exact = fit_numbers(exact, self._free_of_leaf(leaf), self.max_seconds)
         self._score(exact)
-        self._keep(schema, exact, constraints, "boxes", bins, histograms)
+        self._keep(schema, exact, constraints, "boxes", bins, self._draw_seed(), histograms)
         self._warn_of_no_cut(schema, design, constraints, stacklevel=5)
         return self
 
@@ -305,6 +324,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         constraints: Constraints,
         method: str,
         bins: int | None,
+        seed: int,
         histograms: BoxHistograms | None = None,
     ) -> None:
         """Set the fitted attributes."""
@@ -315,7 +335,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             model,
             method,
             int(self.max_subproblems),
-            self._draw_seed(),
+            seed,
             int(self.chains),
             int(self.draws),
             histograms,
