@@ -32,6 +32,7 @@ __all__ = ["WorkersLost", "fan_out", "num_workers", "workers"]
 _SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
 _TRIES = 3  # of tasks whose workers were lost
 _KEPT = 4  # sets of shared arguments that a process keeps
+_PATIENCE = 10  # seconds for a scheduler to answer
 
 _read: OrderedDict[str, tuple[Callable, tuple]] = OrderedDict()
 _reading = Lock()
@@ -72,7 +73,7 @@ def workers(n_jobs: int | None = None, dask: str | None = None) -> Iterator[None
             "Workers of a cluster need dask: run `python -m pip install 'bdtppl[dask]'`."
         ) from None
     try:
-        client = Client(dask, set_as_default=False)
+        client = Client(dask, set_as_default=False, timeout=_PATIENCE)
     except (OSError, ValueError) as error:
         raise WorkersLost(f"No dask scheduler answers at {dask}.") from error
     with client, parallel_config("dask", client=client):
@@ -132,14 +133,15 @@ def fan_out(
     [100, 1000]
     """
     items = list(items)
-    if len(items) < 2 or num_workers() == 1:
+    backend, _ = get_active_backend()
+    has_workers = num_workers() > 1 or (hasattr(backend, "client") and not is_worker())
+    if len(items) < 2 or not has_workers:
         most = num_threads() if most_threads is None else most_threads
         return in_threads(lambda item: function(*shared, *item), items, most=most)
-    backend, _ = get_active_backend()
     _require_same(backend)
     written = np.frombuffer(cloudpickle.dumps((function, shared)), np.uint8)
     name = hashlib.sha256(written).hexdigest()
-    tasks = [delayed(_run)(written, name, _versions(), item) for item in items]
+    tasks = [delayed(_run)(written, name, _versions(), _portable(item)) for item in items]
     error: Any = None
     for _ in range(_TRIES):
         try:
@@ -165,7 +167,19 @@ def _run(written: np.ndarray, name: str, versions: dict[str, str], item: tuple) 
         while len(_read) > _KEPT:
             _read.popitem(last=False)
     with as_worker():
-        return function(*shared, *item)
+        return _portable(function(*shared, *item))
+
+
+def _portable(tree: Any) -> Any:
+    """Make arrays of NumPy, which keep double precision on their way, of JAX's, which may not."""
+
+    def made(leaf: Any) -> Any:
+        is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
+            leaf.dtype, jax.dtypes.prng_key
+        )
+        return np.asarray(leaf) if isinstance(leaf, jax.Array) and not is_key else leaf
+
+    return jax.tree.map(made, tree)
 
 
 @cache

@@ -362,7 +362,7 @@ def while_one_chain_is_behind(chains):
             return getattr(own, name)
 
         def advance(self, generator, state, room, own=chains.kernel, **options):
-            chain = [room is each for each in chains.rooms].index(True)
+            chain = int(generator.bit_generator.state["state"]["key"][1])
             sweeps[chain] += 1
             if chain == 1 and sweeps[chain] > 20:
                 raise Stop

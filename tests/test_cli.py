@@ -927,3 +927,10 @@ def test_the_shell_completes_commands_and_choices(monkeypatch, capsys, words, of
         app(prog_name="bdtppl")
     assert ended.value.code == 0
     assert set(capsys.readouterr().out.split()) == offered
+
+
+def test_workers_are_asked_for_by_one_option(flowers):
+    fit = ("fit", flowers, "--target", "species")
+    assert refusal(*fit, "--n-jobs", "0").startswith("n_jobs must be None or an integer other")
+    both = refusal(*fit, "--n-jobs", "2", "--dask", "tcp://127.0.0.1:9")
+    assert both == "--n-jobs and --dask exclude each other; give one."

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 
 import jax
@@ -12,9 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from joblib import parallel_config
+from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
-from bdtppl import DCCTreeRegressor, ExactTreeClassifier, GreedyModalTreeClassifier, compare
+from bdtppl import (
+    BARTRegressor,
+    DCCTreeRegressor,
+    ExactTreeClassifier,
+    GreedyModalTreeClassifier,
+    MetropolisTreeRegressor,
+    compare,
+)
 from bdtppl.estimators import checkpoints
 from bdtppl.inference.parallel import WorkersLost, fan_out, num_workers, workers
 from bdtppl.models.arrays.threads import num_threads
@@ -69,22 +78,16 @@ def test_no_workers_are_refused():
         DCCTreeRegressor(**SMALL, n_jobs=0).fit(X, Y)
 
 
-def comparison():
+def comparison(**options):
     models = {
-        "exact": ExactTreeClassifier(random_state=0).fit(X, LABELS),
+        "exact": ExactTreeClassifier(bins=5, max_depth=2, random_state=0).fit(X, LABELS),
         "greedy": GreedyModalTreeClassifier().fit(X, LABELS),
     }
-    return compare(models, X, LABELS, cv=3)
-
-
-def test_a_comparison_has_the_same_bits_with_workers():
-    alone = comparison()
-    with parallel_config("threading", n_jobs=2):
-        assert comparison().rows() == alone.rows()
+    return compare(models, X, LABELS, cv=3, **options)
 
 
 def test_cross_validation_of_scikit_learn_takes_workers():
-    model = ExactTreeClassifier(random_state=0)
+    model = ExactTreeClassifier(bins=5, max_depth=2, random_state=0)
     alone = cross_val_score(model, X, LABELS, cv=3)
     with parallel_config("threading"):
         np.testing.assert_array_equal(cross_val_score(model, X, LABELS, cv=3, n_jobs=2), alone)
@@ -158,6 +161,7 @@ def killing(folder, number):
 @pytest.mark.filterwarnings("default")
 def test_processes_of_this_machine_give_the_same_bits(alone, tmp_path):
     require_same(DCCTreeRegressor(**SMALL, n_jobs=2).fit(X, Y), alone)
+    assert comparison(n_jobs=2).rows() == comparison().rows()
     with workers(2):
         assert fan_out(killing, TASKS, shared=(tmp_path,)) == [0, 1, 2, 3, 4]
 
@@ -165,14 +169,38 @@ def test_processes_of_this_machine_give_the_same_bits(alone, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_cluster_gives_the_same_bits(alone, address, tmp_path):
-    shared = given()
+    shared, compared = given(), comparison().rows()
     wanted = [described(*shared, *task)[-1] for task in TASKS]
     with workers(dask=address):
         assert num_workers() == 2
         assert [each[-1] for each in fan_out(described, TASKS, shared=shared)] == wanted
         require_same(DCCTreeRegressor(**SMALL).fit(X, Y), alone)
-        assert comparison().rows() == comparison().rows()
+        assert comparison().rows() == compared
         assert fan_out(killing, TASKS, shared=(tmp_path,)) == [0, 1, 2, 3, 4]
+
+
+CHAINS = {
+    "metropolis": MetropolisTreeRegressor(
+        chains=4, warmup=64, draws=40, temperatures=8, random_state=0
+    ),
+    "bart": BARTRegressor(trees=10, chains=2, warmup=60, draws=80, random_state=0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_have_the_same_bits_with_workers(name, address):
+    def predicted():
+        return clone(CHAINS[name]).fit(X, Y).predict(X)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so short chains disagree
+        alone = predicted()
+        with parallel_config("threading", n_jobs=2):
+            np.testing.assert_array_equal(predicted(), alone)
+        with workers(dask=address):
+            np.testing.assert_array_equal(predicted(), alone)
 
 
 @pytest.mark.slow
@@ -210,7 +238,7 @@ def test_a_worker_of_another_version_is_refused(tmp_path):
     environment = os.environ | {"PYTHONPATH": path}
     wrong = r"The worker tcp://\S+ has bdtppl 9\.9\.9, and this process \S+: install the same"
     with (
-        _cluster(tmp_path, number=1, env=environment) as (address, _),
+        _cluster(tmp_path, number=1, env=environment, cwd=tmp_path) as (address, _),
         workers(dask=address),
         pytest.raises(ValueError, match=wrong),
     ):

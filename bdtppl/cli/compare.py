@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdtppl.cli.cluster import Dask, Jobs, using_workers
 from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def compare(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the table as JSON, and nothing else.")
     ] = False,
+    n_jobs: Jobs = None,
+    dask: Dask = None,
 ) -> None:
     """Compare saved models: evidence, leave-one-out, and held-out scores if a table is given."""
     from bdtppl.cli.predict import features_of
@@ -76,7 +79,7 @@ def compare(
             X = {}
             for model in fitted.values():
                 X |= features_of(rows, model)  # each takes its own columns
-        with waiting("comparing", shown=True):
+        with waiting("comparing", shown=True), using_workers(n_jobs, dask):
             comparison = compare_models(
                 fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from bdtppl.cli.cluster import Dask, Jobs, using_workers
 from bdtppl.cli.console import UserError, note, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def make_fit() -> Any:
                 rich_help_panel=HARD_TREES,
             ),
         ] = None,
+        n_jobs: Jobs = None,
+        dask: Dask = None,
         seed: Annotated[
             int,
             typer.Option(
@@ -132,7 +135,9 @@ def make_fit() -> Any:
             as_json,
             shlex.join(["bdtppl", "fit", *context.meta[ARGUMENTS]]),
         )
-        _run(place, model, {"prior": prior, "prior_file": prior_file, "leaf": leaf, **given}, seed)
+        given |= {"prior": prior, "prior_file": prior_file, "leaf": leaf}
+        with using_workers(n_jobs, dask):
+            _run(place, model, given, seed)
 
     command.__doc__ = fit.__doc__
     app = typer.Typer(add_completion=False)

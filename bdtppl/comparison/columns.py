@@ -11,14 +11,16 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
 from bdtppl.comparison.scoring import Scored, Unknown, rows_of
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
+from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.progress import forecast
 
 __all__ = [
@@ -116,18 +118,64 @@ def cross_validate(
 ) -> dict[str, dict[str, Cell]]:
     """Score each row by fits to the other folds; a row counts as often as it is repeated.
 
-    All models take a fold before any takes the next one, so that the first fold tells how long the
-    others take.
+    Workers fit models and folds side by side. Without them all models take a fold before any takes
+    the next one, so that the first fold tells how long the others take.
     """
     held_out = {name: _HeldOut.of(scored, X, y, weights, folds) for name, scored in models.items()}
+    scorable = {name: each for name, each in held_out.items() if each.blank is None}
+    shared = (
+        {name: each.scored.unfitted() for name, each in scorable.items()},
+        {name: each.X for name, each in scorable.items()},
+        y,
+    )
+    tasks = [
+        (name, np.repeat(train, weights[train]), test) for train, test in folds for name in scorable
+    ]
     start = time.monotonic()
-    for done, (train, test) in enumerate(folds, 1):
-        for each in held_out.values():
-            each.score(np.repeat(train, weights[train]), test)
-        if done == 1:
-            more = (len(folds) - 1) * (time.monotonic() - start)
-            forecast(f"Cross-validation in {len(folds)} folds", more)
+    first = len(scorable) if num_workers() == 1 else len(tasks)
+    found = fan_out(_score, tasks[:first], shared=shared, most_threads=1)
+    if first < len(tasks):
+        more = (len(folds) - 1) * (time.monotonic() - start)
+        forecast(f"Cross-validation in {len(folds)} folds", more)
+        found += fan_out(_score, tasks[first:], shared=shared, most_threads=1)
+    for (name, _, test), scores in zip(tasks, found, strict=True):
+        scorable[name].add(test, scores)
     return {name: each.cells(weights, error) for name, each in held_out.items()}
+
+
+class _Scores(NamedTuple):
+    """Scores of the rows of one fold, why there is no error, and the fit's first warning."""
+
+    log_scores: np.ndarray
+    errors: np.ndarray
+    reason: str
+    said: list[str]
+
+
+def _score(
+    models: Mapping[str, Any],
+    tables: Mapping[str, Any],
+    y: np.ndarray,
+    name: str,
+    seen: np.ndarray,
+    test: np.ndarray,
+) -> _Scores:
+    """Fit a model to some rows and score others."""
+    X = tables[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        model = clone(models[name]).fit(rows_of(X, seen), y[seen])
+    fitted = Scored.of("", model)
+    predictive = fitted.predictive(rows_of(X, test))
+    errors, reason = np.full(len(test), np.nan), ""
+    try:
+        errors = fitted.errors(predictive, y[test])
+    except ValueError as found:  # a leaf family of one's own
+        reason = str(found)
+    if np.isinf(errors).any():
+        reason = "a predictive law without a mean has no finite score"
+    said = [str(each.message) for each in caught[:1]]
+    return _Scores(fitted.log_scores(predictive, y[test]), errors, reason, said)
 
 
 @dataclass(eq=False)
@@ -136,7 +184,6 @@ class _HeldOut:
 
     scored: Scored
     X: Any
-    y: np.ndarray
     blank: Cell | None  # where no fold can be scored
     log_scores: np.ndarray
     errors: np.ndarray
@@ -153,26 +200,14 @@ class _HeldOut:
             blank = Cell(
                 reason=f"no fit to the other folds has a rule for the missing values of {name!r}"
             )
-        return cls(scored, X, y, blank, np.full(len(y), np.nan), np.full(len(y), np.nan))
+        return cls(scored, X, blank, np.full(len(y), np.nan), np.full(len(y), np.nan))
 
-    def score(self, seen: np.ndarray, test: np.ndarray) -> None:
-        """Fit to some rows and score others."""
-        if self.blank is not None:
-            return
+    def add(self, test: np.ndarray, scores: _Scores) -> None:
+        """Enter the scores of one fold."""
         self.num_folds += 1
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConvergenceWarning)
-            model = self.scored.unfitted().fit(rows_of(self.X, seen), self.y[seen])
-        self.said += [str(each.message) for each in caught[:1]]
-        fitted = Scored.of("", model)
-        predictive = fitted.predictive(rows_of(self.X, test))
-        self.log_scores[test] = fitted.log_scores(predictive, self.y[test])
-        try:
-            self.errors[test] = fitted.errors(predictive, self.y[test])
-        except ValueError as found:  # a leaf family of one's own
-            self.reason = str(found)
-        if np.isinf(self.errors[test]).any():
-            self.reason = "a predictive law without a mean has no finite score"
+        self.log_scores[test], self.errors[test] = scores.log_scores, scores.errors
+        self.reason = scores.reason or self.reason
+        self.said += scores.said
 
     def cells(self, weights: np.ndarray, error: str) -> dict[str, Cell]:
         """Sum the scores up."""

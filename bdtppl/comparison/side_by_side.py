@@ -27,6 +27,7 @@ from bdtppl.comparison.columns import (
 from bdtppl.comparison.same_data import require_fitted_to, require_same_data
 from bdtppl.comparison.scoring import Scored
 from bdtppl.estimators.base import read_target, read_weights
+from bdtppl.inference.parallel import workers
 from bdtppl.models.data.schema import as_table
 from bdtppl.rendering import as_text, html_table
 
@@ -218,6 +219,7 @@ def compare(
     sample_weight: Any = None,
     cv: Any = 5,
     random_state: int = 0,
+    n_jobs: int | None = None,
 ) -> Comparison:
     """Compare models that were fitted to the same rows.
 
@@ -239,6 +241,9 @@ def compare(
         long. None for no cross-validation.
     random_state
         Seed that deals rows to folds, where cv is a number.
+    n_jobs
+        Processes that fit models and folds, as scikit-learn has it: -1 for one for each core. None
+        for this process, or what a ``joblib.parallel_config`` says.
 
     Returns
     -------
@@ -292,7 +297,8 @@ def compare(
         for name, each in scored.items():
             require_fitted_to(name, each, X, y, row)
         folds = read_folds(cv, y, is_classifier, random_state)
-        held_out = cross_validate(scored, X, y, weights, folds, error)
+        with workers(n_jobs):
+            held_out = cross_validate(scored, X, y, weights, folds, error)
     for name, scores in held_out.items():
         cells[name] |= scores
     source = "elpd_loo" if next(iter(held_out.values()))["log_score"].value is None else "log_score"

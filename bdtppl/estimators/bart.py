@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, TableEstimator, estimator
+from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, TableEstimator, estimator
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
@@ -35,7 +35,7 @@ _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 
 
 @declared
-class BARTParameters(HasCheckpoint, ShowsProgress):
+class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
     """Parameters of sums of trees."""
 
     trees: int = parameter(200, "Trees of the sum.", least=1)

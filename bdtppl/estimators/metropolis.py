@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
@@ -41,7 +41,7 @@ _AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no be
 
 
 @declared
-class MetropolisParameters(HasCheckpoint, ShowsProgress):
+class MetropolisParameters(HasCheckpoint, ShowsProgress, FansOut):
     """Parameters of Metropolis-Hastings."""
 
     bins: int | Literal["auto"] | None = parameter(

@@ -1,21 +1,22 @@
-"""Chains of sums of trees, side by side over threads."""
+"""Chains of sums of trees, side by side over threads or workers."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from threading import Lock
 from typing import Any
 
+import jax
 import numpy as np
 
 from bdtppl.inference.additive.kernel import AdditiveKernel, AdditiveState
 from bdtppl.inference.additive.posterior import SumPosterior
-from bdtppl.models.arrays.threads import num_threads
+from bdtppl.inference.parallel import fan_out, num_workers
+from bdtppl.models.arrays.threads import in_threads, num_threads
 
 __all__ = ["SumChains"]
 
 _SWEEPS_AT_ONCE = 10
+_SWEEPS_OF_A_WORKER = 100  # to which the state travels, with the leaf of each row in each tree
 _GROWING_SWEEPS = 10
 _STATE = AdditiveState._fields
 
@@ -52,7 +53,6 @@ class SumChains:
         self.reached = [0] * chains  # sweeps that each chain has made
         self._moving = [Lock() for _ in range(chains)]
         self.states = [kernel.init() for _ in range(chains)]
-        self.rooms = [kernel.make_room() for _ in range(chains)]
         first = self.states[0]
         num_rules = len(kernel.rows.feature)
         small = np.int16 if num_rules <= np.iinfo(np.int16).max else np.int32
@@ -88,11 +88,27 @@ class SumChains:
         on_progress
             Called with the number of sweeps that every chain has made.
         """
-        with ThreadPoolExecutor(min(num_threads(), len(self.states))) as threads:
-            while (done := min(self.reached)) < self.num_sweeps:
-                end = min(done + _SWEEPS_AT_ONCE, self.num_sweeps)
-                list(threads.map(partial(self._advance, end), range(len(self.states))))
-                on_progress(end)
+        has_workers = num_workers() > 1
+        at_once = _SWEEPS_OF_A_WORKER if has_workers else _SWEEPS_AT_ONCE
+        shared = self.kernel, self.seed, self.warmup, self.thin, tuple(self.records)
+        while (done := min(self.reached)) < self.num_sweeps:
+            end = min(done + at_once, self.num_sweeps)
+            tasks = [
+                (range(reached, end), chain, state)
+                for chain, (reached, state) in enumerate(
+                    zip(self.reached, self.states, strict=True)
+                )
+            ]
+            if has_workers:
+                for chain, made in enumerate(fan_out(_advance, tasks, shared=shared)):
+                    self._enter(chain, end, made)
+            else:
+
+                def move(chain: int, tasks=tasks, end=end) -> None:
+                    self._enter(chain, end, _advance(*shared, *tasks[chain]))
+
+                in_threads(move, range(len(tasks)), most=num_threads())
+            on_progress(end)
 
     def posterior(self) -> SumPosterior:
         """Return the draws, when all are made."""
@@ -107,22 +123,16 @@ class SumChains:
     def _kept_sweeps(self) -> np.ndarray:
         return self.warmup + self.thin * (1 + np.arange(self.draws)) - 1
 
-    def _advance(self, end: int, chain: int) -> None:
-        """Move one chain on."""
-        kernel = self.kernel
+    def _enter(self, chain: int, end: int, made: "_Advanced") -> None:
+        """Enter what one chain has come to."""
+        state, log_likelihood, drawn = made
         with self._moving[chain]:
-            state = self.states[chain]
-            for sweep in range(self.reached[chain], end):
-                stream = np.random.Philox(key=[self.seed, chain], counter=[0, 0, 0, sweep])
-                generator = np.random.Generator(stream)
-                grows = sweep < min(_GROWING_SWEEPS, self.warmup)
-                state = kernel.advance(generator, state, self.rooms[chain], grows=grows)
-                self.log_likelihood[chain, sweep] = kernel.log_likelihood(state)
-                draw, rest = divmod(sweep + 1 - self.warmup, self.thin)
-                if draw >= 1 and rest == 0:
-                    for name, record in self.records.items():
-                        record[chain, draw - 1] = getattr(state, name)
-            self.states[chain], self.reached[chain] = state, max(end, self.reached[chain])
+            reached = self.reached[chain]
+            self.log_likelihood[chain, reached : reached + len(log_likelihood)] = log_likelihood
+            for draw, values in drawn:
+                for name, value in values.items():
+                    self.records[name][chain, draw] = value
+            self.states[chain], self.reached[chain] = state, max(end, reached)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what the chains are resumed from, also while others of them still move."""
@@ -165,3 +175,31 @@ class SumChains:
             parts = {name: kept[f"state_{name}"][chain] for name in _STATE}
             parts["variance"] = float(parts["variance"])
             self.states[chain] = AdditiveState(**parts)
+
+
+_Advanced = tuple[AdditiveState, np.ndarray, list[tuple[int, dict[str, np.ndarray]]]]
+
+
+def _advance(
+    kernel: AdditiveKernel,
+    seed: int,
+    warmup: int,
+    thin: int,
+    names: tuple[str, ...],
+    sweeps: range,
+    chain: int,
+    state: AdditiveState,
+) -> _Advanced:
+    """Move a copy of one chain on; returns its state, log likelihoods, and numbered draws."""
+    room, log_likelihood, drawn = kernel.make_room(), np.empty(len(sweeps)), []
+    state = jax.tree.map(lambda a: np.array(a) if isinstance(a, np.ndarray) else a, state)
+    for place, sweep in enumerate(sweeps):
+        stream = np.random.Philox(key=[seed, chain], counter=[0, 0, 0, sweep])
+        generator = np.random.Generator(stream)
+        grows = sweep < min(_GROWING_SWEEPS, warmup)
+        state = kernel.advance(generator, state, room, grows=grows)
+        log_likelihood[place] = kernel.log_likelihood(state)
+        draw, rest = divmod(sweep + 1 - warmup, thin)
+        if draw >= 1 and rest == 0:
+            drawn.append((draw - 1, {name: np.array(getattr(state, name)) for name in names}))
+    return state, log_likelihood, drawn

@@ -219,7 +219,7 @@ def tempered_evidence(
     path = Path(*map(as_partial, path))
     schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
 
-    runs_of = zip(jax.random.split(key_follow, runs), np.asarray(start[1:]), strict=True)
+    runs_of = zip(jax.random.split(key_follow, runs), start[1:], strict=True)
     each = fan_out(_follow, list(runs_of), shared=(path, schedule, num_moves))
     tempered = jax.tree.map(lambda *a: np.stack(a), *each)
     log_evidence, error = log_mean(tempered.log_evidence.astype(np.float64))
@@ -229,8 +229,7 @@ def tempered_evidence(
 
 def _follow(path: Path, schedule: Schedule, num_moves: int, rng_key: Any, particles: Any) -> Any:
     with jax.enable_x64(particles.dtype == np.float64):  # a setting of each thread
-        followed = follow(rng_key, path, particles, schedule, num_moves=num_moves)
-        return jax.tree.map(np.asarray, followed)
+        return follow(rng_key, path, particles, schedule, num_moves=num_moves)
 
 
 def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:

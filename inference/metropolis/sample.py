@@ -5,9 +5,7 @@ alone, so the same key gives the same draws on any machine.
 """
 
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -26,6 +24,7 @@ from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
+from bdtppl.inference.parallel import fan_out
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.edit_tree import EditTree
@@ -194,7 +193,7 @@ def sample_chains(
 
 
 class _Run:
-    """Chains on their way; arrays of groups of chains walk side by side in threads.
+    """Chains on their way; groups of chains walk side by side, in threads or over workers.
 
     ``rounds`` and ``counts`` are those of the stage that the chains are in, number ``stage``.
     """
@@ -211,26 +210,6 @@ class _Run:
             state = jax.tree.map(lambda a, own=own: a[own], ladders)
             self.parts.append((keys[first : first + size], state))
         self.stage, self.rounds, self.counts = 0, [], []
-
-    @in_float64
-    def _advance(self, part, num_draws: int, thin: int):
-        keys, state = part
-        state, kept, *counts = self._climb(keys, state, num_draws, thin)
-        kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
-        return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
-
-    def _climb(self, keys, state, num_draws: int, thin: int):
-        return climb(
-            keys,
-            jnp.int32(self.steps[-1]),
-            state,
-            self.packed,
-            self.kernel,
-            jnp.asarray(self.powers),
-            jnp.int32(num_draws),
-            jnp.int32(thin),
-            room=self.room,
-        )
 
     def enlarge(self, capacity: int | None = None) -> None:
         """Give all trees more slots: twice as many, up to a limit, or a number of them."""
@@ -249,19 +228,20 @@ class _Run:
         tallies, exchanges
             Their counts, arrays [chain, ...], one for each round.
         """
-        with ThreadPoolExecutor(min(len(self.parts), os.cpu_count() or 1)) as workers:
-            for num_draws, thin in stage[len(self.rounds) :]:
-                advance = partial(self._advance, num_draws=num_draws, thin=thin)
-                self.parts, made = zip(*workers.map(advance, self.parts), strict=True)
-                self.steps.extend(self.steps[-1] + thin * np.arange(1, num_draws + 1))
-                kept, counted = zip(*made, strict=True)
-                self.rounds.append(jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept))
-                self.counts.append(jax.tree.map(lambda *a: np.concatenate(a), *counted))
-                require_defined(self.counts[-1][0].undefined)
-                self.trajectory.append(self.rounds[-1].log_likelihood[..., -1])
-                arrays = self._arrays()
-                self.keep(lambda arrays=arrays: arrays)
-                self.on_progress(int(self.steps[-1]))
+        shared = self.packed, self.kernel, self.room
+        for num_draws, thin in stage[len(self.rounds) :]:
+            step = self.steps[-1], self.powers, num_draws, thin
+            tasks = [(*part, *step) for part in self.parts]
+            self.parts, made = zip(*fan_out(_advance, tasks, shared=shared), strict=True)
+            self.steps.extend(self.steps[-1] + thin * np.arange(1, num_draws + 1))
+            kept, counted = zip(*made, strict=True)
+            self.rounds.append(jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept))
+            self.counts.append(jax.tree.map(lambda *a: np.concatenate(a), *counted))
+            require_defined(self.counts[-1][0].undefined)
+            self.trajectory.append(self.rounds[-1].log_likelihood[..., -1])
+            arrays = self._arrays()
+            self.keep(lambda arrays=arrays: arrays)
+            self.on_progress(int(self.steps[-1]))
         tallies, exchanges = zip(*self.counts, strict=True) if self.counts else ((), ())
         kept = jax.tree.map(lambda *a: np.concatenate(a), *self.rounds) if self.rounds else None
         return kept, list(tallies), list(exchanges)
@@ -300,7 +280,11 @@ class _Run:
         self.enlarge(capacity)
         states = [state for _, state in self.parts]
         keys, num_parts = self.parts[0][0], len(self.parts)
-        _, kept, *counts = jax.eval_shape(lambda: self._climb(keys, states[0], 1, 1))
+        _, kept, *counts = jax.eval_shape(
+            lambda: _climb(
+                self.packed, self.kernel, self.room, keys, states[0], 0, self.powers, 1, 1
+            )
+        )
 
         def of_all(a: Any, *shape: int) -> Any:
             return jax.ShapeDtypeStruct(shape, a.dtype)
@@ -318,6 +302,29 @@ class _Run:
         self.rounds, self.counts = jax.tree.map(np.asarray, of_rounds)
         self.stage, self.powers = int(arrays["stage"]), arrays["powers"]
         self.steps, self.trajectory = arrays["steps"].tolist(), [arrays["trajectory"]]
+
+
+@in_float64
+def _advance(packed, kernel, room: int, keys, state, *step: Any):
+    """Let a group of chains walk on; returns it, and its kept states and counts."""
+    num_draws = step[-2]
+    state, kept, *counts = _climb(packed, kernel, room, keys, state, *step)
+    kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
+    return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
+
+
+def _climb(packed, kernel, room: int, keys, state, first: int, powers, num_draws: int, thin: int):
+    return climb(
+        keys,
+        jnp.int32(first),
+        state,
+        packed,
+        kernel,
+        jnp.asarray(powers),
+        jnp.int32(num_draws),
+        jnp.int32(thin),
+        room=room,
+    )
 
 
 def _collected(model: TreeModel, run: _Run, walked, tallies, exchanges) -> Sampled:

@@ -9,9 +9,7 @@ keys of slots are made, so chunks and capacities do not change a draw.
 Functions run inside a `jax.enable_x64` scope.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +23,7 @@ from bdtppl.inference.pcfg.passes import log_stops, log_terms, rule_weights
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.arrays.threads import in_threads, num_threads
 
 __all__ = [
     "ChartChoices",
@@ -253,7 +252,7 @@ def sample_derivations(
         Called on each chunk, in the worker that drew it.
     """
     capacity = padded_size(max(capacity, 16))
-    workers = os.cpu_count() or 1
+    workers = num_threads()
     num_blocks = -(-num_draws // _BLOCK)
     rounds = -(-num_blocks // (_MOST_BLOCKS * workers))
     # Workers draw about equal numbers; few sizes are compiled.
@@ -275,8 +274,7 @@ def sample_derivations(
         return finish(Derivations(production, place, num_nodes))
 
     # A compiled call holds no interpreter lock, so chunks run side by side.
-    with ThreadPoolExecutor(workers) as threads:
-        return list(threads.map(draw, range(-(-num_draws // size))))
+    return in_threads(draw, range(-(-num_draws // size)), most=workers)
 
 
 @partial(jax.jit, static_argnames="num_draws")
