@@ -1,8 +1,9 @@
 """Independent tasks over the workers of joblib: processes of this machine, or of a dask cluster.
 
 Where neither ``n_jobs`` nor a `joblib.parallel_config` asks for workers, tasks run in threads of
-this process. A task depends on its arguments alone, and a worker computes it in one thread. So
-results have the same bits with every backend and any number of workers.
+this process, dealt to JAX's devices if there are several. A task depends on its arguments alone,
+and a worker computes it in one thread. So results have the same bits with every backend and any
+number of workers or devices.
 
 What tasks share is written to one array of bytes, which is not sent with each task: dask scatters
 it, loky maps it into memory. A worker keeps what it has read, and what JAX has compiled for it.
@@ -136,8 +137,10 @@ def fan_out(
     backend, _ = get_active_backend()
     has_workers = num_workers() > 1 or (hasattr(backend, "client") and not is_worker())
     if len(items) < 2 or not has_workers:
-        most = num_threads() if most_threads is None else most_threads
-        return in_threads(lambda item: function(*shared, *item), items, most=most)
+        devices = [] if most_threads == 1 else _devices()
+        most = max(num_threads(), len(devices)) if most_threads is None else most_threads
+        tasks = [(function, shared, item, devices, number) for number, item in enumerate(items)]
+        return in_threads(lambda task: _on_device(*task), tasks, most=most)
     _require_same(backend)
     written = np.frombuffer(cloudpickle.dumps((function, shared)), np.uint8)
     name = hashlib.sha256(written).hexdigest()
@@ -152,6 +155,20 @@ def fan_out(
     raise WorkersLost(
         f"Workers were lost {_TRIES} times in the same tasks; they may lack memory."
     ) from error
+
+
+def _on_device(function: Callable, shared: tuple, item: tuple, devices: list, number: int) -> Any:
+    """Compute a task in this process, on one of JAX's devices if there are several."""
+    if len(devices) < 2:
+        return function(*shared, *item)
+    with jax.default_device(devices[number % len(devices)]):
+        return _portable(function(*shared, *item))
+
+
+def _devices() -> list:
+    """List the devices that tasks are dealt to; none in a worker, or where one has been chosen."""
+    is_chosen = is_worker() or jax.config.jax_default_device is not None
+    return [] if is_chosen else jax.local_devices()
 
 
 def _run(written: np.ndarray, name: str, versions: dict[str, str], item: tuple) -> Any:

@@ -253,3 +253,31 @@ def test_no_scheduler_is_said_in_one_sentence():
         workers(dask="tcp://127.0.0.1:9"),
     ):
         pass
+
+
+ON_DEVICES = """
+import warnings
+import jax
+import numpy as np
+from bdtppl import MetropolisTreeRegressor
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).uniform(size=(60, 2))
+settings = {"chains": 4, "warmup": 64, "draws": 40, "temperatures": 16, "random_state": 0}
+model = MetropolisTreeRegressor(**settings).fit(X, X[:, 0] > 0.5)
+print(len(jax.devices()), model.predict(X).tolist())
+"""
+
+
+@pytest.mark.slow
+def test_any_number_of_devices_gives_the_same_bits():
+    def printed(number):
+        flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={number}"}
+        command = [sys.executable, "-c", ON_DEVICES]
+        run = subprocess.run(
+            command, env=os.environ | flags, capture_output=True, text=True, check=True
+        )
+        return run.stdout.split(maxsplit=1)
+
+    (one, alone), (two, dealt) = printed(1), printed(2)
+    assert (one, two) == ("1", "2")
+    assert dealt == alone
