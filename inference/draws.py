@@ -1,7 +1,8 @@
 """Random draws of any number, compiled for one number of them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import numpy as np
@@ -10,25 +11,108 @@ from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaves import Leaf
 
-__all__ = ["draw_targets", "draw_uniforms"]
+__all__ = ["draw_classes", "draw_noise", "draw_targets", "draw_uniforms"]
 
 _LEAVES_DRAWN = 4096  # draws at once: to compile a sampler takes seconds, so it has one shape
 
 
-def _pieces(rng_key: jax.Array, size: int) -> Iterator[tuple[jax.Array, slice]]:
-    """Keys and places of the pieces of so many draws."""
-    for start in range(0, size, _LEAVES_DRAWN):
-        yield jax.random.fold_in(rng_key, start), slice(start, start + _LEAVES_DRAWN)
+def _pieces(rng_key: jax.Array, first: int, size: int) -> Iterator[tuple[jax.Array, slice]]:
+    """Keys of the pieces that hold the draws from the first on, and their places among these.
+
+    The first piece may begin before them, at a place below 0.
+    """
+    for start in range(first - first % _LEAVES_DRAWN, first + size, _LEAVES_DRAWN):
+        place = start - first
+        yield jax.random.fold_in(rng_key, start), slice(place, place + _LEAVES_DRAWN)
+
+
+def _stream(
+    rng_key: jax.Array, shape: tuple[int, ...], first: int, draw: Callable[[jax.Array], jax.Array]
+) -> np.ndarray:
+    """Take numbers of an endless stream from the first on, of which a key draws a piece."""
+    size = math.prod(shape)
+    drawn = [
+        np.asarray(draw(key))[max(-place.start, 0) :]
+        for key, place in _pieces(rng_key, first, size)
+    ]
+    return np.concatenate([*drawn, np.empty(0)])[:size].reshape(shape)
 
 
 @in_float64
-def draw_uniforms(rng_key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw from [0, 1), float64 of a shape."""
-    size = math.prod(shape)
-    drawn = [
-        np.asarray(jax.random.uniform(key, (_LEAVES_DRAWN,))) for key, _ in _pieces(rng_key, size)
-    ]
-    return np.concatenate([*drawn, np.empty(0)])[:size].reshape(shape)
+def draw_uniforms(rng_key: jax.Array, shape: tuple[int, ...], first: int = 0) -> np.ndarray:
+    """Draw from [0, 1), float64 of a shape.
+
+    Parameters
+    ----------
+    rng_key
+        JAX key.
+    shape
+        Shape of the draws.
+    first
+        Number of the first one among all that the key gives: draws do not depend on how many are
+        made at once.
+    """
+    return _stream(rng_key, shape, first, _uniform)
+
+
+@in_float64
+def draw_noise(
+    rng_key: jax.Array,
+    shape: tuple[int, ...],
+    degrees_of_freedom: float | None = None,
+    first: int = 0,
+) -> np.ndarray:
+    """Draw from a standard Student-t law, or a normal one without degrees of freedom.
+
+    Parameters
+    ----------
+    rng_key, shape, first
+        See `draw_uniforms`.
+    degrees_of_freedom
+        Of the law.
+    """
+    if degrees_of_freedom is None:
+        return _stream(rng_key, shape, first, _normal)
+    return _stream(rng_key, shape, first, partial(_student, degrees_of_freedom))
+
+
+def draw_classes(
+    rng_key: jax.Array, probability: np.ndarray, num_draws: int, first_row: int = 0
+) -> np.ndarray:
+    """Draw class indices of rows, int [num_draws, m].
+
+    Parameters
+    ----------
+    rng_key
+        JAX key.
+    probability
+        float64 [m, c].
+    num_draws
+        Draws of each row.
+    first_row
+        Number of the first row in a larger table: draws of a row depend on its number alone.
+    """
+    shape, first = (len(probability), num_draws), first_row * num_draws
+    uniform = draw_uniforms(rng_key, shape, first).T
+    drawn = np.zeros(uniform.shape, np.int64)
+    for running in np.cumsum(probability, axis=1)[:, :-1].T:
+        drawn += uniform >= running
+    return drawn
+
+
+@jax.jit
+def _uniform(rng_key: jax.Array) -> jax.Array:
+    return jax.random.uniform(rng_key, (_LEAVES_DRAWN,))
+
+
+@jax.jit
+def _normal(rng_key: jax.Array) -> jax.Array:
+    return jax.random.normal(rng_key, (_LEAVES_DRAWN,))
+
+
+@jax.jit
+def _student(degrees_of_freedom: float, rng_key: jax.Array) -> jax.Array:
+    return jax.random.t(rng_key, degrees_of_freedom, (_LEAVES_DRAWN,))
 
 
 @jax.jit
@@ -37,7 +121,9 @@ def _draw(leaf: Leaf, rng_key: jax.Array, statistics: jax.Array) -> jax.Array:
 
 
 @in_float64
-def draw_targets(rng_key: jax.Array, leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
+def draw_targets(
+    rng_key: jax.Array, leaf: Leaf, statistics: np.ndarray, first: int = 0
+) -> np.ndarray:
     """Draw one new target per leaf, compiled once for a leaf family.
 
     Parameters
@@ -48,6 +134,8 @@ def draw_targets(rng_key: jax.Array, leaf: Leaf, statistics: np.ndarray) -> np.n
         Leaf family.
     statistics
         float64 [..., s]; statistics of the leaves.
+    first
+        See `draw_uniforms`.
 
     Returns
     -------
@@ -56,8 +144,10 @@ def draw_targets(rng_key: jax.Array, leaf: Leaf, statistics: np.ndarray) -> np.n
     """
     *shape, num_statistics = statistics.shape
     flat, leaf = statistics.reshape(-1, num_statistics), as_float64(leaf)
-    drawn = [
-        np.asarray(_draw(leaf, key, padded(flat[place], _LEAVES_DRAWN)))
-        for key, place in _pieces(rng_key, len(flat))
-    ]
+    drawn = []
+    for key, place in _pieces(rng_key, first, len(flat)):
+        own = flat[max(place.start, 0) : place.stop]
+        before = max(-place.start, 0)
+        own = np.pad(own, ((before, 0), (0, 0)), constant_values=1)  # as `padded` does after them
+        drawn.append(np.asarray(_draw(leaf, key, padded(own, _LEAVES_DRAWN)))[before:])
     return np.concatenate(drawn)[: len(flat)].reshape(shape)

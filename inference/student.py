@@ -47,7 +47,6 @@ class StudentLaws:
 
     def __init__(self, df: np.ndarray, loc: np.ndarray, scale: np.ndarray):
         self.df, self.loc, self.scale = (np.array(each, np.float64) for each in (df, loc, scale))
-        self.width = float(self.scale.max())
         own = np.where(self.df > _NEARLY_NORMAL, np.inf, self.df)
         distinct, table = np.unique(own, return_inverse=True)
         tables = [_tabulate_tail(each) for each in distinct.tolist()]

@@ -24,6 +24,7 @@ from bdtppl.cli.specification import make_leaf, parse_prior
 from bdtppl.estimators import all_inferences
 from bdtppl.inference.metropolis.proposals import KERNELS
 from bdtppl.inference.particle.proposals import PROPOSALS
+from bdtppl.inference.predictive import many_rows
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -338,7 +339,7 @@ def test_predict_gives_intervals(regressor, trees, monkeypatch):
     out, _ = regressor
     plain = run("predict", out, trees).stdout
     assert plain.splitlines()[0] == "prediction,row"
-    monkeypatch.setattr(sys.modules["bdtppl.cli.predict"], "_ROWS_A_CHUNK", 7)
+    monkeypatch.setattr(many_rows, "_BYTES_AT_ONCE", 7)
     rows = list(csv.DictReader(run("predict", out, trees, "--interval", 0.5).stdout.splitlines()))
     assert [f"{row['prediction']},{row['row']}" for row in rows] == plain.splitlines()[1:]
     model = bdtppl.load(out)

@@ -94,7 +94,7 @@ def test_crps_is_in_the_units_of_y_and_infinite_without_a_mean():
 
 def test_crps_of_predictives_is_their_integral(regressors):
     """Of a mixture over leaves, and of a mixture over draws."""
-    mixture = regressors["exact"]._mixture(X[:1])
+    mixture = regressors["exact"].exact_.predictive(X[:1])
     leaves = mixture.weights[mixture.kind]
     law = mixture.leaf.predictive(mixture.statistics[leaves.indices])
     student = stats.t(*(np.asarray(each, float) for each in (law.df, law.loc, law.scale)))

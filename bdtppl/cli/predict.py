@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["features_of", "predict"]
 
-_ROWS_A_CHUNK = 1000  # rows predicted at once: their mixtures over leaves take memory
 _IS_ID = re.compile(r"(?i:(^|[\W_])id)$|[a-z](Id|ID)$")  # id, customer_id, PassengerId
 
 
@@ -80,14 +79,8 @@ def predict(
             raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
         features = features_of(rows, fitted)
         name, cells = _identity(rows, fitted, id_column)
-        predictions: dict[str, list] = {}
-        for first in range(0, rows.num_rows, _ROWS_A_CHUNK):
-            part = {
-                name: column[first : first + _ROWS_A_CHUNK] for name, column in features.items()
-            }
-            with waiting(f"predicting from row {first:,} on", shown=True), rows.naming_lines(first):
-                for title, values in _predictions(fitted, part, interval).items():
-                    predictions.setdefault(title, []).extend(values)
+        with waiting(f"predicting {rows.num_rows:,} rows", shown=True), rows.naming_lines():
+            predictions = _predictions(fitted, features, interval)
         if name in predictions:
             raise ValueError(f"Column {name!r} of {table} is named as a prediction: rename it.")
         predictions[name] = cells  # last: scripts find predictions where they always were

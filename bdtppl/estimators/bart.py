@@ -326,7 +326,7 @@ class BART(BARTParameters, TableEstimator):
             float64 [chains, draws, m], or class probabilities [chains, draws, m, classes].
         """
         check_is_fitted(self)
-        return self.posterior_.means(self._matrix(X))
+        return self._by_draw(self.posterior_.means, X)
 
     def structures(self, by: Any = None) -> Any:
         """Refuse: a sum of many trees has no structure that could be listed.
@@ -417,9 +417,12 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
             float64 [chains, draws, m]; the same at all rows without ``noise_trees``.
         """
         check_is_fitted(self)
-        matrix = self._matrix(X)
-        deviations = self.posterior_.deviations(matrix)
-        return np.broadcast_to(deviations, (*deviations.shape[:2], len(matrix)))
+        draws = self.posterior_.variance.shape
+
+        def deviations(matrix: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(self.posterior_.deviations(matrix), (*draws, len(matrix)))
+
+        return self._by_draw(deviations, X)
 
     def _noise(self) -> dict[str, Any]:
         sigma = self.posterior_.sigma

@@ -32,6 +32,7 @@ from bdtppl.estimators.parameters import (
 )
 from bdtppl.estimators.results import Results
 from bdtppl.inference.parallel import workers
+from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
 from bdtppl.models.data.schema import (
     Schema,
     as_table,
@@ -375,13 +376,26 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         refuse_new_missing(matrix, self._may_miss[: matrix.shape[1]], self.schema_.features)
         return matrix
 
-    def _mixture(self, X: Any) -> Any:
+    def _mixture(self, X: Any) -> ManyRows:
         """Posterior predictive of new rows; says where there has been no fit."""
         return self._mixture_at(self._matrix(X))
 
-    def _mixture_at(self, matrix: np.ndarray) -> Any:
+    def _mixture_at(self, matrix: np.ndarray) -> ManyRows:
         """Posterior predictive of rows [m, d] as `_matrix` has read them."""
-        return self.posterior_.predictive(matrix)
+        predictive, bytes_a_row = self._predictive
+        return ManyRows(predictive, matrix, bytes_a_row)
+
+    @property
+    def _predictive(self) -> tuple[Callable[[np.ndarray], Any], int]:
+        """Function from rows [m, d] to their mixture, and the bytes that it takes a row."""
+        posterior = self.posterior_ if self.exact_ is None else self.exact_
+        return posterior.predictive, posterior.bytes_a_row
+
+    def _by_draw(self, function: Callable[[np.ndarray], np.ndarray], X: Any) -> np.ndarray:
+        """Call a function from rows [m, d] to numbers [chain, draw, m, ...]."""
+        matrix = self._matrix(X)
+        bytes_a_row = self.posterior_.bytes_a_row
+        return by_rows(lambda rows: function(matrix[rows]), len(matrix), bytes_a_row, axis=2)
 
     def _own_columns(self, X: Any) -> Any:
         """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""

@@ -33,7 +33,6 @@ from bdtppl.inference.exact_cost import (
     exact_within_budget,
     suggest,
 )
-from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -452,9 +451,6 @@ class ExactTree(ExactParameters, TreeEstimator):
             return fit.best
         is_cheap = "exact" in known and not isinstance(self.prior_, WholeTreePrior)
         return fit.best if is_cheap and sum(fit.exact.size.values()) < _SMALL else None
-
-    def _mixture_at(self, matrix: np.ndarray) -> LeafMixture:
-        return self.exact_.predictive(matrix)
 
     def _most_probable(self, k: int) -> RankedTrees:
         return self.exact_.k_best(k)

@@ -456,11 +456,12 @@ class GFlowNetClasses(GFlowNetClassParameters, ClassLeaves):
                 f"{type(self.leaf).__name__}."
             )
 
-    def _mixture_at(self, matrix: np.ndarray) -> Any:
+    @property
+    def _predictive(self) -> Any:
         if self.leaves == "integrated":
-            return cast(Any, super())._mixture_at(matrix)
+            return cast(Any, super())._predictive
         drawn = self.posterior_.with_drawn_classes(_key_of_use(self._seed, "leaves"))
-        return drawn.predictive(matrix, by_draw=True)
+        return partial(drawn.predictive, by_draw=True), drawn.bytes_a_row
 
 
 @estimator

@@ -1,6 +1,8 @@
 """The base of estimators of soft trees: scaled inputs, predictions, and topologies."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -11,7 +13,6 @@ from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.nuts.sample import NUTS, KernelName
-from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
 from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
@@ -250,12 +251,15 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
     def _training_rows(self) -> tuple[np.ndarray, None]:
         return self.posterior_.matrix, None
 
-    def _mixture_at(self, matrix: np.ndarray) -> ClassMixture | NoiseMixture:
-        return self.posterior_.predictive(
-            matrix,
-            sharpness=self._sharpness(self.routing),
-            votes=self.votes,
-        )
+    @property
+    def _predictive(self) -> tuple[Callable[[np.ndarray], Any], int]:
+        predictive = partial(self.posterior_.predictive, **self._going_down)
+        return predictive, self.posterior_.bytes_a_row
+
+    @property
+    def _going_down(self) -> dict[str, Any]:
+        """How rows go down the trees, and how leaves vote."""
+        return {"sharpness": self._sharpness(self.routing), "votes": self.votes}
 
     def predict_draws(self, X: Any) -> np.ndarray:
         """Mean of a new target given each draw of a tree.
@@ -271,9 +275,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             float64 [chain, draw, m], or class probabilities [chain, draw, m, classes].
         """
         check_is_fitted(self)
-        return self.posterior_.means(
-            self._matrix(X), sharpness=self._sharpness(self.routing), votes=self.votes
-        )
+        return self._by_draw(partial(self.posterior_.means, **self._going_down), X)
 
     def _at_hand(self) -> dict[str, Any]:
         return SoftTreeEstimator.summary(self)  # of subclasses it has diagnostics, too

@@ -117,6 +117,13 @@ class SumPosterior:
         """Expected number of splits on each feature, float64 [d]."""
         return self.splits_on.mean(axis=(0, 1))
 
+    @property
+    def bytes_a_row(self) -> int:
+        """What one row takes in temporary arrays of predictions."""
+        # Of real targets quantiles have about twelve arrays, of classes means have about six.
+        num_arrays = 12 if self.prior.link == "identity" else 6 * max(self.prior.num_sums, 2)
+        return num_arrays * 8 * self.variance.size
+
     def take(self, draws: np.ndarray) -> "SumPosterior":
         """Keep some draws by their places among all, as one chain."""
         arrays = {

@@ -16,7 +16,7 @@ Sullivan et al. 2023 (BCART-PCFG), section 5, for the recursion.
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -427,6 +427,8 @@ class BoxPosterior:
         )
 
     # Predictions.
+
+    bytes_a_row: ClassVar[int] = 0  # mixtures take little but codes, and cut rows by their kinds
 
     def predictive(self, matrix: np.ndarray) -> BoxMixture:
         """Exact posterior predictive at new rows [m, d], without sampling."""

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.boxes.histograms import CellLayout
 from bdtppl.inference.boxes.recursion import Leaves
-from bdtppl.inference.draws import draw_uniforms
+from bdtppl.inference.draws import draw_classes
 from bdtppl.inference.hard.mixture import PiecedMixture
 from bdtppl.models.arrays.bit_loops import trailing_zeros
 from bdtppl.models.arrays.threads import in_threads
@@ -242,13 +242,11 @@ class BoxMixture(PiecedMixture):
             return np.log(self._mean[np.arange(len(self._mean)), np.asarray(y, int)])
         return super().log_density(y)
 
-    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
-        """Draw new targets, [num_draws, m]."""
+    def sample(self, rng_key: jax.Array, num_draws: int, *, first_row: int = 0) -> np.ndarray:
+        """Draw new targets, [num_draws, m]; see `LeafMixture.sample`."""
         if self.leaf.task == "classification":
-            uniform = draw_uniforms(rng_key, (num_draws, len(self._mean)))
-            drawn = (uniform[..., None] >= np.cumsum(self._mean, axis=1)[:, :-1]).sum(axis=-1)
-            return drawn
-        return super().sample(rng_key, num_draws)
+            return draw_classes(rng_key, self._mean, num_draws, first_row)
+        return super().sample(rng_key, num_draws, first_row=first_row)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -22,6 +22,7 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.crps import mixture_crps
 from bdtppl.inference.draws import draw_targets, draw_uniforms
+from bdtppl.inference.predictive.many_rows import InPieces
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve, solve_counts
 from bdtppl.inference.student import StudentLaws
 from bdtppl.models.arrays.padding import padded, padded_size
@@ -88,19 +89,30 @@ class LeafMixture:
         return leaves.mixed(weights, self.kind, np.asarray(y, np.float64))[0]
 
     @in_float64
-    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
-        """Draw new targets, [num_draws, m]."""
+    def sample(self, rng_key: jax.Array, num_draws: int, *, first_row: int = 0) -> np.ndarray:
+        """Draw new targets, [num_draws, m].
+
+        Parameters
+        ----------
+        rng_key
+            JAX key.
+        num_draws
+            Draws of each row.
+        first_row
+            Number of the first row in a larger table: draws of a row depend on its number alone.
+        """
         key_leaf, key_target = jax.random.split(rng_key)
-        uniform = draw_uniforms(key_leaf, (num_draws, len(self.kind)))
-        # One running sum over the weights of all kinds: those of kind i lie between i and i + 1.
-        running = np.cumsum(self.weights.data)
-        ends = self.weights.indptr[1:] - 1
-        starts = np.concatenate([[0.0], running[ends[:-1]]])
-        start, stop = starts[self.kind], running[ends][self.kind]
-        chosen = np.searchsorted(running, start + uniform * (stop - start), side="right")
-        chosen = np.clip(chosen, self.weights.indptr[:-1][self.kind], ends[self.kind])
-        statistics = self.statistics[self.weights.indices[chosen]]
-        return draw_targets(key_target, self.leaf, statistics)
+        first = first_row * num_draws
+        chosen = self._chosen(draw_uniforms(key_leaf, (len(self.kind), num_draws), first))
+        return draw_targets(key_target, self.leaf, self.statistics[chosen], first).T
+
+    def _chosen(self, uniform: np.ndarray) -> np.ndarray:
+        """Leaves that numbers in [0, 1) choose at each row, int64 [m, draws]."""
+        weights = self.weights
+        chosen = np.empty(uniform.shape, np.int64)
+        sparse = weights.data, weights.indices, weights.indptr
+        _choose(*sparse, self.kind, uniform, int(np.diff(weights.indptr).max()), chosen)
+        return chosen
 
     @in_float64
     def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
@@ -110,16 +122,27 @@ class LeafMixture:
         """
         weights, used = self._over_leaves()
         leaves = _leaf_cdfs(self.leaf, self.statistics[used])
-        means = leaf_means(self.leaf, self.statistics[used])
-        grid, cdf = _bracket(weights, leaves, means, probabilities)
-        is_discrete = self._is_discrete
-        if is_discrete and grid[-1] - grid[0] <= _MOST_COUNTS:
-            counts = np.arange(np.floor(grid[0]), np.ceil(grid[-1]) + 1)
-            table = weights @ leaves.cdfs(np.arange(len(used)), counts)
-            solved = [counts[(table >= p).argmax(axis=1)] for p in probabilities]
-        else:
-            solved = [_solve(weights, leaves, grid, cdf, p, is_discrete) for p in probabilities]
-        return np.stack(solved, axis=1)[self.kind]
+        result, is_discrete = np.empty((weights.shape[0], len(probabilities))), self._is_discrete
+        for kinds, grid, cdf in _brackets(weights, leaves, self._ends, probabilities):
+            own = weights[kinds]
+            if is_discrete and grid[-1] - grid[0] <= _MOST_COUNTS:
+                counts = np.arange(np.floor(grid[0]), np.ceil(grid[-1]) + 1)
+                table = own @ leaves.cdfs(np.arange(len(used)), counts)
+                solved = [counts[(table >= p).argmax(axis=1)] for p in probabilities]
+            else:
+                solved = [_solve(own, leaves, grid, cdf, p, is_discrete) for p in probabilities]
+            result[kinds] = np.stack(solved, axis=1)
+        return result[self.kind]
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """Where brackets of quantiles begin: they do not depend on the rows."""
+        means = leaf_means(self.leaf, self.statistics)
+        means = means[np.isfinite(means)]
+        low, high = (means.min(), means.max()) if len(means) else (0.0, 0.0)
+        least = 1.0 if self._is_discrete else 1e-9
+        width = max((high - low) / 2, least, 1e-15 * abs(low))
+        return low - width, high + width
 
     @in_float64
     def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
@@ -195,9 +218,9 @@ class LeafMixture:
         Of kinds with thousands of leaves, those that together hold less than 1e-5: each leaf costs
         a distribution function at every point.
         """
-        most_leaves = int(np.diff(self.weights.indptr).max())
         weights = self.weights.copy()
-        weights.data[weights.data < 1e-8 / most_leaves] = 0.0
+        number = np.diff(weights.indptr)
+        weights.data[weights.data < np.repeat(1e-8 / np.maximum(number, 1), number)] = 0.0
         _drop_specks(weights.data, weights.indptr, _MANY_LEAVES, _SPECKS)
         weights.eliminate_zeros()
         weights.data /= np.repeat(weights.sum(axis=1), np.diff(weights.indptr))
@@ -235,6 +258,22 @@ def _bucket(weight):
     return max(int(-8 * np.log2(weight)), 0)
 
 
+@numba.njit(cache=True, nogil=True)
+def _choose(weights, leaves, pointers, kind, uniform, most_leaves, chosen):
+    """Write the leaf that each number [m, draws] falls on, by the weights of the row's kind."""
+    running = np.empty(most_leaves)
+    for row in range(len(kind)):
+        begin, end = pointers[kind[row]], pointers[kind[row] + 1]
+        total = 0.0
+        for place in range(end - begin):
+            total += weights[begin + place]
+            running[place] = total
+        own = running[: end - begin]
+        for draw in range(uniform.shape[1]):
+            place = np.searchsorted(own, uniform[row, draw] * total, side="right")
+            chosen[row, draw] = leaves[begin + min(place, end - begin - 1)]
+
+
 def _over_used(weights: Any) -> tuple[csr_array, np.ndarray]:
     """Weights over the leaves that have any, and which leaves these are."""
     is_used = np.zeros(weights.shape[1], bool)
@@ -245,7 +284,7 @@ def _over_used(weights: Any) -> tuple[csr_array, np.ndarray]:
     return csr_array((weights.data, place, weights.indptr), shape), used
 
 
-class PiecedMixture(LeafMixture):
+class PiecedMixture(InPieces, LeafMixture):
     """Mixtures of m rows of u kinds whose weights are found when needed, of some kinds at a time.
 
     Memory does not grow with the rows but by their codes and what is returned.
@@ -284,50 +323,17 @@ class PiecedMixture(LeafMixture):
             weights = self._weights_of(slice(start, start + _KINDS_AT_ONCE))
             yield rows, LeafMixture(self.leaf, self.statistics, weights, self.kind[rows] - start)
 
-    def _joined(self, function: Callable[[LeafMixture, np.ndarray], np.ndarray]) -> np.ndarray:
-        """Call a function on each piece and its rows' numbers, and join results [rows, ...]."""
+    def _joined(
+        self, function: Callable[[LeafMixture, np.ndarray], np.ndarray], more_bytes: int = 0
+    ) -> np.ndarray:
         parts = [(rows, function(piece, rows)) for rows, piece in self._pieces()]
         result = np.empty((len(self.kind), *parts[0][1].shape[1:]), parts[0][1].dtype)
         for rows, part in parts:
             result[rows] = part
         return result
 
-    def mean(self) -> np.ndarray:
-        """Predictive mean [m], or class probabilities [m, c]."""
-        return self._joined(lambda piece, _: piece.mean())
-
-    def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log predictive density or probability of one target per row, float64 [m]."""
-        return self._joined(lambda piece, rows: piece.log_density(np.asarray(y)[rows]))
-
-    def cdf(self, y: np.ndarray) -> np.ndarray:
-        """Probability of a real target of at most y, one for each row, float64 [m]."""
-        return self._joined(lambda piece, rows: piece.cdf(np.asarray(y)[rows]))
-
-    def crps(self, y: np.ndarray) -> np.ndarray:
-        """Continuous ranked probability score of one real target per row, float64 [m].
-
-        Raises
-        ------
-        ValueError
-            If the leaves' predictives are no Student-t laws.
-        """
-        return self._joined(lambda piece, rows: piece.crps(np.asarray(y)[rows]))
-
-    def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of real targets, float64 [m, probabilities]."""
-        return self._joined(lambda piece, _: piece.quantiles(probabilities))
-
-    def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of the mean of a row's targets, or of class probabilities (`LeafMixture`)."""
-        return self._joined(lambda piece, _: piece.mean_quantiles(probabilities))
-
-    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
-        """Draw new targets, [num_draws, m]."""
-        keys = itertools.chain(  # one piece is drawn as a `LeafMixture` is
-            [rng_key], (jax.random.fold_in(rng_key, piece) for piece in itertools.count(1))
-        )
-        return self._joined(lambda piece, _: piece.sample(next(keys), num_draws).T).T
+    def _chosen(self, uniform: np.ndarray) -> np.ndarray:
+        return self._joined(lambda piece, rows: piece._chosen(uniform[rows]))
 
 
 @pytree_dataclass
@@ -379,7 +385,6 @@ class _Cdfs:
 
     def __init__(self, leaf: Leaf, statistics: np.ndarray):
         self._leaf, self._statistics = leaf, statistics
-        self.width = 1.0 if leaf.is_discrete else 1e-9
         self.name = type(getattr(leaf, "leaf", leaf)).__name__
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
@@ -427,7 +432,7 @@ class _ScipyCdfs(_Cdfs):
 
     def __init__(self, family: Any, *numbers: np.ndarray):
         self._family, self._numbers = family, numbers
-        self.width, self.name = 1e-9, f"{family.name} leaf"
+        self.name = f"{family.name} leaf"
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
         """CDF of some laws at y, which broadcast against each other."""
@@ -467,22 +472,25 @@ def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
     return _leaf_cdfs(leaf, statistics).cdf(np.arange(len(y)), y)
 
 
-def _bracket(
-    weights: Any, leaves: Any, means: np.ndarray, probabilities: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Widen a grid around the leaves' means until it brackets every kind's quantiles.
+def _brackets(
+    weights: Any, leaves: Any, ends: tuple[float, float], probabilities: Sequence[float]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Widen a grid, in units of y, until it brackets every kind's quantiles.
 
-    It reaches beyond them by the leaves' width, in units of y, at first.
+    Yields kinds that it brackets, int [a], the grid [points], and their CDFs on it, [a, points].
     """
-    low, high = means.min(), means.max()
-    width = max((high - low) / 2, leaves.width, 1e-15 * abs(low))
-    every = np.arange(len(means))
+    low, high = ends
+    kinds, every = np.arange(weights.shape[0]), np.arange(weights.shape[1])
     for _ in range(MOST_WIDENINGS):
-        grid = np.linspace(low - width, high + width, _GRID)
-        cdf = weights @ leaves.cdfs(every, grid)
-        if (cdf[:, 0] < min(probabilities)).all() and (cdf[:, -1] > max(probabilities)).all():
-            return grid, cdf
-        width *= 4
+        grid = np.linspace(low, high, _GRID)
+        cdf = weights[kinds] @ leaves.cdfs(every, grid)
+        is_inside = (cdf[:, 0] < min(probabilities)) & (cdf[:, -1] > max(probabilities))
+        if is_inside.any():
+            yield kinds[is_inside], grid, cdf[is_inside]
+        kinds = kinds[~is_inside]
+        if not len(kinds):
+            return
+        low, high = low - 1.5 * (high - low), high + 1.5 * (high - low)
     raise no_bracket(probabilities, f"the predictive of a {leaves.name}")
 
 

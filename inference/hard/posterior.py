@@ -19,6 +19,7 @@ from bdtppl.inference.hard.drawn_classes import DrawnClasses
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.partitions import group, group_by_leaves, group_by_rows
 from bdtppl.inference.statistics import systematic_resampling
+from bdtppl.models.arrays.distinct_rows import distinct_rows
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
@@ -209,6 +210,11 @@ class Posterior:
         return np.bincount(feature[is_split], weights, minlength=len(self.names))
 
     @property
+    def bytes_a_row(self) -> int:
+        """What one row takes in temporary arrays of predictions: of each draw, and its leaf."""
+        return (10 + self.statistics.shape[-1]) * 8 * self.trees.num_nodes.size
+
+    @property
     def row(self) -> np.ndarray:
         """Training row behind each observation: rows with a weight are observed so often."""
         return self.design.each_row()
@@ -306,15 +312,16 @@ class Posterior:
             ranked = RankedTrees(trees, statistics, np.full(len(weights), np.nan), weights)
         num_trees, capacity = ranked.statistics.shape[:2]
         # Rows that fall into the same leaves of all trees are of one kind.
-        leaves, kind = np.unique(route(ranked.trees, matrix).T, axis=0, return_inverse=True)
-        entries = (leaves + np.arange(num_trees) * capacity).ravel()
-        weights = np.tile(ranked.probability, len(leaves))
-        pointers = np.arange(len(leaves) + 1) * num_trees
+        leaves = route(ranked.trees, matrix).T
+        first, kind = distinct_rows(leaves)
+        entries = (leaves[first] + np.arange(num_trees) * capacity).ravel()
+        weights = np.tile(ranked.probability, len(first))
+        pointers = np.arange(len(first) + 1) * num_trees
         return LeafMixture(
             self.leaf,
             ranked.statistics.reshape(num_trees * capacity, -1),
-            csr_array((weights, entries, pointers), (len(leaves), num_trees * capacity)),
-            kind.ravel(),
+            csr_array((weights, entries, pointers), (len(first), num_trees * capacity)),
+            kind,
         )
 
     def resampled(self, seed: int, *, chains: int = 4, draws: int = 250) -> "Posterior":

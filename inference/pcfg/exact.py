@@ -11,7 +11,7 @@ Probabilistic Context-Free Grammars.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -508,6 +508,8 @@ class ExactPosterior:
         return total[np.ix_(place, place)]
 
     # Predictions.
+
+    bytes_a_row: ClassVar[int] = 0  # mixtures take little but codes, and cut rows by their kinds
 
     @cached_property
     def _paths(self) -> PathWeights:

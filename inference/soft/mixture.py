@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, stdtr
 
 from bdtppl.inference.crps import crps
+from bdtppl.inference.draws import draw_classes, draw_noise, draw_uniforms
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve
-from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["ClassMixture", "NoiseMixture"]
 
@@ -35,7 +35,7 @@ class ClassMixture:
 
     def mean(self) -> np.ndarray:
         """Class probabilities, float64 [m, c]."""
-        return self.probability.mean(axis=0)
+        return _mean(self.probability)
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         """Log probability of one class index per row, float64 [m]."""
@@ -49,12 +49,9 @@ class ClassMixture:
         """Quantiles over the draws of each class's probability, float64 [m, c, probabilities]."""
         return np.moveaxis(np.quantile(self.probability, probabilities, axis=0), 0, -1)
 
-    @in_float64
-    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
-        """Draw class indices, [num_draws, m]."""
-        running = np.cumsum(self.mean(), axis=1)[:, :-1]
-        uniform = np.asarray(jax.random.uniform(rng_key, (num_draws, len(running), 1)))
-        return (uniform >= running).sum(axis=-1)
+    def sample(self, rng_key: jax.Array, num_draws: int, *, first_row: int = 0) -> np.ndarray:
+        """Draw class indices, [num_draws, m]; draws of a row depend on its number alone."""
+        return draw_classes(rng_key, self.mean(), num_draws, first_row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +72,7 @@ class NoiseMixture:
 
     def mean(self) -> np.ndarray:
         """Predictive mean, float64 [m]."""
-        return self.loc.mean(axis=0)
+        return _mean(self.loc)
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         """Log density of one target per row, float64 [m]."""
@@ -89,19 +86,14 @@ class NoiseMixture:
         constant = gammaln((df + 1) / 2) - gammaln(df / 2) - 0.5 * np.log(df * np.pi)
         return constant - (df + 1) / 2 * np.log1p(z * z / df) - np.log(self.scale)
 
-    @in_float64
-    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
-        """Draw targets, [num_draws, m]."""
+    def sample(self, rng_key: jax.Array, num_draws: int, *, first_row: int = 0) -> np.ndarray:
+        """Draw targets, [num_draws, m]; draws of a row depend on its number alone."""
         key_draw, key_noise = jax.random.split(rng_key)
-        shape = num_draws, self.loc.shape[1]
-        chosen = np.asarray(jax.random.randint(key_draw, shape, 0, len(self.loc)))
-        noise = np.asarray(
-            jax.random.normal(key_noise, shape)
-            if self.degrees_of_freedom is None
-            else jax.random.t(key_noise, self.degrees_of_freedom, shape)
-        )
-        rows = np.arange(shape[1])
-        return self.loc[chosen, rows] + self.scale[chosen, rows] * noise
+        shape, first = (self.loc.shape[1], num_draws), first_row * num_draws
+        chosen = (draw_uniforms(key_draw, shape, first) * len(self.loc)).astype(int)
+        noise = draw_noise(key_noise, shape, self.degrees_of_freedom, first)
+        rows = np.arange(shape[0])[:, None]
+        return (self.loc[chosen, rows] + self.scale[chosen, rows] * noise).T
 
     def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
         """Quantiles, float64 [m, probabilities], by Newton's method inside a bracket."""
@@ -134,15 +126,21 @@ class NoiseMixture:
 
         def mixed(rows: np.ndarray, values: np.ndarray):
             some = NoiseMixture(self.loc[:, rows], self.scale[:, rows], self.degrees_of_freedom)
-            return some.cdf(values), np.exp(some.each_log_density(values)).mean(axis=0)
+            return some.cdf(values), _mean(np.exp(some.each_log_density(values)))
 
         return solve(mixed, probability, low, high, self.mean())
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability of a target of at most y, one for each row, float64 [m]."""
-        return self.each_cdf(y).mean(axis=0)
+        return _mean(self.each_cdf(y))
 
     def each_cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability under each draw's law, float64 [s..., m]."""
         z, df = (y - self.loc) / self.scale, self.degrees_of_freedom
         return ndtr(z) if df is None else stdtr(df, z)
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Mean over the first axis, of the same bits however many rows there are."""
+    # NumPy adds up in an order that depends on how the numbers lie, so they lie side by side.
+    return np.ascontiguousarray(np.moveaxis(values, 0, -1)).mean(axis=-1)

@@ -134,6 +134,14 @@ class SoftPosterior:
         return np.asarray(self.trees.direction).sum(axis=-2).mean(axis=(0, 1))
 
     @property
+    def bytes_a_row(self) -> int:
+        """What one row takes in temporary arrays of predictions."""
+        # Means have two or three arrays of the laws' numbers, quantiles about six.
+        if isinstance(self.model, SoftRegression):
+            return 12 * 8 * self.topology.size
+        return 4 * 8 * self.topology.size * len(self.model.concentration)
+
+    @property
     def has_pointwise_likelihood(self) -> bool:
         """Whether each row has its own likelihood; not so in equation 8."""
         return getattr(self.model, "likelihood", None) != "compound"

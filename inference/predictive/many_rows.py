@@ -1,0 +1,168 @@
+"""Predictions of any number of rows in bounded memory.
+
+Rows are independent given the posterior, so they are predicted some at a time. How many depends on
+the bytes that a posterior takes a row, and no result depends on it.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["InPieces", "ManyRows", "by_rows"]
+
+_BYTES_AT_ONCE = 1 << 28  # of temporary arrays
+_BYTES_A_DRAW = 128  # of a target that is drawn
+_BYTES_A_QUANTILE = 64
+
+
+def by_rows(
+    function: Callable[[slice], np.ndarray], num_rows: int, bytes_a_row: int, *, axis: int = 0
+) -> np.ndarray:
+    """Call a function on some rows at a time, and join its results.
+
+    Parameters
+    ----------
+    function
+        From a slice of the rows to their results.
+    num_rows
+        Number of rows.
+    bytes_a_row
+        What one row takes in temporary arrays.
+    axis
+        Axis of rows in the results.
+
+    Raises
+    ------
+    ValueError
+        If the results need more memory than this machine has.
+
+    Examples
+    --------
+    >>> by_rows(lambda rows: np.arange(10)[rows] ** 2, 10, bytes_a_row=1 << 26)
+    array([ 0,  1,  4,  9, 16, 25, 36, 49, 64, 81])
+    """
+    # A power of two: arrays that are padded to few sizes are not padded.
+    size = 1 << max(_BYTES_AT_ONCE // max(bytes_a_row, 1), 1).bit_length() - 1
+    _require_memory(bytes_a_row, 1)
+    first = function(slice(0, size))
+    if size >= num_rows:
+        return first
+    _require_memory(first.nbytes / size * num_rows, num_rows)
+    shape = list(first.shape)
+    shape[axis] = num_rows
+    result = np.empty(shape, first.dtype)
+    by_row = np.moveaxis(result, axis, 0)
+    by_row[:size] = np.moveaxis(first, axis, 0)
+    for start in range(size, num_rows, size):
+        rows = slice(start, start + size)
+        by_row[rows] = np.moveaxis(function(rows), axis, 0)
+    return result
+
+
+def _require_memory(num_bytes: float, num_rows: int) -> None:
+    """Raise ValueError if there is not so much memory."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return
+    if num_bytes > memory:
+        raise ValueError(
+            f"Results of {num_rows:,} rows take {num_bytes / 1e9:,.0f} GB, and this machine has "
+            f"{memory / 1e9:,.0f} GB of memory: ask for fewer rows or draws at a time."
+        )
+
+
+class InPieces:
+    """A mixture at rows that are computed some at a time."""
+
+    def _joined(
+        self, function: Callable[[Any, Any], np.ndarray], more_bytes: int = 0
+    ) -> np.ndarray:
+        """Call a function on the mixture at some rows and on their places; join the results.
+
+        It takes so many bytes a row more than means do.
+        """
+        raise NotImplementedError
+
+    def mean(self) -> np.ndarray:
+        """Predictive mean [m], or class probabilities [m, c]."""
+        return self._joined(lambda piece, _: piece.mean())
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log predictive density or probability of one target per row, float64 [m]."""
+        return self._joined(lambda piece, rows: piece.log_density(np.asarray(y)[rows]))
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of a real target of at most y, one for each row, float64 [m]."""
+        return self._joined(lambda piece, rows: piece.cdf(np.asarray(y)[rows]))
+
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """Continuous ranked probability score of one real target per row, float64 [m].
+
+        Raises
+        ------
+        ValueError
+            If the leaves' predictives are no Student-t laws.
+        """
+        return self._joined(lambda piece, rows: piece.crps(np.asarray(y)[rows]))
+
+    def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles of real targets, float64 [m, probabilities]."""
+        more_bytes = _BYTES_A_QUANTILE * len(probabilities)
+        return self._joined(lambda piece, _: piece.quantiles(probabilities), more_bytes)
+
+    def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
+        """Quantiles of the mean of a row's targets, [m, probabilities]; of classes [m, c, ...]."""
+        more_bytes = _BYTES_A_QUANTILE * len(probabilities)
+        return self._joined(lambda piece, _: piece.mean_quantiles(probabilities), more_bytes)
+
+
+class ManyRows(InPieces):
+    """Posterior predictive of rows.
+
+    Parameters
+    ----------
+    predictive
+        From rows [m, d] to their mixture.
+    matrix
+        Rows, float64 [m, d].
+    bytes_a_row
+        What one row takes in temporary arrays.
+    """
+
+    def __init__(
+        self, predictive: Callable[[np.ndarray], Any], matrix: np.ndarray, bytes_a_row: int
+    ):
+        self._predictive, self._matrix, self._bytes_a_row = predictive, matrix, bytes_a_row
+
+    @cached_property
+    def _whole(self) -> Any:
+        return self._predictive(self._matrix)
+
+    def _at(self, rows: slice) -> Any:
+        """Mixture at some rows; that at all of them is kept."""
+        if rows.stop - rows.start >= len(self._matrix):
+            return self._whole
+        return self._predictive(self._matrix[rows])
+
+    def _joined(
+        self, function: Callable[[Any, Any], np.ndarray], more_bytes: int = 0
+    ) -> np.ndarray:
+        return by_rows(
+            lambda rows: function(self._at(rows), rows),
+            len(self._matrix),
+            self._bytes_a_row + more_bytes,
+        )
+
+    def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
+        """Draw new targets, [num_draws, m]; those of a row depend on no other row."""
+        return by_rows(
+            lambda rows: self._at(rows).sample(rng_key, num_draws, first_row=rows.start),
+            len(self._matrix),
+            self._bytes_a_row + _BYTES_A_DRAW * num_draws,
+            axis=1,
+        )

@@ -1,0 +1,121 @@
+"""Rows are predicted some at a time, and what they get does not depend on how many."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from every_estimator import FITS, NEW, X, Y, fitted
+from tiers import slow_but
+
+import bdtppl
+from bdtppl.estimators import base
+from bdtppl.inference.predictive import many_rows
+from bdtppl.inference.predictive.many_rows import by_rows
+from bdtppl.models.arrays.distinct_rows import distinct_rows
+
+DATA = Path(__file__).parent / "data"
+KEPT = ["hard-classes", "chain-values", "flow-values", "soft-values"]
+
+
+def answers(model, rows) -> dict[str, np.ndarray]:
+    """Everything that is predicted row by row."""
+    found = {
+        name: getattr(model, name)(rows)
+        for name in ("predict", "predict_proba", "predict_interval", "predict_proba_interval")
+        if hasattr(model, name)
+    }
+    found["sample_predictive"] = model.sample_predictive(rows, draws=5)
+    for name in ("predict_draws", "mean_draws", "noise_draws"):
+        if hasattr(model, name):
+            found[name] = getattr(model, name)(rows)
+    return found
+
+
+def check_pieces(model, rows, monkeypatch) -> None:
+    """The same bits whether rows are predicted together, or one or two at a time."""
+    whole, sizes = answers(model, rows), []
+
+    for size in (1, 2):
+
+        def cut(function, num_rows, bytes_a_row, axis=0, size=size):
+            monkeypatch.setattr(many_rows, "_BYTES_AT_ONCE", size * max(bytes_a_row, 1))
+
+            def noted(rows):
+                sizes.append(rows.stop - rows.start)
+                return function(rows)
+
+            return by_rows(noted, num_rows, bytes_a_row, axis=axis)
+
+        for module in (many_rows, base):
+            monkeypatch.setattr(module, "by_rows", cut)
+        for name, values in answers(model, rows).items():
+            np.testing.assert_array_equal(values, whole[name], err_msg=name)
+    assert set(sizes) == {1, 2}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_row_gets_the_same_bits_in_any_piece(name, monkeypatch):
+    rows = json.loads((DATA / name / "answers.json").read_text())["rows"]
+    if isinstance(rows, dict):
+        rows = {column: np.array(values)[[0, 1, 0, 1, 1]] for column, values in rows.items()}
+    else:
+        rows = np.random.default_rng(0).uniform(size=(5, len(rows[0])))
+    check_pieces(bdtppl.load(DATA / name), rows, monkeypatch)
+
+
+@pytest.mark.parametrize("name", slow_but((), FITS))
+def test_a_row_gets_the_same_bits_of_every_estimator(name, monkeypatch):
+    check_pieces(fitted(name), NEW, monkeypatch)
+
+
+def test_a_row_gets_the_same_bits_of_sums(monkeypatch):
+    model = bdtppl.BARTRegressor(trees=3, warmup=2, draws=4, noise_trees=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_pieces(model.set_params(extensions=0).fit(X, Y), NEW, monkeypatch)
+
+
+def test_so_many_rows_are_computed_at_once_as_memory_allows(monkeypatch):
+    """All draws of all rows at once took gigabytes."""
+    model = bdtppl.load(DATA / "soft-values")
+    posterior, sizes = type(model.posterior_), []
+    laws = posterior._laws
+
+    def noted(self, matrix, *args):
+        sizes.append(len(matrix))
+        return laws(self, matrix, *args)
+
+    monkeypatch.setattr(posterior, "_laws", noted)
+    monkeypatch.setattr(many_rows, "_BYTES_AT_ONCE", 9 * model.posterior_.bytes_a_row)
+    rows = np.random.default_rng(0).uniform(size=(21, 2))
+    model.predict(rows)
+    model.predict_draws(rows)
+    assert sizes == [8, 8, 5] * 2
+
+
+def test_results_beyond_the_memory_are_refused_early():
+    model = bdtppl.load(DATA / "soft-values")
+    with pytest.raises(ValueError, match=r"take .* GB, and this machine has .*fewer rows or draws"):
+        model.sample_predictive(np.full((2, 2), 0.5), draws=10**12)
+    calls = []
+
+    def wide(rows):
+        calls.append(rows)
+        return np.broadcast_to(0.0, (1, 1 << 40))
+
+    with pytest.raises(ValueError, match=r"Results of 10,000 rows take"):
+        by_rows(wide, 10_000, many_rows._BYTES_AT_ONCE)
+    assert len(calls) == 1
+
+
+def test_distinct_rows_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    for shape, most in (((500, 3), 4), ((1, 2), 3), ((400, 1), 1000), ((200, 40), 2)):
+        rows = rng.integers(-1, most, shape).astype(np.int32)
+        first, kind = distinct_rows(rows)
+        assert len(first) == len(np.unique(rows, axis=0))
+        np.testing.assert_array_equal(rows[first][kind], rows)
+        assert (kind[first] == np.arange(len(first))).all()
+        assert (np.diff(first) > 0).all()
