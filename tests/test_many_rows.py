@@ -62,7 +62,7 @@ def test_a_row_gets_the_same_bits_in_any_piece(name, monkeypatch):
         rows = {column: np.array(values)[[0, 1, 0, 1, 1]] for column, values in rows.items()}
     else:
         rows = np.random.default_rng(0).uniform(size=(5, len(rows[0])))
-    check_pieces(bdtppl.load(DATA / name), rows, monkeypatch)
+    check_pieces(bdtppl.load(DATA / name, trusted=True), rows, monkeypatch)
 
 
 @pytest.mark.parametrize("name", slow_but((), FITS))
@@ -79,7 +79,7 @@ def test_a_row_gets_the_same_bits_of_sums(monkeypatch):
 
 def test_so_many_rows_are_computed_at_once_as_memory_allows(monkeypatch):
     """All draws of all rows at once took gigabytes."""
-    model = bdtppl.load(DATA / "soft-values")
+    model = bdtppl.load(DATA / "soft-values", trusted=True)
     posterior, sizes = type(model.posterior_), []
     laws = posterior._laws
 
@@ -96,7 +96,7 @@ def test_so_many_rows_are_computed_at_once_as_memory_allows(monkeypatch):
 
 
 def test_results_beyond_the_memory_are_refused_early():
-    model = bdtppl.load(DATA / "soft-values")
+    model = bdtppl.load(DATA / "soft-values", trusted=True)
     with pytest.raises(ValueError, match=r"take .* GB, and this machine has .*fewer rows or draws"):
         model.sample_predictive(np.full((2, 2), 0.5), draws=10**12)
     calls = []

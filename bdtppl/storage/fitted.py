@@ -29,14 +29,14 @@ import os
 import warnings
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.array_files import DAMAGED, read_arrays, write_arrays
 from bdtppl.estimators import estimator_class
-from bdtppl.estimators.parameters import check_parameters, estimator_parameters
+from bdtppl.estimators.parameters import check_parameters, estimator_parameters, kinds_of
 from bdtppl.files import reason_of, staged
 from bdtppl.models.hard.tree import Tree
 from bdtppl.storage import version_1
@@ -267,6 +267,7 @@ def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
     """Refuse an estimator that no fit could have made, and a file that holds more than it."""
     posterior = estimator.posterior_
     require_posterior(posterior)
+    _require_attributes(estimator)
     if estimator.class_labels is not None:
         require_classes(estimator.class_labels, posterior)
     for attribute, value in vars(estimator).items():
@@ -287,6 +288,20 @@ def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
         same = arrays_again.get(name)
         if same is None or same.dtype != array.dtype or same.tobytes() != array.tobytes():
             raise ValueError(f"its array {name} is none of a fitted {type(estimator).__name__}")
+
+
+def _require_attributes(estimator: Any) -> None:
+    """Refuse fitted attributes that are missing, or of another kind than the class declares."""
+    for name, declared in get_type_hints(type(estimator)).items():
+        is_kept = _is_fitted_attribute(name) and name not in _NOT_ATTRIBUTES
+        if not is_kept or (name == "classes_" and not estimator.is_classifier):
+            continue
+        kinds = tuple(get_origin(kind) or kind for kind in kinds_of(declared))
+        if name in vars(estimator):
+            if Any not in kinds and not isinstance(vars(estimator)[name], kinds):
+                raise ValueError(f"{name} is a {type(vars(estimator)[name]).__name__}")
+        elif not hasattr(type(estimator), name):
+            raise ValueError(f"{name} is missing")
 
 
 def _holds(whole: Any, part: Any) -> bool:
