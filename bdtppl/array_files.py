@@ -144,8 +144,8 @@ def _arrays(file: io.BufferedReader, described: Any, size: int) -> Iterator[tupl
     for name, (code, shape) in described.items():
         if not _DTYPES.fullmatch(code):
             raise ValueError(f"arrays of {code} are not read")
-        if not all(type(length) is int and 0 <= length <= size for length in shape):
-            raise ValueError(f"an array has the shape {shape}, and the file {size} bytes")
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError(f"an array has the shape {shape}")
         dtype, count = np.dtype(code), math.prod(shape)
         size -= count * dtype.itemsize
         if size < 0 or len(shape) > 8:

@@ -155,13 +155,15 @@ def bits(out: Path) -> dict[str, bytes]:
 def watched(name: str, folder: Path, faults: list[str], reached: list[int]) -> Iterator[None]:
     """Read the files of a folder again and again; they must be whole, and grow."""
     from bdtppl.array_files import read_arrays
+    from bdtppl.estimators.checkpoints import _KIND
 
     is_over = threading.Event()
 
     def look() -> None:
         for file in folder.glob("[!.]*.checkpoint"):
             try:
-                now = int(FITS[name][1](read_arrays(file)))
+                _, kept = read_arrays(file, _KIND)
+                now = int(FITS[name][1](kept))
             except (KeyError, ValueError) as error:
                 faults.append(f"unreadable: {error}")
                 return

@@ -38,6 +38,7 @@ ARRAYS = {
     "one": np.uint64(2**63),
     "none": np.empty((0, 3), np.float32),
     "text": np.array([["a", "leaf ✓"]]),
+    "last": np.empty((4, 0, 900)),  # longer than what is left of the file
 }
 
 
