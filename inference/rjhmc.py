@@ -263,8 +263,8 @@ class _JumpRun:
             inputs = _parted(arrays["inputs"], [m.num_splits for m in met])
         scores = arrays["scores"].reshape(-1, 2).tolist()
         places = [
-            _Place(*of_place, *own)
-            for *of_place, own in zip(met, position, inputs, scores, strict=True)
+            _Place(topology, at, own, *of_place)
+            for topology, at, own, of_place in zip(met, position, inputs, scores, strict=True)
         ]
         for rng, state in zip(rngs, arrays["rng_states"], strict=True):
             rng.bit_generator.state = json.loads(str(state))
@@ -462,7 +462,7 @@ class _JumpRun:
 
 
 def _to_arrays(
-    path: list[list[_Place]], number: int, rng_states: list[dict], ancestors: np.ndarray
+    path: list[list[_Place]], number: int, rng_states: list[Any], ancestors: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Name what a walk goes on from after a number of iterations."""
     places = [place for places in path[: number + 1] for place in places]
@@ -477,8 +477,9 @@ def _to_arrays(
         "rng_states": np.array([json.dumps(state) for state in rng_states]),
         "ancestors": ancestors,
     }
-    if places[0].inputs is not None:
-        arrays["inputs"] = np.concatenate([place.inputs for place in places])
+    inputs = [place.inputs for place in places if place.inputs is not None]
+    if inputs:
+        arrays["inputs"] = np.concatenate(inputs)
     return arrays
 
 

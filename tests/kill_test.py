@@ -223,8 +223,7 @@ def killed_at_random(
             process = Fitting(name, folder, out)
             process.wait_until_ready()
             if left:
-                # Most of a fit is left after a resume, so early moments are the more telling ones.
-                seconds = float(rng.uniform(0, 0.5 * outcome.seconds))
+                seconds = float(rng.uniform(0, outcome.seconds))
                 is_killed = process.end(seconds, left[0])
             else:
                 is_killed = process.end(3600, signal.SIGKILL)

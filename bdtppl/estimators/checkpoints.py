@@ -69,10 +69,11 @@ class Run:
         ValueError
             If no state can be made of the arrays.
         """
-        if self._read is None:
+        arrays, self._read = self._read, None
+        if arrays is None:
             return None
         try:
-            return read(self._read)
+            return read(arrays)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise _damaged(self._file, error) from error
 

@@ -176,7 +176,7 @@ def sample_particles(
     groups = resumed(read) or []
     for number in range(len(groups), int(runs) // size):
         groups = [*groups, jax.tree.map(np.asarray, grow(number))]
-        keep(lambda done=groups: {"num_groups": len(done), **to_arrays(done)})
+        keep(lambda done=groups: {"num_groups": np.array(len(done)), **to_arrays(done)})
     stages = [each.stages for each in groups]
     grown = jax.tree.map(
         lambda *a: np.concatenate(a), *(each._replace(stages=()) for each in groups)
