@@ -9,6 +9,7 @@ What tasks share is written to one array of bytes, which is not sent with each t
 it, loky maps it into memory. A worker keeps what it has read, and what JAX has compiled for it.
 """
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -92,9 +93,9 @@ def num_workers() -> int:
     if is_worker():
         return 1
     backend, n_jobs = get_active_backend()
-    _require_alive(backend)
     try:
-        return backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
+        with _reaching(backend):
+            return backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
     except TimeoutError:
         raise WorkersLost(
             "The dask cluster has no worker: start some by `dask worker ADDRESS`."
@@ -150,7 +151,7 @@ def fan_out(
         try:
             return Parallel(batch_size=1, pre_dispatch="all")(tasks)
         except _lost(backend) as lost:
-            _require_alive(backend)
+            num_workers()  # raises where the scheduler does not answer
             error = lost
     raise WorkersLost(
         f"Workers were lost {_TRIES} times in the same tasks; they may lack memory."
@@ -211,7 +212,9 @@ def _require_same(backend: Any) -> None:
         return
     # By the standard library alone: a worker may lack this module.
     for package, own in _versions().items():
-        for address, found in client.run(version, package, on_error="return").items():
+        with _reaching(backend):
+            answers = client.run(version, package, on_error="return")
+        for address, found in answers.items():
             if isinstance(found, PackageNotFoundError):
                 raise _unlike(f"The worker {address}", {package: "none"}, {package: own})
             if isinstance(found, str) and found != own:
@@ -232,16 +235,25 @@ def _lost(backend: Any) -> tuple[type[BaseException], ...]:
     if not hasattr(backend, "client"):
         return kinds
     from distributed import KilledWorker
-    from distributed.comm import CommClosedError
 
-    return *kinds, KilledWorker, CommClosedError
+    return *kinds, KilledWorker, OSError, asyncio.CancelledError
 
 
-def _require_alive(backend: Any) -> None:
-    """Raise WorkersLost if the scheduler of a dask cluster does not answer."""
+@contextmanager
+def _reaching(backend: Any) -> Iterator[None]:
+    """Raise WorkersLost where the scheduler of a dask cluster does not answer in the block."""
     client = getattr(backend, "client", None)
-    if client is not None and client.status != "running":
+    if client is None:
+        yield
+        return
+    try:
+        if client.status != "running":
+            raise ConnectionError(client.status)
+        yield
+    except (CancelledError, OSError, asyncio.CancelledError) as error:
+        if isinstance(error, TimeoutError) and client.status == "running":
+            raise  # there is no worker
         raise WorkersLost(
             "The dask scheduler was lost. Start it and its workers again, and fit again: a fit "
             "with a checkpoint goes on from there."
-        )
+        ) from error

@@ -207,18 +207,18 @@ def test_chains_have_the_same_bits_with_workers(name, address):
 @pytest.mark.filterwarnings("default")
 def test_a_lost_scheduler_is_said_and_the_checkpoint_resumes(alone, tmp_path, monkeypatch):
     model = DCCTreeRegressor(**SMALL, checkpoint=tmp_path / "kept")
-    monkeypatch.setattr("bdtppl.estimators.dcc.KEPT_EVERY", 0.0)
-    write, written = checkpoints.Checkpoint.write, []
+    monkeypatch.setattr(checkpoints, "KEPT_EVERY", 0.0)
+    write, written = checkpoints.write_arrays, []
     with _cluster(tmp_path) as (address, scheduler):
 
-        def and_kill(self, arrays):
-            write(self, arrays)
+        def write_and_kill(file, kind, header, arrays):
+            write(file, kind, header, arrays)
             written.append(len(arrays["visited"]))
             if len(written) == 2:
                 scheduler.kill()
                 scheduler.wait()
 
-        monkeypatch.setattr(checkpoints.Checkpoint, "write", and_kill)
+        monkeypatch.setattr(checkpoints, "write_arrays", write_and_kill)
         with (
             pytest.raises(WorkersLost, match=r"The dask scheduler was lost\. Start it and its"),
             workers(dask=address),
