@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_estimator import FITS, NEW, X, Y, fitted
+from joblib import parallel_config
 from tiers import slow_but
 
 import bdtppl
@@ -39,14 +40,14 @@ def check_pieces(model, rows, monkeypatch) -> None:
 
     for size in (1, 2):
 
-        def cut(function, num_rows, bytes_a_row, axis=0, size=size):
+        def cut(function, num_rows, bytes_a_row, size=size, **options):
             monkeypatch.setattr(many_rows, "_BYTES_AT_ONCE", size * max(bytes_a_row, 1))
 
             def noted(rows):
                 sizes.append(rows.stop - rows.start)
                 return function(rows)
 
-            return by_rows(noted, num_rows, bytes_a_row, axis=axis)
+            return by_rows(noted, num_rows, bytes_a_row, **options)
 
         for module in (many_rows, base):
             monkeypatch.setattr(module, "by_rows", cut)
@@ -63,6 +64,19 @@ def test_a_row_gets_the_same_bits_in_any_piece(name, monkeypatch):
     else:
         rows = np.random.default_rng(0).uniform(size=(5, len(rows[0])))
     check_pieces(bdtppl.load(DATA / name, trusted=True), rows, monkeypatch)
+
+
+def test_workers_predict_the_same_bits(monkeypatch):
+    few = {"trees": 3, "warmup": 2, "draws": 4, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = bdtppl.BARTRegressor(**few).fit(X, Y)
+    rows = np.tile(NEW, (30, 1))
+    whole = answers(model, rows)
+    monkeypatch.setattr(many_rows, "_BYTES_AT_ONCE", 8 * model.posterior_.bytes_a_row)
+    with parallel_config("threading", n_jobs=2):
+        for name, values in answers(model, rows).items():
+            np.testing.assert_array_equal(values, whole[name], err_msg=name)
 
 
 @pytest.mark.parametrize("name", slow_but((), FITS))

@@ -116,8 +116,8 @@ class FansOut:
 
     n_jobs: int | None = parameter(
         None,
-        "Processes that compute independent parts of the fit, as scikit-learn has it: -1 for one "
-        "for each core. None for threads of this process, or what a ``joblib.parallel_config`` "
+        "Processes that compute independent parts of fits and predictions, as scikit-learn has it: "
+        "-1 for one for each core. None for threads of this process, or what a ``joblib.parallel_config`` "
         "says, such as the workers of a dask cluster. The result has the same bits.",
         option=False,
         is_last=True,
@@ -214,6 +214,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     reads_sparse: ClassVar[bool] = False
     inference: ClassVar[str]
     in_words: ClassVar[str] = ""
+    n_jobs: ClassVar[Any] = None  # of inferences without such a parameter
     columns_: np.ndarray | None = None
     schema_: Schema
     n_features_in_: int
@@ -295,7 +296,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             If a column's values are all equal or missing, so that no hard tree splits on it.
         """
         check_parameters(self)
-        with workers(getattr(self, "n_jobs", None)):
+        with workers(self.n_jobs):
             return self._fit(X, y, sample_weight)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
@@ -383,7 +384,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     def _mixture_at(self, matrix: np.ndarray) -> ManyRows:
         """Posterior predictive of rows [m, d] as `_matrix` has read them."""
         predictive, bytes_a_row = self._predictive
-        return ManyRows(predictive, matrix, bytes_a_row)
+        return ManyRows(predictive, matrix, bytes_a_row, n_jobs=self.n_jobs)
 
     @property
     def _predictive(self) -> tuple[Callable[[np.ndarray], Any], int]:
@@ -394,8 +395,13 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     def _by_draw(self, function: Callable[[np.ndarray], np.ndarray], X: Any) -> np.ndarray:
         """Call a function from rows [m, d] to numbers [chain, draw, m, ...]."""
         matrix = self._matrix(X)
-        bytes_a_row = self.posterior_.bytes_a_row
-        return by_rows(lambda rows: function(matrix[rows]), len(matrix), bytes_a_row, axis=2)
+        return by_rows(
+            lambda rows: function(matrix[rows]),
+            len(matrix),
+            self.posterior_.bytes_a_row,
+            axis=2,
+            n_jobs=self.n_jobs,
+        )
 
     def _own_columns(self, X: Any) -> Any:
         """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""

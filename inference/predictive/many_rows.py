@@ -12,17 +12,25 @@ from typing import Any
 import jax
 import numpy as np
 
+from bdtppl.inference.parallel import fan_out, num_workers, workers
+
 __all__ = ["InPieces", "ManyRows", "by_rows"]
 
 _BYTES_AT_ONCE = 1 << 28  # of temporary arrays
 _BYTES_A_DRAW = 128  # of a target that is drawn
 _BYTES_A_QUANTILE = 64
+_PIECES_A_WORKER = 4
 
 
 def by_rows(
-    function: Callable[[slice], np.ndarray], num_rows: int, bytes_a_row: int, *, axis: int = 0
+    function: Callable[[slice], np.ndarray],
+    num_rows: int,
+    bytes_a_row: int,
+    *,
+    axis: int = 0,
+    n_jobs: int | None = None,
 ) -> np.ndarray:
-    """Call a function on some rows at a time, and join its results.
+    """Call a function on some rows at a time, one after the other or by workers; join its results.
 
     Parameters
     ----------
@@ -34,6 +42,8 @@ def by_rows(
         What one row takes in temporary arrays.
     axis
         Axis of rows in the results.
+    n_jobs
+        Number of workers; see `bdtppl.inference.parallel.workers`.
 
     Raises
     ------
@@ -48,18 +58,24 @@ def by_rows(
     # A power of two: arrays that are padded to few sizes are not padded.
     size = 1 << max(_BYTES_AT_ONCE // max(bytes_a_row, 1), 1).bit_length() - 1
     _require_memory(bytes_a_row, 1)
-    first = function(slice(0, size))
+    results = function(slice(0, size))
     if size >= num_rows:
-        return first
-    _require_memory(first.nbytes / size * num_rows, num_rows)
-    shape = list(first.shape)
+        return results
+    _require_memory(results.nbytes / size * num_rows, num_rows)
+    shape = list(results.shape)
     shape[axis] = num_rows
-    result = np.empty(shape, first.dtype)
+    result = np.empty(shape, results.dtype)
     by_row = np.moveaxis(result, axis, 0)
-    by_row[:size] = np.moveaxis(first, axis, 0)
-    for start in range(size, num_rows, size):
-        rows = slice(start, start + size)
-        by_row[rows] = np.moveaxis(function(rows), axis, 0)
+    by_row[:size] = np.moveaxis(results, axis, 0)
+    pieces = [slice(start, start + size) for start in range(size, num_rows, size)]
+    with workers(n_jobs):
+        # Results of some pieces at once: those of all would be there twice.
+        at_once = 1 if (number := num_workers()) == 1 else _PIECES_A_WORKER * number
+        for first in range(0, len(pieces), at_once):
+            some = pieces[first : first + at_once]
+            found = fan_out(function, [(rows,) for rows in some], most_threads=1)
+            for rows, values in zip(some, found, strict=True):
+                by_row[rows] = np.moveaxis(values, axis, 0)
     return result
 
 
@@ -132,12 +148,19 @@ class ManyRows(InPieces):
         Rows, float64 [m, d].
     bytes_a_row
         What one row takes in temporary arrays.
+    n_jobs
+        Number of workers; see `by_rows`.
     """
 
     def __init__(
-        self, predictive: Callable[[np.ndarray], Any], matrix: np.ndarray, bytes_a_row: int
+        self,
+        predictive: Callable[[np.ndarray], Any],
+        matrix: np.ndarray,
+        bytes_a_row: int,
+        n_jobs: int | None = None,
     ):
         self._predictive, self._matrix, self._bytes_a_row = predictive, matrix, bytes_a_row
+        self._n_jobs = n_jobs
 
     @cached_property
     def _whole(self) -> Any:
@@ -156,6 +179,7 @@ class ManyRows(InPieces):
             lambda rows: function(self._at(rows), rows),
             len(self._matrix),
             self._bytes_a_row + more_bytes,
+            n_jobs=self._n_jobs,
         )
 
     def sample(self, rng_key: jax.Array, num_draws: int) -> np.ndarray:
@@ -165,4 +189,5 @@ class ManyRows(InPieces):
             len(self._matrix),
             self._bytes_a_row + _BYTES_A_DRAW * num_draws,
             axis=1,
+            n_jobs=self._n_jobs,
         )
