@@ -117,8 +117,9 @@ class FansOut:
     n_jobs: int | None = parameter(
         None,
         "Processes that compute independent parts of fits and predictions, as scikit-learn has it: "
-        "-1 for one for each core. None for threads of this process, or what a ``joblib.parallel_config`` "
-        "says, such as the workers of a dask cluster. The result has the same bits.",
+        "-1 for one for each core. None for threads of this process, or what a "
+        "``joblib.parallel_config`` says, such as the workers of a dask cluster. The result has the "
+        "same bits.",
         option=False,
         is_last=True,
         is_of_run=False,
