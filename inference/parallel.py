@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import jax
+import jax.numpy as jnp
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 from joblib.parallel import get_active_backend
@@ -92,7 +93,7 @@ def num_workers() -> int:
     """
     if is_worker():
         return 1
-    backend, n_jobs = get_active_backend()
+    backend, n_jobs = _active()
     try:
         with _reaching(backend):
             return backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
@@ -135,7 +136,7 @@ def fan_out(
     [100, 1000]
     """
     items = list(items)
-    backend, _ = get_active_backend()
+    backend, _ = _active()
     has_workers = num_workers() > 1 or (hasattr(backend, "client") and not is_worker())
     if len(items) < 2 or not has_workers:
         devices = [] if most_threads == 1 else _devices()
@@ -143,19 +144,24 @@ def fan_out(
         tasks = [(function, shared, item, devices, number) for number, item in enumerate(items)]
         return in_threads(lambda task: _on_device(*task), tasks, most=most)
     _require_same(backend)
-    written = np.frombuffer(cloudpickle.dumps((function, shared)), np.uint8)
-    name = hashlib.sha256(written).hexdigest()
+    pickled = cloudpickle.dumps((function, shared))
+    written, name = np.frombuffer(pickled, np.uint8), hashlib.sha256(pickled).hexdigest()
     tasks = [delayed(_run)(written, name, _versions(), _portable(item)) for item in items]
     error: Any = None
     for _ in range(_TRIES):
         try:
-            return Parallel(batch_size=1, pre_dispatch="all")(tasks)
+            return cast(Any, Parallel)(batch_size=1, pre_dispatch="all")(tasks)
         except _lost(backend) as lost:
             num_workers()  # raises where the scheduler does not answer
             error = lost
     raise WorkersLost(
         f"Workers were lost {_TRIES} times in the same tasks; they may lack memory."
     ) from error
+
+
+def _active() -> tuple[Any, int | None]:
+    """Look up the backend of joblib that is in force, and its number of workers."""
+    return cast(Any, get_active_backend())
 
 
 def _on_device(function: Callable, shared: tuple, item: tuple, devices: list, number: int) -> Any:
@@ -168,7 +174,7 @@ def _on_device(function: Callable, shared: tuple, item: tuple, devices: list, nu
 
 def _devices() -> list:
     """List the devices that tasks are dealt to; none in a worker, or where one has been chosen."""
-    is_chosen = is_worker() or jax.config.jax_default_device is not None
+    is_chosen = is_worker() or cast(Any, jax.config).jax_default_device is not None
     return [] if is_chosen else jax.local_devices()
 
 
@@ -179,7 +185,7 @@ def _run(written: np.ndarray, name: str, versions: dict[str, str], item: tuple) 
     with _reading:
         if name not in _read:
             with jax.enable_x64(True):  # else arrays of double precision would lose it
-                _read[name] = cloudpickle.loads(written)
+                _read[name] = cloudpickle.loads(written.data)
         _read.move_to_end(name)
         function, shared = _read[name]
         while len(_read) > _KEPT:
@@ -192,9 +198,7 @@ def _portable(tree: Any) -> Any:
     """Make arrays of NumPy, which keep double precision on their way, of JAX's, which may not."""
 
     def made(leaf: Any) -> Any:
-        is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
-            leaf.dtype, jax.dtypes.prng_key
-        )
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return np.asarray(leaf) if isinstance(leaf, jax.Array) and not is_key else leaf
 
     return jax.tree.map(made, tree)

@@ -164,7 +164,7 @@ def _score(
     X = tables[name]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        model = clone(models[name]).fit(rows_of(X, seen), y[seen])
+        model = cast(Any, clone(models[name])).fit(rows_of(X, seen), y[seen])
     fitted = Scored.of("", model)
     predictive = fitted.predictive(rows_of(X, test))
     errors, reason = np.full(len(test), np.nan), ""
