@@ -34,6 +34,7 @@ The tree of an `EditTree` is named, or stands there (see `read_tree`)::
 
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -122,11 +123,14 @@ def read_tree(given: Any, folder: str | Path = ".") -> dict[str, Any]:
             given = json.loads(path.read_text(encoding="utf-8"))["tree"]
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise ValueError(f"{path} is no file that to_json of bdtppl.export wrote.") from None
     names: dict[str, int] = {}
-    nested = _nested(given, names)
-    return {"tree": Tree.from_nested(nested), "names": tuple(names)}
+    try:
+        tree = Tree.from_nested(_nested(given, names))
+    except RecursionError:
+        raise ValueError("The tree has too many levels.") from None
+    return {"tree": tree, "names": tuple(names)}
 
 
 def _nested(node: Any, names: dict[str, int]) -> dict[str, Any]:
@@ -138,6 +142,8 @@ def _nested(node: Any, names: dict[str, int]) -> dict[str, Any]:
     column, level, below = node["column"], node.get("level"), node.get("below")
     if not isinstance(column, str) or not isinstance(below, int | float | None):
         raise ValueError(f"A split has a column and a number below; got {column!r} and {below!r}.")
+    if isinstance(below, int) and abs(below) > sys.float_info.max:
+        raise ValueError(f"The number below of a split on {column!r} is too large for float64.")
     if below is None:  # a level, or whether the value is missing
         column, below = f"{column}={'missing' if level is None else level}", 0.5
     return {
@@ -253,6 +259,14 @@ def read_prior_file(path: str | Path) -> PriorFile:
     """
     path = Path(path)
     try:
+        return _read(path)
+    except RecursionError:
+        raise ValueError(f"{path} has too many brackets or tables inside one another.") from None
+
+
+def _read(path: Path) -> PriorFile:
+    """Read a file whose tables are not nested too deep."""
+    try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
     except UnicodeDecodeError:
@@ -263,6 +277,8 @@ def read_prior_file(path: str | Path) -> PriorFile:
         line = int(where[1]) if where and where[1] else last
         message = str(error)[: where.start()] if where else str(error)
         raise ValueError(_located(path, line, f"{message}.")) from None
+    except ValueError as error:  # a whole number of thousands of digits
+        raise ValueError(f"{path} holds a number that cannot be read: {error}.") from None
     reader = _Reader(path, _lines(text))
     reader.require(content, (), ("prior", "constraints", "keep_together", "leaf"))
     constraints = reader.constraints(content)
@@ -298,18 +314,27 @@ class _Reader:
         """Build a part; its errors begin with the name of what is wrong."""
         try:
             return kind(**values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             name = re.match(r"\w*", str(error))[0]  # pyright: ignore[reportOptionalSubscript]
             raise self.fail((*place, name), error) from None
 
     def kind(self, values: Any, place: Place, known: Mapping[str, type]) -> Any:
         """Look up the class that a table names."""
-        if not isinstance(values, Mapping) or values.get("kind") not in known:
-            given = values.get("kind") if isinstance(values, Mapping) else values
+        given = values.get("kind") if isinstance(values, Mapping) else values
+        if not isinstance(given, str) or given not in known:
             raise self.fail(
                 (*place, "kind"), f"kind must be one of {', '.join(known)}; got {given!r}."
             )
-        return known[values["kind"]]
+        return known[given]
+
+    def number(self, value: Any, place: Place) -> float:
+        """Read a number."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.fail(place, f"{place[-1]} must be a number; got {value!r}.")
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.fail(place, f"{place[-1]} is too large a number for float64.") from None
 
     def leaf(self, content: Mapping[str, Any]) -> tuple[type[Leaf], dict[str, float]] | None:
         """Read the leaf family and its numbers."""
@@ -319,10 +344,7 @@ class _Reader:
         family = self.kind(values, place, LEAF_FAMILIES)
         self.require(values, place, ("kind", *family.parameter_support))
         numbers = {key: value for key, value in values.items() if key != "kind"}
-        for key, value in numbers.items():
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                raise self.fail((*place, key), f"{key} must be a number; got {value!r}.")
-        return family, {key: float(value) for key, value in numbers.items()}
+        return family, {key: self.number(value, (*place, key)) for key, value in numbers.items()}
 
     def prior(self, values: Any, place: Place) -> TreePrior | None:
         """Make the prior of a table, or none."""
@@ -341,14 +363,13 @@ class _Reader:
             if key == "base":
                 given[key] = self.prior(value, own)
                 continue
+            if known.get(key) is float:
+                given[key] = self.number(value, own)
+                continue
             if key == "feature_weights":
                 wanted, fits = "a table or a list of numbers", isinstance(value, Mapping | list)
             elif key == "tree" and kind is EditTree:
                 wanted, fits = "a path or a table", isinstance(value, Mapping | str)
-            elif known[key] is float:
-                wanted = "a number"
-                fits = isinstance(value, int | float) and not isinstance(value, bool)
-                given[key] = float(value) if fits else value
             else:
                 wanted = "a word" if known[key] is str else "a whole number"
                 fits = type(value) is known[key]
@@ -370,7 +391,7 @@ class _Reader:
         self.require(values, place, known)
         values = dict(values)
         boxes = content.get("keep_together", [])
-        if not isinstance(boxes, list):
+        if not isinstance(boxes, list) or not all(isinstance(box, Mapping) for box in boxes):
             raise self.fail(("keep_together",), "keep_together must be tables, [[keep_together]].")
         made = []
         for number, box in enumerate(boxes):

@@ -95,11 +95,11 @@ class Table:
         return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
 
     @contextmanager
-    def naming_lines(self, first: int = 0) -> Iterator[None]:
-        """Let errors of estimators name lines of the file; their row 0 is row ``first`` here."""
+    def naming_lines(self) -> Iterator[None]:
+        """Let errors of estimators name lines of the file."""
 
         def line(match: re.Match) -> str:
-            return f", {self.place(first + int(match[1]))}:"
+            return f", {self.place(int(match[1]))}:"
 
         try:
             yield
@@ -425,7 +425,12 @@ def _share_of_values(header: Sequence[str], columns: Sequence[Sequence[str]]) ->
 
 
 def _separator(header: str) -> str:
-    return max(_SEPARATORS, key=lambda each: len(next(csv.reader([header], delimiter=each), ())))
+    try:
+        return max(
+            _SEPARATORS, key=lambda each: len(next(csv.reader([header], delimiter=each), ()))
+        )
+    except csv.Error:  # said where it is read
+        return _SEPARATORS[0]
 
 
 def _require_distinct(path: Path, names: Sequence[str]) -> None:

@@ -376,7 +376,7 @@ def _feature_places(features: Sequence[Feature], names: Sequence[str], what: str
     for feature in features:
         if isinstance(feature, str) and feature in names:
             places.append(list(names).index(feature))
-        elif not isinstance(feature, str) and 0 <= feature < len(names):
+        elif isinstance(feature, int | np.integer) and 0 <= feature < len(names):
             places.append(int(feature))
         else:
             raise ValueError(

@@ -26,6 +26,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 from scipy.special import gammaln as _np_gammaln
 
+from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.pytrees import Array, Number, describe_kind, enter, pytree_dataclass, require
 from bdtppl.models.wording import listed, number, rows
 
@@ -210,6 +211,7 @@ def require_counts(leaf: Leaf, y: np.ndarray) -> None:
         )
 
 
+@in_float64  # as inferences compute
 def _check_shapes(leaf: Leaf) -> None:
     """Raise TypeError where JAX cannot trace a family's methods, or they return other shapes."""
 

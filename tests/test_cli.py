@@ -25,6 +25,7 @@ from bdtppl.estimators import all_inferences
 from bdtppl.inference.metropolis.proposals import KERNELS
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.predictive import many_rows
+from bdtppl.models.data.schema import TableWarning
 from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -668,9 +669,11 @@ def test_the_demo_draws_soft_trees(tmp_path, monkeypatch):
 
 def test_warnings_become_notes(capsys):
     with notes_after():
-        warnings.warn("mind\nthis", UserWarning, stacklevel=1)
+        warnings.warn("mind\nthis", TableWarning, stacklevel=1)
+        warnings.warn_explicit("rows are few", UserWarning, bdtppl.__file__, 1)
+        warnings.warn_explicit("slow here", UserWarning, np.__file__, 1)  # of another package
         warnings.warn("old", DeprecationWarning, stacklevel=1)
-    assert capsys.readouterr() == ("", "Note: mind this\n")
+    assert capsys.readouterr() == ("", "Note: mind this\nNote: rows are few\n")
 
 
 def test_an_error_stands_alone(capsys):

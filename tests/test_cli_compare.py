@@ -1,6 +1,7 @@
 """``bdtppl compare`` reads saved models, holds them to one table, and says what it cannot do."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -50,6 +51,16 @@ def test_the_table_and_the_figure_are_made(saved, tmp_path):
     assert "greedy: no log evidence" in text
     assert "give X and y to cross-validate" in text
     assert (tmp_path / "models.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_figure_of_nothing_is_refused(saved, tmp_path):
+    """Greedy trees have neither an evidence nor leave-one-out scores."""
+    folder, _, _ = saved
+    again = tmp_path / "again"
+    shutil.copytree(folder / "greedy", again)
+    said = refusal("compare", folder / "greedy", again, "--figure", tmp_path / "models.png")
+    assert said.startswith("There is nothing to draw: no model has")
+    assert not (tmp_path / "models.png").exists()
 
 
 def test_weighted_models_are_held_to_weighted_rows(tmp_path):

@@ -115,6 +115,11 @@ def check_grid(design, grid, thresholds=None):
             np.testing.assert_array_equal(values < cut, scaled < point)
 
 
+def test_a_grid_of_more_cuts_than_can_matter_is_refused():
+    with pytest.raises(ValueError, match=r"grid must be at most 10,000; got 1,000,000\."):
+        Design.from_matrix(np.arange(40.0)[:, None], grid=1_000_000)
+
+
 def test_grid_is_exact_on_iris():
     design = Design.from_matrix(load_iris().data, grid=99)
     assert design.num_codes.tolist() == [100] * 4

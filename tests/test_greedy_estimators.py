@@ -22,6 +22,7 @@ from bdtppl import (
     plot_predictive,
     plot_tree,
 )
+from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, GreedyPartition, LeafPenalty
 
 
@@ -321,3 +322,15 @@ def test_trees_that_pruning_makes_equal_are_one():
     model = GreedyModalTreeClassifier(prior=LeafPenalty(0.3), num_roots=6, prune=True).fit(X, y)
     shapes = {str(tree.to_nested()) for tree in model.k_best(6)}
     assert len(shapes) == len(model.k_best(6))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy tells of overflows
+@pytest.mark.parametrize("leaf", [(1e300, 1e-300, 1.0, 1.0), (-1e300, 1.0, 1e300, 1e-300)])
+def test_extreme_leaves_are_refused_in_a_sentence(leaf):
+    """Scores that are no numbers choose no rule."""
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(12, 2)), rng.normal(size=12)
+    for lookahead in (1, 2):
+        model = GreedyModalTreeRegressor(leaf=NormalInverseGamma(*leaf), lookahead=lookahead)
+        with pytest.raises(ValueError, match="The log joint of the tree is not finite"):
+            model.fit(X, y)

@@ -80,6 +80,8 @@ def test_a_file_says_what_it_says(tmp_path):
         ('[["age", "start"]]', "3", "line 10: before must list features; got 3."),
         ('[["age", "start"]]', '["age"]', "line 10: before must list pairs of features; got ["),
         ("4, 9]\n", "4, 9", "line 19: Unclosed array."),
+        ('"DepthDecay"', "{}", "line 3: kind must be one of DepthDecay, "),
+        ("= 0.9", f"= {'9' * 400}", "line 4: alpha is too large a number for float64."),
     ],
 )
 def test_every_error_names_its_line(tmp_path, old, new, said):
@@ -147,6 +149,21 @@ refused = [["x1", 2.5]]
     assert file.constraints == Constraints(refused=[("x1", 2.5)])
     with pytest.raises(ValueError, match=r"\[constraints\] has no 'allows_tree'"):
         read_prior_file(written(tmp_path, "[constraints]\nallows_tree = 3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "has too many brackets or tables inside one another."),
+        ('"' + "a = { " * 5000, "line 1: "),
+        ("[prior" + ".base" * 5000 + ']\nkind = "EditTree"', "kind must be one of"),
+        (f"a = {'9' * 5000}", "holds a number that cannot be read"),
+        ("keep_together = [3]", "keep_together must be tables"),
+    ],
+)
+def test_what_no_prior_needs_is_refused_in_a_sentence(tmp_path, text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_prior_file(written(tmp_path, text))
 
 
 def test_whole_numbers_are_whole(tmp_path):

@@ -1,5 +1,6 @@
 """Files become columns, each read by what its cells are, and what cannot be read is named."""
 
+import csv
 from datetime import timedelta
 from decimal import Decimal
 
@@ -172,6 +173,14 @@ def test_files_that_are_not_text_are_refused(write, tmp_path):
         read_table(tmp_path / "missing.csv")
     with pytest.raises(IsADirectoryError, match="is a folder"):
         read_table(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a,{}\n1,2\n", "a,b\n1,{}\n"])
+def test_a_field_that_is_too_large_is_placed(write, text):
+    line = 1 if text.startswith("a,{}") else 2
+    path = write(text.format("x" * (csv.field_size_limit() + 1)))
+    with pytest.raises(ValueError, match=f"line {line}: field larger than field limit"):
+        read_table(path)
 
 
 def test_cells_that_are_no_finite_numbers_are_placed(write):

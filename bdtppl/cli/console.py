@@ -13,11 +13,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 
+import bdtppl.inference
+import bdtppl.models
 from bdtppl.interruption import TERMINATED, Terminated, terminable
 
 __all__ = [
@@ -109,9 +112,22 @@ def notes_after() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    texts = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    texts = [str(each.message) for each in caught if _is_own(each)]
     for text in dict.fromkeys(texts):
         note(_as_options(text))
+
+
+def _is_own(caught: warnings.WarningMessage) -> bool:
+    """Whether a warning tells users something: of our own kinds, or raised where our code runs.
+
+    Those of other packages are for programmers.
+    """
+    if not issubclass(caught.category, UserWarning):
+        return False
+    if caught.category.__module__.startswith("bdtppl."):
+        return True
+    folders = [*bdtppl.__path__, *bdtppl.models.__path__, *bdtppl.inference.__path__]
+    return any(Path(caught.filename).is_relative_to(folder) for folder in folders)
 
 
 def note(text: str) -> None:

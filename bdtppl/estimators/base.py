@@ -118,8 +118,8 @@ class FansOut:
         None,
         "Processes that compute independent parts of fits and predictions, as scikit-learn has it: "
         "-1 for one for each core. None for threads of this process, or what a "
-        "``joblib.parallel_config`` says, such as the workers of a dask cluster. The result has the "
-        "same bits.",
+        "``joblib.parallel_config`` says, such as the workers of a dask cluster. The result has "
+        "the same bits.",
         option=False,
         is_last=True,
         is_of_run=False,

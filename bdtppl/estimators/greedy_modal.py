@@ -15,6 +15,7 @@ from bdtppl.estimators.hard import (
     ClassLeaves,
     RealLeaves,
     TreeEstimator,
+    require_finite,
     with_weights_of_marks,
 )
 from bdtppl.estimators.parameters import declared, parameter
@@ -203,6 +204,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         problem = self._pose(model, **search)
         space = int(self.num_roots), int(self.lookahead), int(self.root_levels)
         grown = tree_space(problem, *space)
+        require_finite("The log joint of the tree", grown[0].log_joint)
         if self.prune:
             grown = distinct_trees([prune(tree, model.leaf) for tree in grown])
         grown, self.directions_ = numbered(grown, design.num_features)

@@ -19,7 +19,7 @@ from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints, KeepTogether
-from bdtppl.models.data.design import Binning, CutPoints, Design
+from bdtppl.models.data.design import MOST_GRID_CUTS, Binning, CutPoints, Design
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
@@ -79,7 +79,8 @@ class HardParameters:
     binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
     grid: int | None = parameter(
         None,
-        "Instead of bins: that many evenly spaced cuts over each feature's range.",
+        f"Instead of bins: that many evenly spaced cuts over each feature's range, at most "
+        f"{MOST_GRID_CUTS:,}.",
         least=1,
     )
     max_depth: int | None = parameter(None, "Most levels of splits; None for no limit.", least=0)

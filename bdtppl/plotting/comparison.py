@@ -49,7 +49,7 @@ def plot_comparison(
     TypeError
         If this is no comparison.
     ValueError
-        If there is no such quantity, or the number of axes is another one.
+        If there is no such quantity, no model has any, or the number of axes is another one.
 
     Examples
     --------
@@ -67,6 +67,11 @@ def plot_comparison(
     if quantities is None:
         quantities = [each for each in comparison.quantities if comparison.known(each)]
     quantities = [quantities] if isinstance(quantities, str) else list(quantities)
+    if not quantities:
+        raise ValueError(
+            "There is nothing to draw: no model has an evidence or leave-one-out scores. Give the "
+            "table and the target for scores of rows held out."
+        )
     for quantity in quantities:
         comparison.known(quantity)  # refuses what is none
     names = list(comparison.cells)

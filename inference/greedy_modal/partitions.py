@@ -208,7 +208,7 @@ def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _least_equal(score: np.ndarray) -> np.ndarray:
     """Least score that is equal up to rounding."""
-    return score - _SCORE_TIE * (1 + np.abs(score))
+    return score - np.where(np.isinf(score), 0.0, _SCORE_TIE * (1 + np.abs(score)))
 
 
 def ranked(score: np.ndarray) -> np.ndarray:
@@ -229,6 +229,9 @@ def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ..
     start = level.start[:-1]
     sums_there = sums[0] if len(sums) == 1 else np.maximum(*sums)
     best = np.maximum.reduceat(sums_there, start)
+    if np.isnan(best).any():  # extreme leaves have no score: no rule makes them
+        sums = [np.where(np.isnan(each), -np.inf, each) for each in sums]
+        return best_positions(level, sums)
     equal = np.flatnonzero(sums_there >= np.repeat(_least_equal(best), np.diff(level.start)))
     segment = level.segment.take(equal)  # every node has one: the best score without a rule is -inf
     first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]

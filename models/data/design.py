@@ -17,6 +17,7 @@ import numpy as np
 from bdtppl.models.arrays.threads import in_threads
 
 __all__ = [
+    "MOST_GRID_CUTS",
     "Binning",
     "CutPoints",
     "Design",
@@ -25,6 +26,9 @@ __all__ = [
     "choose_cuts",
     "midpoint",
 ]
+
+MOST_GRID_CUTS = 10_000
+"""Most cuts of a grid."""
 
 _MOST_REPEATED = 1 << 24  # rows that weights may amount to where each of them takes memory
 
@@ -417,6 +421,11 @@ def check_cuts(bins: int | None, binning: str, grid: int | None) -> None:
         raise ValueError(f"bins must be None or an integer of at least 2; got {bins!r}.")
     if grid is not None and (not _is_integer(grid) or grid < 1):
         raise ValueError(f"grid must be None or an integer of at least 1; got {grid!r}.")
+    if grid is not None and grid > MOST_GRID_CUTS:
+        raise ValueError(
+            f"grid must be at most {MOST_GRID_CUTS:,}; got {grid:,}. More cuts than gaps between "
+            f"values part no further rows: grid=None with bins=None has a cut in each gap."
+        )
     if bins is not None and grid is not None:
         raise ValueError("Give bins or grid, not both.")
     if binning not in ("quantile", "uniform"):
