@@ -10,8 +10,10 @@ To fuzz more, write a function that returns a `Subject` and decorate it with `su
 
 import argparse
 import csv
+import hashlib
 import io
 import json
+import math
 import multiprocessing
 import resource
 import sys
@@ -32,6 +34,7 @@ __all__ = ["SUBJECTS", "Subject", "fuzz", "subject"]
 SECONDS = 5.0
 _START_SECONDS = 120.0  # of a process, and of its first case, which may compile
 BYTES = 1e9
+_KEPT = Path(__file__).parent / "data"  # models of the first format
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,121 @@ def command_line(folder: Path) -> Subject:
             raise RuntimeError(f"no error of one line: {lines}")
 
     return Subject(damage, read)
+
+
+def _damaged_container(rng: np.random.Generator, whole: bytes) -> bytes:
+    """Damage a file of `bdtppl.array_files`: bytes, or contents with all checksums right."""
+    if rng.random() < 0.2:
+        return mutated_bytes(rng, whole)
+    first, rest = whole.split(b"\n", 1)
+    length = int(first.split()[-1])
+    header, arrays = json.loads(rest[:length]), bytearray(rest[length:])
+    kind = rng.random()
+    if kind < 0.5:
+        header = mutated_value(rng, header)
+    elif kind < 0.6:
+        header["arrays"] = mutated_value(rng, header["arrays"])
+    else:
+        for _ in range(int(rng.integers(1, 4))):
+            _edit_array(rng, header["arrays"], arrays)
+    text = json.dumps(header).encode()
+    digest = hashlib.sha256(text + arrays).hexdigest()
+    line = first.split(b", sha256 ")[0] + f", sha256 {digest}, header {len(text)}\n".encode()
+    return line + text + bytes(arrays)
+
+
+def _edit_array(rng: np.random.Generator, described: dict[str, Any], arrays: bytearray) -> None:
+    """Change a value of one of the arrays that lie one after the other."""
+    chosen, start = list(described)[int(rng.integers(len(described)))], 0
+    for name, (code, shape) in described.items():
+        dtype, count = np.dtype(code), math.prod(shape)
+        if name == chosen and count and dtype.kind in "biuf":
+            values = np.frombuffer(arrays, dtype, count, start)
+            place = int(rng.integers(count))
+            old = values[place].item()
+            others = [old + 1, -old, 1.5 * old, 0, 100, 2**30, 2**63 - 1, 1e300, np.nan, np.inf]
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                values[place] = np.array(others[int(rng.integers(len(others)))]).astype(dtype)
+        start += count * dtype.itemsize
+
+
+@subject
+def models(folder: Path) -> Subject:
+    """Saved models of every kind; what is loaded must predict as a valid model can."""
+    import bdtppl
+    from bdtppl.storage.fitted import FILE
+
+    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20.0)
+    few = {"trees": 3, "chains": 2, "warmup": 5, "draws": 4, "extensions": 0}
+    made = [bdtppl.load(path, trusted=True) for path in sorted(_KEPT.iterdir())]
+    made.append(bdtppl.BARTRegressor(noise_trees=2, **few).fit(X, y))
+    made.append(bdtppl.BARTClassifier(**few).fit(X, y > 9))
+    made.append(bdtppl.ExactTreeRegressor(bins=3, max_depth=2).fit(lambda: [(X, y)]))
+    wholes = []
+    for number, model in enumerate(made):
+        model.save(folder / str(number))
+        wholes.append((folder / str(number) / FILE).read_bytes())
+
+    def damage(rng: np.random.Generator) -> Path:
+        whole = wholes[int(rng.integers(len(wholes)))]
+        (folder / "damaged").mkdir(exist_ok=True)
+        (folder / "damaged" / FILE).write_bytes(_damaged_container(rng, whole))
+        return folder / "damaged"
+
+    def read(path: Path) -> None:
+        _use_model(bdtppl.load(path))
+
+    for number in range(len(made)):  # compiles
+        read(folder / str(number))
+    return Subject(damage, read)
+
+
+def _use_model(model: Any) -> None:
+    """Predict two rows; what is wrong is no refusal here, for the model was loaded."""
+    columns = model.schema_.columns
+    rows: Any = np.array([[0.5] * len(columns), [1.5] * len(columns)])
+    if hasattr(model, "feature_names_in_"):
+        levels = [column.levels or (0.5, 1.5) for column in columns]
+        rows = {
+            c.name: [(2 * own)[0], (2 * own)[1]] for c, own in zip(columns, levels, strict=True)
+        }
+    try:
+        found = model.predict_proba(rows) if model.is_classifier else model.predict(rows)
+        if model.is_classifier and not np.allclose(found.sum(axis=1), 1):
+            raise RuntimeError(f"probabilities {found}")
+        if not np.isfinite(found).all() or (model.is_classifier and (found < 0).any()):
+            raise RuntimeError(f"predictions {found}")
+        str(model)
+    except ValueError as error:
+        raise RuntimeError(f"a model that was loaded does not predict: {error}") from error
+
+
+@subject
+def checkpoints(folder: Path) -> Subject:
+    """Checkpoints of sums of trees and of chains, from which fits go on."""
+    import bdtppl
+
+    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20.0)
+    few = {"trees": 3, "chains": 2, "warmup": 5, "draws": 4, "extensions": 0}
+    short = {"chains": 2, "warmup": 20, "draws": 4, "thin": 5, "temperatures": 1, "extensions": 0}
+    made = [
+        bdtppl.BARTRegressor(**few, random_state=0, checkpoint=folder / "sums"),
+        bdtppl.MetropolisTreeRegressor(**short, random_state=0, checkpoint=folder / "chains"),
+    ]
+    wholes = []
+    for model in made:
+        model.fit(X, y)
+        (file,) = Path(model.checkpoint).glob("*.checkpoint")
+        wholes.append((file, file.read_bytes()))
+
+    def damage(rng: np.random.Generator) -> int:
+        number = int(rng.integers(len(made)))
+        file, whole = wholes[number]
+        file.write_bytes(_damaged_container(rng, whole))
+        return number
+
+    return Subject(damage, lambda number: made[number].fit(X, y))
 
 
 # --------------------------------------------------------------------------------------- driver

@@ -6,12 +6,13 @@ import fuzz
 import numpy as np
 import pytest
 from mutations import mutated_bytes, mutated_value
+from tiers import slow_but
 
 QUICK = ("prior_files", "trees", "tables", "parquet")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", slow_but(QUICK, (*QUICK, "models", "checkpoints")))
 def test_damaged_files_are_refused_in_a_sentence(name, tmp_path):
     made = fuzz.SUBJECTS[name](tmp_path)
     found = {seed: fuzz._try(made, seed) for seed in range(60)}

@@ -551,7 +551,7 @@ def with_header(content: bytes, header: bytes) -> bytes:
         (b"{", "Expecting property name"),
         (b"[]", "as an integer"),
         (b"{}", "'arrays' is missing"),
-        (b'{"arrays": {"y": ["<f8", [1000000000000]]}}', "of shape|has the shape"),
+        (b'{"arrays": {"y": ["<f8", [1000000000000]]}}', "is larger than the file"),
         (b'{"arrays": {"y": ["<f8", [1000, 1000, 1000]]}}', "is larger than the file"),
         (b'{"arrays": {"y": ["<U500000000", [2]]}}', "is larger than the file"),
         (b'{"arrays": {"y": ["|O", [1]]}}', "arrays of |O are not read"),
@@ -567,7 +567,7 @@ def test_a_header_that_was_not_written_by_bdtppl_is_refused(model, header, said)
     (model / storage.FILE).write_bytes(with_header(content, header))
     sentence = refusal(model)
     assert "was not written by bdtppl" in sentence
-    assert any(each in sentence for each in said.split("|"))
+    assert any(each in sentence for each in [said])
 
 
 def _replace_estimator(header, arrays):

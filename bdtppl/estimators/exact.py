@@ -142,6 +142,7 @@ class ExactTree(ExactParameters, TreeEstimator):
     )
     draws_are = "exact"
     default_prior = LeafPenalty(2.0)
+    design_: Any  # of rows that came in parts a `RowlessDesign`
     method_: str = "chart"  # in models of older files
 
     _documentation = """

@@ -276,9 +276,7 @@ def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
             statistics = getattr(estimator, attribute.replace("tree", "statistics"), None)
             if statistics is not None:
                 require_statistics(posterior, value.reshape(1), statistics[None])
-    features = getattr(estimator, "schema_", None)
-    if features is not None and features.features != posterior.names[: len(features.features)]:
-        raise ValueError("its schema and its posterior have other features")
+    _require_features(estimator)
     check_parameters(estimator)
     again, arrays_again = _take_apart(estimator)
     for part, encoded in again.items():
@@ -288,6 +286,23 @@ def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
         same = arrays_again.get(name)
         if same is None or same.dtype != array.dtype or same.tobytes() != array.tobytes():
             raise ValueError(f"its array {name} is none of a fitted {type(estimator).__name__}")
+
+
+def _require_features(estimator: Any) -> None:
+    """Refuse a schema whose features are not those of the posterior, projections apart."""
+    schema = getattr(estimator, "schema_", None)
+    if schema is None:
+        return
+    names, own = estimator.posterior_.names, schema.features
+    num_projections = len(getattr(estimator, "directions_", ()))
+    if own != names[: len(own)] or len(own) + num_projections != len(names):
+        raise ValueError("its schema and its posterior have other features")
+    if getattr(estimator, "columns_", None) is None:
+        columns = [column.name for column in schema.columns]
+        if len(columns) != estimator.n_features_in_:
+            raise ValueError("its schema has another number of columns")
+        if [*getattr(estimator, "feature_names_in_", columns)] != columns:
+            raise ValueError("its schema has other names")
 
 
 def _require_attributes(estimator: Any) -> None:

@@ -393,18 +393,24 @@ class Schema:
 
     @classmethod
     def from_json(cls, columns: list[dict]) -> "Schema":
-        """Rebuild a schema from `to_json`."""
-        return cls(
-            tuple(
-                Column(
-                    c["name"],
-                    c["levels"] and tuple(c["levels"]),
-                    tuple(c["shown"]),
-                    c.get("marks_missing", False),  # files of 2026 and before have none
-                )
-                for c in columns
-            )
-        )
+        """Rebuild a schema from `to_json`.
+
+        Raises
+        ------
+        ValueError, TypeError, KeyError
+            If it cannot have written this.
+        """
+        made = []
+        for c in columns:
+            levels, shown = c["levels"], c["shown"]
+            marks_missing = c.get("marks_missing", False)  # files of 2026 and before have none
+            texts = [c["name"], *(levels or ()), *shown]
+            if not all(isinstance(text, str) for text in texts) or type(marks_missing) is not bool:
+                raise ValueError("a column has a name or a level that is no text")
+            if not set(shown) <= set(levels or ()) or len(set(levels or ())) < len(levels or ()):
+                raise ValueError(f"column {c['name']!r} has wrong levels")
+            made.append(Column(c["name"], levels and tuple(levels), tuple(shown), marks_missing))
+        return cls(tuple(made))
 
 
 def _find_column(schema: Schema, feature: int | str) -> int | None:
