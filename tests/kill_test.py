@@ -90,7 +90,9 @@ def fit(name: str, folder: str, out: str, limits: str) -> None:
     y = y > 0 if name.endswith("Classifier") else y
     model = getattr(bdtppl, name)(**FITS[name][0], random_state=0, checkpoint=folder or None)
     if limits:
-        model.set_params(checkpoint=None).fit(X, y)  # what is loaded and compiled needs handles
+        # What is loaded and compiled needs handles too.
+        with tempfile.TemporaryDirectory() as elsewhere:
+            model.set_params(checkpoint=elsewhere).fit(X, y)
         model.set_params(checkpoint=folder)
         of, value = json.loads(limits)
         if of == "RLIMIT_NOFILE":
