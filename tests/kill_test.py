@@ -103,8 +103,8 @@ def fit(name: str, folder: str, out: str, limits: str) -> None:
     start = time.monotonic()
     model.fit(X, y)
     seconds = time.monotonic() - start
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):  # what follows is not tried
+        resource.setrlimit(kind, (resource.getrlimit(kind)[1],) * 2)
     predicted = model.predict_proba(X) if name.endswith("Classifier") else model.predict(X)
     drawn = model.sample_predictive(X[:5], draws=20)
     arrays = {"predicted": predicted, "drawn": drawn, "seconds": seconds}
