@@ -110,8 +110,9 @@ def require_classes(classes: Any, posterior: AnyPosterior) -> None:
     else:
         number = np.size(getattr(posterior.leaf, "concentration", ()))
     _require(number == len(labels), "a number of classes that is not the model's")
-    y = posterior.y
-    _require(y.dtype.kind in "iu" and (y >= 0).all() and (y < number).all(), "classes of rows")
+    y = posterior.y  # empty where rows were not kept
+    is_whole = y.dtype.kind in "iu" or not len(y)
+    _require(is_whole and (y >= 0).all() and (y < number).all(), "classes of rows")
 
 
 def _require_hard(posterior: Posterior) -> None:
@@ -160,30 +161,34 @@ def _require_sums(posterior: SumPosterior) -> None:
     _require(1 <= levels <= 6 and min(prior.num_trees, prior.num_sums) >= 1, "trees")
     num_rules = len(row_tables(posterior.design).feature)
     each = (*shape, prior.num_sums, prior.num_trees)
-    parts: list[tuple] = [("", each, posterior.rule, posterior.value, 0.0)]
-    if prior.noise_trees:
+    _require_complete_trees(posterior.rule, posterior.value, 0.0, each, levels, num_rules)
+    rule, value = posterior.noise_rule, posterior.noise_value
+    _require((rule is None) == (value is None) == (not prior.noise_trees), "noise trees")
+    if rule is not None:
         noise = (*shape, prior.noise_trees)
-        parts.append(("noise ", noise, posterior.noise_rule, posterior.noise_value, 1.0))
-    else:
-        _require(posterior.noise_rule is None and posterior.noise_value is None, "noise trees")
-    for what, batch, rule, value, absent in parts:
-        _require(rule is not None and value is not None, f"{what}trees that are missing")
-        _require(rule.dtype.kind == "i" and rule.shape == (*batch, 2**levels - 1), f"{what}rules")
-        _require_array(f"{what}value", value, np.float64, (*batch, 2 ** (levels + 1) - 1))
-        _require((rule >= -1).all() and (rule < num_rules).all(), f"{what}rules")
-        _require(np.isfinite(value).all(), f"{what}values")
-        is_split = np.pad(rule >= 0, [(0, 0)] * len(batch) + [(0, 2**levels)])
-        parent = (np.arange(is_split.shape[-1]) - 1) // 2
-        has_parent = np.where(np.arange(len(parent)) == 0, True, is_split[..., parent])
-        _require(not (is_split & ~has_parent).any(), f"{what}splits below leaves")
-        _require((value[~has_parent | is_split] == absent).all(), f"{what}values without a leaf")
-        _require(not absent or (value > 0).all(), f"{what}values")
+        _require_complete_trees(rule, value, 1.0, noise, levels, num_rules)
+        _require((np.asarray(value) > 0).all(), "values of noise")
     _require_array("variance", posterior.variance, np.float64, shape)
     _require((posterior.variance > 0).all() and np.isfinite(posterior.variance).all(), "variances")
     weight = posterior.feature_weight
     _require_array("feature_weight", weight, np.float64, (*shape, posterior.design.num_features))
     _require((weight >= 0).all() and np.allclose(weight.sum(axis=-1), 1), "weights of features")
     _require_stats(posterior.sample_stats, shape)
+
+
+def _require_complete_trees(
+    rule: Any, value: Any, absent: float, batch: tuple[int, ...], levels: int, num_rules: int
+) -> None:
+    """Refuse arrays that are no complete binary trees, whose values stand in leaves alone."""
+    _require_array("value", value, np.float64, (*batch, 2 ** (levels + 1) - 1))
+    _require(rule.dtype.kind == "i" and rule.shape == (*batch, 2**levels - 1), "rules")
+    _require((rule >= -1).all() and (rule < num_rules).all(), "rules")
+    _require(np.isfinite(value).all(), "values")
+    is_split = np.pad(rule >= 0, [(0, 0)] * len(batch) + [(0, 2**levels)])
+    parent = (np.arange(is_split.shape[-1]) - 1) // 2
+    has_parent = np.where(np.arange(len(parent)) == 0, True, is_split[..., parent])
+    _require(not (is_split & ~has_parent).any(), "splits below leaves")
+    _require((value[~has_parent | is_split] == absent).all(), "values without a leaf")
 
 
 def _require_soft(posterior: SoftPosterior) -> None:
