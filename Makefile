@@ -17,7 +17,7 @@ PYTEST_FLAGS :=
 CASES := 2000
 BENCHMARKS := systems exact greedy_modal metropolis particle informative_priors amortised soft_trees
 
-.PHONY: help demo test slow kill-test fuzz lint types doctest wheel notebooks docs bench clean
+.PHONY: help demo test slow kill-test fuzz lowest lint types doctest wheel notebooks docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,9 @@ wheel: $(VENV)/installed  ## build the wheel and try it in a clean environment
 
 bench: $(VENV)/installed  ## all benchmarks, which take many hours; BENCHMARKS=exact for one
 	for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name || exit 1; done
+
+lowest: $(VENV)/installed  ## the lowest versions of the dependencies: imports and some tests
+	$(RUN) tests/lowest_versions.py
 
 fuzz: $(VENV)/installed  ## damaged prior files and tables, for about ten minutes; CASES=100 for fewer of each kind
 	$(RUN) tests/fuzz.py --cases $(CASES)

@@ -33,9 +33,9 @@ _SHORT: dict[str, dict[str, Any]] = {
     "GreedyModalTree": {},
     "MetropolisTree": {"temperatures": 2, "warmup": 500, "extensions": 0},
     "ParticleTree": {},
-    "GFlowNetTree": {"steps": 50},
+    "GFlowNetTree": {"steps": 50, "time_limit": None},
     "DCCTree": {"iterations": 3, "initial_trees": 20, "warmup": 100, "max_splits": 3},
-    "RJHMCTree": {"burn_in": 20, "warmup": 100, "max_splits": 3},
+    "RJHMCTree": {"burn_in": 20, "warmup": 100, "max_splits": 3, "time_limit": None},
     "BART": {"warmup": 50, "extensions": 0},
 }
 MODELS = [f"{kind}: {task}" for kind in _SHORT for task in ("Classifier", "Regressor")]
