@@ -208,7 +208,7 @@ class LeafMixture:
         is_above = np.asarray(y)[:, None] <= counts
         return ((mixed[self.kind] - is_above) ** 2).sum(axis=1)
 
-    def _over_leaves(self) -> tuple[csr_array, np.ndarray]:
+    def _over_leaves(self) -> tuple[Any, np.ndarray]:
         """Weights over the leaves that count, and which leaves these are."""
         return _over_used(self._without_specks())
 
