@@ -87,7 +87,7 @@ def comparison(**options):
 
 
 def test_cross_validation_of_scikit_learn_takes_workers():
-    model = ExactTreeClassifier(bins=5, max_depth=2, random_state=0)
+    model = GreedyModalTreeClassifier(random_state=0)
     alone = cross_val_score(model, X, LABELS, cv=3)
     with parallel_config("threading"):
         np.testing.assert_array_equal(cross_val_score(model, X, LABELS, cv=3, n_jobs=2), alone)

@@ -34,6 +34,7 @@ from bdtppl.storage import fitted as storage
 from bdtppl.storage.encoding import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent
+OLD = ROOT / "tests" / "data"  # models of the first format
 TASKS = ["classification", "regression"]
 
 
@@ -378,9 +379,9 @@ def in_a_process(script: str, *arguments: object, **options) -> subprocess.Compl
 
 _SAVE_AND_DIE = """
 import os, signal, sys
-from every_estimator import new, X, LABELS
-folder, at = sys.argv[1], int(sys.argv[2])
-model = new("GreedyModalTreeClassifier").set_params(num_roots=2).fit(X, LABELS)
+from bdtppl import load
+kept, folder, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+model = load(kept, trusted=True).set_params(random_state=7)
 calls = iter(range(1000))
 def dying(function):
     def call(*arguments, **options):
@@ -394,22 +395,24 @@ model.save(folder)
 """
 
 
-@pytest.mark.parametrize("at", slow_but([4], [0, 2, 4, 6, 7, 8]))
+@pytest.mark.parametrize("at", slow_but([4], [0, 2, 4, 6, 7, 8, 9]))
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_model(at, tmp_path):
-    fitted("GreedyModalTreeClassifier").save(tmp_path)
-    ended = in_a_process(_SAVE_AND_DIE, tmp_path, at)
+    model = storage.load(OLD / "greedy-classes", trusted=True)
+    model.save(tmp_path)
+    ended = in_a_process(_SAVE_AND_DIE, OLD / "greedy-classes", tmp_path, at)
     assert ended.returncode in (0, -9)
-    assert storage.load(tmp_path).num_roots == (3 if ended.returncode else 2) or at > 6
+    is_old = storage.load(tmp_path).random_state == model.random_state
+    assert is_old == (at < 8 and ended.returncode == -9)  # moved into place by the eighth call
     for path in tmp_path.glob(".*.partial"):  # as if time had passed
         os.utime(path, (0, 0))
-    fitted("GreedyModalTreeClassifier").save(tmp_path)
+    model.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [storage.FILE]
 
 
 _SAVE_ON_A_FULL_DISK = """
 import resource, signal, sys
-from every_estimator import fitted
-model = fitted("GreedyModalTreeClassifier")
+from bdtppl import load
+model = load(sys.argv[2], trusted=True)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 try:
@@ -423,13 +426,14 @@ model.save(sys.argv[1] + "-elsewhere")
 
 def test_a_full_disk_is_told_and_the_fit_is_kept(tmp_path):
     """The HDF5 library, which wrote models before, crashed the process."""
-    model = fitted("GreedyModalTreeRegressor")
-    model.save(tmp_path / "model")
-    ended = in_a_process(_SAVE_ON_A_FULL_DISK, tmp_path / "model", capture_output=True, text=True)
+    model, folder = storage.load(OLD / "chain-values", trusted=True), tmp_path / "model"
+    model.save(folder)
+    given = folder, OLD / "greedy-classes"
+    ended = in_a_process(_SAVE_ON_A_FULL_DISK, *given, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith(f"The model cannot be saved in {tmp_path / 'model'}: ")
-    assert [path.name for path in (tmp_path / "model").iterdir()] == [storage.FILE]
-    assert type(storage.load(tmp_path / "model")) is type(model)
+    assert ended.stdout.startswith(f"The model cannot be saved in {folder}: ")
+    assert [path.name for path in folder.iterdir()] == [storage.FILE]
+    assert type(storage.load(folder)) is type(model)
     assert storage.load(tmp_path / "model-elsewhere").is_classifier
 
 
@@ -744,7 +748,7 @@ KEPT += ["soft-values", "layered-values"]
 @pytest.mark.parametrize("name", KEPT)
 def test_a_file_of_version_1_is_still_read(name, tmp_path):
     """Written by a version that is gone; its answers were written beside it."""
-    folder = ROOT / "tests" / "data" / name
+    folder = OLD / name
     assert "trusted=True" in refusal(folder)
     wanted = json.loads((folder / "answers.json").read_text())
     model, rows = storage.load(folder, trusted=True), wanted["rows"]
