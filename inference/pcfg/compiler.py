@@ -27,7 +27,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.priors import Rules
 
-__all__ = ["TooManySubproblems", "compile_grammar"]
+__all__ = ["TooManySubproblems", "compile_grammar", "count_subproblems"]
 
 _CHUNK_ENTRIES = 1 << 18  # node-by-cut entries of one chunk: its arrays stay in the cache
 
@@ -67,10 +67,12 @@ class _Exploration:
         threshold: Callable[[Found, np.ndarray], np.ndarray],
         refused: np.ndarray,
         rng: np.random.Generator,
+        keeps_productions: bool,
     ):
+        self.keeps_productions = keeps_productions
         self.cells, self.path, self.threshold = cells, path, threshold
         self.refused = refused if refused.any() else None
-        self.chunk = max(64, _CHUNK_ENTRIES // max(1, cells.num_cuts))
+        self.chunk = max(1, _CHUNK_ENTRIES // max(1, cells.num_cuts.sum()))
         self._room = cells.room_for(self.chunk)
         self._members = Growing(pack(np.ones((1, len(cells.key)), bool)))
         self._memory = Growing(np.full(1, 0 if path is None else path.start, np.uint64))
@@ -93,8 +95,12 @@ class _Exploration:
         """Number of subproblems found."""
         return self._table.size
 
-    def expand(self, nodes: slice) -> None:
-        """Find the productions of at most a chunk of subproblems, and their children."""
+    def expand(self, nodes: slice, most: int) -> bool:
+        """Find the productions of at most a chunk of subproblems, and their children.
+
+        Returns whether there are at most so many subproblems; where there are more, their cells are
+        not written down, which would take far more memory than to count them.
+        """
         members, keys = self._members.array[nodes], self._table.keys[nodes]
         if self.path is None:
             found = self._allowed(expand(members, keys, self.cells, self._room))
@@ -106,11 +112,16 @@ class _Exploration:
             found, memories = self._remember(self.path, memory, found)
             child, first = self._table.insert((found.key + memories * self._memory_key).ravel())
             self._memory.append(memories.ravel()[first])
+        if self.size > most:
+            return False
         self._members.append(children(members, self.cells, found, first))
+        if not self.keeps_productions:
+            return True
         self._counts.append(np.bincount(found.parent, minlength=len(members)))
         self._child.append(child.reshape(-1, 2))
         for name, array in self._productions.items():
             array.append(getattr(found, name))
+        return True
 
     def _allowed(self, found: Found) -> Found:
         """Keep the rules whose cuts are not refused."""
@@ -159,20 +170,20 @@ class _Exploration:
         return moved
 
 
-def _compile(
+def _explore(
     design: Design,
     rules: Rules,
     constraints: Constraints,
     each_cut: bool,
     max_subproblems: int,
     on_progress: Callable[[int], None] | None,
-    seed: int,
-) -> Grammar | None:
-    """Compile with one choice of random keys; None if two sets of rows shared an identity."""
+    rng: np.random.Generator,
+    keeps_productions: bool = True,
+) -> tuple[_Exploration, np.ndarray]:
+    """Find the subproblems by one choice of random keys; returns the cell of each row too."""
     codes, cell_of_row = np.unique(design.codes, axis=0, return_inverse=True)
     cell_of_row = cell_of_row.ravel().astype(np.int32)
     weights = np.bincount(cell_of_row, design.weights, minlength=len(codes))
-    rng = np.random.default_rng(seed)
     cells = Cells.of(
         design,
         codes,
@@ -189,13 +200,13 @@ def _compile(
             return gap_threshold(design, path, memory, found.low, found.high)
         return design.cut_threshold.take(found.cut)
 
-    explored = _Exploration(cells, path, threshold, refused, rng)
+    explored = _Exploration(cells, path, threshold, refused, rng, keeps_productions)
     level, start, max_depth = 0, 0, constraints.max_depth
     while start < explored.size and (max_depth is None or level < max_depth):
         stop = explored.size
         for begin in range(start, stop, explored.chunk):
-            explored.expand(slice(begin, min(begin + explored.chunk, stop)))
-            if explored.size > max_subproblems:
+            nodes = slice(begin, min(begin + explored.chunk, stop))
+            if not explored.expand(nodes, max_subproblems):
                 seen = (
                     f": {explored.size:,} were found after {level + 1} levels of splits on "
                     f"{design.num_rows:,} rows and {design.num_features} features"
@@ -204,6 +215,15 @@ def _compile(
             if on_progress is not None:
                 on_progress(explored.size)
         level, start = level + 1, stop
+    return explored, cell_of_row
+
+
+def _compile(
+    design: Design, rules: Rules, constraints: Constraints, *settings: Any, seed: int
+) -> Grammar | None:
+    """Compile with one choice of random keys; None if two sets of rows shared an identity."""
+    rng = np.random.default_rng(seed)
+    explored, cell_of_row = _explore(design, rules, constraints, *settings, rng)
     arrays: Any = explored.in_order(rng)
     if arrays is None:
         return None
@@ -212,9 +232,10 @@ def _compile(
         rules=rules,
         constraints=constraints,
         cell_of_row=cell_of_row,
-        num_rows=_num_rows(arrays["members"], cells.weight),
+        num_rows=_num_rows(arrays["members"], explored.cells.weight),
         **dict.fromkeys(("missing_left", "cut", "memory")) | arrays,
     )
+    path = explored.path
     return grammar if path is None or _is_remembered(grammar, path) else None
 
 
@@ -355,23 +376,53 @@ def compile_grammar(
     ValueError
         If constraints name features that do not exist, or monotone ones.
     """
-    constraints = Constraints() if constraints is None else constraints
-    constraints.require_free_leaves("The exact posterior")
-    constraints = constraints.judged(design)
-    tells_apart = each_cut or bool(constraints.keep_together or constraints.refused)
-    each_cut = rules == "cuts" and tells_apart
+    constraints, each_cut = _settled(design, rules, constraints, each_cut)
     key = _fingerprint(design, (rules, constraints, each_cut))
     if key in _cache and _cache[key].num_subproblems <= max_subproblems:
         _cache.move_to_end(key)
         return _cache[key]
     settings = rules, constraints, each_cut, max_subproblems, on_progress
-    attempts = (_compile(design, *settings, seed) for seed in range(100))
+    attempts = (_compile(design, *settings, seed=seed) for seed in range(100))
     grammar = next(filter(None, attempts))
     if keep:
         _cache[key] = grammar
     while len(_cache) > 1 and sum(g.num_productions for g in _cache.values()) > _CACHE_PRODUCTIONS:
         _cache.popitem(last=False)
     return grammar
+
+
+def count_subproblems(
+    design: Design,
+    *,
+    rules: Rules = "gaps",
+    constraints: Constraints | None = None,
+    each_cut: bool = False,
+    max_subproblems: int = 500_000,
+) -> int:
+    """Count the subproblems of a design; without productions, which take most of the memory.
+
+    Parameters
+    ----------
+    design, rules, constraints, each_cut, max_subproblems
+        As for `compile_grammar`, which has the same errors.
+    """
+    constraints, each_cut = _settled(design, rules, constraints, each_cut)
+    # The cuts of a gap part rows alike, and only paths and refusals tell them apart.
+    each_cut = each_cut and bool(constraints.looks_at_path or constraints.refused)
+    settings = rules, constraints, each_cut, max_subproblems, None
+    rng = np.random.default_rng(0)
+    return _explore(design, *settings, rng, keeps_productions=False)[0].size
+
+
+def _settled(
+    design: Design, rules: Rules, constraints: Constraints | None, each_cut: bool
+) -> tuple[Constraints, bool]:
+    """Judge the cuts of a design, and say whether every cut of a gap is a production."""
+    constraints = Constraints() if constraints is None else constraints
+    constraints.require_free_leaves("The exact posterior")
+    constraints = constraints.judged(design)
+    tells_apart = each_cut or bool(constraints.keep_together or constraints.refused)
+    return constraints, rules == "cuts" and tells_apart
 
 
 def _fingerprint(design: Design, settings: tuple) -> bytes:

@@ -18,19 +18,22 @@ __all__ = ["Cells", "Found", "children", "expand"]
 
 
 class Cells(NamedTuple):
-    """Cells of a design: C cells of W words, d usable features, V codes of all features.
+    """Cells of a design: C cells of W words, d usable features, V codes that cells have of these.
 
     Attributes
     ----------
     design_feature
-        int32 [V]; feature of each code.
+        int32; feature of each flat position in the design.
+    code
+        uint32 [V]; flat positions in the design, ascending. A sample has few of the design's, so
+        that its cost does not grow with the design.
     feature
-        int32 [V]; its place among the usable ones, or -1.
+        int32 [V]; place of the code's feature among the usable ones.
     position
-        uint32 [C, d]; flat position of the cell's code of each usable feature, or V plus the place
-        of the feature where its value is missing.
+        uint32 [C, d]; place of the cell's code of each usable feature, or V plus the place of the
+        feature where its value is missing.
     at_or_below
-        uint64 [V, W]; cells whose code of the feature is present and at most this one.
+        uint64 [V, W]; cells whose value of the feature is present and has at most this code.
     missing
         uint64 [d, W]; cells whose value is missing.
     has_missing
@@ -38,7 +41,7 @@ class Cells(NamedTuple):
     key, weight
         uint64 and int64 [C]; random keys, and rows in each cell.
     num_cuts
-        Codes of usable features that a rule can cut above.
+        int64 [d]; most cuts of a subproblem, by feature.
     min_leaf
         Rows that each side of a rule needs.
     each_cut
@@ -46,6 +49,7 @@ class Cells(NamedTuple):
     """
 
     design_feature: np.ndarray
+    code: np.ndarray
     feature: np.ndarray
     position: np.ndarray
     at_or_below: np.ndarray
@@ -53,39 +57,44 @@ class Cells(NamedTuple):
     has_missing: np.ndarray
     key: np.ndarray
     weight: np.ndarray
-    num_cuts: int
+    num_cuts: np.ndarray
     min_leaf: int
     each_cut: bool
 
     @classmethod
-    def of(cls, design: Design, codes: np.ndarray, allowed: np.ndarray, **fields) -> "Cells":
+    def of(
+        cls, design: Design, codes: np.ndarray, allowed: np.ndarray, *, each_cut: bool, **fields
+    ) -> "Cells":
         """Tabulate cells by their codes [C, features], and the features that rules may use."""
-        num_present = np.array([len(np.unique(column[column >= 0])) for column in codes.T])
-        num_cuts = np.maximum(0, num_present - 1) * allowed
-        usable = np.flatnonzero(num_cuts)
-        place = np.full(design.num_features, -1, np.int32)
-        place[usable] = np.arange(len(usable))
-        at_or_below = [
-            pack((column >= 0) & (column <= np.arange(num)[:, None]))
-            for column, num in zip(codes.T, design.num_codes, strict=True)
-        ]
-        codes, start, stop = codes[:, usable], design.offset[usable], design.offset[-1]
-        position = np.where(codes < 0, stop + place[usable], start + codes)
+        present = [np.unique(column[column >= 0]) for column in codes.T]
+        usable = np.flatnonzero(allowed & [len(own) > 1 for own in present])
+        present, codes = [present[j] for j in usable], codes[:, usable]
+        numbers = np.array([len(own) for own in present], int)
+        start, stop = np.cumsum(numbers) - numbers, numbers.sum()
+        code, position = np.empty(stop, np.uint32), np.empty(codes.shape, np.uint32)
+        at_or_below = np.empty((stop, -(-len(codes) // 64)), np.uint64)
+        for j, (own, column) in enumerate(zip(present, codes.T, strict=True)):
+            places = slice(start[j], start[j] + numbers[j])
+            code[places] = design.offset[usable[j]] + own
+            position[:, j] = np.where(column < 0, stop + j, start[j] + np.searchsorted(own, column))
+            at_or_below[places] = pack((column >= 0) & (column <= own[:, None]))
+        num_cuts = [own[-1] - own[0] if each_cut else len(own) - 1 for own in present]
         return cls(
             design_feature=design.feature_of_code,
-            feature=place[design.feature_of_code],
-            position=position.astype(np.uint32),
-            at_or_below=np.concatenate(at_or_below),
+            code=code,
+            feature=np.repeat(np.arange(len(usable), dtype=np.int32), numbers),
+            position=position,
+            at_or_below=at_or_below,
             missing=pack((codes < 0).T),
             has_missing=design.has_missing[usable],
-            num_cuts=int(num_cuts.sum()),
+            num_cuts=np.array(num_cuts, int),
+            each_cut=each_cut,
             **fields,
         )
 
     def room_for(self, num_nodes: int) -> "Found":
         """Room for all rules of some subproblems."""
-        sides = np.append(1 + self.has_missing, 0)  # none for codes of no usable feature
-        room = num_nodes * int(sides[self.feature].sum())
+        room = num_nodes * int(self.num_cuts @ (1 + self.has_missing))
         arrays = (np.empty(room, kind) for kind in [*[np.int32] * 4, np.bool_])
         return Found(*arrays, key=np.empty((room, 2), np.uint64))
 
@@ -174,8 +183,9 @@ def _expand(members, keys, cells, rules):
                     continue
                 if cells.feature[high] == feature:
                     with_missing = num_codes + feature
-                    last_cut = high if cells.each_cut else low + one_more
-                    for cut in range(low + one_more, last_cut + one_more):
+                    first_cut = cells.code[low] + one_more
+                    last_cut = cells.code[high] if cells.each_cut else first_cut
+                    for cut in range(first_cut, last_cut + one_more):
                         for side in range(1 + cells.has_missing[feature]):
                             one, rows = left_key, left_weight
                             if side == 1:
@@ -183,8 +193,8 @@ def _expand(members, keys, cells, rules):
                                 rows += weight[with_missing]
                             if not counts_rows or min(rows, total - rows) >= cells.min_leaf:
                                 rules.parent[found] = node
-                                rules.low[found] = low
-                                rules.high[found] = high
+                                rules.low[found] = cells.code[low]
+                                rules.high[found] = cells.code[high]
                                 rules.cut[found] = cut
                                 rules.missing_left[found] = side == 1
                                 rules.key[found, 0] = one
@@ -220,7 +230,7 @@ def children(members, cells, rules, which):
     cells_of_child = np.empty((len(which), members.shape[1]), np.uint64)
     for i in range(len(which)):
         rule = which[i] >> 1
-        parent, low = rules.parent[rule], rules.low[rule]
+        parent, low = rules.parent[rule], np.searchsorted(cells.code, rules.low[rule])
         for word in range(members.shape[1]):
             left = cells.at_or_below[low, word]
             if rules.missing_left[rule]:
