@@ -78,7 +78,7 @@ def write_whole(path: Path, pieces: Iterable[Any]) -> None:
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(unfinished, path)
+        os.replace(unfinished, path)
     except BaseException:
         _quietly(unfinished.unlink)
         raise
@@ -201,7 +201,7 @@ def _remove_abandoned(folder: Path) -> None:
     for path in folder.glob(f".*{_UNFINISHED}"):
         with suppress(OSError):
             found = path.lstat()
-            is_new = time.time() - found.st_mtime < _NEW  # its owner may be about to lock it
+            is_new = abs(time.time() - found.st_mtime) < _NEW  # its owner may be about to lock it
             if is_new or not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
                 continue
             with _held(path, or_fail=True):

@@ -23,7 +23,10 @@ def _pieces(rng_key: jax.Array, first: int, size: int) -> Iterator[tuple[jax.Arr
     """
     for start in range(first - first % _LEAVES_DRAWN, first + size, _LEAVES_DRAWN):
         place = start - first
-        yield jax.random.fold_in(rng_key, start), slice(place, place + _LEAVES_DRAWN)
+        yield (
+            jax.random.fold_in(rng_key, start // _LEAVES_DRAWN),
+            slice(place, place + _LEAVES_DRAWN),
+        )
 
 
 def _stream(
@@ -117,7 +120,8 @@ def _student(degrees_of_freedom: float, rng_key: jax.Array) -> jax.Array:
 
 @jax.jit
 def _draw(leaf: Leaf, rng_key: jax.Array, statistics: jax.Array) -> jax.Array:
-    return leaf.sample(rng_key, statistics)
+    # By keys of their own: some samplers draw an entry by what the others need.
+    return jax.vmap(leaf.sample)(jax.random.split(rng_key, len(statistics)), statistics)
 
 
 @in_float64

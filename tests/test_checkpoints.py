@@ -20,12 +20,13 @@ from sklearn.model_selection import cross_val_score
 from test_cli import refusal, run, write_table
 from tiers import slow_but
 
-from bdtppl import BARTClassifier, BARTRegressor, load
+from bdtppl import BARTClassifier, BARTRegressor, MetropolisTreeRegressor, load
 from bdtppl.array_files import read_arrays, write_arrays
 from bdtppl.estimators import all_inferences, checkpoints
 from bdtppl.estimators.base import HasCheckpoint
 from bdtppl.estimators.checkpoints import KEPT_EVERY, Run, keeping
 from bdtppl.interruption import Terminated, terminable
+from bdtppl.models.constraints import Constraints
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -200,6 +201,23 @@ def test_each_run_has_a_file_of_its_own(tmp_path):
     np.testing.assert_array_equal(
         scores, cross_val_score(model.set_params(checkpoint=None), X, Y, cv=3)
     )
+
+
+def test_names_of_columns_tell_runs_apart(tmp_path):
+    """Priors and constraints name them: under other names the same numbers are another problem."""
+    few = {"warmup": 20, "draws": 10, "thin": 5, "temperatures": 1, "extensions": 0}
+    constraints = Constraints(monotone={"a": 1})
+    model = MetropolisTreeRegressor(**few, constraints=constraints, checkpoint=tmp_path)
+    for names in ("ab", "ba"):
+        clone(model).fit(dict(zip(names, X.T, strict=True)), Y)
+    assert len(files_in(tmp_path)) == 2
+
+
+def test_home_is_where_it_is_called(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with keeping("~/kept", lambda: "run", 0) as run:
+        run.offer(lambda: {"a": 1})
+    assert len(files_in(tmp_path / "kept")) == 1
 
 
 def test_without_a_seed_a_fit_goes_on_by_the_one_that_it_began_with(tmp_path):

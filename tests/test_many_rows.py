@@ -4,6 +4,7 @@ import json
 import warnings
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from every_estimator import FITS, NEW, X, Y, fitted
@@ -12,9 +13,11 @@ from tiers import slow_but
 
 import bdtppl
 from bdtppl.estimators import base
+from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.predictive import many_rows
 from bdtppl.inference.predictive.many_rows import by_rows
 from bdtppl.models.arrays.distinct_rows import distinct_rows
+from bdtppl.models.leaves import PoissonGamma
 
 DATA = Path(__file__).parent / "data"
 KEPT = ["hard-classes", "chain-values", "flow-values", "soft-values"]
@@ -64,6 +67,27 @@ def test_a_row_gets_the_same_bits_in_any_piece(name, monkeypatch):
     else:
         rows = np.random.default_rng(0).uniform(size=(5, len(rows[0])))
     check_pieces(bdtppl.load(DATA / name, trusted=True), rows, monkeypatch)
+
+
+def test_draws_of_counts_depend_on_their_place_alone():
+    """A sampler of counts that draws many at once lets one decide on another."""
+    leaf, key = PoissonGamma(1.0, 0.1), jax.random.key(0)
+    statistics = np.random.default_rng(0).uniform(1, 200, (6000, 2)).round()
+    whole = draw_targets(key, leaf, statistics)
+    for cut in (1, 1000, 4096, 5000):
+        parts = (
+            draw_targets(key, leaf, statistics[:cut]),
+            draw_targets(key, leaf, statistics[cut:], first=cut),
+        )
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    mean = np.asarray(leaf.posterior_mean(statistics))
+    variance = np.asarray(leaf.predictive(statistics).variance)
+    assert abs((whole - mean).sum()) < 5 * np.sqrt(variance.sum())
+
+
+def test_there_are_more_draws_than_fit_into_32_bits():
+    far = draw_uniforms(jax.random.key(0), (3,), first=2**40 + 5)
+    assert len(set(far)) == 3
 
 
 def test_workers_predict_the_same_bits(monkeypatch):

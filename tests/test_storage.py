@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+import every_estimator
 import jax
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from tiers import slow_but
 from bdtppl.array_files import read_arrays, write_arrays
 from bdtppl.estimators.base import INFERENCES
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
+from bdtppl.estimators.greedy_modal import GreedyModalTreeRegressor
 from bdtppl.files import staged
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.schema import Schema
@@ -254,6 +256,14 @@ def test_row_weights_come_back(tmp_path):
     saved = HandmadeTree().fit(some_posterior(weights=weights))
     saved.save(tmp_path)
     same(storage.load(tmp_path).design_.weights, saved.design_.weights)
+
+
+def test_a_smoothed_tree_comes_back(tmp_path):
+    """Its nodes have parts of the rows of nodes above."""
+    model = GreedyModalTreeRegressor(smoothing=0.5).fit(every_estimator.X, every_estimator.Y)
+    model.save(tmp_path)
+    rows = every_estimator.NEW
+    np.testing.assert_array_equal(storage.load(tmp_path).predict(rows), model.predict(rows))
 
 
 def test_saving_a_loaded_model_writes_the_same(tmp_path):

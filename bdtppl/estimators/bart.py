@@ -231,7 +231,10 @@ class BART(BARTParameters, TableEstimator):
         """Sweep, from a checkpoint on if there is one; return the seed, chains and diagnostics."""
         design, extensions = kernel.design, self._num_extensions(kernel.design)
         data = design.matrix, design.cut_threshold, design.weights, kernel.y
-        with self._run(data) as run, counting("sweeps", shown=self.progress) as report:
+        with (
+            self._run(kernel.design.names, data) as run,
+            counting("sweeps", shown=self.progress) as report,
+        ):
             lengths = {name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")}
             chains = SumChains(kernel, seed=run.seed, **lengths)
             run.resumed(chains.resume)

@@ -1,7 +1,7 @@
 """The base of all estimators: it reads tables, hands results on, and saves."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -157,12 +157,14 @@ class HasCheckpoint:
     )
 
     def _run(
-        self: Any, data: Iterable[np.ndarray], **filled_in: Any
+        self: Any, features: Sequence[str], data: Iterable[np.ndarray], **filled_in: Any
     ) -> AbstractContextManager[Run]:
         """Keep a run in the folder, if there is one (`bdtppl.estimators.checkpoints.keeping`).
 
         Parameters
         ----------
+        features
+            Their names, which priors and constraints may use.
         data
             Arrays that tell the problem from others: its rows and targets.
         filled_in
@@ -177,6 +179,7 @@ class HasCheckpoint:
                 if said.is_of_run
             }
             settings["random_state"] = None if self.random_state is None else seed
+            settings["features"] = list(features)
             return name_of_run(type(self).__name__, settings | filled_in, data)
 
         return keeping(self.checkpoint, name, seed)

@@ -152,7 +152,7 @@ def keeping(folder: str | os.PathLike | None, name: Callable[[], str], seed: int
         return
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"checkpoint must be the path of a folder; got {folder!r}.")
-    file = Path(folder) / f"{name()}.checkpoint"
+    file = Path(folder).expanduser() / f"{name()}.checkpoint"
     require_writable(file.parent, "checkpoint")
     with terminable(), _locked(file):
         run = Run(file, seed)

@@ -240,7 +240,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         """Walk, from a checkpoint on if there is one; return the seed of the run and its state."""
         given = {"model": dcc.model, "topology_prior": dcc.prior}
         with (
-            self._run((dcc.x, dcc.y), **given) as run,
+            self._run(self.schema_.features, (dcc.x, dcc.y), **given) as run,
             counting("iterations", shown=self.progress) as report,
         ):
             state = run.resumed(lambda arrays: from_arrays(dcc, arrays))

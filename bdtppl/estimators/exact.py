@@ -206,7 +206,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         budget = Budget(self.max_seconds, self.max_bytes, int(self.max_subproblems))
         if self.bins == "auto" and self.grid is None:
             with (
-                self._run(data, **given) as run,
+                self._run(schema.features, data, **given) as run,
                 counting("settings", shown=self.progress) as on_step,
             ):
                 exact, chosen, settings = choose_by_evidence(
@@ -231,7 +231,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             bins = None if self.bins == "auto" else self.bins
             model = TreeModel(make_design(bins), y, prior, leaf, constraints)
             with (
-                self._run(data, **given) as run,
+                self._run(schema.features, data, **given) as run,
                 waiting("summing over trees", shown=self.progress),
             ):
                 try:

@@ -323,6 +323,11 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         return gain / max(gain.sum(), np.finfo(float).tiny)
 
     @property
+    def counts_rows(self) -> bool:
+        """Not so where nodes are smoothed, which have parts of the rows of nodes above."""
+        return not self.smoothing
+
+    @property
     def log_evidence_lower_bound_(self) -> float:
         """Log of the summed joints of the trees found, a lower bound of the log evidence.
 

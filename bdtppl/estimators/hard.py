@@ -202,7 +202,8 @@ class TreeEstimator(HardParameters, TableEstimator):
         design = model.design
         data = design.matrix, design.codes, design.weights, design.cut_threshold, model.y
         prior = model.prior.resolve(design)  # without functions, where that can be
-        return self._run(data, prior=prior, leaf=model.leaf, constraints=model.constraints)
+        filled_in = {"prior": prior, "leaf": model.leaf, "constraints": model.constraints}
+        return self._run(design.names, data, **filled_in)
 
     def _keep_model(self, model: TreeModel) -> None:
         """Set the fitted attributes that say what was fitted."""

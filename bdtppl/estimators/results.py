@@ -46,6 +46,8 @@ class Results:
         Whether the draws' weights are importance weights.
     unknown
         Quantities of `bdtppl.compare` that the inference cannot know, and why.
+    counts_rows
+        Whether the statistics of hard trees are those of the training rows alone.
     no_cut
         Names of the features without a cut (`bdtppl.models.data.design.Design`), which have no
         part in any tree.
@@ -68,6 +70,7 @@ class Results:
     draws_are: ClassVar[str] = "independent"
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray
+    counts_rows: bool = True
     no_cut: tuple[str, ...] = ()
     exact_: Any = None
     trajectory_: Any = None

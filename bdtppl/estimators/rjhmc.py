@@ -138,7 +138,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         )
         is_hard = self.inputs == "hard"
         with (
-            self._run((problem.x, problem.y), model=problem.model) as run,
+            self._run(self.schema_.features, (problem.x, problem.y), model=problem.model) as run,
             counting("iterations", shown=self.progress) as report,
         ):
             walk = rjhmc.sample(

@@ -27,14 +27,22 @@ _ENTRIES_AT_ONCE = 1 << 22  # of trees by rows
 _MOST_ENTRIES = 1 << 26  # of trees by rows whose statistics are counted again
 
 
-def require_posterior(posterior: AnyPosterior) -> None:
-    """Raise ValueError unless a fit could have made a posterior."""
+def require_posterior(posterior: AnyPosterior, *, counts_rows: bool = True) -> None:
+    """Raise ValueError unless a fit could have made a posterior.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    counts_rows
+        Whether the statistics of hard trees are those of the training rows alone.
+    """
     if isinstance(posterior, SoftPosterior):
         _require_soft(posterior)
     elif isinstance(posterior, SumPosterior):
         _require_sums(posterior)
     else:
-        _require_hard(posterior)
+        _require_hard(posterior, counts_rows)
 
 
 def require_trees(trees: Tree, num_features: int, batch_shape: tuple[int, ...]) -> None:
@@ -70,13 +78,12 @@ def require_trees(trees: Tree, num_features: int, batch_shape: tuple[int, ...]) 
 
 def require_statistics(posterior: Posterior, trees: Tree, statistics: np.ndarray) -> None:
     """Raise ValueError unless the statistics [t, k, s] of trees [t] are those of the rows."""
-    _require(np.isfinite(statistics).all(), "statistics that are no numbers")
+    _require_at_nodes(trees, statistics)
     close = _CLOSE * max(float(np.abs(statistics).max()), np.finfo(float).tiny)
     tree, slot = np.nonzero(trees.feature >= 0)
     below = statistics[tree, trees.left[tree, slot]] + statistics[tree, trees.right[tree, slot]]
     is_sum = np.abs(below - statistics[tree, slot]) <= close
     _require(is_sum.all(), "statistics of children that do not add up to their parent's")
-    _require(not statistics[~trees.is_used].any(), "statistics without a node")
     design = posterior.design
     if isinstance(design, RowlessDesign):
         _require((np.abs(np.ptp(statistics[:, 0], axis=0)) <= close).all(), "unequal roots")
@@ -98,8 +105,14 @@ def require_statistics(posterior: Posterior, trees: Tree, statistics: np.ndarray
             _require(is_same.all(), "statistics that are not those of the rows")
 
 
+def _require_at_nodes(trees: Tree, statistics: np.ndarray) -> None:
+    """Refuse statistics [t, k, s] of trees [t] that are no numbers, or stand where no node is."""
+    _require(np.isfinite(statistics).all(), "statistics that are no numbers")
+    _require(not statistics[~trees.is_used].any(), "statistics without a node")
+
+
 def require_classes(classes: Any, posterior: AnyPosterior) -> None:
-    """Raise ValueError unless class labels are sorted, distinct, and as many as the targets'."""
+    """Raise ValueError unless class labels are distinct, and as many as the targets'."""
     labels = np.asarray(classes)
     _require(labels.ndim == 1 and len(labels) >= 1, "class labels")
     _require(len(set(labels.tolist())) == len(labels), "class labels that are repeated")
@@ -115,7 +128,7 @@ def require_classes(classes: Any, posterior: AnyPosterior) -> None:
     _require(is_whole and (y >= 0).all() and (y < number).all(), "classes of rows")
 
 
-def _require_hard(posterior: Posterior) -> None:
+def _require_hard(posterior: Posterior, counts_rows: bool) -> None:
     trees, design = posterior.trees, posterior.design
     shape = np.shape(trees.num_nodes)
     _require(len(shape) == 2 and min(shape) >= 1, "draws")
@@ -124,7 +137,11 @@ def _require_hard(posterior: Posterior) -> None:
     given = posterior.statistics
     _require(given.ndim == 4 and given.shape[:3] == (*shape, trees.capacity), "statistics")
     _require_array("statistics", given, np.float64, given.shape)
-    require_statistics(posterior, trees.reshape(-1), given.reshape(-1, *given.shape[2:]))
+    flat = trees.reshape(-1), given.reshape(-1, *given.shape[2:])
+    if counts_rows:
+        require_statistics(posterior, *flat)
+    else:
+        _require_at_nodes(*flat)
     _require_stats(posterior.sample_stats, shape)
     if posterior.log_weights is not None:
         _require_array("log_weights", posterior.log_weights, np.float64, shape)

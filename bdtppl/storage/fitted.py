@@ -266,7 +266,7 @@ def _rebuild(model: dict[str, Any], arrays: Arrays) -> Any:
 def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
     """Refuse an estimator that no fit could have made, and a file that holds more than it."""
     posterior = estimator.posterior_
-    require_posterior(posterior)
+    require_posterior(posterior, counts_rows=estimator.counts_rows)
     _require_attributes(estimator)
     if estimator.class_labels is not None:
         require_classes(estimator.class_labels, posterior)

@@ -57,16 +57,16 @@ class SumChains:
         num_rules = len(kernel.rows.feature)
         small = np.int16 if num_rules <= np.iinfo(np.int16).max else np.int32
         self.records: dict[str, np.ndarray] = {
-            "rule": np.empty((chains, draws, *first.rule.shape), small),
-            "value": np.empty((chains, draws, *first.value.shape)),
-            "variance": np.empty((chains, draws)),
-            "feature_weight": np.empty((chains, draws, len(first.feature_weight))),
+            "rule": np.zeros((chains, draws, *first.rule.shape), small),
+            "value": np.zeros((chains, draws, *first.value.shape)),
+            "variance": np.zeros((chains, draws)),
+            "feature_weight": np.zeros((chains, draws, len(first.feature_weight))),
         }
         if kernel.prior.noise_trees:
             noise = first.noise_rule.shape, first.noise_value.shape
-            self.records["noise_rule"] = np.empty((chains, draws, *noise[0]), small)
-            self.records["noise_value"] = np.empty((chains, draws, *noise[1]))
-        self.log_likelihood = np.empty((chains, self.num_sweeps))
+            self.records["noise_rule"] = np.zeros((chains, draws, *noise[0]), small)
+            self.records["noise_value"] = np.zeros((chains, draws, *noise[1]))
+        self.log_likelihood = np.zeros((chains, self.num_sweeps))
 
     @property
     def num_sweeps(self) -> int:
@@ -77,7 +77,7 @@ class SumChains:
         """Let chains that are done go on: their draws become warm-up, and ``thin`` doubles."""
         self.warmup, self.thin = self.num_sweeps, 2 * self.thin
         self.extensions += 1
-        more = np.empty((len(self.states), self.draws * self.thin))
+        more = np.zeros((len(self.states), self.draws * self.thin))
         self.log_likelihood = np.concatenate([self.log_likelihood, more], axis=1)
 
     def run(self, on_progress: Callable[[int], Any] = lambda sweeps: None) -> None:
