@@ -255,8 +255,8 @@ class ExactTree(ExactParameters, TreeEstimator):
         """Fit rows that come in parts, by two passes over them."""
         if self.checkpoint is not None:
             raise ValueError(
-                "Rows in parts take no checkpoint: its name depends on all rows, which would need a "
-                "pass of its own. Leave checkpoint at None."
+                "Rows in parts take no checkpoint: its name would need a pass over all rows. Leave "
+                "checkpoint at None."
             )
         bins = None if self.bins == "auto" else self.bins
         check_cuts(bins, self.binning, self.grid)
