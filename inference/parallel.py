@@ -30,7 +30,7 @@ from joblib.parallel import get_active_backend
 
 from bdtppl.models.arrays.threads import as_worker, in_threads, is_worker, num_threads
 
-__all__ = ["WorkersLost", "fan_out", "num_workers", "workers"]
+__all__ = ["WorkersLost", "fan_out", "num_at_once", "num_workers", "workers"]
 
 _SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
 _TRIES = 3  # of tasks whose workers were lost
@@ -103,6 +103,15 @@ def num_workers() -> int:
         ) from None
 
 
+def num_at_once() -> int:
+    """Count the tasks that `fan_out` would compute at a time.
+
+    What keeps checkpoints hands on so many tasks, keeps their results, and goes on.
+    """
+    number = num_workers()
+    return max(num_threads(), len(_devices())) if number == 1 else number
+
+
 def fan_out(
     function: Callable,
     items: Iterable[tuple],
@@ -140,7 +149,7 @@ def fan_out(
     has_workers = num_workers() > 1 or (hasattr(backend, "client") and not is_worker())
     if len(items) < 2 or not has_workers:
         devices = [] if most_threads == 1 else _devices()
-        most = max(num_threads(), len(devices)) if most_threads is None else most_threads
+        most = num_at_once() if most_threads is None else most_threads
         tasks = [(function, shared, item, devices, number) for number, item in enumerate(items)]
         return in_threads(lambda task: _on_device(*task), tasks, most=most)
     _require_same(backend)

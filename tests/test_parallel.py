@@ -22,6 +22,7 @@ from bdtppl import (
     ExactTreeClassifier,
     GreedyModalTreeClassifier,
     MetropolisTreeRegressor,
+    ParticleTreeRegressor,
     compare,
 )
 from bdtppl.estimators import checkpoints
@@ -91,6 +92,23 @@ def test_cross_validation_of_scikit_learn_takes_workers():
     alone = cross_val_score(model, X, LABELS, cv=3)
     with parallel_config("threading"):
         np.testing.assert_array_equal(cross_val_score(model, X, LABELS, cv=3, n_jobs=2), alone)
+
+
+PARTICLES = ParticleTreeRegressor(particles=30, runs=4, random_state=0)
+
+
+@pytest.fixture
+def one_run_a_task(monkeypatch):
+    monkeypatch.setattr("bdtppl.inference.particle.sample._WORK_AT_ONCE", 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*not to be relied on")
+def test_particle_filters_have_the_same_bits_with_workers(one_run_a_task):
+    alone = clone(PARTICLES).fit(X, Y)
+    with parallel_config("threading"):
+        with_workers = clone(PARTICLES).set_params(n_jobs=2).fit(X, Y)
+    np.testing.assert_array_equal(with_workers.predict(X), alone.predict(X))
+    np.testing.assert_array_equal(with_workers.log_partition_of_run_, alone.log_partition_of_run_)
 
 
 # Processes, of this machine and of a dask cluster.
@@ -184,13 +202,14 @@ CHAINS = {
         chains=4, warmup=64, draws=40, temperatures=8, random_state=0
     ),
     "bart": BARTRegressor(trees=10, chains=2, warmup=60, draws=80, random_state=0),
+    "particle": PARTICLES,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", CHAINS)
-def test_chains_have_the_same_bits_with_workers(name, address):
+def test_chains_and_runs_have_the_same_bits_with_workers(name, address, one_run_a_task):
     def predicted():
         return clone(CHAINS[name]).fit(X, Y).predict(X)
 
@@ -259,12 +278,16 @@ ON_DEVICES = """
 import warnings
 import jax
 import numpy as np
-from bdtppl import MetropolisTreeRegressor
+from bdtppl import MetropolisTreeRegressor, ParticleTreeRegressor
+from bdtppl.inference.particle import sample
+sample._WORK_AT_ONCE = 1.0
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).uniform(size=(60, 2))
 settings = {"chains": 4, "warmup": 64, "draws": 40, "temperatures": 16, "random_state": 0}
-model = MetropolisTreeRegressor(**settings).fit(X, X[:, 0] > 0.5)
-print(len(jax.devices()), model.predict(X).tolist())
+chains = MetropolisTreeRegressor(**settings)
+runs = ParticleTreeRegressor(particles=30, runs=4, random_state=0)
+fitted = [model.fit(X, X[:, 0] > 0.5).predict(X).tolist() for model in (chains, runs)]
+print(len(jax.devices()), fitted)
 """
 
 

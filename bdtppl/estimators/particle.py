@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_room, of_weights
@@ -32,7 +32,7 @@ _MOST_COLLAPSED = 0.5  # share of runs that may have fewer
 
 
 @declared
-class ParticleParameters(HasCheckpoint, ShowsProgress):
+class ParticleParameters(HasCheckpoint, ShowsProgress, FansOut):
     """Parameters of particle filters."""
 
     particles: int = parameter(100, "Particles of each run.", least=1)

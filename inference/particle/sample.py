@@ -1,7 +1,8 @@
 """Run particle filters and collect a posterior with its evidence.
 
-How runs are grouped depends on the problem alone, so the same key gives the same trees whether or
-not the groups are made in one go.
+Runs are made in groups, side by side in threads or over workers. How they are grouped depends on
+the problem alone, so the same key gives the same trees on any machine, and whether or not the
+groups are made in one go.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from bdtppl.inference.hard.partitions import group
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
+from bdtppl.inference.parallel import fan_out, num_at_once
 from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
@@ -34,7 +36,7 @@ GrowthName = Literal["node", "layer"]
 ResamplingName = Literal["systematic", "multinomial", "never"]
 
 
-_WORK_AT_ONCE = 200_000_000  # rows times features times particles of runs: a quarter of a minute
+_WORK_AT_ONCE = 20_000_000  # rows times features times particles of runs: ten seconds
 
 
 class _Grown(NamedTuple):
@@ -157,25 +159,22 @@ def sample_particles(
     work = model.design.num_rows * model.design.num_features * int(particles)
     size = _group_size(int(runs), work)
 
-    def grow(number: int) -> _Grown:
-        own = slice(number * size, (number + 1) * size)
-        grown, stages = grow_particles(
-            Noise(noise.uniform[:, own], noise.rng_keys[:, own]),
-            packed,
-            jnp.bool_(growth == "layer"),
-            jnp.float64(0.0 if resampling == "never" else ess_threshold),
-            proposal=PROPOSALS[proposal],
-            resampling=RESAMPLING["systematic" if resampling == "never" else resampling],
-        )
-        return _Grown(grown.shape, grown.log_prior, grown.log_likelihood, grown.log_weight, stages)
+    tasks = [
+        (noise.uniform[:, first : first + size], noise.rng_keys[:, first : first + size])
+        for first in range(0, int(runs), size)
+    ]
+    threshold = 0.0 if resampling == "never" else float(ess_threshold)
+    law = "systematic" if resampling == "never" else resampling
+    shared = packed, growth == "layer", threshold, proposal, law
 
     def read(arrays: Mapping[str, np.ndarray]) -> list[_Grown]:
-        like = jax.eval_shape(lambda: grow(0))
+        like = jax.eval_shape(lambda: _grow(*shared, *tasks[0]))
         return from_arrays([like] * int(arrays["num_groups"]), arrays)
 
     groups = resumed(read) or []
-    for number in range(len(groups), int(runs) // size):
-        groups = [*groups, jax.tree.map(np.asarray, grow(number))]
+    while len(groups) < len(tasks):
+        some = tasks[len(groups) : len(groups) + num_at_once()]
+        groups = [*groups, *fan_out(_grown, some, shared=shared)]
         keep(lambda done=groups: {"num_groups": np.array(len(done)), **to_arrays(done)})
     stages = [each.stages for each in groups]
     grown = jax.tree.map(
@@ -221,6 +220,24 @@ def sample_particles(
         np.concatenate([np.sum(each.is_resampled, axis=0) for each in stages]),
         np.concatenate([each.num_overflows for each in stages]),
     )
+
+
+@in_float64
+def _grown(*arguments: Any) -> _Grown:
+    """Make the runs of a group."""
+    return jax.tree.map(np.asarray, _grow(*arguments))
+
+
+def _grow(packed, by_layer: bool, ess_threshold: float, proposal, resampling, *noise) -> _Grown:
+    grown, stages = grow_particles(
+        Noise(*noise),
+        packed,
+        jnp.bool_(by_layer),
+        jnp.float64(ess_threshold),
+        proposal=PROPOSALS[proposal],
+        resampling=RESAMPLING[resampling],
+    )
+    return _Grown(grown.shape, grown.log_prior, grown.log_likelihood, grown.log_weight, stages)
 
 
 def _group_size(runs: int, work: float) -> int:
