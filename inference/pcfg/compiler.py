@@ -223,7 +223,7 @@ def _compile(
 ) -> Grammar | None:
     """Compile with one choice of random keys; None if two sets of rows shared an identity."""
     rng = np.random.default_rng(seed)
-    explored, cell_of_row = _explore(design, rules, constraints, *settings, rng)
+    explored, cell_of_row = _explore(design, rules, constraints, *settings, rng=rng)
     arrays: Any = explored.in_order(rng)
     if arrays is None:
         return None
@@ -411,7 +411,7 @@ def count_subproblems(
     each_cut = each_cut and bool(constraints.looks_at_path or constraints.refused)
     settings = rules, constraints, each_cut, max_subproblems, None
     rng = np.random.default_rng(0)
-    return _explore(design, *settings, rng, keeps_productions=False)[0].size
+    return _explore(design, *settings, rng=rng, keeps_productions=False)[0].size
 
 
 def _settled(
