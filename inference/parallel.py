@@ -5,8 +5,9 @@ this process, dealt to JAX's devices if there are several. A task depends on its
 and a worker computes it in one thread. So results have the same bits with every backend and any
 number of workers or devices.
 
-What tasks share is written to one array of bytes, which is not sent with each task: dask scatters
-it, loky maps it into memory. A worker keeps what it has read, and what JAX has compiled for it.
+What tasks share is written to one array of bytes, which is not sent with each task: dask sends it
+to each worker, loky maps it into memory. A worker keeps what it has read, and what JAX has compiled
+for it.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from threading import Lock
 from typing import Any, cast
 
@@ -30,13 +32,14 @@ from joblib.parallel import get_active_backend
 
 from bdtppl.models.arrays.threads import as_worker, in_threads, is_worker, num_threads
 
-__all__ = ["WorkersLost", "fan_out", "num_at_once", "num_workers", "workers"]
+__all__ = ["WorkersLost", "fan_out", "in_shares", "num_at_once", "num_workers", "workers"]
 
 _SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
 _TRIES = 3  # of tasks whose workers were lost
 _KEPT = 4  # sets of shared arguments that a process keeps
 _PATIENCE = 10  # seconds for a scheduler to answer
 
+_same: set[tuple[str, str]] = set()  # clients and workers, of which this has been checked
 _read: OrderedDict[str, tuple[Callable, tuple]] = OrderedDict()
 _reading = Lock()
 
@@ -118,6 +121,7 @@ def fan_out(
     *,
     shared: tuple = (),
     most_threads: int | None = None,
+    has_shares: bool = False,
 ) -> list:
     """Call a function on independent tasks, and return the results in order.
 
@@ -131,6 +135,9 @@ def fan_out(
         Arguments of all tasks, such as data and settings.
     most_threads
         Most threads where there are no workers; one for each core by default.
+    has_shares
+        Whether the function itself uses `in_shares`: where there are workers, tasks then come one
+        after another, and each of them uses all workers.
 
     Raises
     ------
@@ -152,13 +159,16 @@ def fan_out(
         most = num_at_once() if most_threads is None else most_threads
         tasks = [(function, shared, item, devices, number) for number, item in enumerate(items)]
         return in_threads(lambda task: _on_device(*task), tasks, most=most)
+    if has_shares:
+        return [function(*shared, *item) for item in items]
     _require_same(backend)
     pickled = cloudpickle.dumps((function, shared))
     written, name = np.frombuffer(pickled, np.uint8), hashlib.sha256(pickled).hexdigest()
-    tasks = [delayed(_run)(written, name, _versions(), _portable(item)) for item in items]
     error: Any = None
     for _ in range(_TRIES):
         try:
+            sent = _sent(backend, written)
+            tasks = [delayed(_run)(sent, name, _versions(), _portable(item)) for item in items]
             return cast(Any, Parallel)(batch_size=1, pre_dispatch="all")(tasks)
         except _lost(backend) as lost:
             num_workers()  # raises where the scheduler does not answer
@@ -168,9 +178,40 @@ def fan_out(
     ) from error
 
 
+def in_shares(function: Callable, arrays: tuple, *, shared: tuple = ()) -> Any:
+    """Call a function on equal shares of arrays, one for each worker, and join the results.
+
+    Parameters
+    ----------
+    function
+        Called as ``function(*shared, *share)``; returns arrays, or nests of them. An entry of their
+        first axis depends on that entry of the share alone. Without workers there is one share, of
+        which the function may compute parts in threads.
+    arrays
+        Arrays, or nests of them, whose first axes are equally long.
+    shared
+        Arguments of all calls; see `fan_out`.
+
+    Examples
+    --------
+    >>> in_shares(np.add, (np.arange(3), np.ones(3)))
+    array([1., 2., 3.])
+    """
+    number = len(jax.tree.leaves(arrays)[0])
+    bounds = np.linspace(0, number, min(number, num_workers()) + 1).astype(int)
+    shares = [jax.tree.map(lambda a, i=slice(*each): a[i], arrays) for each in pairwise(bounds)]
+    return jax.tree.map(lambda *a: np.concatenate(a), *fan_out(function, shares, shared=shared))
+
+
 def _active() -> tuple[Any, int | None]:
     """Look up the backend of joblib that is in force, and its number of workers."""
     return cast(Any, get_active_backend())
+
+
+def _sent(backend: Any, written: np.ndarray) -> Any:
+    """Send bytes to all workers of a dask cluster; it gives tasks to those that have them."""
+    client = getattr(backend, "client", None)
+    return written if client is None else client.scatter(written, broadcast=True, hash=False)
 
 
 def _on_device(function: Callable, shared: tuple, item: tuple, devices: list, number: int) -> Any:
@@ -223,15 +264,18 @@ def _require_same(backend: Any) -> None:
     client = getattr(backend, "client", None)
     if client is None:
         return
+    with _reaching(backend):
+        new = [each for each in client.nthreads() if (client.id, each) not in _same]
     # By the standard library alone: a worker may lack this module.
-    for package, own in _versions().items():
+    for package, own in _versions().items() if new else ():
         with _reaching(backend):
-            answers = client.run(version, package, on_error="return")
+            answers = client.run(version, package, workers=new, on_error="return")
         for address, found in answers.items():
             if isinstance(found, PackageNotFoundError):
                 raise _unlike(f"The worker {address}", {package: "none"}, {package: own})
             if isinstance(found, str) and found != own:
                 raise _unlike(f"The worker {address}", {package: found}, {package: own})
+    _same.update((client.id, each) for each in new)
 
 
 def _unlike(who: str, found: dict[str, str], own: dict[str, str]) -> ValueError:

@@ -440,6 +440,6 @@ def require_same(one, other):
         )
 
 
-def test_visits_made_ahead_are_those_of_one_process(state):
+def test_chains_over_workers_are_those_of_one_process(state):
     with parallel_config("threading", n_jobs=3):
         require_same(explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 6), state)

@@ -26,7 +26,7 @@ from bdtppl import (
     compare,
 )
 from bdtppl.estimators import checkpoints
-from bdtppl.inference.parallel import WorkersLost, fan_out, num_workers, workers
+from bdtppl.inference.parallel import WorkersLost, fan_out, in_shares, num_workers, workers
 from bdtppl.models.arrays.threads import num_threads
 
 TASKS = [(number,) for number in range(5)]
@@ -67,6 +67,26 @@ def test_tasks_compute_alone_and_in_double_precision():
         found = fan_out(described, TASKS, shared=shared)
     assert found == [(1, 1, "float64", result) for result in wanted]
     assert num_workers() == 1
+
+
+def shared_out(factor, numbers, names):
+    return {"product": factor * numbers, "length": np.full(len(names), len(names))}
+
+
+def task_of_shares(length):
+    assert num_workers() == 2
+    return in_shares(shared_out, (np.arange(length), np.zeros(length)), shared=(3,))
+
+
+def test_shares_are_equal_and_joined_in_order():
+    arrays = np.arange(5), np.zeros((5, 2))
+    assert in_shares(shared_out, arrays, shared=(3,))["length"].tolist() == [5] * 5
+    with workers(2), parallel_config("threading"):
+        made = in_shares(shared_out, arrays, shared=(3,))
+        tasks = fan_out(task_of_shares, [(1,), (4,)], has_shares=True)
+    assert made["product"].tolist() == [0, 3, 6, 9, 12]
+    assert made["length"].tolist() == [2, 2, 3, 3, 3]
+    assert [each["length"].tolist() for each in tasks] == [[1], [2, 2, 2, 2]]
 
 
 def test_an_error_of_a_task_is_raised_as_it_is():
@@ -165,6 +185,11 @@ def require_same(model, other):
         np.testing.assert_array_equal(mine.position, theirs.position)
 
 
+def slow_process(values, number):
+    time.sleep(0.3)
+    return os.getpid()
+
+
 def killing(folder, number):
     """End its own process, the first time that task 2 is computed."""
     mark = folder / "killed"
@@ -192,6 +217,7 @@ def test_a_cluster_gives_the_same_bits(alone, address, tmp_path):
     with workers(dask=address):
         assert num_workers() == 2
         assert [each[-1] for each in fan_out(described, TASKS, shared=shared)] == wanted
+        assert len(set(fan_out(slow_process, TASKS[:2], shared=(np.zeros(1000),)))) == 2
         require_same(DCCTreeRegressor(**SMALL).fit(X, Y), alone)
         assert comparison().rows() == compared
         assert fan_out(killing, TASKS, shared=(tmp_path,)) == [0, 1, 2, 3, 4]

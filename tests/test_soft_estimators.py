@@ -8,6 +8,7 @@ import arviz
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from joblib import parallel_config
 from scipy.integrate import cumulative_trapezoid
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.tree import DecisionTreeRegressor
@@ -120,6 +121,14 @@ def test_blackjax_finds_the_split(estimator, settings, monkeypatch):
     model = estimator(**settings, nuts="blackjax").fit(X, Y)
     np.testing.assert_allclose(model.predict(NEW), [-2.0, 3.0], atol=0.3)
     assert model.posterior_.topologies[0].code == "100"
+
+
+@pytest.mark.slow
+def test_iterations_of_jumps_do_not_wait_for_workers(monkeypatch):
+    monkeypatch.setattr("bdtppl.inference.parallel.Parallel", None)  # it is not called
+    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # chains are short
+    with parallel_config("threading", n_jobs=2):
+        RJHMCTreeRegressor(**RJHMC | {"burn_in": 1, "draws": 4}).fit(X, Y)
 
 
 def test_a_walk_goes_on_from_its_checkpoint(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
+from joblib import parallel_config
 from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import HasCheckpoint, HasTimeLimit, ShowsProgress, estimator
@@ -140,6 +141,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         with (
             self._run(self.schema_.features, (problem.x, problem.y), model=problem.model) as run,
             counting("iterations", shown=self.progress) as report,
+            parallel_config("sequential"),  # an iteration is over before workers would begin
         ):
             walk = rjhmc.sample(
                 jax.random.key(run.seed),

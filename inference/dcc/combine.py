@@ -118,9 +118,8 @@ def combine(
         and may_need_tempered(evidence, layered[each.topology])
     ]
     # In threads they compile and run side by side.
-    found = fan_out(
-        partial(temper, **smc), [(each,) for each in uncertain], shared=(dcc, state.rng_key)
-    )
+    tasks = [(each,) for each in uncertain]
+    found = fan_out(partial(temper, **smc), tasks, shared=(dcc, state.rng_key), has_shares=True)
     tempered = {each.topology: of_it for each, of_it in zip(uncertain, found, strict=True)}
 
     def estimate(each: Explored) -> tuple[Evidence, np.ndarray, np.ndarray]:

@@ -4,17 +4,12 @@ Topologies drawn from the prior, and proposed by the walk, are counted; one that
 enough becomes active and is burnt in. Each step looks at the active topology of greatest utility:
 its chains draw, its evidence is estimated anew, and a move from it proposes another topology.
 
-A visit depends on the topology and on how often it was visited alone. So where there are several
-workers they make visits before the walk asks for them: those that it would ask for if evidences
-stayed as they are. The walk takes them in its own order.
-
 References
 ----------
 Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling, section
 3; Zhou, Yang, Teh and Rainforth 2020, Divide, conquer, and combine.
 """
 
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,17 +19,16 @@ import jax
 import numpy as np
 
 from bdtppl.inference.dcc import local
-from bdtppl.inference.dcc.local import Explored, Visit
+from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.dcc.utility import exploitation, exploration, utility
-from bdtppl.inference.parallel import fan_out, num_workers
+from bdtppl.inference.parallel import fan_out
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
 __all__ = ["WalkState", "explore", "log_joint", "start", "utilities", "within_reach"]
 
 _ERRORS = 3.0  # standard errors by which an estimate may be too low
 _MISSED = 5.0  # nats by which it may be too low if chains missed the main mode
-_AHEAD = 8  # visits of each worker that are made at once
 
 
 @dataclass(frozen=True)
@@ -95,11 +89,10 @@ def explore(
     on_progress
         Called with the state after each step.
     """
-    ahead = _Ahead(dcc)
-    for left in range(num_steps, 0, -1):
+    for _ in range(num_steps):
         if patience is not None and _is_exhausted(dcc, state, patience, tolerance):
             break
-        state = _propose(dcc, _look_at(dcc, _activate(dcc, state), ahead, left))
+        state = _propose(dcc, _look_at(dcc, _activate(dcc, state)))
         on_progress(state)
     return state
 
@@ -132,14 +125,12 @@ def _activate(dcc: DCC, state: WalkState) -> WalkState:
 def _for_each_size(function: Callable, shared: tuple, items: Sequence) -> list[Explored]:
     """Call a function on the topologies of each size, or results of them.
 
-    Sizes compile and run side by side; where there are workers, so do topologies.
+    In threads, sizes compile and run side by side.
     """
     groups = _by_size(items)
-    if num_workers() > 1:
-        groups = [[each] for group in groups for each in group]
     # The largest take longest, and so come first.
     tasks = [(group,) for group in reversed(groups)]
-    made = fan_out(function, tasks, shared=shared, most_threads=len(groups))
+    made = fan_out(function, tasks, shared=shared, most_threads=len(groups), has_shares=True)
     return [each for group in reversed(made) for each in group]
 
 
@@ -155,10 +146,15 @@ def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) 
     return {m for m in explored if greatest(m) >= least}
 
 
-def _look_at(dcc: DCC, state: WalkState, ahead: "_Ahead", left: int) -> WalkState:
-    """Visit the topology of greatest utility; so many steps are left."""
-    chosen = _chosen(dcc, state, Counter())
-    visited = local.visit(dcc, state.rng_key, chosen, ahead.take(state, chosen, left))
+def _look_at(dcc: DCC, state: WalkState) -> WalkState:
+    """Visit the topology of greatest utility."""
+    candidates = [each for each in state.explored.values() if not each.is_left]
+    unseen = [each for each in candidates if not each.visits]
+    if unseen:
+        chosen = max(unseen, key=lambda each: state.proposed[each.topology])
+    else:
+        chosen = candidates[int(np.argmax(utilities(dcc, candidates)))]
+    visited = local.visit(dcc, state.rng_key, chosen)
     return replace(
         state,
         explored={**state.explored, chosen.topology: visited},
@@ -166,59 +162,13 @@ def _look_at(dcc: DCC, state: WalkState, ahead: "_Ahead", left: int) -> WalkStat
     )
 
 
-def _chosen(dcc: DCC, state: WalkState, more: Mapping[Topology, int]) -> Explored:
-    """Choose the topology of greatest utility, if some had been visited more often."""
-    candidates = [each for each in state.explored.values() if not each.is_left]
-    visits = np.array([each.visits + more[each.topology] for each in candidates])
-    if not visits.all():
-        unseen = [each for each, number in zip(candidates, visits, strict=True) if not number]
-        return max(unseen, key=lambda each: state.proposed[each.topology])
-    return candidates[int(np.argmax(utilities(dcc, candidates, visits)))]
-
-
-class _Ahead:
-    """Visits that workers have made before the walk asks for them."""
-
-    def __init__(self, dcc: DCC):
-        self.dcc = dcc
-        self.made: dict[Topology, deque[Visit]] = defaultdict(deque)
-
-    def take(self, state: WalkState, chosen: Explored, left: int) -> Visit | None:
-        """Give the next visit of a topology; None where the walk is to make it itself."""
-        made = self.made[chosen.topology]
-        if not made and not self.dcc.pool_visits and (workers := num_workers()) > 1:
-            self._make(state, workers, left)
-        return made.popleft() if made else None
-
-    def _make(self, state: WalkState, workers: int, left: int) -> None:
-        """Make visits that the walk is likely to ask for in the steps that are left."""
-        more: Counter[Topology] = Counter()
-        missing: Counter[Topology] = Counter()
-        while missing.total() < _AHEAD * workers and more.total() < left:
-            each = _chosen(self.dcc, state, more)
-            more[each.topology] += 1
-            missing[each.topology] += more[each.topology] > len(self.made[each.topology])
-            if not each.log_weight.size:  # whose utility is not known before its visit
-                break
-        tasks = []
-        for topology, number in (+missing).most_common():
-            explored, made = state.explored[topology], self.made[topology]
-            chains = made[-1].chains if made else explored.chains
-            tasks.append((topology, chains, explored.visits + len(made), number))
-        found = fan_out(local.look, tasks, shared=(self.dcc, state.rng_key))
-        for (topology, *_), visits in zip(tasks, found, strict=True):
-            self.made[topology].extend(visits)
-
-
-def utilities(
-    dcc: DCC, candidates: Sequence[Explored], visits: np.ndarray | None = None
-) -> np.ndarray:
-    """Compute the utility of each topology, float64 [m]; with other numbers of visits if given."""
+def utilities(dcc: DCC, candidates: Sequence[Explored]) -> np.ndarray:
+    """Compute the utility of each topology, float64 [m]."""
     log_mean, log_variance, highest, mean, deviation = (
         np.array(each) for each in zip(*(each.moments for each in candidates), strict=True)
     )
     return utility(
-        np.array([each.visits for each in candidates]) if visits is None else visits,
+        np.array([each.visits for each in candidates]),
         exploitation(log_mean, log_variance, dcc.kappa),
         exploration(mean, np.maximum(deviation, 1e-9), highest.max(), dcc.look_ahead),
         delta=dcc.delta,

@@ -47,7 +47,7 @@ from bdtppl.inference.summaries.diagnostics import diagnose, log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 
-__all__ = ["Explored", "Visit", "begin", "burn_in", "look", "temper", "visit"]
+__all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
 
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain that tempered SMC starts around
@@ -176,74 +176,20 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
     return burnt_in
 
 
-class Visit(NamedTuple):
-    """What one visit of a topology adds.
-
-    Attributes
-    ----------
-    chains
-        States of its chains after the visit.
-    draws
-        Their draws, [C, N].
-    position, log_weight
-        See `Explored`; of these draws.
-    """
-
-    chains: Chains
-    draws: NutsDraws
-    position: np.ndarray
-    log_weight: np.ndarray
-
-
 @in_float64
-def look(
-    dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, first: int, number: int = 1
-) -> list[Visit]:
-    """Make visits of a topology one after the other; they depend on no other topology.
-
-    Parameters
-    ----------
-    dcc, rng_key, topology
-        What is run, the key of the whole run, and the topology.
-    chains
-        States of its chains before the first of these visits.
-    first, number
-        Visits before them, and how many are made.
-    """
-    made = []
-    for place in range(first, first + number):
-        key_draw, key_weigh = _keys_of_visit(rng_key, topology, place)
-        density = dcc.density(topology.num_splits)
-        chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, chains, dcc.num_draws)
-        made.append(
-            Visit(chains, draws, *_weigh_component(dcc, key_weigh, topology, draws.position))
-        )
-    return made
-
-
-@in_float64
-def visit(dcc: DCC, rng_key: jax.Array, explored: Explored, made: Visit | None = None) -> Explored:
-    """Draw from the chains and weigh importance samples around the draws.
-
-    Parameters
-    ----------
-    dcc, rng_key, explored
-        What is run, the key of the whole run, and what is known of the topology.
-    made
-        The visit, where it has been made before; see `look`.
-    """
+def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
+    """Draw from the chains and weigh importance samples around the draws."""
     topology, visits = explored.topology, explored.visits
-    if made is None:
-        before: Any = explored.chains
-        [made] = look(dcc, rng_key, topology, before, visits)
-    chains, draws, *weighed = made
+    before: Any = explored.chains
+    key_draw, key_weigh = jax.random.split(_key_of_topology(rng_key, topology, _VISIT + visits))
+    density = dcc.density(topology.num_splits)
+    chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, before, dcc.num_draws)
     if visits:
         draws = _join_draws(explored.draws, draws)
-        if dcc.pool_visits:
-            _, key_weigh = _keys_of_visit(rng_key, topology, visits)
-            weighed = _weigh_component(dcc, key_weigh, topology, draws.position)
-        else:
-            weighed = _join_draws((explored.position, explored.log_weight), tuple(weighed))
+    centres = draws.position if dcc.pool_visits else draws.position[:, -dcc.num_draws :]
+    weighed = _weigh_component(dcc, key_weigh, topology, centres)
+    if visits and not dcc.pool_visits:
+        weighed = _join_draws((explored.position, explored.log_weight), weighed)
     position, log_weight = weighed
     return replace(
         explored,
@@ -383,10 +329,6 @@ def _key_of_topology(rng_key: jax.Array, topology: Topology, use: int) -> jax.Ar
     """Key of a topology alone: draws do not depend on the topologies looked at before."""
     own = jax.random.fold_in(rng_key, zlib.crc32(topology.code.encode()))
     return jax.random.fold_in(own, use)
-
-
-def _keys_of_visit(rng_key: jax.Array, topology: Topology, number: int) -> Any:
-    return jax.random.split(_key_of_topology(rng_key, topology, _VISIT + number))
 
 
 def _join_draws(before: Any, after: Any) -> Any:

@@ -38,6 +38,7 @@ from scipy.special import ndtri
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.draws import draw_uniforms
+from bdtppl.inference.parallel import in_shares
 from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
@@ -223,21 +224,35 @@ def sample_layer(
         raise ValueError(f"pseudo_samples must be at least 1; got {pseudo_samples}.")
     proposals = fit_proposals(np.asarray(draws, np.float64))
     together = Mixture.of(proposals) if denominator == "mixture" else None
-    chains, num_draws, size = proposals.mean.shape
-    density = as_partial(log_density)
-    uniform = draw_uniforms(rng_key, (chains, num_draws, pseudo_samples, size))
-    noise = ndtri(uniform + 2.0**-54)  # uniform may be 0
+    shared = rng_key, as_partial(log_density), proposals, pseudo_samples, denominator, together
+    samples = in_shares(_weigh_chains, (np.arange(len(proposals.mean)),), shared=shared)
+    return Layer(*samples, proposals)
+
+
+def _weigh_chains(
+    rng_key: jax.Array,
+    density: Partial,
+    proposals: Proposals,
+    pseudo_samples: int,
+    denominator: Denominator,
+    together: Mixture | None,
+    chains: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """Draw and weigh the pseudo-samples of some chains, given by their numbers."""
+    _, num_draws, size = proposals.mean.shape
+    shape = num_draws, pseudo_samples, size
 
     def of_chain(chain: int) -> Any:
         own = proposals.of_chain(chain)
         compared = Mixture.of(own) if denominator == "spatial" else together
+        uniform = draw_uniforms(rng_key, shape, first=chain * math.prod(shape))
+        noise = ndtri(uniform + 2.0**-54)  # uniform may be 0
         with jax.enable_x64(True):  # a setting of each thread
-            sample = weigh(noise[chain], density, own.mean[0], own.scale[0], compared)
+            sample = weigh(noise, density, own.mean[0], own.scale[0], compared)
             return jax.tree.map(np.asarray, sample)
 
-    samples = zip(*in_threads(of_chain, range(chains), most=num_threads()), strict=True)
-    position, log_target, log_proposal = (np.stack(each) for each in samples)
-    return Layer(position, log_target, log_proposal, proposals)
+    samples = in_threads(of_chain, chains.tolist(), most=num_threads())
+    return tuple(np.stack(each) for each in zip(*samples, strict=True))
 
 
 @partial(jax.jit, compiler_options=COMPILED_LIGHTLY)

@@ -34,8 +34,9 @@ from jax.tree_util import Partial
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.evidence.estimates import Evidence, log_mean
-from bdtppl.inference.parallel import fan_out
+from bdtppl.inference.parallel import in_shares
 from bdtppl.inference.statistics import effective_sample_size
+from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
 __all__ = ["Path", "Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]
@@ -219,17 +220,25 @@ def tempered_evidence(
     path = Path(*map(as_partial, path))
     schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
 
-    runs_of = zip(jax.random.split(key_follow, runs), start[1:], strict=True)
-    each = fan_out(_follow, list(runs_of), shared=(path, schedule, num_moves))
-    tempered = jax.tree.map(lambda *a: np.stack(a), *each)
+    of_runs = jax.random.split(key_follow, runs), start[1:]
+    tempered = in_shares(_follow_all, of_runs, shared=(path, schedule, num_moves))
     log_evidence, error = log_mean(tempered.log_evidence.astype(np.float64))
     weight = np.exp(tempered.log_weight - tempered.log_weight.max())
     return Evidence(log_evidence, error, "smc", effective_sample_size(weight)), tempered
 
 
-def _follow(path: Path, schedule: Schedule, num_moves: int, rng_key: Any, particles: Any) -> Any:
-    with jax.enable_x64(particles.dtype == np.float64):  # a setting of each thread
-        return follow(rng_key, path, particles, schedule, num_moves=num_moves)
+def _follow_all(
+    path: Path, schedule: Schedule, num_moves: int, keys: jax.Array, particles: Any
+) -> Tempered:
+    """Make some of the runs, in threads."""
+
+    def run(rng_key: jax.Array, particles: jax.Array) -> Tempered:
+        with jax.enable_x64(particles.dtype == np.float64):  # a setting of each thread
+            return follow(rng_key, path, particles, schedule, num_moves=num_moves)
+
+    runs = zip(keys, particles, strict=True)
+    each = in_threads(lambda given: run(*given), runs, most=num_threads())
+    return jax.tree.map(lambda *a: np.stack(a), *each)
 
 
 def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:

@@ -33,13 +33,7 @@ _STEPS_A_CALL = 256  # steps of one call of the compiled function
 
 @in_float32
 def walk(
-    shared: Steps,
-    seeds: np.ndarray,
-    paths: Any,
-    chains: Chains,
-    first: int,
-    stop: int,
-    on_progress: Callable[[int], None],
+    shared: Steps, first: int, stop: int, seeds: np.ndarray, paths: Any, chains: Chains
 ) -> tuple[Chains, NutsDraws]:
     """Make steps of all chains; see `bdtppl.inference.nuts.lanes.walk`.
 
@@ -50,7 +44,7 @@ def walk(
     width = _CHAINS_TOGETHER if jax.default_backend() == "cpu" else padded_size(number)
     groups = np.minimum(np.arange(-(-number // width) * width), number - 1).reshape(-1, width)
     walked = []
-    for done, rows in enumerate(groups):
+    for rows in groups:
         own, pieces = jax.tree.map(lambda a, i=rows: np.asarray(a)[i], (seeds, paths, chains)), []
         for begin in range(first, stop, _STEPS_A_CALL):
             end = min(begin + _STEPS_A_CALL, stop)
@@ -58,7 +52,6 @@ def walk(
             own_chains, kept = jax.tree.map(np.asarray, advanced)
             own = *own[:2], own_chains
             pieces.append(jax.tree.map(lambda a, n=end - begin: a[:n], kept))
-            on_progress(first + (done * (stop - first) + end - first) // len(groups))
         draws = jax.tree.map(lambda *a: np.moveaxis(np.concatenate(a), 0, 1), *pieces)
         walked.append((own[2], draws))
     return jax.tree.map(lambda *a: np.concatenate(a)[:number], *walked)

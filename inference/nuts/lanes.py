@@ -8,7 +8,6 @@ chain has made its steps gets the next one. On accelerators all chains have lane
 Chains have random numbers of their own: their draws depend neither on lanes nor on other chains.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -28,14 +27,9 @@ _FEW_STEPS = 4
 _ROUNDS = 256  # of one call of the compiled function
 
 
+@in_float32
 def walk(
-    shared: Steps,
-    seeds: np.ndarray,
-    paths: Any,
-    chains: Chains,
-    first: int,
-    stop: int,
-    on_progress: Callable[[int], None],
+    shared: Steps, first: int, stop: int, seeds: np.ndarray, paths: Any, chains: Chains
 ) -> tuple[Chains, NutsDraws]:
     """Make steps of all chains.
 
@@ -43,16 +37,14 @@ def walk(
     ----------
     shared
         Settings that all steps share.
+    first, stop
+        Numbers of the first step, and of the one to stop before.
     seeds
         uint32 [k, 2]; of chains.
     paths, chains
         Of each chain, leading axis k.
-    first, stop
-        Numbers of the first step, and of the one to stop before.
-    on_progress
-        Called with the number of steps that chains have made on average, now and then.
     """
-    run = _LaneRun(shared, seeds, paths, chains, first, stop, on_progress)
+    run = _LaneRun(shared, first, stop, seeds, paths, chains)
     if jax.default_backend() != "cpu":
         run.work(len(seeds))
         return run.chains, run.draws
@@ -67,9 +59,9 @@ def walk(
 class _LaneRun:
     """Chains that wait for a lane, and the states of those that had one."""
 
-    def __init__(self, shared, seeds, paths, chains, first, stop, on_progress):
-        self.shared, self.seeds, self.paths = shared, seeds, paths
-        self.first, self.stop, self.on_progress = first, stop, on_progress
+    def __init__(self, shared, first, stop, seeds, paths, chains):
+        self.shared, self.first, self.stop = shared, first, stop
+        self.seeds, self.paths = seeds, paths
         self.chains = jax.tree.map(np.array, chains)
         self.draws: Any = None
         self.waiting: SimpleQueue[int] = SimpleQueue()
@@ -157,5 +149,3 @@ class _LaneRun:
 
                 jax.tree.map(take, self.chains, lanes.chain)
                 numbers[place] = -1
-        with self.lock:
-            self.on_progress(int(self.progress.mean()))

@@ -28,6 +28,7 @@ from blackjax.adaptation.window_adaptation import build_schedule
 from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.nuts import blackjax_steps, lanes
 from bdtppl.inference.nuts.kernel import Chains, Kind, NutsDraws, Steps, new_chains
+from bdtppl.inference.parallel import in_shares
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
 
@@ -203,8 +204,6 @@ class NUTS:
         paths: Any,
         chains: Chains,
         num_steps: int | None = None,
-        *,
-        on_progress: Callable[[int], None] = lambda num_steps: None,
     ) -> tuple[Chains, NutsDraws]:
         """Continue warm-up, to its end or for some steps.
 
@@ -218,8 +217,6 @@ class NUTS:
             From `start`, or from a stage before.
         num_steps
             Steps to go on for; default all that are left.
-        on_progress
-            Called with the number of steps that chains have made on average, now and then.
 
         Returns
         -------
@@ -235,7 +232,7 @@ class NUTS:
         stop = self.warmup if num_steps is None else min(first + num_steps, self.warmup)
         if stop <= first:
             raise ValueError(f"There is no step to make from {first} of {self.warmup} on.")
-        return self._walk(rng_key, density, paths, chains, first, stop, on_progress)
+        return self._walk(rng_key, density, paths, chains, first, stop)
 
     @in_float32
     def draw(
@@ -245,8 +242,6 @@ class NUTS:
         paths: Any,
         chains: Chains,
         num_draws: int,
-        *,
-        on_progress: Callable[[int], None] = lambda num_steps: None,
     ) -> tuple[Chains, NutsDraws]:
         """Draw from the states of the chains on, without adapting.
 
@@ -258,8 +253,6 @@ class NUTS:
             After warm-up.
         num_draws
             Draws of each chain.
-        on_progress
-            See `warm_up`.
 
         Raises
         ------
@@ -271,7 +264,7 @@ class NUTS:
             raise ValueError(f"chains have made {first} of {self.warmup} steps of warm-up.")
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1; got {num_draws}.")
-        return self._walk(rng_key, density, paths, chains, first, first + num_draws, on_progress)
+        return self._walk(rng_key, density, paths, chains, first, first + num_draws)
 
     def _warmed(self, chains: Chains) -> int:
         least, most = int(chains.num_warm.min()), int(chains.num_warm.max())
@@ -279,7 +272,7 @@ class NUTS:
             raise ValueError(f"chains must be at one stage; warm-up is at {least} to {most} steps.")
         return least
 
-    def _walk(self, rng_key, density, paths, chains, first, stop, on_progress):
+    def _walk(self, rng_key, density, paths, chains, first, stop):
         """Make steps from the first on."""
         lead = chains.position.shape[:-1]
         if rng_key.shape != lead[:-1]:
@@ -304,7 +297,7 @@ class NUTS:
         )
         of_chains = as_float32(_of_chains(paths, lead))
         walk = {"lanes": lanes.walk, "blackjax": blackjax_steps.walk}[self.kernel]
-        walked = walk(shared, np.stack(seeds), of_chains, flat, first, stop, on_progress)
+        walked = in_shares(walk, (np.stack(seeds), of_chains, flat), shared=(shared, first, stop))
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), walked)
 
 
