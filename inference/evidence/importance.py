@@ -225,8 +225,9 @@ def sample_layer(
     proposals = fit_proposals(np.asarray(draws, np.float64))
     together = Mixture.of(proposals) if denominator == "mixture" else None
     shared = rng_key, as_partial(log_density), proposals, pseudo_samples, denominator, together
-    samples = in_shares(_weigh_chains, (np.arange(len(proposals.mean)),), shared=shared)
-    return Layer(*samples, proposals)
+    chains = np.arange(len(proposals.mean))
+    position, log_target, log_proposal = in_shares(_weigh_chains, (chains,), shared=shared)
+    return Layer(position, log_target, log_proposal, proposals)
 
 
 def _weigh_chains(
