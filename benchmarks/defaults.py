@@ -22,6 +22,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import bdtppl
 from bdtppl.datasets import load
+from benchmarks.processes import add_jobs, in_jobs
 from benchmarks.text_table import print_table
 
 __all__ = ["main"]
@@ -132,13 +133,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = (*CLASSES, *NUMBERS, *LARGE)
     parser.add_argument("--sets", nargs="+", choices=tables, default=(*CLASSES, *NUMBERS))
     parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS])
+    add_jobs(parser)
     options = parser.parse_args(arguments)
     for table in options.sets:
         is_numbers = table in NUMBERS
         headings = ("CRPS", "RMSE", "in 50 %", "in 90 %") if is_numbers else ("log loss",)
         rows = []
-        for name in options.models:
-            scores, seconds = measure(name, table)
+        tasks = [(name, table) for name in options.models]
+        found = in_jobs(measure, tasks, options.jobs)
+        for name, (scores, seconds) in zip(options.models, found, strict=True):
             cells = ["" if np.isnan(score) else f"{score:.3f}" for score in scores]
             rows.append((name, *cells, f"{seconds:.2f}"))
         print_table(f"{table}, five folds", ("model", *headings, "CPU s"), rows)

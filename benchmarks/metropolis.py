@@ -34,6 +34,7 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
 from benchmarks.markov_chains import complete_rows, fit_chains
+from benchmarks.processes import add_jobs, in_jobs
 from benchmarks.text_table import print_table
 
 __all__ = ["Speed", "main", "measure"]
@@ -121,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--chains", type=int, default=128)
     parser.add_argument("--draws", type=int, default=20, help="draws a walk, 100 steps each")
     parser.add_argument("--repeats", type=int, default=5, help="warm walks behind each median")
+    add_jobs(parser)
     options = parser.parse_args(arguments)
     tables = {}
     for name in options.sets:
@@ -133,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.part != "temper":
         _report_speed(tables, options.chains, options.draws, options.repeats)
     if options.part != "speed":
-        _report_agreement(tables, options.steps, options.seeds)
+        _report_agreement(tables, options.steps, options.seeds, options.jobs)
 
 
 def _report_speed(tables: dict, chains: int, draws: int, repeats: int) -> None:
@@ -149,12 +151,12 @@ def _report_speed(tables: dict, chains: int, draws: int, repeats: int) -> None:
         print_table(f"{proposals}, {chains} chains in {_THREADS} threads", _HEADINGS, rows)
 
 
-def _report_agreement(tables: dict, steps: int, seeds: int) -> None:
+def _report_agreement(tables: dict, steps: int, seeds: int, jobs: int) -> None:
     """Half of the steps are warm-up."""
-    rows = []
-    for name, (matrix, y) in tables.items():
-        for seed, temperatures in itertools.product(range(seeds), _LADDERS):
-            rows.append([name, f"{seed}", *_agreement(matrix, y, steps, seed, temperatures)])
+    cases = list(itertools.product(tables, range(seeds), _LADDERS))
+    tasks = [(*tables[name], steps, seed, temperatures) for name, seed, temperatures in cases]
+    found = in_jobs(_agreement, tasks, jobs)
+    rows = [[name, f"{seed}", *row] for (name, seed, _), row in zip(cases, found, strict=True)]
     print_table(
         f"Four chains of {steps:,} steps of the default moves from the tree of one leaf, "
         f"with and without tempering: rank R-hat of the log joint in the second half (bound for "

@@ -1,13 +1,16 @@
-"""Work in processes of its own: fresh compilers, and memory that is nobody else's."""
+"""Work in other processes: fresh compilers and memory that is nobody else's, or several at once."""
 
+import argparse
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-__all__ = ["in_fresh_process", "peak_memory"]
+from bdtppl.inference.parallel import fan_out, workers
+
+__all__ = ["add_jobs", "in_fresh_process", "in_jobs", "peak_memory"]
 
 
 def peak_memory() -> float:
@@ -20,3 +23,16 @@ def in_fresh_process(function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Call an importable function in a new interpreter and wait for what it returns."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(function, *args, **kwargs).result()
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--jobs``, a number for `in_jobs`."""
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of a thread each")
+
+
+def in_jobs(function: Callable, tasks: Iterable[tuple], jobs: int) -> list:
+    """Call a function on tasks, one after the other or in so many processes at once."""
+    if jobs == 1:
+        return [function(*task) for task in tasks]
+    with workers(jobs):
+        return fan_out(function, tasks)

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from joblib import parallel_config
 
 from bdtppl.datasets import make_hidden_xor, make_wu
 from bdtppl.inference.metropolis.regrow import Regrow
@@ -17,6 +18,7 @@ from benchmarks.gflownet.figures import figure_4, table_7
 from benchmarks.gflownet.problems import divided, hidden_xor
 from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
+from benchmarks.processes import in_jobs
 from benchmarks.soft import dismissals, predictive, rivals, samplers, sets, sharpness
 
 _ONE = sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
@@ -165,3 +167,9 @@ def test_soft_benchmark_chooses_sharpness(small_wu, monkeypatch, capsys):
     sharpness.print_sharpness("wu", _ONE)
     chosen = capsys.readouterr().out.split("chosen: ")[1]
     assert chosen.startswith("0.1;")  # splits as soft as 100 nearly predict a constant
+
+
+def test_jobs_find_what_one_process_finds():
+    tasks = [(10, 3), (7, 2)]
+    with parallel_config("threading"):
+        assert in_jobs(divmod, tasks, 2) == in_jobs(divmod, tasks, 1) == [(3, 1), (3, 1)]
