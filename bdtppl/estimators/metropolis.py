@@ -150,6 +150,9 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     with the others; where chains cannot be compared, as one chain or chains of fewer than 4 draws
     cannot; and where trees outgrew the capacity.
 
+    A ``checkpoint`` is written between rounds, each of a twentieth of the steps: what a round has
+    done so far is lost where the fit is killed.
+
     References
     ----------
     Chipman, George and McCulloch 1998; Denison, Mallick and Smith 1998; Angelopoulos and Cussens
