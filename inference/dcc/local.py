@@ -42,6 +42,7 @@ from bdtppl.inference.evidence.importance import (
 )
 from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, NutsDraws
+from bdtppl.inference.parallel import num_workers
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import diagnose, log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
@@ -119,11 +120,11 @@ def begin(
         return [Explored(topology, since, *nothing) for topology in topologies]
     sampler = _searching(dcc)
     last = _last_steps(sampler, dcc.num_draws)
-    with ThreadPoolExecutor(1) as aside:  # weighing is compiled while chains warm up
-        nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
-        compiled = aside.submit(in_float64(_weigh_component), dcc, rng_key, topologies[0], nowhere)
+    with ThreadPoolExecutor(1) as aside:
+        if num_workers() == 1:  # weighing is compiled here, while chains warm up
+            nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
+            aside.submit(in_float64(_weigh_component), dcc, rng_key, topologies[0], nowhere)
         pilot = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
-        compiled.result()
     begun_all = []
     for place, topology in enumerate(topologies):
         chains, draws = jax.tree.map(lambda a, i=place: a[i], pilot)
