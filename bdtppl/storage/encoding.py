@@ -178,4 +178,6 @@ def _decode_array(value: dict) -> Any:
     flat = np.empty(len(value["values"]), dtype)
     for i, item in enumerate(value["values"]):
         flat[i] = decode(item)
-    return flat.reshape(value["shape"])[()]
+    array = flat.reshape(value["shape"])
+    # Whole numbers alone are no arrays of JSON: such an array had no axis.
+    return array if dtype.kind in "biu" else array[()]

@@ -271,7 +271,7 @@ def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
     if estimator.class_labels is not None:
         require_classes(estimator.class_labels, posterior)
     for attribute, value in vars(estimator).items():
-        if isinstance(value, Tree):
+        if isinstance(value, Tree) and _is_fitted_attribute(attribute):
             require_trees(value, len(posterior.names), ())
             statistics = getattr(estimator, attribute.replace("tree", "statistics"), None)
             if statistics is not None:

@@ -140,9 +140,19 @@ class LeafMixture:
         means = leaf_means(self.leaf, self.statistics)
         means = means[np.isfinite(means)]
         low, high = (means.min(), means.max()) if len(means) else (0.0, 0.0)
-        least = 1.0 if self._is_discrete else 1e-9
-        width = max((high - low) / 2, least, 1e-15 * abs(low))
+        width = max((high - low) / 2, self._least_width, 1e-15 * abs(low))
         return low - width, high + width
+
+    @property
+    def _least_width(self) -> float:
+        """Width of a law, where it is known: targets may be of any scale."""
+        if self._is_discrete:
+            return 1.0
+        if _FAST_CDFS.get(type(self.leaf.predictive(self.statistics[:1]))) is not StudentLaws:
+            return 1e-9
+        numbers = _numbers_of(self.leaf, _padded(self.statistics))
+        scale = np.asarray(numbers["scale"])[: len(self.statistics)]
+        return float(scale[np.isfinite(scale)].max(initial=np.finfo(float).tiny))
 
     @in_float64
     def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
