@@ -46,7 +46,7 @@ bench: $(VENV)/installed  ## all benchmarks, which take many hours; BENCHMARKS=e
 lowest: $(VENV)/installed  ## the lowest versions of the dependencies: imports and some tests
 	$(RUN) tests/lowest_versions.py
 
-fuzz: $(VENV)/installed  ## damaged prior files and tables, for about ten minutes; CASES=100 for fewer of each kind
+fuzz: $(VENV)/installed  ## damaged prior files, tables, models and checkpoints; CASES=100 for fewer of each kind
 	$(RUN) tests/fuzz.py --cases $(CASES)
 
 lint: $(VENV)/installed-dev  ## style and formatting

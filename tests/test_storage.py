@@ -778,6 +778,14 @@ def test_a_file_of_version_1_is_still_read(name, tmp_path):
     storage.load(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"[" * 100_000])
+def test_a_damaged_file_of_version_1_is_refused(content, tmp_path):
+    shutil.copytree(OLD / "hard-classes", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.json").write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged: "):
+        storage.load(tmp_path, trusted=True)
+
+
 def test_obsolete_files_go_away_unless_written_or_the_block_fails(tmp_path):
     for name in ("old.png", "kept.png", "other.txt"):
         (tmp_path / name).write_text("before")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+from bdtppl.files import open_ordinary
 
 if TYPE_CHECKING:
     from bdtppl.table_files import Table
@@ -72,9 +73,10 @@ def report(
 def _target_of(folder: Path) -> str | None:
     """Read the target's name from the summary that a fit leaves; None where there is none."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        with open_ordinary(folder / "summary.json") as file:
+            summary = json.load(file)
         return str(summary["target"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 

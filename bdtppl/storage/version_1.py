@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from bdtppl.array_files import DAMAGED
 from bdtppl.files import reason_of
 from bdtppl.storage.encoding import encode
 from bdtppl.storage.posterior import Arrays
@@ -51,7 +52,13 @@ def read_version_1(folder: Path) -> tuple[dict[str, Any], Arrays]:
     ValueError
         If one is damaged.
     """
-    description, stored = (folder / name for name in FILES)
+    try:
+        return _read(*(folder / name for name in FILES))
+    except DAMAGED as error:
+        raise ValueError(f"The model in {folder} is damaged: {reason_of(error)}.") from error
+
+
+def _read(description: Path, stored: Path) -> tuple[dict[str, Any], Arrays]:
     document = json.loads(description.read_bytes())
     model, checksums = document["model"], document["sha256"]
     text = json.dumps(model, sort_keys=True, separators=(",", ":"))
@@ -60,12 +67,12 @@ def read_version_1(folder: Path) -> tuple[dict[str, Any], Arrays]:
         "model": hashlib.sha256(text.encode()).hexdigest(),
     }
     if found != checksums:
-        raise ValueError(f"the files of {folder} are damaged or were altered")
+        raise ValueError("its checksums do not match")
     try:
         with xr.open_datatree(stored, engine="h5netcdf") as tree:
             groups = {name: group.to_dataset().load() for name, group in tree.children.items()}
     except OSError as error:
-        raise ValueError(f"{stored} is damaged ({reason_of(error)})") from error
+        raise ValueError(f"{stored.name} cannot be read ({reason_of(error)})") from error
     return _as_present(model, groups)
 
 
