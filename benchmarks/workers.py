@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for way, number in (("one thread", 0), ("threads", 0), ("dask workers", options.workers)):
         wall, cpu, log_evidence = in_fresh_process(_timed, runs, way, number)
-        rows.append([f"{number or ''} {way}".strip(), f"{wall:.1f}", f"{cpu:.1f}", log_evidence])
+        rows.append(
+            [f"{number or ''} {way}".strip(), f"{wall:.1f}", f"{cpu:.1f}", repr(log_evidence)]
+        )
         print(*rows[-1], flush=True)
     headings = ["computed by", "wall seconds", "CPU seconds", "log evidence"]
     print_table(f"DCC-Tree on WU, T = {options.iterations}", headings, rows)

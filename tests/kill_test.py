@@ -252,6 +252,9 @@ def killed_at_random(
             return outcome
 
 
+NO_FILES = ["RLIMIT_NOFILE", 0]
+
+
 def without_room(room: Path) -> Iterator[tuple[str, str]]:
     """Fit where checkpoints cannot be written; yields what was tried and what came of it."""
     name = "BARTRegressor"
@@ -263,6 +266,8 @@ def without_room(room: Path) -> Iterator[tuple[str, str]]:
         process = Fitting(name, folder, out, "" if limits is None else json.dumps(limits))
         is_refused, said = process.end(600, signal.SIGKILL), process.said()
         last = (said.strip().splitlines() or [""])[-1]
+        if is_refused and limits == NO_FILES and "Error" in last:
+            return what, f"refused by a library: {last}"  # which cannot open a file of the system
         if is_refused:
             return what, ("refused" if "cannot be written" in last else f"FAILED: {last}")
         ended = "finished" if bits(out) == whole else "FAILED: other bits"
@@ -270,7 +275,7 @@ def without_room(room: Path) -> Iterator[tuple[str, str]]:
 
     yield tried("files of 4,096 bytes at most", room / "small", ["RLIMIT_FSIZE", 4096])
     for number in (0, 1, 2, 3, 5):
-        yield tried(f"{number} file handles left", room / "few", ["RLIMIT_NOFILE", number])
+        yield tried(f"{number} file handles left", room / "few", [*NO_FILES[:1], number])
     for what, options in (("a disk of 16 KB", "size=16k"), ("a read-only disk", "ro")):
         mounted = room / "mounted"
         mounted.mkdir(exist_ok=True)
