@@ -16,6 +16,8 @@ from bdtppl.estimators.gflownet import GFlowNetTreeClassifier as GFlowNetTreeCla
 from bdtppl.estimators.gflownet import GFlowNetTreeRegressor as GFlowNetTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeClassifier as GreedyModalTreeClassifier
 from bdtppl.estimators.greedy_modal import GreedyModalTreeRegressor as GreedyModalTreeRegressor
+from bdtppl.estimators.map_tree import MAPTreeClassifier as MAPTreeClassifier
+from bdtppl.estimators.map_tree import MAPTreeRegressor as MAPTreeRegressor
 from bdtppl.estimators.metropolis import MetropolisTreeClassifier as MetropolisTreeClassifier
 from bdtppl.estimators.metropolis import MetropolisTreeRegressor as MetropolisTreeRegressor
 from bdtppl.estimators.particle import ParticleTreeClassifier as ParticleTreeClassifier

@@ -135,6 +135,25 @@ class Leaf:
         """Log marginal likelihood of the rows behind statistics [..., s], shape [...]."""
         raise NotImplementedError
 
+    def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
+        """Bound the log marginals of the rows behind statistics [..., s], parted in any way.
+
+        An upper bound of the sum of `log_marginal` over the parts, whatever they are and however
+        many; a search (`bdtppl.inference.pcfg.search`) rules trees out by it. By default 0 where
+        targets have probabilities, which are at most 1.
+
+        Raises
+        ------
+        TypeError
+            If targets have densities, and the family gives no bound of its own.
+        """
+        if self.task == "classification" or self.is_discrete:
+            return np.zeros(np.shape(statistics)[:-1])
+        raise TypeError(
+            f"{type(self).__name__} has no method log_marginal_bound, which a search needs to rule "
+            f"trees out."
+        )
+
     def posterior_mean(self, statistics: Array) -> Array:
         """Posterior mean of a new target, [...] for regression, [..., c] for classification."""
         return self.predictive(statistics).mean
@@ -362,6 +381,12 @@ class DirichletCategorical(Leaf):
         each = log_rising_factorial(prior, statistics, jnp, gammaln).sum(-1)
         return each - log_rising_factorial(prior.sum(-1), statistics.sum(-1), jnp, gammaln)
 
+    def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
+        """Give each class a leaf of its own: parting it further makes its labels less probable."""
+        concentration = np.asarray(self.concentration, np.float64)
+        each = log_rising_factorial(concentration, statistics)
+        return (each - log_rising_factorial(concentration.sum(), statistics)).sum(-1)
+
     def log_marginal_table(self, num_rows: int) -> CountTable:
         """Tabulate for up to ``num_rows`` rows."""
         concentration = np.asarray(self.concentration, np.float64)
@@ -532,6 +557,20 @@ class NormalInverseGamma(Leaf):
             - shape * jnp.log(scale)
             + (jnp.log(self.pseudo_count) - jnp.log(pseudo_count)) / 2
             - count / 2 * jnp.log(2 * jnp.pi)
+        )
+
+    def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
+        """Give all rows one leaf, as if their targets were all equal to the prior mean.
+
+        Every further row there is more probable than the one before, so that parting the rows makes
+        them less probable.
+        """
+        count = np.asarray(statistics, np.float64)[..., 0]
+        shape, pseudo_count = float(self.shape), float(self.pseudo_count)
+        return (
+            log_rising_factorial(shape, count / 2)
+            - count / 2 * np.log(2 * np.pi * float(self.scale))
+            - np.log1p(count / pseudo_count) / 2
         )
 
     def log_marginal_table(self, num_rows: int) -> LogMarginalTable:

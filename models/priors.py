@@ -50,6 +50,7 @@ __all__ = [
     "Rule",
     "Rules",
     "TreePrior",
+    "WeightBounds",
     "excluding",
     "require_rules_apart",
     "require_tree_prior",
@@ -247,6 +248,29 @@ def _cut_in_words(cut_weights: Any) -> str:
     return "cuts it at each possible place with the same probability"
 
 
+class WeightBounds(NamedTuple):
+    """Bounds of the log weights in any node that has a rule, at some depths; arrays like these.
+
+    Attributes
+    ----------
+    stop_least, stop_most
+        Of stopping.
+    rule_most
+        Of one rule, as `TreePrior.log_rule` gives it, times the number that `shared_by` names.
+    split_most
+        Of all rules of a node together; None for that of one rule times their number.
+    shared_by
+        What a rule's weight is divided by at least: the number of "features" that have a rule, the
+        number of "rules", or nothing (None).
+    """
+
+    stop_least: Any
+    stop_most: Any
+    rule_most: Any
+    split_most: Any = None
+    shared_by: Literal["features", "rules"] | None = None
+
+
 class NodePrior(RegisteredPrior):
     """Members that most priors share; a node-wise prior of your own may begin with them."""
 
@@ -263,6 +287,24 @@ class NodePrior(RegisteredPrior):
     def resolve(self, design: Design):
         """Return the prior itself: nothing depends on the data."""
         return self
+
+    def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
+        """Bound the log weights of nodes at depths, for searches (`bdtppl.inference.pcfg.search`).
+
+        A prior of your own that `is_normalised` has bounds: a probability is at most 1.
+
+        Raises
+        ------
+        TypeError
+            If no bounds are known.
+        """
+        if not self.is_normalised:
+            raise TypeError(
+                f"{type(self).__name__} has no method weight_bounds, which a search needs to rule "
+                f"trees out."
+            )
+        zero = np.zeros(np.shape(depth))
+        return WeightBounds(zero - np.inf, zero, zero, zero)
 
     def log_rule(self, node: Node, rule: Rule) -> Any:
         """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
@@ -490,6 +532,11 @@ class LeafPenalty(NodePrior):
             f"the rows alike count as one."
         ]
 
+    def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
+        """Bound the log weights of nodes at depths."""
+        zero = np.zeros(np.shape(depth))
+        return WeightBounds(zero, zero, zero - self.log_phi)
+
     def log_stop(self, node: Node) -> Any:
         """Return 0."""
         return jnp.zeros_like(node.depth, dtype=float)
@@ -542,6 +589,11 @@ class DescriptionLength(NodePrior):
             f"{number(self.beta)}, about what it takes to write the split down. Apart from that "
             f"all trees are equally probable."
         ]
+
+    def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
+        """Bound the log weights of nodes at depths."""
+        zero = np.zeros(np.shape(depth))
+        return WeightBounds(zero, zero, zero - self.beta)
 
     def log_stop(self, node: Node) -> Any:
         """Return 0."""
@@ -634,8 +686,20 @@ class DepthDecay(_NormalisedRules):
         shares = [self.alpha * (1 + depth) ** -self.beta for depth in range(3)]
         return [_chances(shares), self._rule_in_words()]
 
-    def _log_split_probability(self, depth):
-        return jnp.log(self.alpha) - self.beta * jnp.log1p(depth)
+    def _log_split_probability(self, depth, xp: Any = jnp):
+        return xp.log(self.alpha) - self.beta * xp.log1p(depth)
+
+    def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
+        """Bound the log weights of nodes at depths."""
+        log_p = self._log_split_probability(np.asarray(depth, float), np)
+        with np.errstate(divide="ignore"):  # of a root that splits for certain
+            log_stop = np.log1p(-np.exp(log_p))
+        by_number = None
+        if self.law.is_plain:
+            by_number = "features"
+        elif self.law == RuleLaw(over="rules"):
+            by_number = "rules"
+        return WeightBounds(log_stop, log_stop, log_p, log_p, by_number)
 
     def log_stop(self, node: Node) -> Any:
         """log(1 - p), or 0 where no rule is available."""
@@ -820,6 +884,12 @@ class GreedyPartition(NodePrior):
             _chances([self.p ** (1 + depth) for depth in range(3)]),
             f"A split looks at any column with the same probability, and {cut}.",
         ]
+
+    def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
+        """Bound the log weights of nodes at depths."""
+        log_p = (1 + np.asarray(depth, float)) * np.log(self.p)
+        log_stop = np.log1p(-np.exp(log_p))
+        return WeightBounds(log_stop, log_stop, log_p - np.log(self.num_features), log_p)
 
     def log_stop(self, node: Node) -> Any:
         """log(1 - p^(1 + depth)), or 0 where no rule is available."""

@@ -121,6 +121,8 @@ def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
     num_productions, num_features = grammar.num_productions, grammar.design.num_features
     if not num_productions:
         return np.zeros(0)
+    if law == RuleLaw(over="rules"):
+        return -np.log(np.diff(grammar.first_production)[grammar.parent])
     table, available = _Productions(grammar), np.ones(num_productions, bool)
     node_reads, rule_reads = law.reads(num_features)
 

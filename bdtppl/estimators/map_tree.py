@@ -1,0 +1,201 @@
+"""The most probable decision tree with a certificate, for classification and regression."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.pcfg.search.search import TreeSearch
+from bdtppl.models.hard.log_joint import log_joint
+from bdtppl.models.hard.tree import Tree
+from bdtppl.models.priors import DepthDecay
+from bdtppl.models.wording import number
+from bdtppl.progress import counting
+from bdtppl.summary import summarised
+
+__all__ = ["MAPTreeClassifier", "MAPTreeRegressor"]
+
+
+@declared
+class MAPTreeParameters(ShowsProgress):
+    """Parameters of the search."""
+
+    bins: int | Literal["auto"] | None = parameter(
+        10,
+        'Most buckets per feature; "auto" is 10; None keeps a cut between any two neighbouring '
+        "distinct values. The fewer cuts there are, the sooner the search ends.",
+        option=str,
+    )
+    time_limit: float = parameter(
+        10.0,
+        "Seconds after which the search stops with the best tree so far, and says by how much "
+        "another one may be better.",
+        above=0,
+    )
+    memory_limit: float = parameter(
+        2e9, "Memory that the search may take, in bytes; it stops before it needs more.", above=0
+    )
+
+
+class MAPTree(MAPTreeParameters, TreeEstimator):
+    """The inference, for any kind of target."""
+
+    inference = "map"
+    in_words = (
+        "The tree is the most probable one that a search over all trees has found (after MAPTree, "
+        "Sullivan et al. 2024). It is one tree, not a posterior: how sure one can be of its splits "
+        "is not known."
+    )
+    probability_name = "probability among the trees found"
+    draws_are = "found"
+    default_prior = DepthDecay(0.95, 0.5)
+    unknown: ClassVar = {
+        "log_evidence": "the search was for the best tree, not for the sum over all trees",
+        "elpd_loo": "one tree cannot be weighted anew without a row",
+    }
+
+    _documentation = """
+    Attributes
+    ----------
+    map_tree_ : bdtppl.models.hard.tree.Tree
+        Most probable tree found.
+    map_log_joint_ : float
+        Its log prior weight and the log marginal likelihoods of its leaves, summed.
+    map_gap_ : float
+        No tree has a log joint that is larger by more than this, in nats; 0 where the tree is
+        certified to be the most probable one. The bound holds in double precision, and for sets
+        of rows that their hashes tell apart (see `bdtppl.inference.pcfg.search.search.TreeSearch`).
+    num_expansions_ : int
+        Sets of rows whose rules were looked at.
+    posterior_ : bdtppl.inference.hard.posterior.Posterior
+        That tree alone.
+    design_
+        The coded training rows.
+    prior_, leaf_, constraints_
+        The model, defaults filled in.
+    {fitted}
+
+    Notes
+    -----
+    Trees may have any depth. The search looks at sets of rows, the most promising ones first, and
+    keeps an upper bound of what it has not looked at (``map_gap_``). Tables of few cuts end with a
+    certificate; on others the tree is the best one within ``time_limit``, which a faster machine
+    may find better.
+
+    References
+    ----------
+    Sullivan, Tiwari and Thrun 2024, MAPTree: Beating "Optimal" Decision Trees with Bayesian
+    Decision Trees.
+
+    Examples
+    --------
+    >>> from bdtppl import {name}
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
+    >>> model = {name}().fit(X, y)
+    >>> model.predict([[1.0], [4.0]]){rounded}.tolist(), model.map_gap_
+    ({predictions}, 0.0)
+    """
+
+    map_log_joint_: float
+    map_gap_: float
+    num_expansions_: int
+    posterior_: Posterior
+
+    @property
+    def _num_bins(self) -> int | None:
+        return 10 if isinstance(self.bins, str) and self.bins == "auto" else self.bins
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        model = self._read_model(X, y, sample_weight)
+        search = TreeSearch(model)
+        with counting("sets of rows", shown=self.progress) as report:
+
+            def on_step(search: TreeSearch) -> None:
+                if report is not None:
+                    best = search.best
+                    report(
+                        search.num_expansions,
+                        f"log joint {best.low:.2f}, none better by more than {best.gap:.2f}",
+                    )
+
+            search.run(float(self.time_limit), float(self.memory_limit), on_step=on_step)
+        found, best = search.best_tree(), search.best
+        require_finite("The log joint of the tree", best.low)
+        self._keep_model(replace(model, prior=search.prior, constraints=search.constraints))
+        self.map_log_joint_ = best.low
+        self.map_gap_ = 0.0 if best.is_closed else best.gap
+        self.num_expansions_ = search.num_expansions
+        self._random_seed = self._draw_seed()
+        scored = log_joint(found.trees, model)
+        self.posterior_ = Posterior.of(
+            model,
+            found.trees.reshape(1, 1),
+            found.statistics,
+            log_joint=found.log_joint,
+            log_likelihood=scored.log_likelihood,
+        )
+        if found.trees.num_nodes.max() == 1:
+            self._warn_of_no_rule()
+        for reason in self.cautions():
+            warnings.warn(reason, ConvergenceWarning, stacklevel=3)  # the caller of `fit`
+        return self
+
+    def cautions(self) -> Iterator[str]:
+        """Say by how much another tree may be better."""
+        if self.map_gap_:
+            yield (
+                f"The search stopped before its end: another tree may have a log joint larger by "
+                f"up to {number(self.map_gap_)}. Raise time_limit or memory_limit, or take fewer "
+                f"bins, for a smaller gap."
+            )
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Most probable tree found."""
+        check_is_fitted(self)
+        return self.posterior_.trees[0, 0]
+
+    def _most_probable(self, k: int) -> RankedTrees:
+        posterior = self.posterior_
+        return RankedTrees(
+            posterior.trees[0], posterior.statistics[0], posterior.sample_stats["log_joint"][0],
+            np.ones(1),
+        )  # fmt: skip
+
+    @summarised
+    def summary(self) -> dict:
+        """Sum the fit up in numbers and text, with JSON types alone."""
+        check_is_fitted(self)
+        tree = self.map_tree_
+        return {
+            **self._describe(),
+            "bins": self._num_bins,
+            "expansions": self.num_expansions_,
+            "map_log_joint": self.map_log_joint_,
+            "map_gap": self.map_gap_,
+            "map_leaves": int(tree.num_leaves),
+            "map_depth": int(tree.depth),
+            "map_rules": self.rules(),
+        }
+
+
+@estimator
+class MAPTreeClassifier(ClassLeaves, MAPTree):
+    """Classify by the most probable tree, certified (after MAPTree, Sullivan et al. 2024)."""
+
+    _words: ClassVar = ClassLeaves._words | {"predictions": "['a', 'b']", "rounded": ""}
+
+
+@estimator
+class MAPTreeRegressor(RealLeaves, MAPTree):
+    """Regress by the most probable tree, certified (after MAPTree, Sullivan et al. 2024)."""
+
+    _words: ClassVar = RealLeaves._words | {"predictions": "[0.0, 9.0]", "rounded": ".round(0)"}

@@ -1,0 +1,1 @@
+"""Search for trees of any depth, with certified bounds."""

@@ -1,0 +1,633 @@
+"""The graph of a search: sets of cells, some of their rules, and bounds of what is below them.
+
+A node is a set of cells, at a level where levels matter. It is created with bounds that need no
+rules. When it is expanded, its rules are counted, and those of the greatest upper bounds are kept
+with nodes for their children; the other ones are summed up by a bound, until the node is expanded
+further. Children have fewer cells than their parent, so passes go through nodes by size.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from bdtppl.inference.pcfg.expansion import Cells
+from bdtppl.inference.pcfg.search.bounds import WeightTables, bound_set
+from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules, compare, hash_of
+
+__all__ = ["Batch", "Graph", "copy_members", "derive"]
+
+_FIRST_SLOTS = 1 << 12
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, with bits all over: the golden ratio
+_SPREAD_OF_MEMORY = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+class Nodes(NamedTuple):
+    """Nodes in the order in which they were made; N nodes, k bounds (see `bound_set`).
+
+    Attributes
+    ----------
+    key
+        uint64 [N]; hash of cells, level and memory of the path.
+    memory
+        uint64 [N]; memory of the path, or [0] where none is needed.
+    level
+        int16 [N]; splits above, 0 where levels do not matter.
+    num_cells
+        int32 [N].
+    low, high
+        float64 [k, N]; bounds.
+    stop
+        float64 [k, N]; worth of stopping, once expanded.
+    rest
+        float64 [k, N]; upper bound of the rules that are not kept.
+    place
+        int32 [N]; row of its cells in `Graph.members`, -1 before it is expanded.
+    parent, side
+        int32 [N]; a parent, and the way to the node: 4 times the place of the code below the gap,
+        plus 2 for missing values on the left, plus 1 for the right side.
+    first, count
+        int64 and int32 [N]; its rules.
+    offered
+        int32 [N]; rules in order of their bounds that were kept.
+    extra
+        int32 [N]; number of a rule that is kept out of order, or -1.
+    """
+
+    key: np.ndarray
+    memory: np.ndarray
+    level: np.ndarray
+    num_cells: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    stop: np.ndarray
+    rest: np.ndarray
+    place: np.ndarray
+    parent: np.ndarray
+    side: np.ndarray
+    first: np.ndarray
+    count: np.ndarray
+    offered: np.ndarray
+    extra: np.ndarray
+
+
+class Rules(NamedTuple):
+    """Kept rules; E rules.
+
+    Attributes
+    ----------
+    left, right
+        int32 [E]; nodes.
+    low, high, cut
+        int32 [E]; see `FoundRules`.
+    missing_left
+        bool [E].
+    log_rule, log_split
+        float64 [E]; see `bdtppl.models.priors.TreePrior`; the latter [0] if no sums are bounded.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    cut: np.ndarray
+    missing_left: np.ndarray
+    log_rule: np.ndarray
+    log_split: np.ndarray
+
+
+class Batch(NamedTuple):
+    """Nodes to expand, with all of their rules; m nodes, p rules.
+
+    Attributes
+    ----------
+    nodes
+        int32 [m].
+    first
+        int64 [m + 1]; their rules.
+    stop
+        float64 [k, m].
+    found
+        The rules.
+    log_rule, log_split
+        float64 [p].
+    score
+        float64 [3, 2, p]; log marginals of the left and the right side, and bounds of them for two
+        leaves and for any number (see `bound_set`).
+    memory
+        uint64 [2, p], or [2, 0]; memories of the path there.
+    """
+
+    nodes: np.ndarray
+    first: np.ndarray
+    stop: np.ndarray
+    found: FoundRules
+    log_rule: np.ndarray
+    log_split: np.ndarray
+    score: np.ndarray
+    memory: np.ndarray
+
+
+class Graph:
+    """Nodes and rules with room for more.
+
+    Parameters
+    ----------
+    root
+        uint64 [W]; cells of the root.
+    num_cells
+        Cells of the root.
+    num_bounds
+        1, 2 or 3 (see `bound_set`).
+    tables
+        The prior's bounds.
+    uses_level
+        Whether levels matter.
+    memory
+        The root's memory of the path, or None.
+    """
+
+    def __init__(
+        self,
+        root: np.ndarray,
+        num_cells: int,
+        num_bounds: int,
+        tables: WeightTables,
+        uses_level: bool,
+        memory: int | None,
+    ):
+        self.tables, self.uses_level, self.has_memory = tables, uses_level, memory is not None
+        self.num_bounds = num_bounds
+        self.num_nodes, self.num_rules, self.num_expanded = 1, 0, 0
+        self.members = root[None].copy()
+        self.nodes = self._nodes(64)
+        self.rules = self._rules(64)
+        self.slots = np.full(_FIRST_SLOTS, -1, np.int32)
+        for name, value in (("key", 1), ("num_cells", num_cells), ("place", -1), ("parent", -1)):
+            getattr(self.nodes, name)[0] = value
+        for name in ("level", "side", "first", "count", "offered"):
+            getattr(self.nodes, name)[0] = 0
+        self.nodes.extra[0] = -1
+        if memory is not None:
+            self.nodes.memory[0] = memory
+        for name, value in (("low", -np.inf), ("high", np.inf), ("rest", -np.inf)):
+            getattr(self.nodes, name)[:, 0] = value
+
+    def _nodes(self, size: int) -> Nodes:
+        bounds = [np.empty((self.num_bounds, size)) for _ in range(4)]
+        ints = [np.empty(size, np.int32) for _ in range(3)]
+        return Nodes(
+            np.empty(size, np.uint64),
+            np.empty(size if self.has_memory else 0, np.uint64),
+            np.empty(size, np.int16),
+            np.empty(size, np.int32),
+            *bounds,
+            *ints,
+            np.empty(size, np.int64),
+            *(np.empty(size, np.int32) for _ in range(3)),
+        )
+
+    def _rules(self, size: int) -> Rules:
+        return Rules(
+            *(np.empty(size, np.int32) for _ in range(5)),
+            np.empty(size, bool),
+            np.empty(size),
+            np.empty(size if self.num_bounds > 1 else 0),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all arrays."""
+        arrays = [*self.nodes, *self.rules, self.slots, self.members]
+        return sum(array.nbytes for array in arrays)
+
+    def make_room(self, num_nodes: int, num_rules: int, num_expanded: int) -> None:
+        """Make room for so many more."""
+        if len(self.nodes.key) < self.num_nodes + num_nodes:
+            size = (self.num_nodes + num_nodes) * 5 // 4
+            self.nodes = _copied(self.nodes, self._nodes(size), self.num_nodes)
+        if len(self.rules.left) < self.num_rules + num_rules:
+            size = (self.num_rules + num_rules) * 5 // 4
+            self.rules = _copied(self.rules, self._rules(size), self.num_rules)
+        if len(self.members) < self.num_expanded + num_expanded:
+            size = (self.num_expanded + num_expanded) * 5 // 4
+            members = np.empty((size, self.members.shape[1]), np.uint64)
+            members[: self.num_expanded] = self.members[: self.num_expanded]
+            self.members = members
+        if 2 * (self.num_nodes + num_nodes) > len(self.slots):
+            number = 1 << int(4 * (self.num_nodes + num_nodes) - 1).bit_length()
+            self.slots = np.full(number, -1, np.int32)
+            _fill_slots(self.slots, self.nodes.key, self.num_nodes)
+
+    def insert(self, batch: Batch, cells: Cells, facts: CellFacts, most: int, goal: int) -> None:
+        """Expand nodes, whose cells are members already: keep rules with their children.
+
+        Parameters
+        ----------
+        batch
+            The nodes.
+        cells, facts
+            The cells.
+        most
+            Rules kept of a node that is expanded first; three times as many as it has afterwards.
+        goal
+            The bound by which rules are ordered.
+        """
+        offered = self.nodes.offered[batch.nodes]
+        kept = np.minimum(np.maximum(most, 3 * offered).astype(np.int64), np.diff(batch.first))
+        more = int(kept.sum()) + len(kept)
+        self.make_room(2 * more, more + int(self.nodes.count[batch.nodes].sum()), 0)
+        self.num_nodes, self.num_rules = _insert(
+            batch, kept, goal, self.uses_level, self.num_nodes, self.num_rules, self.nodes,
+            self.rules, self.slots, self.members, cells, facts, self.tables,
+        )  # fmt: skip
+
+    def settle(self) -> np.ndarray:
+        """Bring the bounds of all nodes up to date; returns expanded nodes, the smallest first."""
+        nodes = self.nodes
+        expanded = np.flatnonzero(nodes.place[: self.num_nodes] >= 0)
+        order = expanded[np.argsort(nodes.num_cells[expanded], kind="stable")]
+        _settle(order, nodes, self.rules)
+        return order
+
+    def reach(self, order: np.ndarray, goal: int) -> np.ndarray:
+        """How much the root's upper bound owes to nodes, float64 [N].
+
+        For the best tree: the most that the rest of a tree with the node is worth. For sums: the
+        log share of the upper bound that visits the node.
+        """
+        reach = self._reach_of_root()
+        if goal == 0:
+            _reach_best(order, self.nodes, self.rules, reach, self.nodes.high[0], True)
+        else:
+            _reach_sum(order, self.nodes, self.rules, reach, goal)
+        return reach
+
+    def reach_known(self, order: np.ndarray) -> np.ndarray:
+        """Bound what the rest of a tree with each node is worth from below, float64 [N]."""
+        reach = self._reach_of_root()
+        _reach_best(order, self.nodes, self.rules, reach, self.nodes.low[0], False)
+        return reach
+
+    def _reach_of_root(self) -> np.ndarray:
+        reach = np.full(self.num_nodes, -np.inf)
+        reach[0] = 0.0
+        return reach
+
+
+def _copied(old, new, size: int):
+    """Copy the first entries of arrays, along their last axis, to larger ones."""
+    for source, target in zip(old, new, strict=True):
+        if target.size:
+            target[..., :size] = source[..., :size]
+    return new
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_slots(slots, keys, number):
+    last = np.uint64(len(slots) - 1)
+    for node in range(number):
+        slot = keys[node] & last
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & last
+        slots[slot] = node
+
+
+@numba.njit(inline="always")
+def _part(own, cells, code, missing_left, is_right, side):
+    """Write the cells [W] on one side of a rule."""
+    for word in range(len(own)):
+        left = cells.at_or_below[code, word]
+        if missing_left:
+            left |= cells.missing[cells.feature[code], word]
+        side[word] = own[word] & (~left if is_right else left)
+
+
+@numba.njit(cache=True, nogil=True)
+def copy_members(chosen, start, nodes, members, cells):
+    """Write the cells of nodes that are expanded first, from row ``start`` on; returns the next."""
+    for node in chosen:
+        if nodes.place[node] >= 0:
+            continue
+        if nodes.parent[node] >= 0:
+            own, side = members[nodes.place[nodes.parent[node]]], nodes.side[node]
+            code = side >> 2
+            _part(own, cells, code, side & 2 != 0, side & 1 != 0, members[start])
+        nodes.place[node] = start
+        start += 1
+    return start
+
+
+@numba.njit(cache=True, nogil=True)
+def _insert(
+    batch, kept, goal, uses_level, num_nodes, num_rules, nodes, rules, slots, members, cells,
+    facts, tables,
+):  # fmt: skip
+    """Keep rules of expanded nodes; returns the numbers of nodes and rules."""
+    number = nodes.low.shape[0]
+    most = 0
+    for i in range(len(batch.nodes)):
+        most = max(most, batch.first[i + 1] - batch.first[i])
+    high, is_kept = np.empty((number, most)), np.zeros(most, np.bool_)
+    apart, is_mixed = np.zeros((2, most), np.int64), np.zeros((2, most), np.bool_)
+    is_compared, order = np.zeros(most, np.bool_), np.empty(most, np.int64)
+    ranked, side_cells = np.empty(most + 1, np.int64), np.empty(members.shape[1], np.uint64)
+    one_low, one_high = np.empty(number), np.empty(number)
+    two_low, two_high = np.empty(number), np.empty(number)
+    ones = np.empty((2, facts.thermometer.shape[1]), np.uint64)
+    zeros = np.empty_like(ones)
+    compares = goal == 0 and (facts.apart != 0 or len(facts.classes) > 0)
+    last_slot = np.uint64(len(slots) - 1)
+    found = batch.found
+    for i in range(len(batch.nodes)):
+        node, start, stop = batch.nodes[i], batch.first[i], batch.first[i + 1]
+        own, size = members[nodes.place[node]], nodes.num_cells[node]
+        level = nodes.level[node] + (1 if uses_level else 0)
+        for k in range(number):
+            nodes.stop[k, node] = batch.stop[k, i]
+        best_low, extra = batch.stop[0, i], -1
+        num_ranked, wanted = 0, min(nodes.offered[node] + kept[i], stop - start)
+        num_open = 0
+        for rule in range(start, stop):
+            place, left_cells = rule - start, found.num_left[rule]
+            bound_set(
+                level, left_cells, 0, False, batch.score[0, 0, rule], batch.score[1, 0, rule],
+                batch.score[2, 0, rule], tables, one_low, one_high,
+            )  # fmt: skip
+            bound_set(
+                level, size - left_cells, 0, False, batch.score[0, 1, rule],
+                batch.score[1, 1, rule], batch.score[2, 1, rule], tables, two_low, two_high,
+            )  # fmt: skip
+            for k in range(number):
+                weight = batch.log_rule[rule] if k == 0 else batch.log_split[rule]
+                high[k, place] = weight + one_high[k] + two_high[k]
+            low = batch.log_rule[rule] + one_low[0] + two_low[0]
+            if low > best_low:
+                best_low, extra = low, place
+            is_compared[place] = False
+            is_kept[place] = number == 1 and high[goal, place] <= batch.stop[0, i]
+            if not is_kept[place]:  # else as if it were: stopping is as good as all below
+                order[num_open] = place
+                num_open += 1
+        in_order = order[:num_open][np.argsort(-high[goal][order[:num_open]])]
+        for place in in_order:
+            if num_ranked == wanted and high[goal, place] <= high[goal, ranked[num_ranked - 1]]:
+                break  # comparing cells only lowers bounds
+            if compares:
+                rule = start + place
+                code, weight = found.low[rule], batch.log_rule[rule]
+                for side in range(2):
+                    _part(own, cells, code, found.missing_left[rule], side == 1, side_cells)
+                    apart[side, place], is_mixed[side, place] = compare(
+                        side_cells, facts, ones, zeros
+                    )
+                    number_here = found.num_left[rule] if side == 0 else size - found.num_left[rule]
+                    bound_set(
+                        level, number_here, apart[side, place], is_mixed[side, place],
+                        batch.score[0, side, rule], batch.score[1, side, rule],
+                        batch.score[2, side, rule], tables, one_low, one_high,
+                    )  # fmt: skip
+                    weight += one_high[0]
+                high[0, place], is_compared[place] = weight, True
+                if number == 1 and weight <= batch.stop[0, i]:
+                    is_kept[place] = True
+                    continue
+            value = high[goal, place]
+            if num_ranked < wanted:
+                at = num_ranked
+                num_ranked += 1
+            elif value > high[goal, ranked[num_ranked - 1]]:
+                at = num_ranked - 1
+            else:
+                continue
+            while at > 0 and high[goal, ranked[at - 1]] < value:
+                ranked[at] = ranked[at - 1]
+                at -= 1
+            ranked[at] = place
+        old_first, old_count = nodes.first[node], nodes.count[node]
+        first = num_rules
+        for rule in range(old_first, old_first + old_count):
+            rules.left[num_rules] = rules.left[rule]
+            rules.right[num_rules] = rules.right[rule]
+            rules.low[num_rules] = rules.low[rule]
+            rules.high[num_rules] = rules.high[rule]
+            rules.cut[num_rules] = rules.cut[rule]
+            rules.missing_left[num_rules] = rules.missing_left[rule]
+            rules.log_rule[num_rules] = rules.log_rule[rule]
+            if number > 1:
+                rules.log_split[num_rules] = rules.log_split[rule]
+            num_rules += 1
+        for rank in range(num_ranked):
+            is_kept[ranked[rank]] = True
+        if nodes.extra[node] >= 0:
+            is_kept[nodes.extra[node]] = True
+        to_add = num_ranked
+        if old_count == 0 and extra >= 0 and not is_kept[extra]:
+            ranked[num_ranked] = extra
+            is_kept[extra] = True
+            nodes.extra[node] = extra
+            to_add += 1
+        for rank in range(nodes.offered[node], to_add):
+            place = ranked[rank]
+            if old_count > 0 and place == nodes.extra[node]:
+                continue
+            rule = start + place
+            code = found.low[rule]
+            for side in range(2):
+                _part(own, cells, code, found.missing_left[rule], side == 1, side_cells)
+                if not is_compared[place]:
+                    apart[side, place], is_mixed[side, place] = compare(
+                        side_cells, facts, ones, zeros
+                    )
+                begin = np.uint64(level + 1) * _SPREAD
+                if len(nodes.memory):
+                    begin ^= batch.memory[side, rule] * _SPREAD_OF_MEMORY
+                key = hash_of(side_cells, facts.multipliers, begin)
+                slot = key & last_slot
+                while slots[slot] >= 0 and nodes.key[slots[slot]] != key:
+                    slot = (slot + np.uint64(1)) & last_slot
+                if slots[slot] < 0:
+                    slots[slot] = num_nodes
+                    nodes.key[num_nodes] = key
+                    if len(nodes.memory):
+                        nodes.memory[num_nodes] = batch.memory[side, rule]
+                    nodes.level[num_nodes] = level
+                    num_left = found.num_left[rule]
+                    nodes.num_cells[num_nodes] = num_left if side == 0 else size - num_left
+                    bound_set(
+                        level, nodes.num_cells[num_nodes], apart[side, place],
+                        is_mixed[side, place], batch.score[0, side, rule],
+                        batch.score[1, side, rule], batch.score[2, side, rule], tables, one_low,
+                        one_high,
+                    )  # fmt: skip
+                    for k in range(number):
+                        nodes.low[k, num_nodes] = one_low[k]
+                        nodes.high[k, num_nodes] = one_high[k]
+                        nodes.stop[k, num_nodes] = one_low[k]
+                        nodes.rest[k, num_nodes] = -np.inf
+                    nodes.place[num_nodes] = -1
+                    nodes.parent[num_nodes] = node
+                    nodes.side[num_nodes] = 4 * code + 2 * found.missing_left[rule] + side
+                    nodes.first[num_nodes] = 0
+                    nodes.count[num_nodes] = 0
+                    nodes.offered[num_nodes] = 0
+                    nodes.extra[num_nodes] = -1
+                    num_nodes += 1
+                if side == 0:
+                    rules.left[num_rules] = slots[slot]
+                else:
+                    rules.right[num_rules] = slots[slot]
+            rules.low[num_rules] = code
+            rules.high[num_rules] = found.high[rule]
+            rules.cut[num_rules] = found.cut[rule]
+            rules.missing_left[num_rules] = found.missing_left[rule]
+            rules.log_rule[num_rules] = batch.log_rule[rule]
+            if number > 1:
+                rules.log_split[num_rules] = batch.log_split[rule]
+            num_rules += 1
+        for k in range(number):
+            most_high = -np.inf
+            for place in range(stop - start):
+                if not is_kept[place]:
+                    most_high = max(most_high, high[k, place])
+            rest = most_high
+            if k > 0 and most_high > -np.inf:
+                total = 0.0
+                for place in range(stop - start):
+                    if not is_kept[place]:
+                        total += np.exp(high[k, place] - most_high)
+                rest = most_high + np.log(total)
+            nodes.rest[k, node] = rest
+        nodes.first[node], nodes.count[node] = first, num_rules - first
+        nodes.offered[node] = num_ranked
+    return num_nodes, num_rules
+
+
+@numba.njit(cache=True, nogil=True)
+def _settle(order, nodes, rules):
+    """Bring bounds up to date, children before parents; they never widen."""
+    number = nodes.low.shape[0]
+    for node in order:
+        for k in range(number):
+            weights = rules.log_rule if k == 0 else rules.log_split
+            low, high = nodes.stop[k, node], max(nodes.stop[k, node], nodes.rest[k, node])
+            begin, end = nodes.first[node], nodes.first[node] + nodes.count[node]
+            for rule in range(begin, end):
+                left, right = rules.left[rule], rules.right[rule]
+                low = max(low, weights[rule] + nodes.low[k, left] + nodes.low[k, right])
+                high = max(high, weights[rule] + nodes.high[k, left] + nodes.high[k, right])
+            if k > 0:
+                low_scale, high_scale, low_sum, high_sum = low, high, 0.0, 0.0
+                if low_scale > -np.inf:
+                    low_sum = np.exp(nodes.stop[k, node] - low_scale)
+                if high_scale > -np.inf:
+                    high_sum = np.exp(nodes.stop[k, node] - high_scale)
+                    high_sum += np.exp(nodes.rest[k, node] - high_scale)
+                for rule in range(begin, end):
+                    left, right = rules.left[rule], rules.right[rule]
+                    if low_scale > -np.inf:
+                        term = weights[rule] + nodes.low[k, left] + nodes.low[k, right]
+                        low_sum += np.exp(term - low_scale)
+                    if high_scale > -np.inf:
+                        term = weights[rule] + nodes.high[k, left] + nodes.high[k, right]
+                        high_sum += np.exp(term - high_scale)
+                low = low_scale + np.log(low_sum) if low_scale > -np.inf else low_scale
+                high = high_scale + np.log(high_sum) if high_scale > -np.inf else high_scale
+            nodes.low[k, node] = max(nodes.low[k, node], low)
+            nodes.high[k, node] = max(min(nodes.high[k, node], high), nodes.low[k, node])
+
+
+@numba.njit(cache=True, nogil=True)
+def _reach_best(order, nodes, rules, reach, bound, prunes):
+    """Most that the rest of a tree with each node is worth, by a bound of all other nodes.
+
+    Pruned is what cannot beat the best tree known.
+    """
+    known = nodes.low[0, 0] if prunes else -np.inf
+    for i in range(len(order) - 1, -1, -1):
+        node = order[i]
+        if reach[node] + bound[node] <= known:
+            continue
+        for rule in range(nodes.first[node], nodes.first[node] + nodes.count[node]):
+            left, right = rules.left[rule], rules.right[rule]
+            above = reach[node] + rules.log_rule[rule]
+            with_left, with_right = above + bound[right], above + bound[left]
+            if with_left + bound[left] <= known:
+                continue
+            reach[left] = max(reach[left], with_left)
+            reach[right] = max(reach[right], with_right)
+
+
+@numba.njit(cache=True, nogil=True)
+def _reach_sum(order, nodes, rules, reach, k):
+    """Log share of the upper bound of the sum that visits each node."""
+    reach[:] = 0.0
+    reach[0] = 1.0
+    for i in range(len(order) - 1, -1, -1):
+        node = order[i]
+        if reach[node] < 1e-18:
+            continue
+        for rule in range(nodes.first[node], nodes.first[node] + nodes.count[node]):
+            left, right = rules.left[rule], rules.right[rule]
+            term = rules.log_split[rule] + nodes.high[k, left] + nodes.high[k, right]
+            share = reach[node] * np.exp(term - nodes.high[k, node])
+            reach[left] += share
+            reach[right] += share
+    for node in range(len(reach)):
+        reach[node] = np.log(reach[node]) if reach[node] > 0 else -np.inf
+
+
+@numba.njit(cache=True, nogil=True)
+def derive(nodes, rules, kind, uniform, node_of, rule_of, left_of, num_slots):
+    """Write derivations down: the best one known (kind 0), or draws from the sum known (kind 1).
+
+    Parameters
+    ----------
+    nodes, rules
+        The graph, whose bounds are up to date.
+    kind
+        0 or 1.
+    uniform
+        float64 [m, k]; random numbers, one for each slot; not read for the best.
+    node_of, rule_of, left_of
+        int64 [m, k], written here; node and rule of each slot, -1 in leaves, and slot of its left
+        child, after which the right one follows.
+    num_slots
+        int64 [m], written here.
+
+    Returns
+    -------
+    bool
+        Whether the slots were enough.
+    """
+    for i in range(len(num_slots)):
+        node_of[i, 0] = 0
+        number, slot = 1, 0
+        while slot < number:
+            node = node_of[i, slot]
+            begin, end = nodes.first[node], nodes.first[node] + nodes.count[node]
+            weights = rules.log_rule if kind == 0 else rules.log_split
+            chosen, best = -1, nodes.stop[kind, node]
+            if kind == 1:
+                best = np.exp(best - nodes.low[1, node])
+                so_far = best
+            for rule in range(begin, end):
+                term = weights[rule] + nodes.low[kind, rules.left[rule]]
+                term += nodes.low[kind, rules.right[rule]]
+                if kind == 0:
+                    if term > best:
+                        best, chosen = term, rule
+                elif so_far <= uniform[i, slot]:
+                    share = np.exp(term - nodes.low[1, node])
+                    so_far += share
+                    if share > 0:
+                        chosen = rule
+            rule_of[i, slot], left_of[i, slot] = chosen, number
+            if chosen >= 0:
+                if number + 2 > node_of.shape[1]:
+                    return False
+                node_of[i, number], node_of[i, number + 1] = rules.left[chosen], rules.right[chosen]
+                number += 2
+            slot += 1
+        num_slots[i] = number
+    return True

@@ -1,0 +1,521 @@
+"""An anytime search for trees of any depth, with certified bounds.
+
+The chart of `bdtppl.inference.pcfg` holds every set of rows that a tree can meet. Where there are
+too many, this search makes the sets on demand, the most promising ones first, and bounds what it
+has not looked at. So at every moment it knows an interval for the log of the sum over all trees,
+and one for the best tree. It ends where these are closed, or at a limit of time or memory.
+
+References
+----------
+Sullivan, Tiwari and Thrun 2024, MAPTree: Beating "Optimal" Decision Trees with Bayesian Decision
+Trees (AO* over sets of rows). Bounds of the sum, and the charges for splits, are new here.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bdtppl.inference.hard.posterior import RankedTrees
+from bdtppl.inference.pcfg.expansion import Cells
+from bdtppl.inference.pcfg.grammar import gap_threshold
+from bdtppl.inference.pcfg.search.bounds import score_counts, weight_tables
+from bdtppl.inference.pcfg.search.counting import (
+    CellFacts,
+    FoundRules,
+    bit_planes,
+    count_rules,
+    least_apart,
+)
+from bdtppl.inference.pcfg.search.graph import Batch, Graph, copy_members, derive
+from bdtppl.inference.pcfg.search.weighing import Fragment, weigh
+from bdtppl.models.arrays.bitsets import pack, unpack
+from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design
+from bdtppl.models.hard.leaf_scores import leaf_scorer
+from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import CountTable
+from bdtppl.models.priors import require_weighs, weighs_each_cut
+from bdtppl.models.row_statistics import row_statistics
+
+__all__ = ["Interval", "TreeSearch"]
+
+Goal = Literal["best", "sum"]
+
+_KEPT = 16  # rules of a node that is expanded first
+_FEWEST = 64  # nodes expanded at once
+_GROWTH = 0.2  # nodes expanded at once, of those expanded so far
+_HOPE = 0.3  # share of the way from its lower to its upper bound that a node may make good
+_HOPEFUL = 0.1  # share of the nodes expanded at once, chosen for that
+_BATCH_RULES = 1 << 17
+_MOST_CUTS = 2048  # of all features, by which cells are compared
+_MOST_COMPARED = 4096  # cells, each with each
+_CLOSED = 1e-10  # an interval, against the size of its ends
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A certified interval.
+
+    Attributes
+    ----------
+    low, high
+        Its ends.
+    """
+
+    low: float
+    high: float
+
+    @property
+    def gap(self) -> float:
+        """Its width."""
+        return self.high - self.low
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is as narrow as rounding allows."""
+        return self.low > -np.inf and self.gap <= _CLOSED * (1 + abs(self.low))
+
+    def __str__(self) -> str:
+        return f"[{self.low:.4f}, {self.high:.4f}]"
+
+
+class TreeSearch:
+    """A search over the trees of a model.
+
+    Parameters
+    ----------
+    model
+        The model: any node-wise prior that bounds its weights, any leaf family that bounds its
+        marginals, and all constraints that `bdtppl.inference.pcfg.compiler` takes.
+    goal
+        "best" for the best tree alone; "sum" for the sum over all trees as well.
+    seed
+        Of the hashes that sets of rows are known by. At ten million sets, two have the same one
+        with a probability below 1e-5.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the prior or the leaf family has no bounds, or constraints are not those of a chart.
+    """
+
+    def __init__(self, model: TreeModel, goal: Goal = "best", seed: int = 0):
+        require_weighs(model.prior, "A search", "nodes")
+        model.constraints.require_free_leaves("A search")
+        self.model, self.goal = model, goal
+        self.design: Design = model.design
+        self.prior = model.prior.resolve(self.design)
+        self.constraints: Constraints = model.constraints.judged(self.design)
+        limits, names = self.constraints, self.design.names
+        self.path = limits.path_memory(names)
+        refused = limits.refused_cuts(self.design)
+        self._refused = refused if refused.any() else None
+        rng = np.random.default_rng(seed)
+        self._set_cells(limits.allows(names), rng)
+        self.tables = weight_tables(self.prior, limits, self.cells, self._log_least())
+        num_bounds = 1 if goal == "best" else 2 if self.prior.is_normalised else 3
+        root = pack(np.ones((1, len(self.cells.weight)), bool))[0]
+        self.graph = Graph(
+            root,
+            len(self.cells.weight),
+            num_bounds,
+            self.tables,
+            self.prior.depends_on_depth or limits.max_depth is not None,
+            None if self.path is None else int(self.path.start),
+        )
+        self.num_expansions = 0
+        self._todo = np.zeros(1, np.int32)
+        self._room = FoundRules.room(0, 0)
+
+    def _set_cells(self, allowed: np.ndarray, rng: np.random.Generator) -> None:
+        """Tabulate the cells: rows that are alike in all features that rules may use."""
+        design, limits = self.design, self.constraints
+        codes = np.where(allowed, design.codes, 0)
+        codes, cell_of_row = np.unique(codes, axis=0, return_inverse=True)
+        order = rng.permutation(len(codes))  # the first cells of a set are any of them
+        codes, cell_of_row = codes[order], np.argsort(order)[cell_of_row.ravel()]
+        self.cell_of_row = cell_of_row.astype(np.int32)
+        weight = np.bincount(self.cell_of_row, design.weights, minlength=len(codes))
+        each_cut = weighs_each_cut(self.prior) or bool(limits.keep_together or limits.refused)
+        self.cells = cells = Cells.of(
+            design,
+            codes,
+            weight=weight.astype(np.int64),
+            key=np.zeros(len(codes), np.uint64),
+            allowed=allowed,
+            min_leaf=limits.min_leaf,
+            each_cut=self.prior.rules == "cuts" and each_cut,
+        )
+        leaf = self.model.leaf
+        rows = row_statistics(leaf, self.model.y, design.weights)
+        columns = [np.bincount(self.cell_of_row, own, minlength=len(codes)) for own in rows.T]
+        # The last column counts rows.
+        statistics = np.stack([*columns, weight], axis=1)
+        usable = allowed & np.isin(np.arange(len(allowed)), design.feature_of_code[cells.code])
+        shared_by = self.prior.weight_bounds(np.zeros(1)).shared_by
+        codes = np.ascontiguousarray(codes[:, usable]).astype(np.int32)
+        is_simple = not (limits.min_leaf > 1 or self.path is not None or self._refused is not None)
+        is_simple &= not cells.has_missing.any()
+        apart, cuts = 0, codes.max(axis=0, initial=0)
+        if shared_by is not None and is_simple:
+            apart = 2 if shared_by == "rules" and self.prior.rules == "cuts" else 1
+        if apart == 1 and (cuts < 2).all():
+            apart = 2  # a cut for each feature
+        own = statistics[:, :-1]
+        is_class = leaf.task == "classification"
+        bits = np.zeros((len(codes), 0), bool)
+        classes = np.zeros((0, self._num_words(codes)), np.uint64)
+        if is_simple and is_class and own.shape[1] == 2 and cuts.sum() <= _MOST_CUTS:
+            each = (codes[:, j, None] > np.arange(number) for j, number in enumerate(cuts))
+            bits = np.concatenate([bits, *each], axis=1)
+            classes = pack(own.T > 0)
+        self.facts = CellFacts(
+            statistics,
+            bit_planes(statistics),
+            codes,
+            pack(bits),
+            rng.integers(0, 2**63, self._num_words(codes), np.uint64) * np.uint64(2) + np.uint64(1),
+            classes,
+            apart,
+            self.prior.counts_partitions,
+            is_class and bool((own.sum(axis=1) == 1).all() and (weight == 1).all()),
+        )
+        is_whole = bool((statistics == np.rint(statistics)).all())
+        self._score = leaf_scorer(leaf, int(weight.sum()), is_whole=is_whole)
+
+    @staticmethod
+    def _num_words(codes: np.ndarray) -> int:
+        return -(-len(codes) // 64)
+
+    def _log_least(self) -> float:
+        """Log of the fewest rules of a set that holds two classes."""
+        facts = self.facts
+        if facts.apart != 2 or not len(facts.classes) or len(facts.codes) > _MOST_COMPARED:
+            return 0.0
+        return float(np.log(max(least_apart(facts), 1)))
+
+    # Bounds.
+
+    def _interval(self, kind: int) -> Interval:
+        nodes = self.graph.nodes
+        return Interval(float(nodes.low[kind, 0]), float(nodes.high[kind, 0]))
+
+    @property
+    def best(self) -> Interval:
+        """Interval of the log joint of the best tree, as the prior counts trees."""
+        return self._interval(0)
+
+    @property
+    def log_partition(self) -> Interval:
+        """Interval of the log of the sum over trees of prior weight times likelihood."""
+        return self._interval(1)
+
+    @property
+    def log_prior_normaliser(self) -> Interval:
+        """Interval of the log of the sum over trees of prior weights."""
+        return Interval(0.0, 0.0) if self.prior.is_normalised else self._interval(2)
+
+    @property
+    def log_evidence(self) -> Interval:
+        """Interval of the log evidence under the normalised prior."""
+        total, of_prior = self.log_partition, self.log_prior_normaliser
+        return Interval(total.low - of_prior.high, total.high - of_prior.low)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all is known that the search is for."""
+        if self.goal == "best":
+            return self.best.is_closed
+        return all(self._interval(k).is_closed for k in range(self.graph.num_bounds))
+
+    # The search.
+
+    def run(
+        self,
+        seconds: float = np.inf,
+        num_bytes: float = np.inf,
+        num_expansions: float = np.inf,
+        on_step: Callable[["TreeSearch"], Any] | None = None,
+    ) -> "TreeSearch":
+        """Search until all is known or a limit is reached; may be called again to go on.
+
+        Parameters
+        ----------
+        seconds
+            Seconds of this call.
+        num_bytes
+            Memory that the search may take.
+        num_expansions
+            Nodes expanded in all.
+        on_step
+            Called after every step.
+        """
+        start = time.perf_counter()
+        while len(self._todo):
+            self._step(start + seconds)
+            if on_step is not None:
+                on_step(self)
+            if (
+                time.perf_counter() - start >= seconds
+                or self.num_expansions >= num_expansions
+                or 2.5 * self.graph.num_bytes >= num_bytes  # what grows is copied
+            ):
+                break
+        return self
+
+    def _step(self, deadline: float) -> None:
+        """Expand what was chosen, bring bounds up to date, and choose what comes next."""
+        goals = range(self.graph.num_bounds)
+        self._expand(self._todo, 0 if self.goal == "best" else 1, deadline)
+        order = self.graph.settle()
+        chosen = [self._choose(order, k) for k in goals if not self._interval(k).is_closed]
+        self._todo = np.unique(np.concatenate([np.empty(0), *chosen])).astype(np.int32)
+
+    def _choose(self, order: np.ndarray, goal: int) -> np.ndarray:
+        """Choose the nodes that the root's upper bound owes most to."""
+        graph, nodes = self.graph, self.graph.nodes
+        number = graph.num_nodes
+        reach = graph.reach(order, goal)
+        low, high = nodes.low[goal, :number], nodes.high[goal, :number]
+        fresh = np.flatnonzero((nodes.place[:number] < 0) & (high > low) & (reach > -np.inf))
+        known = order[(nodes.rest[goal, order] > -np.inf) & (reach[order] > -np.inf)]
+        most = max(_FEWEST, int(_GROWTH * self.num_expansions / graph.num_bounds))
+        if goal > 0:
+            of_fresh = reach[fresh] + np.log(-np.expm1(low[fresh] - high[fresh]))
+            of_known = reach[known] + nodes.rest[goal, known] - high[known]
+            return _greatest(np.append(fresh, known), np.append(of_fresh, of_known), most)
+        of_fresh, of_known = reach[fresh] + high[fresh], reach[known] + nodes.rest[0, known]
+        is_open = of_fresh > low[0]
+        fresh, of_fresh = fresh[is_open], of_fresh[is_open]
+        known, of_known = known[of_known > low[0]], of_known[of_known > low[0]]
+        chosen = _greatest(np.append(fresh, known), np.append(of_fresh, of_known), most)
+        # Some where a better tree may be near: its lower bound lets more be ruled out.
+        with np.errstate(invalid="ignore"):  # of lower bounds that are -inf
+            hope = low[fresh] + _HOPE * (high[fresh] - low[fresh])
+        hope = graph.reach_known(order)[fresh] + np.where(np.isnan(hope), -np.inf, hope)
+        return np.append(chosen, _greatest(fresh, hope, 1 + int(_HOPEFUL * most)))
+
+    @in_float64
+    def _expand(self, chosen: np.ndarray, goal: int, deadline: float) -> None:
+        graph = self.graph
+        per_node = max(1, int(self.cells.num_cuts @ (1 + self.cells.has_missing)))
+        size = max(1, _BATCH_RULES // per_node)
+        if len(self._room.node) < min(size, len(chosen)) * per_node:
+            room = min(size, 2 * len(chosen)) * per_node
+            self._room = FoundRules.room(room, self.facts.statistics.shape[1])
+        for start in range(0, len(chosen), size):
+            some = chosen[start : start + size]
+            graph.make_room(0, 0, len(some))
+            graph.num_expanded = copy_members(
+                some, graph.num_expanded, graph.nodes, graph.members, self.cells
+            )
+            batch = self._evaluate(some)
+            graph.insert(batch, self.cells, self.facts, _KEPT, goal)
+            self.num_expansions += len(some)
+            if time.perf_counter() >= deadline:
+                break  # those that are left are chosen again, if they are still promising
+
+    def _evaluate(self, chosen: np.ndarray) -> Batch:
+        """Find, weigh and score all rules of nodes."""
+        graph, facts = self.graph, self.facts
+        nodes = graph.nodes
+        members = graph.members[nodes.place[chosen]]
+        totals = np.empty((len(chosen), facts.statistics.shape[1]))
+        found = self._room.take(slice(count_rules(members, self.cells, facts, self._room, totals)))
+        level = nodes.level[chosen]
+        memory = None if self.path is None else nodes.memory[chosen]
+        found, memories = self._allowed(found, totals, level, memory)
+        fragment = self._fragment(members, memory, found, totals)
+        if self.prior.counts_partitions and not fragment.is_first_of_partition.all():
+            kept = np.flatnonzero(fragment.is_first_of_partition)
+            found = found.take(kept)  # constraints on the path go with no prior of partitions
+            fragment = self._fragment(members, memory, found, totals)
+        log_stop, log_rule, log_split = weigh(
+            fragment, self.prior, level, wants_split=graph.num_bounds > 1
+        )
+        if self.prior.counts_partitions:  # each rule left stands for its partition
+            log_split = log_rule
+        left = found.left
+        right = totals[found.node] - left
+        sides = np.concatenate([left, right, totals])
+        score = self._scores(sides)
+        cut = 2 * len(left)
+        stop = np.empty((graph.num_bounds, len(chosen)))
+        stop[:2] = log_stop + score[0, cut:]
+        if graph.num_bounds > 2:
+            stop[2] = log_stop
+        return Batch(
+            chosen,
+            fragment.first_production,
+            stop,
+            found,
+            log_rule,
+            log_split,
+            score[:, :cut].reshape(3, 2, -1),
+            memories,
+        )
+
+    def _scores(self, statistics: np.ndarray) -> np.ndarray:
+        """Log marginals of sets, and bounds of them for two leaves and for any number, [3, m]."""
+        own = statistics[:, :-1]
+        if isinstance(self._score, CountTable):
+            return score_counts(own, np.stack(self._score.each), self._score.total)
+        score = self._score(list(own.T))
+        bound = np.maximum(np.asarray(self.model.leaf.log_marginal_bound(own), float), score)
+        return np.stack([score, bound, bound])
+
+    def _allowed(self, found: FoundRules, totals, level, memory) -> tuple[FoundRules, np.ndarray]:
+        """Keep the rules that constraints allow; memories of children uint64 [2, p] or [2, 0]."""
+        limits, design = self.constraints, self.design
+        is_kept = np.ones(len(found.node), bool)
+        if limits.min_leaf > 1:
+            rows = found.left[:, -1]
+            is_kept &= np.minimum(rows, totals[found.node, -1] - rows) >= limits.min_leaf
+        if self._refused is not None:
+            is_kept &= ~self._refused[found.cut]
+        if limits.max_depth is not None:
+            is_kept &= (level < limits.max_depth)[found.node]
+        if not is_kept.all():
+            found = found.take(np.flatnonzero(is_kept))
+        if self.path is None:
+            return found, np.empty((2, 0), np.uint64)
+        own, code = memory[found.node], self.cells.code.astype(np.int32)
+        low, high = code[found.low], code[found.high]
+        if self.prior.rules == "gaps":
+            threshold = gap_threshold(design, self.path, own, low, high)
+        else:
+            threshold = design.cut_threshold.take(found.cut)
+        feature = design.feature_of_code.take(low)
+        kept = np.flatnonzero(self.path.allows(own, feature, threshold))
+        memories = self.path.children(own[kept], feature[kept], threshold[kept])
+        return found.take(kept), np.stack(memories)
+
+    def _fragment(self, members, memory, found: FoundRules, totals) -> Fragment:
+        code = self.cells.code.astype(np.int32)
+        first = np.searchsorted(found.node, np.arange(len(members) + 1))
+        nothing = np.empty(0, np.int32)
+        low, high = code[found.low], code[found.high]
+        return Fragment(
+            design=self.design,
+            rules=self.prior.rules,
+            constraints=self.constraints,
+            cell_of_row=self.cell_of_row,
+            members=members,
+            height=np.zeros(len(members), np.int16),
+            first_production=first,
+            left=low,  # children have no numbers here; the length alone is read
+            right=nothing,
+            low=low,
+            high=high,
+            missing_left=found.missing_left if self.cells.has_missing.any() else None,
+            cut=found.cut if self.cells.each_cut else None,
+            memory=memory,
+            num_rows=totals[:, -1].astype(np.int64),
+            rows_left=found.left[:, -1].astype(np.int64),
+            part=found.part,
+        )
+
+    # Trees.
+
+    def best_tree(self) -> RankedTrees:
+        """Write down the best tree found; its log joint is ``best.low``.
+
+        Its probability is a lower bound, or NaN where the sum over trees is not searched for.
+        """
+        trees, statistics = self._derived(0, 1, None)
+        probability = np.full(1, np.nan)
+        if self.goal == "sum":
+            probability[:] = np.exp(self.best.low - self.log_partition.high)
+        return RankedTrees(trees, statistics, np.full(1, self.best.low), probability)
+
+    @property
+    def total_variation(self) -> float:
+        """Most total variation between the law of `sample_trees` and the posterior."""
+        return float(-np.expm1(self.log_partition.low - self.log_partition.high))
+
+    def sample_trees(self, rng: np.random.Generator, num_draws: int) -> tuple[Tree, np.ndarray]:
+        """Draw trees i.i.d. from those that the search has written down, by their joints.
+
+        Returns
+        -------
+        trees
+            `Tree` batch [num_draws].
+        statistics
+            float64 [num_draws, k, s]; statistics of the training rows in each slot.
+        """
+        if self.goal != "sum":
+            raise ValueError("Trees are drawn from a search for the sum over trees: goal='sum'.")
+        return self._derived(1, num_draws, rng)
+
+    def _derived(
+        self, kind: int, number: int, rng: np.random.Generator | None
+    ) -> tuple[Tree, np.ndarray]:
+        """Derive trees (see `derive`), with the statistics of their slots."""
+        graph, capacity = self.graph, 63
+        while True:
+            shape = number, capacity
+            node, rule, left = (np.full(shape, -1, np.int64) for _ in range(3))
+            num_slots = np.empty(number, np.int64)
+            uniform = np.zeros((number, 0)) if rng is None else rng.random(shape)
+            if derive(graph.nodes, graph.rules, kind, uniform, node, rule, left, num_slots):
+                break
+            capacity = 2 * capacity + 1
+        capacity = int(num_slots.max())
+        node, rule, left = (array[:, :capacity] for array in (node, rule, left))
+        trees = Tree.empty(number, capacity)
+        for array, unused in (
+            (trees.feature, -1),
+            (trees.threshold, np.nan),
+            (trees.missing_left, False),
+            (trees.left, 0),
+            (trees.right, 0),
+            (trees.num_nodes, num_slots),
+        ):
+            array[:] = unused
+        where = np.nonzero(rule >= 0)
+        used = rule[where]
+        rules, code = graph.rules, self.cells.code.astype(np.int32)
+        low, high = code[rules.low[used]], code[rules.high[used]]
+        trees.feature[where] = self.design.feature_of_code[low]
+        if self.prior.rules == "gaps":
+            memory = None if self.path is None else graph.nodes.memory[node[where]]
+            trees.threshold[where] = gap_threshold(self.design, self.path, memory, low, high)
+        else:  # cuts of a gap that are not told apart are as good as each other
+            cut = rules.cut[used] if self.cells.each_cut else (low + 1 + high) // 2
+            trees.threshold[where] = self.design.cut_threshold.take(cut)
+        trees.missing_left[where] = rules.missing_left[used]
+        trees.left[where], trees.right[where] = left[where], left[where] + 1
+        return trees, self._slot_statistics(rule, left, num_slots)
+
+    def _slot_statistics(self, rule, left, num_slots) -> np.ndarray:
+        """Statistics of the training rows in the slots of derivations, float64 [m, k, s]."""
+        own = self.facts.statistics[:, :-1]
+        result = np.zeros((*rule.shape, own.shape[1]))
+        cells, rules = self.cells, self.graph.rules
+        num_cells = len(own)
+        for i, number in enumerate(num_slots):
+            inside = {0: np.ones(num_cells, bool)}
+            for slot in range(number):
+                members = inside.pop(slot)
+                result[i, slot] = own[members].sum(axis=0)
+                if (used := rule[i, slot]) < 0:
+                    continue
+                code = rules.low[used]
+                goes_left = unpack(cells.at_or_below[code][None], num_cells)[0].astype(bool)
+                if rules.missing_left[used]:
+                    missing = cells.missing[cells.feature[code]]
+                    goes_left |= unpack(missing[None], num_cells)[0].astype(bool)
+                inside[left[i, slot]] = members & goes_left
+                inside[left[i, slot] + 1] = members & ~goes_left
+        return result
+
+
+def _greatest(nodes: np.ndarray, value: np.ndarray, most: int) -> np.ndarray:
+    """Take the nodes of the greatest values, at most so many; none of value -inf."""
+    nodes, value = nodes[value > -np.inf], value[value > -np.inf]
+    return nodes if len(nodes) <= most else nodes[np.argpartition(-value, most)[:most]]

@@ -1,0 +1,119 @@
+"""Prior weights of expanded nodes and of their rules."""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.inference.pcfg.shares import log_shares
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import as_float64
+from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
+
+__all__ = ["Fragment", "weigh"]
+
+_PIECES = (1 << 10, 1 << 15)  # sizes that are compiled
+
+
+@dataclass(frozen=True, eq=False)
+class Fragment(Grammar):
+    """Some nodes with their rules, as a grammar without children: it knows what priors ask for.
+
+    Attributes
+    ----------
+    rows_left
+        int64 [E]; rows on the left of each rule.
+    part
+        uint64 [E]; the same for rules that part their node alike.
+    """
+
+    rows_left: Any = None
+    part: Any = None
+
+    @property
+    def num_left(self) -> np.ndarray:
+        """Rows on the left of each production, with repetitions, float64 [E]."""
+        return self.rows_left.astype(float)
+
+    @property
+    def num_right(self) -> np.ndarray:
+        """Rows on the right of each production, with repetitions, float64 [E]."""
+        return (self.num_rows.take(self.parent) - self.rows_left).astype(float)
+
+    @cached_property
+    def _group_partitions(self) -> tuple[np.ndarray, np.ndarray]:
+        key = self.part + self.parent.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+        number = np.bincount(group, self.num_cuts).astype(np.int32)
+        is_first = np.zeros(len(key), bool)
+        is_first[first] = True
+        return number[group], is_first
+
+
+@partial(jax.jit, static_argnames="wants_split")
+def _weights(prior: TreePrior, node: Node, rule: Rule, wants_split: bool):
+    log_rule = prior.log_rule(node, rule)
+    return log_rule, prior.log_split(node, rule) if wants_split else None
+
+
+@jax.jit
+def _stops(prior: TreePrior, node: Node):
+    return prior.log_stop(node) + 0.0 * node.depth
+
+
+def weigh(
+    grammar: Fragment, prior: TreePrior, level: np.ndarray, wants_split: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weigh stopping and all rules of some nodes [m] at levels [m]; p rules.
+
+    Returns
+    -------
+    log_stop
+        float64 [m].
+    log_rule, log_split
+        float64 [p]; the latter is the former if it is not wanted.
+    """
+    prior, names = as_float64(prior), sorted(prior.node_facts)
+    facts = {name: _fact(grammar, name) for name in names}
+    nodes = Node(level.astype(float), grammar.has_rule, **facts)
+    cuts = {"log_num_cuts"} if prior.rules == "cuts" else set()
+    rule_facts = {
+        name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts) - {"log_share"})
+    }
+    law = rule_law(prior)
+    if law is not None and grammar.num_productions:
+        shares = log_shares(grammar, law, int(level.max()) + 1)
+        if shares.ndim > 1:
+            shares = shares[np.arange(len(shares)), level[grammar.parent]]
+        rule_facts["log_share"] = shares
+    log_stop = _in_pieces(lambda some: (_stops(prior, *some),), (nodes,), len(level))[0]
+    if not grammar.num_productions:
+        return log_stop, np.zeros(0), np.zeros(0)
+    of_rules = jax.tree.map(lambda fact: fact[grammar.parent], nodes)
+    rules = Rule(grammar.feature, **rule_facts)
+    log_rule, *log_split = _in_pieces(
+        lambda some: _weights(prior, *some, wants_split), (of_rules, rules), grammar.num_productions
+    )
+    return log_stop, log_rule, *(log_split or [log_rule])
+
+
+def _fact(grammar: Grammar, name: str) -> np.ndarray:
+    values = getattr(grammar, name.removeprefix("log_"))
+    if not name.startswith("log_"):
+        return values.astype(float)
+    return np.log(np.maximum(values, 1) if values.dtype != float else values)
+
+
+def _in_pieces(weigh, facts: Any, length: int) -> list[np.ndarray]:
+    """Weigh pieces of facts, padded to few sizes."""
+    parts, start = [], 0
+    while start < length:
+        size = _PIECES[0] if length - start <= _PIECES[0] else _PIECES[1]
+        piece = jax.tree.map(lambda a, at=start, n=size: padded(a[at : at + n], n), facts)
+        values = jax.tree.leaves(weigh(piece))
+        parts.append([np.asarray(value)[: length - start] for value in values])
+        start += size
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]
