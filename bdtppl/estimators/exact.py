@@ -370,6 +370,8 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     def _restore(self, posterior: Posterior, state: dict) -> None:
         """Restore a saved fit; its sums are computed where they are needed."""
+        if self.method_ not in ("boxes", "chart"):
+            raise ValueError(f"method_ must be 'boxes' or 'chart'; got {self.method_!r}.")
         design, limits = posterior.design, self.constraints_
         model = TreeModel(design, posterior.y, posterior.prior, posterior.leaf, limits)
         if "values" in state:

@@ -127,7 +127,15 @@ class BoxHistograms:
 
     @classmethod
     def of_sums(cls, space: BoxSpace, values: np.ndarray, keys: np.ndarray) -> "BoxHistograms":
-        """Make the histograms of sums (`sums`) that were filled elsewhere."""
+        """Make the histograms of sums (`sums`) that were filled elsewhere.
+
+        Raises
+        ------
+        ValueError
+            If a sum is no number.
+        """
+        if not np.isfinite(values).all():
+            raise ValueError("The sums of a histogram must be finite.")
         made = cls(space, values.shape[1], with_keys=len(keys) > 0)
         made.merge(values, keys)
         return made

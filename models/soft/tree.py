@@ -257,6 +257,8 @@ class SoftRegression(_Splits):
         require(_is_positive, "noise_scale must be positive; got {}.", self.noise_scale)
         if self.noise_on not in ("variance", "sd"):
             raise ValueError(f"noise_on must be 'variance' or 'sd'; got {self.noise_on!r}.")
+        if not isinstance(self.by_leaf, bool):
+            raise TypeError(f"by_leaf must be True or False; got {self.by_leaf!r}.")
         if self.degrees_of_freedom is not None:
             message = "degrees_of_freedom must be positive and finite, or None; got {}."
             require(_is_positive, message, self.degrees_of_freedom)
