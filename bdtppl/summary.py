@@ -17,6 +17,7 @@ __all__ = [
     "Summary",
     "descent_in_words",
     "facts_view",
+    "gap_in_words",
     "glance_view",
     "prior_view",
     "quantity_in_words",
@@ -110,6 +111,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         return _sum_view(summary)
     if "entropy" in summary:
         best = f"probability {summary['map_probability']:.3g}"
+    elif "map_gap" in summary:
+        best = f"log joint {summary['map_log_joint']:.3f}, {gap_in_words(summary['map_gap'])}"
     elif summary["map_log_joint"] is None:
         best = f"drawn most often, share of the draws {summary['map_probability']:.3g}"
     else:
@@ -167,6 +170,11 @@ def glance_view(known: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def gap_in_words(gap: float) -> str:
+    """Say by how much another tree may be better than the best one found."""
+    return f"none is better by more than {gap:.3g}" if gap else "which none exceeds"
+
+
 def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     """Name the facts of a summary of hard trees, those that it has."""
     facts = {
@@ -193,6 +201,8 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         facts["agreement"] = _chains_in_words(summary)
         if why := why_no_r_hat(summary["chains"], summary["draws"]):
             facts["agreement"] += f"\nnot to be judged: {why}"
+    if "expansions" in summary:
+        facts["search"] = f"{counted(summary['expansions'], 'set of rows', 'sets of rows')} split"
     if "particles" in summary:
         facts["particles"] = (
             f"{_counted(summary['runs'], 'run')} of {summary['particles']:,}, effectively "

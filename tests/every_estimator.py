@@ -33,6 +33,7 @@ _RJHMC = {"chains": 2, "burn_in": 10, "draws": 30, "warmup": 60, "max_splits": 1
 _SETTINGS: dict[str, dict[str, Any]] = {
     "ExactTree": {"bins": 5, "draws": 50},
     "GreedyModalTree": {"num_roots": 3},
+    "MAPTree": {"bins": 5, "time_limit": 60},
     "MetropolisTree": {"temperatures": 2, "warmup": 200, "draws": 50, "thin": 5},
     "ParticleTree": {"particles": 30, "runs": 4},
     "GFlowNetTree": {"grid": 5, "max_depth": 2, "steps": 5, "draws": 50},

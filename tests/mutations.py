@@ -142,7 +142,7 @@ def _mutate_at(rng: np.random.Generator, parent: Any, key: Any) -> None:
     elif kind == 2:
         parent[key] = [old] if rng.random() < 0.5 else {"a": old}
     elif kind == 3 and isinstance(old, int | float) and not isinstance(old, bool):
-        parent[key] = [old + 1, -old, old * 1e9, int(old) if abs(old) < 1e9 else 0, str(old)][
+        parent[key] = [old + 1, -old, old * 10**9, int(old) if abs(old) < 1e9 else 0, str(old)][
             int(rng.integers(5))
         ]
     elif kind == 3 and isinstance(old, str):

@@ -217,6 +217,8 @@ def test_arviz_takes_every_estimator(name):
     assert "num_leaves" in az.summary(data, var_names=["num_leaves"]).index
     for diagnostic in (az.ess, az.rhat):
         assert diagnostic(data, var_names=["num_leaves"])["num_leaves"].shape == ()
+    if model.inference == "map":  # the only draw is the best tree
+        return
     found = az.loo(data, pointwise=True)
     elpd, values = (
         (found.elpd, found.elpd_i) if hasattr(found, "elpd_i") else (found.elpd_loo, found.loo_i)

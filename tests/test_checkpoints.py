@@ -243,7 +243,7 @@ def test_every_inference_that_can_take_long_keeps_checkpoints():
         for kind in of_task.values()
         if not issubclass(kind, HasCheckpoint)
     }
-    assert without == {"greedy-modal"}
+    assert without == {"greedy-modal", "map"}  # the latter stops after time_limit
 
 
 CASES = (

@@ -17,6 +17,7 @@ SETTINGS = {
     "ExactTree": {"bins": 3, "max_depth": 2, "draws": 20},
     "GFlowNetTree": {"grid": 3, "max_depth": 2, "steps": 20, "draws": 20},
     "GreedyModalTree": {},
+    "MAPTree": {"bins": 3, "time_limit": 60},
     "MetropolisTree": {"chains": 2, "temperatures": 2, "warmup": 100, "draws": 20, "thin": 5},
     "ParticleTree": {"particles": 20, "runs": 2},
     "RJHMCTree": {"chains": 2, "burn_in": 20, "warmup": 20, "draws": 20},

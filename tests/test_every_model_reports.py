@@ -11,6 +11,7 @@ MODELS = {
     "BART": {"trees": 10, "chains": 2, "warmup": 40, "draws": 30},
     "ExactTree": {"bins": 3, "draws": 25},
     "GreedyModalTree": {},
+    "MAPTree": {"bins": 3, "time_limit": 60},
     "MetropolisTree": {"chains": 2, "temperatures": 2, "warmup": 100, "draws": 50, "thin": 2},
     "ParticleTree": {"particles": 20, "runs": 2},
     "GFlowNetTree": {"grid": 3, "max_depth": 2, "steps": 5, "draws": 25},

@@ -14,8 +14,11 @@ from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, requi
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.search.search import TreeSearch
+from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import CountTable
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.wording import number
 from bdtppl.progress import counting
@@ -73,6 +76,9 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         No tree has a log joint that is larger by more than this, in nats; 0 where the tree is
         certified to be the most probable one. The bound holds in double precision, and for sets
         of rows that their hashes tell apart (see `bdtppl.inference.pcfg.search.search.TreeSearch`).
+    log_likelihood_gain_ : numpy.ndarray
+        What the splits of the tree on each feature gain in log marginal likelihood over stopping
+        there, in nats; float64 [d].
     num_expansions_ : int
         Sets of rows whose rules were looked at.
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -107,6 +113,7 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
     map_log_joint_: float
     map_gap_: float
     num_expansions_: int
+    log_likelihood_gain_: np.ndarray
     posterior_: Posterior
 
     @property
@@ -133,6 +140,7 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         self.map_log_joint_ = best.low
         self.map_gap_ = 0.0 if best.is_closed else best.gap
         self.num_expansions_ = search.num_expansions
+        self.log_likelihood_gain_ = _gains(model, found)
         self._random_seed = self._draw_seed()
         scored = log_joint(found.trees, model)
         self.posterior_ = Posterior.of(
@@ -163,6 +171,21 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         check_is_fitted(self)
         return self.posterior_.trees[0, 0]
 
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each column of X in what the splits gain in log marginal likelihood, float64.
+
+        A category has the gains of all its levels.
+        """
+        check_is_fitted(self)
+        return self._shares_of_columns(self._shares_of_gain)
+
+    @property
+    def _shares_of_gain(self) -> np.ndarray:
+        """Share of each feature in what the splits gain, float64 [d]."""
+        gain = np.maximum(self.log_likelihood_gain_, 0)
+        return gain / max(gain.sum(), np.finfo(float).tiny)
+
     def _most_probable(self, k: int) -> RankedTrees:
         posterior = self.posterior_
         return RankedTrees(
@@ -174,7 +197,7 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
-        tree = self.map_tree_
+        names, tree = self.design_.names, self.map_tree_
         return {
             **self._describe(),
             "bins": self._num_bins,
@@ -184,7 +207,20 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
             "map_leaves": int(tree.num_leaves),
             "map_depth": int(tree.depth),
             "map_rules": self.rules(),
+            "feature_importance": dict(zip(names, map(float, self._shares_of_gain), strict=True)),
         }
+
+
+def _gains(model: TreeModel, found: RankedTrees) -> np.ndarray:
+    """Sum what the splits of a tree gain over stopping there, by feature."""
+    tree, statistics = found.trees[0], found.statistics[0]
+    is_whole = bool((statistics == np.rint(statistics)).all())
+    score = leaf_scorer(model.leaf, int(model.design.weights.sum()), is_whole=is_whole)
+    if isinstance(score, CountTable):
+        statistics = statistics.astype(np.int64)
+    scores, slot = score(list(statistics.T)), np.flatnonzero(tree.feature >= 0)
+    gain = scores[tree.left[slot]] + scores[tree.right[slot]] - scores[slot]
+    return np.bincount(tree.feature[slot], gain, minlength=model.design.num_features)
 
 
 @estimator

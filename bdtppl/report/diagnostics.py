@@ -11,7 +11,7 @@ from bdtppl.plotting import plot_trajectories
 from bdtppl.report.blocks import Block, Facts, ReportTable, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
-from bdtppl.summary import descent_in_words, quantity_in_words
+from bdtppl.summary import descent_in_words, gap_in_words, quantity_in_words
 
 __all__ = ["diagnostics"]
 
@@ -93,7 +93,13 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{summary['topologies_proposed']:,} that it met",
         )
         yield "prior probability of those looked at", f"{summary['prior_mass']:.2g}"
-    if "map_depth" in summary:
+    if "expansions" in summary:
+        yield "sets of rows that were split", f"{summary['expansions']:,}"
+        yield (
+            "log joint of the best tree",
+            f"{summary['map_log_joint']:.3f}, {gap_in_words(summary['map_gap'])}",
+        )
+    if "trees" in summary and "map_depth" in summary:
         yield "trees grown", f"{summary['trees']:,}"
 
 
