@@ -1,6 +1,7 @@
 """Frozen dataclasses that JAX sees through: parameters are leaves, settings are static."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -84,6 +85,8 @@ def require(condition, message: str, *values) -> None:
         if isinstance(value, str | list | tuple):
             wanted = message.format(repr(value))
             raise TypeError(f"{wanted} A number or a NumPy array is needed.")
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError(message.format(f"an integer of {value.bit_length()} bits"))
     if all(isinstance(value, int | float | np.number | np.ndarray) for value in values):
         if not np.all(condition(*values)):
             raise ValueError(message.format(*values))

@@ -253,7 +253,9 @@ def _edit_array(rng: np.random.Generator, described: dict[str, Any], arrays: byt
             others = [old + 1, -old, 1.5 * old, 0, 100, 2**30, 2**63 - 1, 1e300, np.nan, np.inf]
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                values[place] = np.array(others[int(rng.integers(len(others)))], float).astype(dtype)
+                values[place] = np.array(others[int(rng.integers(len(others)))], float).astype(
+                    dtype
+                )
         start += count * dtype.itemsize
 
 

@@ -8,6 +8,7 @@ import pytest
 from exact_problems import FALSE_ALARM
 from scipy.stats import chi2
 from sklearn.datasets import load_iris
+from tiers import slow_but
 
 import bdtppl
 from bdtppl.inference.exact_cost import exact_of
@@ -122,7 +123,7 @@ def faults(model: TreeModel, goal: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", range(NUM_TABLES))
+@pytest.mark.parametrize("number", slow_but(range(6), range(NUM_TABLES)))
 def test_intervals_hold_the_exact_values_and_close_on_them(number):
     """At every moment, for best trees and for sums, and the best tree is the chart's."""
     for name, prior in PRIORS.items():
@@ -131,7 +132,7 @@ def test_intervals_hold_the_exact_values_and_close_on_them(number):
             assert faults(model, goal) == [], (name, goal)
 
 
-@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.parametrize("name", slow_but(("all rules alike", "a program"), FURTHER))
 def test_any_prior_that_weighs_nodes_is_searched(name):
     for number in (0, 6, 9, 12):
         model = with_prior(table(number), FURTHER[name])

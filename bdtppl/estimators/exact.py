@@ -372,6 +372,8 @@ class ExactTree(ExactParameters, TreeEstimator):
         """Restore a saved fit; its sums are computed where they are needed."""
         if self.method_ not in ("boxes", "chart"):
             raise ValueError(f"method_ must be 'boxes' or 'chart'; got {self.method_!r}.")
+        if "values" in state and self.method_ != "boxes":
+            raise ValueError("Histograms of rows in parts are those of boxes.")
         design, limits = posterior.design, self.constraints_
         model = TreeModel(design, posterior.y, posterior.prior, posterior.leaf, limits)
         if "values" in state:

@@ -18,6 +18,7 @@ from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules, compare
 __all__ = ["Batch", "Graph", "copy_members", "derive"]
 
 _FIRST_SLOTS = 1 << 12
+_GREEDY = 4  # rules of a node that are kept because they are best if trees end below them
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, with bits all over: the golden ratio
 _SPREAD_OF_MEMORY = np.uint64(0xC2B2AE3D27D4EB4F)
 
@@ -48,10 +49,6 @@ class Nodes(NamedTuple):
         plus 2 for missing values on the left, plus 1 for the right side.
     first, count
         int64 and int32 [N]; its rules.
-    offered
-        int32 [N]; rules in order of their bounds that were kept.
-    extra
-        int32 [N]; number of a rule that is kept out of order, or -1.
     """
 
     key: np.ndarray
@@ -67,8 +64,6 @@ class Nodes(NamedTuple):
     side: np.ndarray
     first: np.ndarray
     count: np.ndarray
-    offered: np.ndarray
-    extra: np.ndarray
 
 
 class Rules(NamedTuple):
@@ -165,9 +160,8 @@ class Graph:
         self.slots = np.full(_FIRST_SLOTS, -1, np.int32)
         for name, value in (("key", 1), ("num_cells", num_cells), ("place", -1), ("parent", -1)):
             getattr(self.nodes, name)[0] = value
-        for name in ("level", "side", "first", "count", "offered"):
+        for name in ("level", "side", "first", "count"):
             getattr(self.nodes, name)[0] = 0
-        self.nodes.extra[0] = -1
         if memory is not None:
             self.nodes.memory[0] = memory
         for name, value in (("low", -np.inf), ("high", np.inf), ("rest", -np.inf)):
@@ -184,7 +178,7 @@ class Graph:
             *bounds,
             *ints,
             np.empty(size, np.int64),
-            *(np.empty(size, np.int32) for _ in range(3)),
+            np.empty(size, np.int32),
         )
 
     def _rules(self, size: int) -> Rules:
@@ -229,14 +223,15 @@ class Graph:
         cells, facts
             The cells.
         most
-            Rules kept of a node that is expanded first; three times as many as it has afterwards.
+            Rules kept of a node that is expanded first, beside some that are best if trees end
+            below them; three times as many as it has afterwards.
         goal
             The bound by which rules are ordered.
         """
-        offered = self.nodes.offered[batch.nodes]
-        kept = np.minimum(np.maximum(most, 3 * offered).astype(np.int64), np.diff(batch.first))
-        more = int(kept.sum()) + len(kept)
-        self.make_room(2 * more, more + int(self.nodes.count[batch.nodes].sum()), 0)
+        count = self.nodes.count[batch.nodes]
+        kept = np.minimum(np.maximum(most, 3 * count).astype(np.int64), np.diff(batch.first))
+        more = int(kept.sum()) + _GREEDY * len(kept)
+        self.make_room(2 * more, more + int(count.sum()), 0)
         self.num_nodes, self.num_rules = _insert(
             batch, kept, goal, self.uses_level, self.num_nodes, self.num_rules, self.nodes,
             self.rules, self.slots, self.members, cells, facts, self.tables,
@@ -331,7 +326,10 @@ def _insert(
     high, is_kept = np.empty((number, most)), np.zeros(most, np.bool_)
     apart, is_mixed = np.zeros((2, most), np.int64), np.zeros((2, most), np.bool_)
     is_compared, order = np.zeros(most, np.bool_), np.empty(most, np.int64)
-    ranked, side_cells = np.empty(most + 1, np.int64), np.empty(members.shape[1], np.uint64)
+    is_had, gain = np.zeros(most, np.bool_), np.empty(most)
+    place_of_cut = np.zeros(2 * len(cells.design_feature) + 2, np.int64)
+    ranked = np.empty(most + _GREEDY, np.int64)
+    side_cells = np.empty(members.shape[1], np.uint64)
     one_low, one_high = np.empty(number), np.empty(number)
     two_low, two_high = np.empty(number), np.empty(number)
     ones = np.empty((2, facts.thermometer.shape[1]), np.uint64)
@@ -345,9 +343,13 @@ def _insert(
         level = nodes.level[node] + (1 if uses_level else 0)
         for k in range(number):
             nodes.stop[k, node] = batch.stop[k, i]
-        best_low, extra = batch.stop[0, i], -1
-        num_ranked, wanted = 0, min(nodes.offered[node] + kept[i], stop - start)
-        num_open = 0
+        num_ranked, wanted, num_open = 0, kept[i], 0
+        old_first, old_count = nodes.first[node], nodes.count[node]
+        for rule in range(start, stop):
+            place_of_cut[2 * found.cut[rule] + found.missing_left[rule]] = rule - start
+            is_had[rule - start] = False
+        for rule in range(old_first, old_first + old_count):
+            is_had[place_of_cut[2 * rules.cut[rule] + rules.missing_left[rule]]] = True
         for rule in range(start, stop):
             place, left_cells = rule - start, found.num_left[rule]
             bound_set(
@@ -361,12 +363,12 @@ def _insert(
             for k in range(number):
                 weight = batch.log_rule[rule] if k == 0 else batch.log_split[rule]
                 high[k, place] = weight + one_high[k] + two_high[k]
-            low = batch.log_rule[rule] + one_low[0] + two_low[0]
-            if low > best_low:
-                best_low, extra = low, place
+            gain[place] = batch.log_rule[rule] + batch.score[0, 0, rule] + batch.score[0, 1, rule]
             is_compared[place] = False
-            is_kept[place] = number == 1 and high[goal, place] <= batch.stop[0, i]
-            if not is_kept[place]:  # else as if it were: stopping is as good as all below
+            is_kept[place] = is_had[place]
+            if number == 1 and high[goal, place] <= batch.stop[0, i]:
+                is_kept[place] = True  # as if it were: stopping is as good as all below it
+            if not is_kept[place]:
                 order[num_open] = place
                 num_open += 1
         in_order = order[:num_open][np.argsort(-high[goal][order[:num_open]])]
@@ -404,7 +406,6 @@ def _insert(
                 ranked[at] = ranked[at - 1]
                 at -= 1
             ranked[at] = place
-        old_first, old_count = nodes.first[node], nodes.count[node]
         first = num_rules
         for rule in range(old_first, old_first + old_count):
             rules.left[num_rules] = rules.left[rule]
@@ -419,18 +420,17 @@ def _insert(
             num_rules += 1
         for rank in range(num_ranked):
             is_kept[ranked[rank]] = True
-        if nodes.extra[node] >= 0:
-            is_kept[nodes.extra[node]] = True
-        to_add = num_ranked
-        if old_count == 0 and extra >= 0 and not is_kept[extra]:
-            ranked[num_ranked] = extra
-            is_kept[extra] = True
-            nodes.extra[node] = extra
-            to_add += 1
-        for rank in range(nodes.offered[node], to_add):
+        for _ in range(_GREEDY if old_count == 0 else 0):
+            best = -1
+            for place in range(stop - start):
+                if not is_kept[place] and (best < 0 or gain[place] > gain[best]):
+                    best = place
+            if best >= 0:
+                ranked[num_ranked] = best
+                is_kept[best] = True
+                num_ranked += 1
+        for rank in range(num_ranked):
             place = ranked[rank]
-            if old_count > 0 and place == nodes.extra[node]:
-                continue
             rule = start + place
             code = found.low[rule]
             for side in range(2):
@@ -470,8 +470,6 @@ def _insert(
                     nodes.side[num_nodes] = 4 * code + 2 * found.missing_left[rule] + side
                     nodes.first[num_nodes] = 0
                     nodes.count[num_nodes] = 0
-                    nodes.offered[num_nodes] = 0
-                    nodes.extra[num_nodes] = -1
                     num_nodes += 1
                 if side == 0:
                     rules.left[num_rules] = slots[slot]
@@ -499,7 +497,6 @@ def _insert(
                 rest = most_high + np.log(total)
             nodes.rest[k, node] = rest
         nodes.first[node], nodes.count[node] = first, num_rules - first
-        nodes.offered[node] = num_ranked
     return num_nodes, num_rules
 
 

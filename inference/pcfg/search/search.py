@@ -49,8 +49,8 @@ Goal = Literal["best", "sum"]
 _KEPT = 16  # rules of a node that is expanded first
 _FEWEST = 64  # nodes expanded at once
 _GROWTH = 0.2  # nodes expanded at once, of those expanded so far
-_HOPE = 0.3  # share of the way from its lower to its upper bound that a node may make good
-_HOPEFUL = 0.1  # share of the nodes expanded at once, chosen for that
+_HOPES = (0.01, 0.05, 0.3)  # shares of the way from its lower to its upper bound that a node may go
+_HOPEFUL = 0.05  # share of the nodes expanded at once, chosen for each of these
 _BATCH_RULES = 1 << 17
 _MOST_CUTS = 2048  # of all features, by which cells are compared
 _MOST_COMPARED = 4096  # cells, each with each
@@ -295,10 +295,13 @@ class TreeSearch:
         known, of_known = known[of_known > low[0]], of_known[of_known > low[0]]
         chosen = _greatest(np.append(fresh, known), np.append(of_fresh, of_known), most)
         # Some where a better tree may be near: its lower bound lets more be ruled out.
-        with np.errstate(invalid="ignore"):  # of lower bounds that are -inf
-            hope = low[fresh] + _HOPE * (high[fresh] - low[fresh])
-        hope = graph.reach_known(order)[fresh] + np.where(np.isnan(hope), -np.inf, hope)
-        return np.append(chosen, _greatest(fresh, hope, 1 + int(_HOPEFUL * most)))
+        reach = graph.reach_known(order)[fresh]
+        for share in _HOPES:
+            with np.errstate(invalid="ignore"):  # of lower bounds that are -inf
+                hope = reach + low[fresh] + share * (high[fresh] - low[fresh])
+            hope = np.where(np.isnan(hope), -np.inf, hope)
+            chosen = np.append(chosen, _greatest(fresh, hope, 1 + int(_HOPEFUL * most)))
+        return chosen
 
     @in_float64
     def _expand(self, chosen: np.ndarray, goal: int, deadline: float) -> None:
