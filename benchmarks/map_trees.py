@@ -100,11 +100,12 @@ def _searched(X: np.ndarray, y: np.ndarray, seconds: int) -> tuple[float, float,
     """Search with the limit in CPU seconds; best tree, bound, CPU seconds and MB."""
     memory, start = peak_memory(), time.process_time()
     search = _run(TreeSearch(_model(X, y)), seconds)
+    added = 1000 * (peak_memory() - memory)
     if search.is_closed:
         start = time.process_time()
         search = _run(TreeSearch(_model(X, y)), seconds)
     cpu = time.process_time() - start
-    return -search.best.low, -search.best.high, cpu, 1000 * (peak_memory() - memory)
+    return -search.best.low, -search.best.high, cpu, added
 
 
 def _run(search: TreeSearch, seconds: float, **limits: float) -> TreeSearch:

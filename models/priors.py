@@ -56,6 +56,7 @@ __all__ = [
     "require_tree_prior",
     "rule_law",
     "weighs_each_cut",
+    "weight_bounds",
 ]
 
 
@@ -166,6 +167,20 @@ def rule_law(prior: Any) -> RuleLaw | None:
     return prior.law if "log_share" in prior.rule_facts else None
 
 
+def weight_bounds(prior: Any, depth: np.ndarray) -> "WeightBounds":
+    """Bound a prior's log weights of nodes at depths (`NodePrior.weight_bounds`).
+
+    Raises
+    ------
+    TypeError
+        If no bounds are known.
+    """
+    bounds = getattr(prior, "weight_bounds", None)
+    if bounds is None:
+        raise TypeError(_NO_BOUNDS.format(type(prior).__name__))
+    return bounds(depth)
+
+
 def weighs_each_cut(prior: TreePrior) -> bool:
     """Whether a prior may weigh the cuts of one gap apart."""
     return rule_law(prior) is not None
@@ -248,6 +263,9 @@ def _cut_in_words(cut_weights: Any) -> str:
     return "cuts it at each possible place with the same probability"
 
 
+_NO_BOUNDS = "{} has no method weight_bounds, which a search needs to rule trees out."
+
+
 class WeightBounds(NamedTuple):
     """Bounds of the log weights in any node that has a rule, at some depths; arrays like these.
 
@@ -299,10 +317,7 @@ class NodePrior(RegisteredPrior):
             If no bounds are known.
         """
         if not self.is_normalised:
-            raise TypeError(
-                f"{type(self).__name__} has no method weight_bounds, which a search needs to rule "
-                f"trees out."
-            )
+            raise TypeError(_NO_BOUNDS.format(type(self).__name__))
         zero = np.zeros(np.shape(depth))
         return WeightBounds(zero - np.inf, zero, zero, zero)
 

@@ -16,7 +16,7 @@ import numpy as np
 from bdtppl.inference.pcfg.expansion import Cells
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.priors import Node, TreePrior
+from bdtppl.models.priors import Node, TreePrior, weight_bounds
 
 __all__ = ["MOST_LEVELS", "WeightTables", "bound_set", "score_counts", "weight_tables"]
 
@@ -78,7 +78,7 @@ def weight_tables(
         If a rule may weigh more than 1.
     """
     depth = np.arange(float(MOST_LEVELS))
-    bounds = prior.weight_bounds(depth)  # pyright: ignore[reportAttributeAccessIssue]
+    bounds = weight_bounds(prior, depth)
     if not (bounds.rule_most <= 1e-12).all():
         raise ValueError(
             f"A search needs a prior under which no rule weighs more than 1; got "

@@ -99,14 +99,9 @@ class FoundRules(NamedTuple):
     @classmethod
     def room(cls, num_rules: int, num_statistics: int) -> "FoundRules":
         """Room for so many rules."""
-        empty = np.empty
-        return cls(
-            *(empty(num_rules, np.int32) for _ in range(4)),
-            empty(num_rules, bool),
-            empty((num_rules, num_statistics)),
-            empty(num_rules, np.int32),
-            empty(num_rules, np.uint64),
-        )
+        node, low, high, cut, num_left = (np.empty(num_rules, np.int32) for _ in range(5))
+        left, part = np.empty((num_rules, num_statistics)), np.empty(num_rules, np.uint64)
+        return cls(node, low, high, cut, np.empty(num_rules, bool), left, num_left, part)
 
     def take(self, index: slice | np.ndarray) -> "FoundRules":
         """Keep some rules."""

@@ -168,25 +168,35 @@ class Graph:
             getattr(self.nodes, name)[:, 0] = value
 
     def _nodes(self, size: int) -> Nodes:
-        bounds = [np.empty((self.num_bounds, size)) for _ in range(4)]
-        ints = [np.empty(size, np.int32) for _ in range(3)]
+        low, high, stop, rest = (np.empty((self.num_bounds, size)) for _ in range(4))
+        num_cells, place, parent, side, count = (np.empty(size, np.int32) for _ in range(5))
         return Nodes(
-            np.empty(size, np.uint64),
-            np.empty(size if self.has_memory else 0, np.uint64),
-            np.empty(size, np.int16),
-            np.empty(size, np.int32),
-            *bounds,
-            *ints,
-            np.empty(size, np.int64),
-            np.empty(size, np.int32),
+            key=np.empty(size, np.uint64),
+            memory=np.empty(size if self.has_memory else 0, np.uint64),
+            level=np.empty(size, np.int16),
+            num_cells=num_cells,
+            low=low,
+            high=high,
+            stop=stop,
+            rest=rest,
+            place=place,
+            parent=parent,
+            side=side,
+            first=np.empty(size, np.int64),
+            count=count,
         )
 
     def _rules(self, size: int) -> Rules:
+        left, right, low, high, cut = (np.empty(size, np.int32) for _ in range(5))
         return Rules(
-            *(np.empty(size, np.int32) for _ in range(5)),
-            np.empty(size, bool),
-            np.empty(size),
-            np.empty(size if self.num_bounds > 1 else 0),
+            left=left,
+            right=right,
+            low=low,
+            high=high,
+            cut=cut,
+            missing_left=np.empty(size, bool),
+            log_rule=np.empty(size),
+            log_split=np.empty(size if self.num_bounds > 1 else 0),
         )
 
     @property
@@ -199,10 +209,16 @@ class Graph:
         """Make room for so many more."""
         if len(self.nodes.key) < self.num_nodes + num_nodes:
             size = (self.num_nodes + num_nodes) * 5 // 4
-            self.nodes = _copied(self.nodes, self._nodes(size), self.num_nodes)
+            arrays = list(self.nodes)
+            del self.nodes
+            _lengthen(arrays, self.num_nodes, size)
+            self.nodes = Nodes(*arrays)
         if len(self.rules.left) < self.num_rules + num_rules:
             size = (self.num_rules + num_rules) * 5 // 4
-            self.rules = _copied(self.rules, self._rules(size), self.num_rules)
+            arrays = list(self.rules)
+            del self.rules
+            _lengthen(arrays, self.num_rules, size)
+            self.rules = Rules(*arrays)
         if len(self.members) < self.num_expanded + num_expanded:
             size = (self.num_expanded + num_expanded) * 5 // 4
             members = np.empty((size, self.members.shape[1]), np.uint64)
@@ -210,6 +226,7 @@ class Graph:
             self.members = members
         if 2 * (self.num_nodes + num_nodes) > len(self.slots):
             number = 1 << int(4 * (self.num_nodes + num_nodes) - 1).bit_length()
+            del self.slots  # memory that what follows can use
             self.slots = np.full(number, -1, np.int32)
             _fill_slots(self.slots, self.nodes.key, self.num_nodes)
 
@@ -270,12 +287,13 @@ class Graph:
         return reach
 
 
-def _copied(old, new, size: int):
-    """Copy the first entries of arrays, along their last axis, to larger ones."""
-    for source, target in zip(old, new, strict=True):
-        if target.size:
-            target[..., :size] = source[..., :size]
-    return new
+def _lengthen(arrays: list[np.ndarray], used: int, size: int) -> None:
+    """Lengthen the last axis of arrays in a list, so that each old one is let go of at once."""
+    for place, array in enumerate(arrays):
+        if array.shape[-1]:
+            longer = np.empty((*array.shape[:-1], size), array.dtype)
+            longer[..., :used] = array[..., :used]
+            arrays[place] = longer
 
 
 @numba.njit(cache=True, nogil=True)

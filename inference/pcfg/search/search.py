@@ -39,7 +39,7 @@ from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import CountTable
-from bdtppl.models.priors import require_weighs, weighs_each_cut
+from bdtppl.models.priors import require_weighs, weighs_each_cut, weight_bounds
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["Interval", "TreeSearch"]
@@ -157,7 +157,7 @@ class TreeSearch:
         # The last column counts rows.
         statistics = np.stack([*columns, weight], axis=1)
         usable = allowed & np.isin(np.arange(len(allowed)), design.feature_of_code[cells.code])
-        shared_by = self.prior.weight_bounds(np.zeros(1)).shared_by
+        shared_by = weight_bounds(self.prior, np.zeros(1)).shared_by
         codes = np.ascontiguousarray(codes[:, usable]).astype(np.int32)
         is_simple = not (limits.min_leaf > 1 or self.path is not None or self._refused is not None)
         is_simple &= not cells.has_missing.any()

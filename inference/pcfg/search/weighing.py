@@ -94,10 +94,10 @@ def weigh(
         return log_stop, np.zeros(0), np.zeros(0)
     of_rules = jax.tree.map(lambda fact: fact[grammar.parent], nodes)
     rules = Rule(grammar.feature, **rule_facts)
-    log_rule, *log_split = _in_pieces(
+    weights = _in_pieces(
         lambda some: _weights(prior, *some, wants_split), (of_rules, rules), grammar.num_productions
     )
-    return log_stop, log_rule, *(log_split or [log_rule])
+    return log_stop, weights[0], weights[-1]
 
 
 def _fact(grammar: Grammar, name: str) -> np.ndarray:
