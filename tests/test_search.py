@@ -99,7 +99,11 @@ def faults(model: TreeModel, goal: str) -> list[str]:
     exact, found = exact_of(model, "chart"), []
     best = exact.k_best(1)
 
+    first_high: dict[int, np.ndarray] = {}
+
     def see(search: TreeSearch) -> None:
+        for node in range(len(first_high), search.graph.num_nodes):
+            first_high[node] = search.graph.nodes.high[:, node].copy()
         truth = {"best": best.log_joint[0]}
         if goal == "sum":
             truth |= {name: getattr(exact, name) for name in ("log_partition", "log_evidence")}
@@ -112,6 +116,11 @@ def faults(model: TreeModel, goal: str) -> list[str]:
     see(search)
     if not search.is_closed:
         found.append("not closed")
+    # What a tree below a set is worth is at most what was said before its rules were known.
+    said = np.array([first_high[node] for node in range(search.graph.num_nodes)]).T
+    low = search.graph.nodes.low[:, : search.graph.num_nodes]
+    if (low > said + TIGHT * (1 + abs(said))).any():
+        found.append(f"a first bound is too low by {(low - said).max():.3g}")
     tree = search.best_tree()
     if abs(log_joint(tree.trees, model).log_joint[0] - best.log_joint[0]) > TIGHT:
         found.append("the tree is not as good as the best one")
@@ -210,6 +219,27 @@ def _binary(seed: int, rows: int = 40, features: int = 5) -> TreeModel:
     y = (X[:, 0] != X[:, 1]) ^ (rng.random(rows) < 0.2)
     leaf = DirichletCategorical.symmetric(2, 2.5)
     return TreeModel(Design.from_matrix(X), y.astype(int), FURTHER["all rules alike"], leaf)
+
+
+def test_a_mixed_set_of_three_cells_is_charged_for_two_splits_alone():
+    """The bound is met where the second split ends in single cells, which stop for certain."""
+    model = _binary(0)
+    tables, low, high = TreeSearch(model).tables, np.empty(1), np.empty(1)
+    search_bounds.bound_set(1, 3, 2, True, -9.0, -8.0, -0.5, tables, low, high)
+    log_p = np.log(0.95) - 0.5 * np.log(np.array([2.0, 3.0]))
+    worth = log_p[0] - np.log(2) + log_p[1] - tables.log_least - 0.5
+    assert high[0] == pytest.approx(worth, abs=TIGHT)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 30])
+def test_two_splits_that_peel_single_cells_off_are_not_charged_for_more(rows):
+    """Below the first split lie three cells that no one rule parts by class, and that take two."""
+    cells = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 0, 0], [1, 1, 1], [1, 0, 1]], float)
+    X, y = np.repeat(cells, rows, axis=0), np.repeat([0, 1, 0, 1, 1, 1], rows)
+    leaf = DirichletCategorical.symmetric(2, 2.5)
+    for prior in (FURTHER["all rules alike"], DepthDecay(0.6, 1.0), DepthDecay(0.95, 0.5)):
+        for goal in ("best", "sum"):
+            assert faults(TreeModel(Design.from_matrix(X), y, prior, leaf), goal) == []
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -43,8 +43,6 @@ class WeightTables(NamedTuple):
         float64 [C + 1]; to be added to it, by the number of cells.
     log_number
         float64; logs of 1, 1, 2, 3, ...
-    has_rule
-        Whether every set of two cells has a rule.
     last_level
         Level at which trees must stop.
     log_least
@@ -59,7 +57,6 @@ class WeightTables(NamedTuple):
     split_most: np.ndarray
     mass: np.ndarray
     log_number: np.ndarray
-    has_rule: bool
     last_level: int
     log_least: float
 
@@ -102,6 +99,7 @@ def weight_tables(
     if not has_rule:
         stop_least = np.full(len(depth), -np.inf)
         stop_most = np.maximum(stop_most, stop_alone)
+    stop_most[-3:] = 0.0  # also of all levels further down
     below = np.maximum(stop_most, bounds.rule_most)
     last_level = MOST_LEVELS + 1 if constraints.max_depth is None else int(constraints.max_depth)
     below[last_level:] = stop_alone[last_level:]
@@ -122,7 +120,6 @@ def weight_tables(
         np.array(split_most),
         mass,
         np.log(np.maximum(np.arange(largest + 1.0), 1.0)),
-        has_rule,
         last_level,
         log_least,
     )
@@ -189,7 +186,7 @@ def bound_set(
         float64 [1] for the best subtree alone, [2] with the sum over all, [3] with the sum of their
         prior weights; written here.
     """
-    place = min(level, len(tables.stop_most) - 2)
+    place = min(level, len(tables.stop_most) - 3)
     number = len(low)
     is_alone = num_cells < 2 or level >= tables.last_level
     stop_low = tables.stop_alone[place] if is_alone else tables.stop_least[place]
@@ -206,13 +203,14 @@ def bound_set(
     if score_most > score:  # there are two classes
         log_number = max(log_number, tables.log_least)
     split = tables.rule_most[place] - log_number
-    if num_cells > 2:  # one of the children has two cells
-        split += tables.below[place + 1]
-    one_split = score_most
+    below = tables.below[place + 1] if num_cells > 2 else 0.0  # one of the children has two cells
+    worth = below + (score_of_two if is_mixed else score_most)
     if is_mixed:  # two leaves are not pure, and more leaves take a second split
         second = tables.rule_most[place + 1] - tables.log_least
-        one_split = max(score_of_two, second + score_most)
-    high[0] = max(stop + score, split + one_split)
+        if num_cells > 3:  # one of the three leaves has two cells
+            second += max(tables.below[place + 1], tables.below[place + 2])
+        worth = max(worth, second + score_most)
+    high[0] = max(stop + score, split + worth)
     if number > 1:
         all_splits = tables.split_most[place] + tables.mass[num_cells]
         high[1] = _log_add(stop + score, all_splits + score_most)
