@@ -367,6 +367,10 @@ def test_estimators_find_the_exact_map_tree():
     assert model.map_log_joint_ == pytest.approx(exact.map_log_joint_, abs=TIGHT)
     assert model.rules() == exact.rules()
     assert "map_gap" in model.summary()
+    posterior = model.posterior_
+    scored = log_joint(posterior.trees, TreeModel(model.design_, posterior.y, prior, model.leaf_))
+    for name in ("log_joint", "log_likelihood"):
+        np.testing.assert_allclose(posterior.sample_stats[name], getattr(scored, name), atol=TIGHT)
 
 
 def test_a_stopped_estimator_says_how_much_better_another_tree_may_be():

@@ -15,7 +15,6 @@ from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.search.search import TreeSearch
 from bdtppl.models.hard.leaf_scores import leaf_scorer
-from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import CountTable
@@ -140,15 +139,18 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         self.map_log_joint_ = best.low
         self.map_gap_ = 0.0 if best.is_closed else best.gap
         self.num_expansions_ = search.num_expansions
-        self.log_likelihood_gain_ = _gains(model, found)
+        scores, tree = _leaf_scores(model, found), found.trees[0]
+        slot = np.flatnonzero(tree.feature >= 0)
+        gain = scores[tree.left[slot]] + scores[tree.right[slot]] - scores[slot]
+        num_features = model.design.num_features
+        self.log_likelihood_gain_ = np.bincount(tree.feature[slot], gain, minlength=num_features)
         self._random_seed = self._draw_seed()
-        scored = log_joint(found.trees, model)
         self.posterior_ = Posterior.of(
             model,
             found.trees.reshape(1, 1),
             found.statistics,
             log_joint=found.log_joint,
-            log_likelihood=scored.log_likelihood,
+            log_likelihood=np.array([scores[tree.is_leaf].sum()]),
         )
         if found.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
@@ -211,16 +213,14 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         }
 
 
-def _gains(model: TreeModel, found: RankedTrees) -> np.ndarray:
-    """Sum what the splits of a tree gain over stopping there, by feature."""
-    tree, statistics = found.trees[0], found.statistics[0]
+def _leaf_scores(model: TreeModel, found: RankedTrees) -> np.ndarray:
+    """Log marginals of the rows in every slot of the only tree, float64 [k]."""
+    statistics = found.statistics[0]
     is_whole = bool((statistics == np.rint(statistics)).all())
     score = leaf_scorer(model.leaf, int(model.design.weights.sum()), is_whole=is_whole)
     if isinstance(score, CountTable):
         statistics = statistics.astype(np.int64)
-    scores, slot = score(list(statistics.T)), np.flatnonzero(tree.feature >= 0)
-    gain = scores[tree.left[slot]] + scores[tree.right[slot]] - scores[slot]
-    return np.bincount(tree.feature[slot], gain, minlength=model.design.num_features)
+    return score(list(statistics.T))
 
 
 @estimator
