@@ -17,8 +17,10 @@ __all__ = [
     "Summary",
     "descent_in_words",
     "facts_view",
+    "evidence_in_words",
     "gap_in_words",
     "glance_view",
+    "interval_in_words",
     "prior_view",
     "quantity_in_words",
     "structures_view",
@@ -175,6 +177,37 @@ def gap_in_words(gap: float) -> str:
     return f"none is better by more than {gap:.3g}" if gap else "which none exceeds"
 
 
+def interval_in_words(interval: Sequence[float]) -> str:
+    """Write the ends of an interval."""
+    low, high = interval
+    return f"{low:.2f} and {high:.2f}"
+
+
+def evidence_in_words(summary: Mapping[str, Any], error_is: str) -> str:
+    """Say what a summary tells of the log evidence; empty if nothing.
+
+    Parameters
+    ----------
+    summary
+        The summary.
+    error_is
+        Format of the standard error.
+    """
+    low, high = summary.get("log_evidence_bounds", (0.0, 0.0))
+    if low < high:
+        return f"between {interval_in_words((low, high))}"
+    if summary.get("log_evidence") is not None:
+        error = summary.get("log_evidence_se")
+        more = error_is.format(error) if error else ""
+        if summary.get("runs") == 1:
+            more = ", of unknown error: there is one run"
+        return f"{summary['log_evidence']:.3f}{more}"
+    if "log_evidence_lower_bound" in summary:
+        bound = summary["log_evidence_lower_bound"]
+        return "unknown" if bound is None else f"at least {bound:.3f}"
+    return ""
+
+
 def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     """Name the facts of a summary of hard trees, those that it has."""
     facts = {
@@ -217,15 +250,12 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
             f"{summary['log_partition']:.3f}, learned {summary['learned_log_partition']:.3f}, "
             f"lower bound {summary['lower_bound']:.3f}"
         )
-    if summary.get("log_evidence") is not None:
-        error = summary.get("log_evidence_se")
-        more = "" if error is None else f" +- {error:.3f}"
-        if summary.get("runs") == 1:
-            more = ", of unknown error: there is one run"
-        facts["log evidence"] = f"{summary['log_evidence']:.3f}{more}"
-    elif "log_evidence_lower_bound" in summary:
-        bound = summary["log_evidence_lower_bound"]
-        facts["log evidence"] = "unknown" if bound is None else f"at least {bound:.3f}"
+    if "total_variation" in summary:
+        facts["draws"] = (
+            f"up to {summary['total_variation']:.2g} in total variation from the posterior"
+        )
+    if evidence := evidence_in_words(summary, " +- {:.3f}"):
+        facts["log evidence"] = evidence
     if "expected_leaves" in summary:
         facts["expected leaves"] = f"{summary['expected_leaves']:.2f}"
     if "entropy" in summary:

@@ -34,7 +34,7 @@ __all__ = [
     "suggest",
 ]
 
-Method = Literal["auto", "boxes", "chart"]
+Method = Literal["auto", "boxes", "chart", "search"]
 
 MOST_LEVELS = 8
 _SECONDS_A_SCORE = 1.3e-8  # and a statistic

@@ -28,6 +28,7 @@ from bdtppl.comparison.columns import stacking_weights
 from bdtppl.comparison.scoring import Scored
 from bdtppl.inference.crps import crps
 from bdtppl.inference.soft.mixture import NoiseMixture
+from bdtppl.models.priors import DepthDecay
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(24, 1)).round(1)
@@ -231,12 +232,10 @@ def test_weighted_rows_are_repeated_rows():
 
 def test_blank_cells_say_why(found):
     greedy = found.cells["greedy"]
-    assert greedy["log_evidence"].value is None
-    assert greedy["log_evidence"].reason == "a greedy search does not sum over all trees"
     assert "weighted anew" in greedy["elpd_loo"].reason
     assert found.weights_from == "log_score"
     text = str(found)
-    assert "greedy: no log evidence: a greedy search does not sum over all trees" in text
+    assert "greedy: no PSIS-LOO: a greedy search draws no trees" in text
     assert max(map(len, text.splitlines())) <= 100
     assert found._repr_html_().count("<tr>") == 3
 
@@ -255,6 +254,8 @@ def test_rows_are_json_and_a_frame(found):
     frame = found.to_frame()
     assert frame.loc["exact", "log_score"] == rows[0]["log_score"]
     assert np.isnan(frame.loc["greedy", "log_evidence"])
+    assert frame.loc["greedy", "log_evidence_low"] < frame.loc["exact", "log_evidence"]
+    assert rows[1]["log_evidence_high"] is None
     assert frame["weight"].sum() == pytest.approx(1)
 
 
@@ -277,15 +278,18 @@ def test_the_figure_has_a_panel_for_each_quantity(found):
     panels = plot_comparison(found)
     assert [panel.get_xlabel().splitlines()[0] for panel in panels] == [
         "log evidence",
+        "best tree",
         "PSIS-LOO",
         "log score (CV)",
         "Brier (CV)",
         "weight",
     ]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["exact", "greedy"]
-    dots = {line.get_gid(): line.get_xdata() for line in panels[2].lines if line.get_gid()}
+    dots = {line.get_gid(): line.get_xdata() for line in panels[3].lines if line.get_gid()}
     assert dots["log_score-1"][0] == found.cells["greedy"]["log_score"].value
-    assert [text.get_text() for text in panels[0].texts] == ["none"]
+    assert [text.get_text() for text in panels[2].texts] == ["none"]
+    bound = next(line for line in panels[0].lines if line.get_gid() == "log_evidence-1")
+    assert bound.get_xdata()[0] == found.cells["greedy"]["log_evidence"].value
     _, ax = plt.subplots()
     assert plot_comparison(found, "brier", ax=ax)[0] is ax
     with pytest.raises(ValueError, match="quantity must be one of log_evidence"):
@@ -294,6 +298,34 @@ def test_the_figure_has_a_panel_for_each_quantity(found):
         plot_comparison(found, ["brier", "log_score"], ax=ax)
     with pytest.raises(TypeError, match=r"what bdtppl\.compare returns"):
         plot_comparison({})
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_bounds_are_compared_as_bounds():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = (X[:, 0] + 0.5 * rng.normal(size=60) > 0).astype(int)
+    shared = {"prior": DepthDecay(), "bins": 6, "random_state": 0}
+    exact = ExactTreeClassifier(method="chart", **shared).fit(X, y)
+    stopped = ExactTreeClassifier(method="search", max_seconds=1e-6, **shared).fit(X, y)
+    found = compare({"stopped": stopped, "exact": exact})
+    low, high = stopped.log_evidence_bounds_
+    cell = found.cells["stopped"]["log_evidence"]
+    assert (cell.value, cell.high) == (low, high)
+    assert low < exact.log_evidence_ < high
+    assert f"{low:.2f} to {high:.2f}" in str(found)
+    assert found.best("log_evidence") is None  # the bounds hold the other number
+    values = [found.cells[name]["map_log_joint"].value for name in ("stopped", "exact")]
+    assert values[0] <= values[1] + 1e-9
+    assert found.cells["stopped"]["map_log_joint"].high > values[1]
+    row = found.rows()[0]
+    assert (row["log_evidence"], row["log_evidence_low"]) == (None, low)
+    bars = plot_comparison(found, "log_evidence")[0].patches
+    assert [bar.get_x() for bar in bars] == [low]
+    narrow = {"log_evidence": replace(cell, high=exact.log_evidence_ - 1)}
+    assert (
+        replace(found, cells={"a": narrow, "b": found.cells["exact"]}).best("log_evidence") == "b"
+    )
 
 
 @pytest.mark.slow

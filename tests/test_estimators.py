@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_but
@@ -223,7 +223,7 @@ def _with(value, row=3, column=1):
         ({}, pd.DataFrame(X0, columns=["a", "a"]), Y0, None, r"distinct; 'a' is repeated"),
         ({"constraints": Constraints(features=("size",))}, X0, Y0, None, r"names 'size'"),
         (
-            {"bins": None, "max_subproblems": 50},
+            {"bins": None, "method": "chart", "max_subproblems": 50},
             X0,
             Y0,
             None,
@@ -332,8 +332,11 @@ def test_a_failed_fit_says_what_would_fit(cuts, monkeypatch):
     monkeypatch.setattr(compiler, "_cache", type(compiler._cache)())
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 4)), rng.normal(size=60)
+    model = ExactTreeRegressor(**cuts, max_subproblems=20_000, max_seconds=0.01)
     with pytest.raises(ValueError, match=r"bins=\d+ would fit"):
-        ExactTreeRegressor(**cuts, max_subproblems=20_000).fit(X, y)
+        clone(model).set_params(method="chart").fit(X, y)
+    with pytest.warns(ConvergenceWarning, match=r"lies between .* bins=\d+ would fit"):
+        model.fit(X, y)
 
 
 def test_a_grid_search_sets_numbers_of_prior_and_leaf():

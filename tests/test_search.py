@@ -19,6 +19,7 @@ from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, PoissonGamma
 from bdtppl.models.priors import (
     DepthDecay,
@@ -282,9 +283,12 @@ def test_draws_follow_the_law_of_the_trees_that_are_written_down():
     model = with_prior(table(0), PRIORS["depth decay"])
     search = TreeSearch(model, "sum").run()
     assert 0 <= search.total_variation < 1e-9
-    trees, statistics = search.sample_trees(np.random.default_rng(0), 4000)
-    np.testing.assert_array_equal(statistics[:, 0].sum(-1), model.design.weights.sum())
-    log_joints = np.round(log_joint(trees, model).log_joint, 9)
+    drawn = search.sample(np.random.default_rng(0), chains=4, draws=1000)
+    np.testing.assert_array_equal(drawn.statistics[:, :, 0].sum(-1), model.design.weights.sum())
+    scored = log_joint(drawn.trees, model)
+    for name in ("log_joint", "log_likelihood"):
+        np.testing.assert_allclose(drawn.sample_stats[name], getattr(scored, name), atol=TIGHT)
+    log_joints = np.round(scored.log_joint.ravel(), 9)
     ranked = exact_of(model, "chart").k_best(20)
     values = np.unique(np.round(ranked.log_joint, 9))
     shares = np.array(
@@ -303,11 +307,12 @@ def test_draws_follow_the_law_of_the_trees_that_are_written_down():
 def test_draws_of_a_search_that_was_stopped_name_what_they_may_miss():
     search = TreeSearch(_wide(), "sum").run(num_expansions=300)
     assert 0 < search.total_variation <= 1
-    trees, statistics = search.sample_trees(np.random.default_rng(1), 50)
-    leaves = np.where(trees.is_leaf, statistics.sum(-1), 0.0).sum(axis=1)
+    drawn = search.sample(np.random.default_rng(1), chains=1, draws=50)
+    assert np.isnan(drawn.log_evidence_se)
+    leaves = np.where(drawn.trees.is_leaf, drawn.statistics.sum(-1), 0.0).sum(axis=-1)
     np.testing.assert_array_equal(leaves, 150)
     with pytest.raises(ValueError, match="goal='sum'"):
-        TreeSearch(_wide()).sample_trees(np.random.default_rng(0), 1)
+        TreeSearch(_wide()).sample(np.random.default_rng(0))
 
 
 def test_limits_of_time_and_memory_stop_a_search():
@@ -373,8 +378,58 @@ def test_estimators_find_the_exact_map_tree():
         np.testing.assert_allclose(posterior.sample_stats[name], getattr(scored, name), atol=TIGHT)
 
 
+@pytest.mark.parametrize("task", ["Classifier", "Regressor"])
+def test_an_exact_estimator_answers_by_a_search_as_by_a_chart(task, tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 4, (60, 3)).astype(float)
+    X[rng.random(X.shape) < 0.05] = np.nan
+    y = X[:, 0] > 1 if task == "Classifier" else np.nan_to_num(X[:, 0]) + rng.normal(size=60)
+    kind = getattr(bdtppl, f"ExactTree{task}")
+    chart = kind(method="chart", bins=4, max_depth=3, random_state=0).fit(X, y)
+    settings = {"bins": 4, "max_depth": 3, "leaf": chart.leaf_, "random_state": 0}
+    model = kind(method="search", max_seconds=600, **settings).fit(X, y)
+    assert (model.method_, model.draws_are, model.exact_) == ("search", "independent", None)
+    assert model.log_evidence_bounds_ == (model.log_evidence_, model.log_evidence_)
+    assert (model.map_gap_, model.total_variation_, model.log_evidence_se_) == (0.0, 0.0, 0.0)
+    for name in ("log_evidence_", "log_partition_", "map_log_joint_", "map_probability_"):
+        assert getattr(model, name) == pytest.approx(getattr(chart, name), abs=1e-8)
+    assert not list(model.cautions())
+    np.testing.assert_allclose(
+        model.feature_importances_, chart.feature_importances_, atol=0.05
+    )  # of 1,000 draws: 3 standard errors
+    model.save(tmp_path)
+    loaded = bdtppl.load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.summary() == model.summary()
+    assert loaded.rules() == model.rules()
+
+
+def test_an_exact_estimator_answers_with_bounds_where_the_chart_is_too_large(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    settings = {"prior": DepthDecay(), "bins": 5, "random_state": 0}
+    exact = bdtppl.ExactTreeClassifier(method="chart", **settings).fit(X, y)
+    model = bdtppl.ExactTreeClassifier(max_subproblems=50, max_seconds=1e-6, **settings)
+    with pytest.warns(UserWarning, match="The log evidence lies between"):
+        model.fit(X, y)
+    low, high = model.log_evidence_bounds_
+    assert low == model.log_evidence_ < exact.log_evidence_ < high
+    assert model.map_log_joint_ <= exact.map_log_joint_ <= model.map_log_joint_ + model.map_gap_
+    assert 0 < model.total_variation_ <= 1
+    attributes = model.to_arviz().posterior.attrs
+    np.testing.assert_array_equal(attributes["log_evidence_bounds"], [low, high])
+    assert attributes["map_gap"] == model.map_gap_
+    assert f"between {low:.2f} and {high:.2f}" in str(model.summary())
+    model.save(tmp_path)
+    assert bdtppl.load(tmp_path).log_evidence_bounds_ == (low, high)
+    counting = bdtppl.ExactTreeClassifier(prior=LeafCount(), max_subproblems=50, bins=None)
+    with pytest.raises(ValueError, match="more than max_subproblems=50"):
+        counting.fit(X, y)  # a prior that no search bounds
+    with pytest.raises(ValueError, match="more than max_subproblems=50"):
+        bdtppl.ExactTreeClassifier(method="chart", max_subproblems=50, **settings).fit(X, y)
+
+
 def test_a_stopped_estimator_says_how_much_better_another_tree_may_be():
-    X, y = np.random.default_rng(0).normal(size=(300, 8)), np.arange(300.0) % 7
+    X, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60.0) % 7
     with pytest.warns(UserWarning, match="another tree may have a log joint larger by up to"):
         model = bdtppl.MAPTreeRegressor(time_limit=0.01).fit(X, y)
     assert model.map_gap_ > 0

@@ -11,6 +11,7 @@ it for ArviZ 0.
 """
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -75,6 +76,7 @@ def to_arviz(
     random_state: int | np.random.RandomState | None = None,
     classes: Any = None,
     inference: str | None = None,
+    certificates: Mapping[str, Any] | None = None,
     prior: PriorDraws | None = None,
 ) -> xr.DataTree:
     """Lay out a posterior as ArviZ expects it.
@@ -95,6 +97,8 @@ def to_arviz(
         Class labels [c], for classification: y is an index into them.
     inference
         How the posterior was got; named in the attributes.
+    certificates
+        Further attributes: bounds, and their names (`bdtppl.estimators.results.Results`).
     prior
         Draws from the prior; the estimators' method ``to_arviz`` makes them.
 
@@ -168,6 +172,7 @@ def to_arviz(
         "log_evidence": float(posterior.log_evidence),
         "log_evidence_se": float(posterior.log_evidence_se),
         **_effective_size(posterior),
+        **{name: np.asarray(bound) for name, bound in (certificates or {}).items()},
     }
     groups = _groups(_equally_weighted(posterior, seed), seed, classes, prior)
     groups["/"] = xr.Dataset(attrs=attributes)

@@ -21,10 +21,12 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from bdtppl.comparison.scoring import Scored, Unknown, rows_of
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
 from bdtppl.inference.parallel import fan_out, num_workers
+from bdtppl.models.wording import describe_model
 from bdtppl.progress import forecast
 
 __all__ = [
     "Cell",
+    "best_trees",
     "cross_validate",
     "evidence",
     "leave_one_out",
@@ -55,6 +57,9 @@ class Cell:
         float64 [obs]; shapes of the importance ratios, for PSIS-LOO.
     warning
         A caution about the value.
+    high
+        The most that the number may be, where ``value`` is a lower bound; infinite where no more
+        is known.
     """
 
     value: float | None = None
@@ -63,15 +68,36 @@ class Cell:
     pointwise: np.ndarray | None = None
     pareto_k: np.ndarray | None = None
     warning: str = ""
+    high: float | None = None
 
 
 def evidence(scored: Scored) -> Cell:
-    """Log evidence, or why there is none."""
+    """Log evidence, or bounds of it, or why there is none."""
     try:
-        value, error = scored.log_evidence()
+        value, error, high = scored.log_evidence()
     except Unknown as unknown:
         return Cell(reason=str(unknown))
-    return Cell(value, None if np.isnan(error) else error)
+    return Cell(value, None if np.isnan(error) else error, high=high)
+
+
+def best_trees(scored: Mapping[str, Scored]) -> dict[str, Cell]:
+    """Log joints of the best trees found, or why there are none, by model."""
+    hard = [each.estimator for each in scored.values() if each.estimator.trees_are == "hard"]
+    cuts = {(each.design_.names, each.design_.cut_threshold.tobytes()) for each in hard}
+    models = {(describe_model(each.prior_), describe_model(each.leaf_)) for each in hard}
+    warning = ""
+    if len(cuts) > 1 or len(models) > 1:
+        what = "cuts" if len(cuts) > 1 else "priors or leaf families"
+        warning = f"best trees cannot be compared, for the models have different {what}"
+    cells = {}
+    for name, each in scored.items():
+        try:
+            value, _, high = each.best_log_joint()
+        except Unknown as unknown:
+            cells[name] = Cell(reason=str(unknown))
+        else:
+            cells[name] = Cell(value, 0.0, high=high, warning=warning)
+    return cells
 
 
 def leave_one_out(scored: Scored) -> Cell:

@@ -6,6 +6,7 @@ those of y over |a|, so log densities of y gain log |a| a row, and distances shr
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -34,10 +35,14 @@ class Unknown(Exception):
 
 
 class Estimate(NamedTuple):
-    """A number with its standard error, 0 where it is exact."""
+    """A number with its standard error, 0 where it is exact; or the bounds of a number.
+
+    The number is then the lower bound, and ``high`` the upper one.
+    """
 
     value: float
     error: float
+    high: float | None = None
 
 
 class Observed(NamedTuple):
@@ -163,13 +168,44 @@ class Scored:
         Unknown
             If the inference does not give it.
         """
+        estimator, bound = self.estimator, None
+        with suppress(AttributeError):  # it may have none, or raise one that says why
+            bound = estimator.log_evidence_lower_bound_
+        if bound is not None:
+            return Estimate(bound + self._log_scale, np.nan, np.inf)
         self._require("log_evidence")
         try:
-            estimate = Estimate(self.estimator.log_evidence_, self.estimator.log_evidence_se_)
-        except AttributeError as error:
-            raise Unknown(str(error)) from error
-        num_rows = len(self.estimator.posterior_.row)
-        return Estimate(float(estimate.value) + num_rows * self.log_slope, float(estimate.error))
+            value, error = estimator.log_evidence_, estimator.log_evidence_se_
+        except AttributeError as why:
+            raise Unknown(str(why)) from why
+        low, high = estimator.log_evidence_bounds_ or (value, value)
+        return Estimate(
+            float(value) + self._log_scale,
+            float(error),
+            None if low == high else high + self._log_scale,
+        )
+
+    def best_log_joint(self) -> Estimate:
+        """Log joint of y as it was given and the best tree found, as the prior counts trees.
+
+        Raises
+        ------
+        Unknown
+            If trees have no joint.
+        """
+        if self.estimator.trees_are != "hard":
+            raise Unknown("no tree has a probability of its own, as hard trees have")
+        value = float(self.estimator.k_best(1).log_joint[0])
+        if np.isnan(value):
+            raise Unknown("the prior does not weigh trees")
+        gap = self.estimator.map_gap_
+        high = np.inf if gap is None else value + gap + self._log_scale if gap else None
+        return Estimate(value + self._log_scale, 0.0, high)
+
+    @property
+    def _log_scale(self) -> float:
+        """What the log density of all targets gains if y is as it was given."""
+        return len(self.estimator.posterior_.row) * self.log_slope
 
     def leave_one_out(self) -> PsisLoo:
         """PSIS-LOO of y as it was given.

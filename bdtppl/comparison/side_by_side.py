@@ -17,6 +17,7 @@ from rich.table import Table
 
 from bdtppl.comparison.columns import (
     Cell,
+    best_trees,
     cross_validate,
     evidence,
     leave_one_out,
@@ -38,6 +39,7 @@ __all__ = ["LABELS", "Cell", "Comparison", "compare"]
 
 LABELS = {
     "log_evidence": "log evidence",
+    "map_log_joint": "best tree",
     "elpd_loo": "PSIS-LOO",
     "log_score": "log score (CV)",
     "brier": "Brier (CV)",
@@ -56,7 +58,8 @@ class Comparison:
     Attributes
     ----------
     cells
-        By model and quantity. Quantities are "log_evidence", "elpd_loo" (summed over rows),
+        By model and quantity. Quantities are "log_evidence", "map_log_joint" (log joint of the best
+        tree found, where there are hard trees), "elpd_loo" (summed over rows),
         "log_score" (log predictive density of held-out rows, summed), "brier" or "crps" (of
         held-out rows, their mean), and "weight" (stacking).
     weights_from
@@ -87,11 +90,20 @@ class Comparison:
         return {name: cell for name, cell in column.items() if cell.value is not None}
 
     def best(self, quantity: str) -> str | None:
-        """Name the best model by a quantity; None where no model has it."""
-        cells = self.known(quantity).items()
-        known = {name: cell.value for name, cell in cells if cell.value is not None}
+        """Name the best model by a quantity; None where no model has it, or none can be told."""
+        cells = self.known(quantity)
+        known = {name: cell.value for name, cell in cells.items() if cell.value is not None}
+        if quantity == "map_log_joint":  # the same tree may have been added up in other orders
+            known = {name: round(value, 6) for name, value in known.items()}
         choose = min if quantity in _LESS_IS_BETTER else max
-        return choose(known, key=known.__getitem__) if known else None
+        best = choose(known, key=known.__getitem__) if known else None
+        if quantity == "map_log_joint" and any(cell.warning for cell in cells.values()):
+            return None
+        if quantity == "log_evidence" and best is not None:
+            others = (cell.high for name, cell in cells.items() if name != best)
+            if any(high is not None and high > known[best] for high in others):
+                return None
+        return best
 
     def differences(self, quantity: str) -> dict[str, Cell]:
         """How far models are behind the best one by a quantity that is summed over rows.
@@ -119,7 +131,9 @@ class Comparison:
         """Write the table with JSON types alone, a dictionary for each model.
 
         Each quantity has its number, "<quantity>_se" its standard error, and where it is None
-        "<quantity>_reason" says why.
+        "<quantity>_reason" says why. Of a number that is not known but bounded there are
+        "<quantity>_low" and "<quantity>_high", None where there is no upper bound; so too of the
+        best tree, whose number is then that of the best one found.
         """
         table = []
         for name, row in self.cells.items():
@@ -128,8 +142,12 @@ class Comparison:
                 entry[quantity] = cell.value
                 if cell.value is None:
                     entry[f"{quantity}_reason"] = cell.reason
-                elif quantity != "weight":
+                elif quantity not in ("weight", "map_log_joint"):
                     entry[f"{quantity}_se"] = cell.error
+                if cell.high is not None:
+                    high = cell.high if np.isfinite(cell.high) else None
+                    bounds = {f"{quantity}_low": cell.value, f"{quantity}_high": high}
+                    entry |= bounds | ({} if quantity == "map_log_joint" else {quantity: None})
             table.append(entry)
         return table
 
@@ -259,9 +277,12 @@ def compare(
 
     Notes
     -----
-    Evidence is that of the normalised prior. PSIS-LOO integrates the leaves' parameters out given
-    all other rows. Stacking weighs the models so that the mixture of their predictives has the
-    greatest log score, by cross-validation, or else by PSIS-LOO among the models that have it. The
+    Evidence is that of the normalised prior; what a search has bounded, or a greedy tree bounds
+    from below, is written as bounds. The best tree is written with its log joint, as the prior
+    counts trees; with "≥" where better trees may not have been found. PSIS-LOO integrates the
+    leaves' parameters out given all other rows. Stacking weighs the models so that the mixture of
+    their predictives has the greatest log score, by cross-validation, or else by PSIS-LOO among the
+    models that have it. The
     Brier score sums squared errors over all classes, so it lies between 0 and 2.
 
     Examples
@@ -282,9 +303,13 @@ def compare(
     scored = {str(name): Scored.of(str(name), model) for name, model in models.items()}
     require_same_data(scored)
     cells: dict[str, dict[str, Cell]] = {
-        name: {"log_evidence": evidence(each), "elpd_loo": leave_one_out(each)}
-        for name, each in scored.items()
+        name: {"log_evidence": evidence(each)} for name, each in scored.items()
     }
+    if any(each.estimator.trees_are == "hard" for each in scored.values()):
+        for name, cell in best_trees(scored).items():
+            cells[name]["map_log_joint"] = cell
+    for name, each in scored.items():
+        cells[name]["elpd_loo"] = leave_one_out(each)
     is_classifier = next(iter(scored.values())).is_classifier
     error = "brier" if is_classifier else "crps"
     if X is None or cv is None:
@@ -313,5 +338,9 @@ def _write_cell(quantity: str, cell: Cell) -> str:
     if quantity == "weight":
         return f"{cell.value:.2f}"
     style = {"brier": ".4f", "crps": ".4g"}.get(quantity, ".2f")
+    if cell.high is not None:
+        if np.isinf(cell.high):
+            return f"≥ {cell.value:{style}}"
+        return f"{cell.value:{style}} to {cell.high:{style}}"
     error = f" ± {cell.error:{style}}" if cell.error else ""
     return f"{cell.value:{style}}{error}"

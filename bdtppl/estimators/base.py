@@ -217,7 +217,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
 
     reads_sparse: ClassVar[bool] = False
     inference: ClassVar[str]
-    in_words: ClassVar[str] = ""
+    in_words: Any = ""
     n_jobs: ClassVar[Any] = None  # of inferences without such a parameter
     columns_: np.ndarray | None = None
     schema_: Schema
@@ -502,6 +502,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             random_state=self._seed,
             classes=self.class_labels,
             inference=type(self).__name__,
+            certificates=self.certificates,
             prior=prior,
         )
         if prior is None:

@@ -1,13 +1,14 @@
 """Decision trees with their exact posterior, for classification and regression."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
 import jax
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ChoiceWarning, HasCheckpoint, ShowsProgress, estimator
@@ -20,6 +21,7 @@ from bdtppl.estimators.hard import (
     with_weights_of_marks,
 )
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.searching import run_search
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import Labels, Parts, TargetMoments
@@ -33,9 +35,11 @@ from bdtppl.inference.exact_cost import (
     exact_within_budget,
     suggest,
 )
+from bdtppl.inference.hard.partitions import group_by_rows
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.pcfg.search.search import TreeSearch
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design, check_cuts
 from bdtppl.models.data.schema import Schema
@@ -48,9 +52,10 @@ from bdtppl.models.priors import (
     WholeTreePrior,
     require_rules_apart,
 )
+from bdtppl.models.wording import number
 from bdtppl.parted import Reader, fill, parts_of, survey
 from bdtppl.progress import counting, waiting
-from bdtppl.summary import summarised
+from bdtppl.summary import interval_in_words, summarised
 
 __all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
 
@@ -66,23 +71,38 @@ class _Fit:
     chains: int
     draws: int
     histograms: BoxHistograms | None = None  # of rows that were not kept
+    drawn: Posterior | None = None  # by a search, which is not kept
+    found: RankedTrees | None = None  # by a search: the best tree
 
     @cached_property
-    def exact(self) -> ExactPosterior | BoxPosterior:
+    def exact(self) -> Any:
+        """An `ExactPosterior` or a `BoxPosterior`; None where there was a search."""
+        if self.method == "search":
+            return None
         return exact_of(self.model, self.method, self.max_subproblems, self.histograms)
 
     @cached_property
     def posterior(self) -> Posterior:
+        if self.drawn is not None:
+            return self.drawn
         key = jax.random.key(self.seed)
         return self.exact.sample(key, chains=self.chains, draws=self.draws)
 
     @cached_property
     def best(self) -> RankedTrees:
-        return self.exact.k_best(1)
+        return self.most_probable(1)
 
     @cached_property
     def listed(self) -> RankedTrees:
-        return list_trees(self.exact.k_best)
+        return list_trees(self.most_probable)
+
+    def most_probable(self, k: int) -> RankedTrees:
+        if self.found is None:
+            return self.exact.k_best(k)
+        ranked = RankedTrees.joined([self.found, self.posterior.ranked])
+        _, tree = group_by_rows(ranked.trees, self.model.design.matrix)
+        is_other = tree != tree[0]
+        return ranked[np.append(0, np.flatnonzero(is_other))[:k]]
 
     def __getstate__(self) -> dict:
         # The sums over trees are computed again where they are needed: copies stay small.
@@ -111,16 +131,20 @@ class ExactParameters(HasCheckpoint, ShowsProgress):
     method: Method = parameter(
         "auto",
         'How trees are summed over: "boxes", trees of few levels at any number of rows; "chart", '
-        'trees of any depth, by the sets of rows that they can make; "auto", the latter for up to '
-        '2,000 rows where these sets are few enough, else boxes; with ``bins="auto"`` that of '
-        "greater evidence.",
+        'trees of any depth, by the sets of rows that they can make; "search", as a chart, but of '
+        "the most promising sets alone, with bounds of what the other ones add; "
+        '"auto", a chart for up to 2,000 rows where these sets are few enough, else boxes, else a '
+        'search; with ``bins="auto"`` a chart or boxes, whichever has the greater evidence.',
     )
     max_seconds: float = parameter(
         8.0,
-        'CPU seconds, as estimated at fixed rates, that ``bins="auto"`` may spend.',
+        'CPU seconds, as estimated at fixed rates, that ``bins="auto"`` may spend; seconds by the '
+        "clock that a search takes at most.",
         above=0,
     )
-    max_bytes: float = parameter(1e9, "Most memory that boxes may take, in bytes.", above=0)
+    max_bytes: float = parameter(
+        1e9, "Most memory that boxes or a search may take, in bytes.", above=0
+    )
     max_subproblems: int = parameter(
         500_000,
         "Most sets of rows that trees may make, where trees of any depth are summed over.",
@@ -136,14 +160,15 @@ class ExactTree(ExactParameters, TreeEstimator):
     """The inference, for any kind of target."""
 
     inference = "exact"
-    in_words = (
-        "The posterior is exact: a sum over all trees (Sullivan et al. 2023). Nothing in the "
-        "evidence, the probabilities and the predictions is estimated."
-    )
-    draws_are = "exact"
     default_prior = LeafPenalty(2.0)
     design_: Any  # of rows that came in parts a `RowlessDesign`
-    method_: str = "chart"  # in models of older files
+    method_: str = "chart"  # in models of older files, as what follows
+    log_evidence_gap_: float = 0.0
+    map_gap_: float = 0.0
+    total_variation_: float = 0.0
+    found_tree_: Any = None  # by a search, and so are the next ones
+    found_statistics_: Any = None
+    num_expansions_: int = 0
 
     _documentation = """
     Attributes
@@ -151,15 +176,26 @@ class ExactTree(ExactParameters, TreeEstimator):
     posterior_ : bdtppl.inference.hard.posterior.Posterior
         Draws of trees, i.i.d. from the exact posterior.
     log_evidence_ : float
-        Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0.
+        Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0. After
+        a search the lower one of ``log_evidence_bounds_``, and the error is NaN.
+    log_evidence_bounds_ : tuple of float
+        Between which the log evidence lies; equal but after a search that did not end.
     log_partition_ : float
-        Log of the sum over trees of prior weight (not normalised) times likelihood.
+        Log of the sum over trees of prior weight (not normalised) times likelihood; after a search
+        that of the trees it has written down.
+    total_variation_ : float
+        Most total variation between the law of the draws and the posterior; 0 but after a search
+        that did not end.
     map_tree_ : bdtppl.models.hard.tree.Tree
-        Most probable tree, with ``map_log_joint_`` and ``map_probability_``.
+        Most probable tree, with ``map_log_joint_`` and ``map_probability_``; after a search the
+        best one found, and the least probability that it has.
+    map_gap_ : float
+        No tree has a log joint that is larger by more than this; 0 but after a search that did not
+        end.
     exact_ : bdtppl.inference.pcfg.exact.ExactPosterior | bdtppl.inference.boxes.exact.BoxPosterior
-        The exact posterior itself: entropy, marginals, paths.
+        The exact posterior itself: entropy, marginals, paths. None after a search.
     method_
-        "boxes" or "chart".
+        "boxes", "chart" or "search".
     chosen
         What ``bins="auto"`` chose, as parameters: ``clone(model).set_params(**model.chosen)`` is
         fitted to other rows without a new search, as `bdtppl.compare` does.
@@ -200,6 +236,11 @@ class ExactTree(ExactParameters, TreeEstimator):
                 is_indicator=schema.is_indicator,
             )
 
+        if self.method == "search":
+            bins = 10 if self.bins == "auto" else self.bins
+            model = TreeModel(make_design(bins), y, prior, leaf, constraints)
+            search = TreeSearch(self._with_fitted_leaf(model), "sum")
+            return self._keep_search(schema, search, bins)
         settings = []
         data = matrix, y, weights, np.array(schema.is_indicator)
         given = {"prior": prior, "leaf": leaf, "constraints": constraints}
@@ -238,11 +279,22 @@ class ExactTree(ExactParameters, TreeEstimator):
                     exact, method = exact_within_budget(model, self.method, budget)
                 except TooManySubproblems as error:
                     suggest(error, model, make_design, bins, budget)
-                    raise error from None
-                exact = fit_numbers(
-                    exact, self._free_of_leaf(leaf), budget.seconds, run.resumed, run.offer
-                )
+                    if self.method != "auto":
+                        raise error from None
+                    exceeded = error
+                else:
+                    exceeded = None
+                    exact = fit_numbers(
+                        exact, self._free_of_leaf(leaf), budget.seconds, run.resumed, run.offer
+                    )
+            if exceeded is not None:
+                try:
+                    search = TreeSearch(self._with_fitted_leaf(model), "sum")
+                except (TypeError, ValueError):  # the prior or the leaf family has no bounds
+                    raise exceeded from None
+                return self._keep_search(schema, search, bins, exceeded.remedies)
         self._score(exact)
+        self.log_evidence_gap_ = self.map_gap_ = self.total_variation_ = 0.0
         if len(settings) > 1:  # there was a choice
             _say_once(matrix.shape, settings)
         self._keep(schema, exact, constraints, method, bins, run.seed)
@@ -265,9 +317,10 @@ class ExactTree(ExactParameters, TreeEstimator):
                 f"Rows in parts need a number of buckets, such as bins=16; got bins={self.bins!r}. "
                 f"A sample in memory tells by bins='auto' which number has the greatest evidence."
             )
-        if self.method == "chart":
+        if self.method in ("chart", "search"):
             raise ValueError(
-                "method='chart' needs all rows in memory: take method='boxes' for rows in parts."
+                f"method={self.method!r} needs all rows in memory: take method='boxes' for rows in "
+                f"parts."
             )
         prior = self._read_prior()
         limits = self.constraints if isinstance(self.constraints, Constraints) else Constraints()
@@ -312,6 +365,43 @@ class ExactTree(ExactParameters, TreeEstimator):
         self._warn_of_no_cut(schema, design, constraints, stacklevel=5)
         return self
 
+    def _keep_search(
+        self, schema: Schema, search: TreeSearch, bins: int | None, remedies: Sequence[str] = ()
+    ) -> Self:
+        """Search until all trees are summed over or a limit is reached, and keep what is known."""
+
+        def in_words(search: TreeSearch) -> str:
+            return f"log evidence between {interval_in_words(search.log_evidence)}"
+
+        run_search(search, self.max_seconds, self.max_bytes, self.progress, in_words)
+        evidence, is_closed, seed = search.log_evidence, search.is_closed, self._draw_seed()
+        self.log_partition_, self.log_evidence_ = search.log_partition.low, evidence.low
+        require_finite("The log evidence", self.log_evidence_)
+        self.log_evidence_gap_ = 0.0 if is_closed else evidence.gap
+        self.map_gap_ = 0.0 if is_closed else search.best.gap
+        self.total_variation_ = 0.0 if is_closed else search.total_variation
+        self.num_expansions_ = search.num_expansions
+        found, rng = search.best_tree(), np.random.default_rng(seed)
+        self.found_tree_, self.found_statistics_ = found.trees[0], found.statistics[0]
+        fit = _Fit(
+            replace(search.model, prior=search.prior, constraints=search.constraints),
+            "search",
+            int(self.max_subproblems),
+            seed,
+            int(self.chains),
+            int(self.draws),
+            drawn=search.sample(rng, chains=int(self.chains), draws=int(self.draws)),
+            found=found,
+        )
+        self._set_fitted(schema, fit, bins)
+        self._warn_of_no_cut(schema, fit.model.design, fit.model.constraints)
+        if not search.has_rule:
+            self._warn_of_no_rule()
+        for reason in self.cautions():
+            said = " ".join([reason, *remedies])
+            warnings.warn(said, ConvergenceWarning, stacklevel=4)  # the caller of `fit`
+        return self
+
     def _score(self, exact: ExactPosterior | BoxPosterior) -> None:
         with waiting("scoring trees", shown=self.progress):
             self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
@@ -353,13 +443,17 @@ class ExactTree(ExactParameters, TreeEstimator):
         self._keep_model(fit.model)
         self.method_ = fit.method
         self.bins_ = bins
-        self.log_evidence_se_ = 0.0
+        self.log_evidence_se_ = np.nan if self.log_evidence_gap_ else 0.0
         self._fitted = fit
 
     def _saved_state(self) -> dict:
         """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
         fit = self._fitted
-        return {name: getattr(fit, name) for name in ("seed", "chains", "draws", "max_subproblems")}
+        names = "seed", "chains", "draws", "max_subproblems"
+        state = {name: getattr(fit, name) for name in names}
+        if fit.found is not None:
+            state["best"] = [float(fit.found.log_joint[0]), float(fit.found.probability[0])]
+        return state
 
     def _saved_arrays(self) -> dict[str, np.ndarray]:
         """Hand `bdtppl.storage` the histograms of rows that were not kept."""
@@ -370,8 +464,13 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     def _restore(self, posterior: Posterior, state: dict) -> None:
         """Restore a saved fit; its sums are computed where they are needed."""
-        if self.method_ not in ("boxes", "chart"):
-            raise ValueError(f"method_ must be 'boxes' or 'chart'; got {self.method_!r}.")
+        if self.method_ not in ("boxes", "chart", "search"):
+            raise ValueError(f"method_ is {self.method_!r}, and no fit has that.")
+        if self.method_ == "search":
+            log_joint, probability = (np.array([float(each)]) for each in state.pop("best"))
+            found = self.found_tree_.reshape(1), self.found_statistics_[None]
+            state["found"] = RankedTrees(*found, log_joint, probability)
+            state["drawn"] = posterior
         if "values" in state and self.method_ != "boxes":
             raise ValueError("Histograms of rows in parts are those of boxes.")
         design, limits = posterior.design, self.constraints_
@@ -397,12 +496,45 @@ class ExactTree(ExactParameters, TreeEstimator):
         return self._result.seed
 
     @property
-    def exact_(self) -> ExactPosterior | BoxPosterior:
-        """The exact posterior; it is computed anew after loading or copying."""
+    def exact_(self) -> Any:
+        """The exact posterior; it is computed anew after loading or copying. None of a search."""
         return self._result.exact
+
+    @property
+    def log_evidence_bounds_(self) -> tuple[float, float]:
+        """Between which the log evidence lies."""
+        check_is_fitted(self)
+        return self.log_evidence_, self.log_evidence_ + self.log_evidence_gap_
+
+    @property
+    def draws_are(self) -> str:
+        """Origin of the draws: "exact", or independent ones of what a search has written down."""
+        return "independent" if self.method_ == "search" else "exact"
+
+    @property
+    def in_words(self) -> str:
+        """Say how the posterior is computed."""
+        if self.method_ == "search":
+            return (
+                "There are too many trees to sum over. A search has summed over those that promise "
+                "most, and bounded what the other ones add (after MAPTree, Sullivan et al. 2024). "
+                "Draws and probabilities are of the trees that were summed over."
+            )
+        return (
+            "The posterior is exact: a sum over all trees (Sullivan et al. 2023). Nothing in the "
+            "evidence, the probabilities and the predictions is estimated."
+        )
 
     def cautions(self) -> Iterator[str]:
         """Say which trees were not considered."""
+        if self.log_evidence_gap_:
+            yield (
+                f"There are too many trees to sum over in max_seconds={self.max_seconds:g} and "
+                f"max_bytes={self.max_bytes:.2g}. The log evidence lies between "
+                f"{interval_in_words(self.log_evidence_bounds_)}, another tree may be better than "
+                f"the best one found by up to {number(self.map_gap_)}, and the law of the draws "
+                f"may be up to {self.total_variation_:.2g} in total variation from the posterior."
+            )
         depth = self.constraints_.max_depth
         if self.bins == "auto" and self.method_ == "boxes" and depth != self.max_depth:
             yield (
@@ -447,18 +579,19 @@ class ExactTree(ExactParameters, TreeEstimator):
     def _rows_of_slots(self, tree: Tree) -> np.ndarray:
         if self._result.histograms is None:
             return super()._rows_of_slots(tree)
-        boxes: Any = self.exact_
-        return boxes.rows_of_slots(tree)
+        return self.exact_.rows_of_slots(tree)
 
     def _known_best(self) -> RankedTrees | None:
         known = vars(fit := self._result)
         if "best" in known:
             return fit.best
+        if self.method_ == "search":
+            return fit.best
         is_cheap = "exact" in known and not isinstance(self.prior_, WholeTreePrior)
         return fit.best if is_cheap and sum(fit.exact.size.values()) < _SMALL else None
 
     def _most_probable(self, k: int) -> RankedTrees:
-        return self.exact_.k_best(k)
+        return self._result.most_probable(k)
 
     def _listed(self, least: int = 1) -> RankedTrees:
         known = self._result.listed  # each figure asks for them
@@ -469,19 +602,31 @@ class ExactTree(ExactParameters, TreeEstimator):
         """Sum the fit up in numbers and text, with JSON types alone."""
         check_is_fitted(self)
         exact, names = self.exact_, self.design_.names
-        return {
+        known = {
             **self._describe(),
             "bins": self.bins_,
             "method": self.method_,
-            **exact.size,
             "log_evidence": self.log_evidence_,
             "log_partition": self.log_partition_,
-            "expected_leaves": exact.expected_leaves,
-            "entropy": exact.entropy,
             "map_probability": self.map_probability_,
             "map_log_joint": self.map_log_joint_,
             "map_leaves": int(self.map_tree_.num_leaves),
             "map_rules": self.rules(),
+        }
+        if exact is None:
+            uses = self.structures().inclusion
+            return known | {
+                "expansions": self.num_expansions_,
+                "log_evidence_bounds": list(self.log_evidence_bounds_),
+                "total_variation": self.total_variation_,
+                "map_gap": self.map_gap_,
+                "expected_leaves": float(self.posterior_.num_leaves.mean()),
+                "split_inclusion": dict(zip(names, map(float, uses), strict=True)),
+            }
+        return known | {
+            **exact.size,
+            "expected_leaves": exact.expected_leaves,
+            "entropy": exact.entropy,
             "split_inclusion": dict(zip(names, map(float, exact.split_inclusion), strict=True)),
             "prior_inclusion": dict(zip(names, map(float, exact.prior_inclusion), strict=True)),
         }

@@ -12,15 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import ShowsProgress, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.searching import run_search
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.search.search import TreeSearch
-from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import CountTable
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.wording import number
-from bdtppl.progress import counting
 from bdtppl.summary import summarised
 
 __all__ = ["MAPTreeClassifier", "MAPTreeRegressor"]
@@ -122,24 +119,19 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         model = self._read_model(X, y, sample_weight)
         search = TreeSearch(model)
-        with counting("sets of rows", shown=self.progress) as report:
 
-            def on_step(search: TreeSearch) -> None:
-                if report is not None:
-                    best = search.best
-                    report(
-                        search.num_expansions,
-                        f"log joint {best.low:.2f}, none better by more than {best.gap:.2f}",
-                    )
+        def in_words(search: TreeSearch) -> str:
+            best = search.best
+            return f"log joint {best.low:.2f}, none better by more than {best.gap:.2f}"
 
-            search.run(float(self.time_limit), float(self.memory_limit), on_step=on_step)
+        run_search(search, self.time_limit, self.memory_limit, self.progress, in_words)
         found, best = search.best_tree(), search.best
         require_finite("The log joint of the tree", best.low)
         self._keep_model(replace(model, prior=search.prior, constraints=search.constraints))
         self.map_log_joint_ = best.low
         self.map_gap_ = 0.0 if best.is_closed else best.gap
         self.num_expansions_ = search.num_expansions
-        scores, tree = _leaf_scores(model, found), found.trees[0]
+        scores, tree = search.log_marginals(found.statistics[0]), found.trees[0]
         slot = np.flatnonzero(tree.feature >= 0)
         gain = scores[tree.left[slot]] + scores[tree.right[slot]] - scores[slot]
         num_features = model.design.num_features
@@ -152,7 +144,7 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
             log_joint=found.log_joint,
             log_likelihood=np.array([scores[tree.is_leaf].sum()]),
         )
-        if found.trees.num_nodes.max() == 1:
+        if not search.has_rule:
             self._warn_of_no_rule()
         for reason in self.cautions():
             warnings.warn(reason, ConvergenceWarning, stacklevel=3)  # the caller of `fit`
@@ -211,16 +203,6 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
             "map_rules": self.rules(),
             "feature_importance": dict(zip(names, map(float, self._shares_of_gain), strict=True)),
         }
-
-
-def _leaf_scores(model: TreeModel, found: RankedTrees) -> np.ndarray:
-    """Log marginals of the rows in every slot of the only tree, float64 [k]."""
-    statistics = found.statistics[0]
-    is_whole = bool((statistics == np.rint(statistics)).all())
-    score = leaf_scorer(model.leaf, int(model.design.weights.sum()), is_whole=is_whole)
-    if isinstance(score, CountTable):
-        statistics = statistics.astype(np.int64)
-    return score(list(statistics.T))
 
 
 @estimator

@@ -59,6 +59,12 @@ class Results:
         Diagnostics of draws by quantity or topology; empty where there are none.
     log_partition_
         Log of the sum over trees of prior weight times likelihood, or None.
+    log_evidence_bounds_
+        Certified bounds of the log evidence, or None where it is known or estimated without.
+    map_gap_
+        Nats by which a tree may be better than the best one found, or None where no bound is known.
+    total_variation_
+        Bound of the total variation between the law of the draws and the posterior, or None.
     partition_log_probabilities
         Method that weighs the partitions of a node, or None.
     chosen
@@ -67,7 +73,7 @@ class Results:
 
     task: ClassVar[str]
     trees_are: ClassVar[Literal["hard", "soft", "sums"]] = "hard"
-    draws_are: ClassVar[str] = "independent"
+    draws_are: Any = "independent"
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray
     counts_rows: bool = True
@@ -76,9 +82,19 @@ class Results:
     trajectory_: Any = None
     diagnostics_: Mapping[str, Any] = MappingProxyType({})
     log_partition_: Any = None
+    log_evidence_bounds_: Any = None
+    map_gap_: Any = None
+    total_variation_: Any = None
     partition_log_probabilities: Any = None
     has_importance_weights: Any = False
     chosen: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def certificates(self) -> dict[str, Any]:
+        """Bounds that are known: ``log_evidence_bounds_`` and the next attributes, by name."""
+        names = "log_evidence_bounds", "map_gap", "total_variation"
+        known = {name: getattr(self, f"{name}_") for name in names}
+        return {name: value for name, value in known.items() if value is not None}
 
     @property
     def is_classifier(self) -> bool:

@@ -26,8 +26,10 @@ def plot_comparison(
 ) -> np.ndarray:
     """Draw what `bdtppl.compare` has found: models as rows, a panel for each quantity.
 
-    Dots are the numbers, lines two standard errors to each side, stacking weights are bars. Where a
-    model has no number its row says so; `Comparison.notes` says why.
+    Dots are the numbers, lines two standard errors to each side, stacking weights are bars. A
+    number that lies between two bounds is a bar between them; an arrow begins at a lower bound
+    where no upper one is known. Where a model has no number its row says so; `Comparison.notes`
+    says why.
 
     Parameters
     ----------
@@ -114,6 +116,9 @@ def _draw_panel(ax: "Axes", comparison: Comparison, quantity: str) -> None:
         if quantity == "weight":
             ax.barh(row, cell.value, height=0.5, color=colour, gid=f"{quantity}-{row}")
             continue
+        if cell.high is not None:
+            _draw_bounds(ax, row, cell.value, cell.high, colour, gid=f"{quantity}-{row}")
+            continue
         error = 0.0 if cell.error is None or np.isnan(cell.error) else _ERROR_BAND * cell.error
         bars = ax.errorbar(cell.value, row, xerr=error, fmt="o", color=colour, capsize=3)
         bars.lines[0].set_gid(f"{quantity}-{row}")
@@ -126,6 +131,14 @@ def _draw_panel(ax: "Axes", comparison: Comparison, quantity: str) -> None:
     ax.grid(axis="x", color=FAINT, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw_bounds(ax: "Axes", row: int, low: float, high: float, colour: str, gid: str) -> None:
+    """Draw what lies between bounds as a bar, and what has a lower one alone as an arrow."""
+    if np.isinf(high):
+        ax.plot(low, row, marker=9, markersize=9, color=colour, gid=gid)  # a caret to the right
+    else:
+        ax.barh(row, high - low, left=low, height=0.25, color=colour, alpha=0.6, gid=gid)
 
 
 def _hint(comparison: Comparison, quantity: str) -> str:

@@ -19,6 +19,7 @@ from bdtppl.report.words import (
     prior_in_words,
     soft_model_in_words,
 )
+from bdtppl.summary import evidence_in_words
 
 __all__ = ["assumptions", "data", "evidence"]
 
@@ -140,12 +141,9 @@ def evidence(subject: Subject) -> Iterator[Block]:
     """Say how probable the data are under the model."""
     summary, model = subject.summary, subject.model
     facts = {}
-    if summary.get("log_evidence") is not None:
-        error = summary.get("log_evidence_se")
-        more = "" if not error else f" ± {error:.3f} (standard error)"
-        facts["log evidence"] = f"{summary['log_evidence']:.3f}{more}"
-    elif summary.get("log_evidence_lower_bound") is not None:
-        facts["log evidence"] = f"at least {summary['log_evidence_lower_bound']:.3f}"
+    said = evidence_in_words(summary, " ± {:.3f} (standard error)")
+    if said and said != "unknown":
+        facts["log evidence"] = said
     if "lower_bound" in summary:
         facts["log of the sum over trees"] = (
             f"{summary['log_partition']:.3f}; learned {summary['learned_log_partition']:.3f}, "

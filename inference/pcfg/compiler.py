@@ -46,7 +46,7 @@ class TooManySubproblems(ValueError):
     """
 
     def __init__(self, limit: int, seen: str, remedy: str):
-        self.limit = limit
+        self.limit, self.remedies = limit, list[str]()
         super().__init__(
             f"The trees make more than max_subproblems={limit:,} sets of rows{seen}. Use {remedy}, "
             f"a depth limit (max_depth), larger leaves (min_leaf), or raise max_subproblems."
@@ -54,6 +54,7 @@ class TooManySubproblems(ValueError):
 
     def suggest(self, remedy: str) -> None:
         """Add a remedy to the message."""
+        self.remedies.append(remedy)
         self.args = (f"{self.args[0]} {remedy}",)
 
 

@@ -13,12 +13,12 @@ Trees (AO* over sets of rows). Bounds of the sum, and the charges for splits, ar
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bdtppl.inference.hard.posterior import RankedTrees
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.expansion import Cells
 from bdtppl.inference.pcfg.grammar import gap_threshold
 from bdtppl.inference.pcfg.search.bounds import score_counts, weight_tables
@@ -57,8 +57,7 @@ _MOST_COMPARED = 4096  # cells, each with each
 _CLOSED = 1e-10  # an interval, against the size of its ends
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A certified interval.
 
     Attributes
@@ -119,6 +118,7 @@ class TreeSearch:
         self._set_cells(limits.allows(names), rng)
         self.tables = weight_tables(self.prior, limits, self.cells, self._log_least())
         num_bounds = 1 if goal == "best" else 2 if self.prior.is_normalised else 3
+        self._most_likely = float(self._scores(self.facts.statistics.sum(axis=0)[None])[2, 0])
         root = pack(np.ones((1, len(self.cells.weight)), bool))[0]
         self.graph = Graph(
             root,
@@ -222,9 +222,13 @@ class TreeSearch:
 
     @property
     def log_evidence(self) -> Interval:
-        """Interval of the log evidence under the normalised prior."""
+        """Interval of the log evidence under the normalised prior.
+
+        It is a mean of likelihoods, so it is no more than the most that any leaves give.
+        """
         total, of_prior = self.log_partition, self.log_prior_normaliser
-        return Interval(total.low - of_prior.high, total.high - of_prior.low)
+        low, high = total.low - of_prior.high, total.high - of_prior.low
+        return Interval(low, max(low, min(high, self._most_likely)))
 
     @property
     def is_closed(self) -> bool:
@@ -232,6 +236,12 @@ class TreeSearch:
         if self.goal == "best":
             return self.best.is_closed
         return all(self._interval(k).is_closed for k in range(self.graph.num_bounds))
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether some rule parts the rows; known after the first step."""
+        nodes = self.graph.nodes
+        return bool(nodes.count[0]) or nodes.rest[0, 0] > -np.inf
 
     # The search.
 
@@ -368,9 +378,15 @@ class TreeSearch:
         own = statistics[:, :-1]
         if isinstance(self._score, CountTable):
             return score_counts(own, np.stack(self._score.each), self._score.total)
-        score = self._score(list(own.T))
+        score = self.log_marginals(own)
         bound = np.maximum(np.asarray(self.model.leaf.log_marginal_bound(own), float), score)
         return np.stack([score, bound, bound])
+
+    def log_marginals(self, statistics: np.ndarray) -> np.ndarray:
+        """Compute log marginals of sets of rows, float64 [m], by their statistics [m, s]."""
+        if isinstance(self._score, CountTable):
+            statistics = statistics.astype(np.int64)
+        return np.asarray(self._score(list(statistics.T)))
 
     def _allowed(self, found: FoundRules, totals, level, memory) -> tuple[FoundRules, np.ndarray]:
         """Keep the rules that constraints allow; memories of children uint64 [2, p] or [2, 0]."""
@@ -430,7 +446,7 @@ class TreeSearch:
 
         Its probability is a lower bound, or NaN where the sum over trees is not searched for.
         """
-        trees, statistics = self._derived(0, 1, None)
+        trees, statistics, _ = self._derived(0, 1, None)
         probability = np.full(1, np.nan)
         if self.goal == "sum":
             probability[:] = np.exp(self.best.low - self.log_partition.high)
@@ -438,27 +454,34 @@ class TreeSearch:
 
     @property
     def total_variation(self) -> float:
-        """Most total variation between the law of `sample_trees` and the posterior."""
+        """Most total variation between the law of `sample` and the posterior."""
         return float(-np.expm1(self.log_partition.low - self.log_partition.high))
 
-    def sample_trees(self, rng: np.random.Generator, num_draws: int) -> tuple[Tree, np.ndarray]:
+    def sample(self, rng: np.random.Generator, *, chains: int = 4, draws: int = 250) -> Posterior:
         """Draw trees i.i.d. from those that the search has written down, by their joints.
 
-        Returns
-        -------
-        trees
-            `Tree` batch [num_draws].
-        statistics
-            float64 [num_draws, k, s]; statistics of the training rows in each slot.
+        The draws are laid out as chains for the tools for samplers. Their log evidence is the lower
+        bound.
         """
         if self.goal != "sum":
             raise ValueError("Trees are drawn from a search for the sum over trees: goal='sum'.")
-        return self._derived(1, num_draws, rng)
+        trees, statistics, log_joint = self._derived(1, chains * draws, rng)
+        of_slot = self.log_marginals(statistics.reshape(-1, statistics.shape[-1]))
+        log_likelihood = np.where(trees.is_leaf, of_slot.reshape(statistics.shape[:2]), 0.0)
+        return Posterior.of(
+            replace(self.model, prior=self.prior, constraints=self.constraints),
+            trees.reshape(chains, draws),
+            statistics,
+            log_evidence=self.log_evidence.low,
+            log_evidence_se=0.0 if self.log_evidence.is_closed else np.nan,
+            log_joint=log_joint,
+            log_likelihood=log_likelihood.sum(axis=1),
+        )
 
     def _derived(
         self, kind: int, number: int, rng: np.random.Generator | None
-    ) -> tuple[Tree, np.ndarray]:
-        """Derive trees (see `derive`), with the statistics of their slots."""
+    ) -> tuple[Tree, np.ndarray, np.ndarray]:
+        """Derive trees (see `derive`), with the statistics of their slots and their log joints."""
         graph, capacity = self.graph, 63
         while True:
             shape = number, capacity
@@ -493,7 +516,9 @@ class TreeSearch:
             trees.threshold[where] = self.design.cut_threshold.take(cut)
         trees.missing_left[where] = rules.missing_left[used]
         trees.left[where], trees.right[where] = left[where], left[where] + 1
-        return trees, self._slot_statistics(rule, left, num_slots)
+        terms = np.where(rule >= 0, rules.log_rule[rule], graph.nodes.stop[0, node])
+        log_joint = np.where(node >= 0, terms, 0.0).sum(axis=1)
+        return trees, self._slot_statistics(rule, left, num_slots), log_joint
 
     def _slot_statistics(self, rule, left, num_slots) -> np.ndarray:
         """Statistics of the training rows in the slots of derivations, float64 [m, k, s]."""
