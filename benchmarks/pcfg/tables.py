@@ -27,9 +27,9 @@ from bdtppl.models.priors import LeafPenalty
 from benchmarks.pcfg.problems import Problem
 from benchmarks.text_table import print_table
 
-__all__ = ["Score", "report", "score_fold"]
+__all__ = ["NUM_FOLDS", "Score", "report", "score_fold"]
 
-_NUM_FOLDS = 10
+NUM_FOLDS = 10
 _MAX_DEPTH = {"hidden XOR": 5}
 _MAX_SUBPROBLEMS = 2_000_000
 
@@ -80,7 +80,7 @@ def score_fold(problem: Problem, binning: Binning, trial: int, fold: int) -> dic
     fold
         Which tenth is held out.
     """
-    split = StratifiedKFold(_NUM_FOLDS, shuffle=True, random_state=trial)
+    split = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=trial)
     training, held_out = list(split.split(problem.matrix, problem.y))[fold]
     matrix, y = problem.matrix[held_out], problem.y[held_out]
     exact = ExactTreeClassifier(
@@ -134,7 +134,7 @@ def _binnings(problem: Problem) -> tuple[Binning, ...]:
     return ("quantile",) if problem.bins is None else ("quantile", "uniform")
 
 
-def report(problems: Sequence[Problem], *, trials: int = 5, num_folds: int = _NUM_FOLDS) -> None:
+def report(problems: Sequence[Problem], *, trials: int = 5, num_folds: int = NUM_FOLDS) -> None:
     """Cross-validate all sets and print the three tables.
 
     Parameters
@@ -149,7 +149,7 @@ def report(problems: Sequence[Problem], *, trials: int = 5, num_folds: int = _NU
     start = time.perf_counter()
     collected = _score_all(problems, trials, num_folds)
     print(
-        f"{_NUM_FOLDS}-fold cross-validation, shuffled and stratified, trials: {trials}; mean ± "
+        f"{NUM_FOLDS}-fold cross-validation, shuffled and stratified, trials: {trials}; mean ± "
         "1.96 standard deviations over the folds of all trials, which is the size of the\n"
         "intervals that the paper prints. LeafPenalty(2). All models get the same buckets, "
         "fitted to the training folds. Ensembles' nodes are those of a mean tree.\n"

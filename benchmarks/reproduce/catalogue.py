@@ -1,0 +1,8 @@
+"""All experiments, in the order of the page of results."""
+
+from benchmarks.reproduce.bcart_pcfg import BCART_PCFG
+from benchmarks.reproduce.experiments import Experiment
+
+__all__ = ["EXPERIMENTS"]
+
+EXPERIMENTS: tuple[Experiment, ...] = (BCART_PCFG,)

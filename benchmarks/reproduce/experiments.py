@@ -1,0 +1,176 @@
+"""Experiments of papers: tasks whose numbers are kept, and tables of them beside printed values.
+
+An experiment is a set of tasks. A task is one call, such as all models on one fold of one set; it
+returns numbers by the cells of tables that they belong to. A cell is the mean of the numbers that
+tasks have returned for it, with the standard error of this mean.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Cell", "Experiment", "Printed", "Table", "Task", "key_of", "summed_up"]
+
+
+def key_of(table: str, row: str, column: str) -> str:
+    """Name a cell of a table."""
+    return " | ".join((table, row, column))
+
+
+class Task(NamedTuple):
+    """A call that is made once, and whose numbers are kept.
+
+    Attributes
+    ----------
+    name
+        Its name among those of the experiment.
+    function
+        Importable function; it returns numbers by cells (see `key_of`).
+    arguments
+        Its arguments.
+    is_quick
+        Whether it belongs to the quick run.
+    """
+
+    name: str
+    function: Callable[..., Mapping[str, float]]
+    arguments: tuple = ()
+    is_quick: bool = False
+
+
+class Printed(NamedTuple):
+    """A number as a paper prints it.
+
+    Attributes
+    ----------
+    value
+        The number.
+    error
+        Its standard error, as far as the paper tells; else 0.
+    """
+
+    value: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a paper.
+
+    Attributes
+    ----------
+    name
+        Name in the keys of cells, such as "Table 1".
+    title
+        What it shows, with units.
+    rows, columns
+        Its rows and columns, in order.
+    printed
+        Values of the paper by row and column.
+    quoted
+        Rows that are quoted of the paper and not computed here.
+    digits
+        Digits after the point.
+    is_compared
+        Whether ours and theirs measure the same, so that agreement means something; times on other
+        machines do not.
+    """
+
+    name: str
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    printed: Mapping[tuple[str, str], Printed] = field(default_factory=dict)
+    quoted: Sequence[str] = ()
+    digits: int = 3
+    is_compared: bool = True
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Tasks, and the tables that their numbers fill.
+
+    Attributes
+    ----------
+    name
+        Name on the command line, and of the file of results.
+    paper
+        Paper that it is of, or what else it is.
+    protocol
+        How it is run, and where the paper leaves that open.
+    tasks
+        Lists the tasks; it raises FileNotFoundError where a data set is missing.
+    tables
+        The tables.
+    seconds
+        CPU seconds that a task takes, roughly.
+    reasons
+        Why ours differs from what is printed: a sentence by the beginning of cells' keys; of
+        several that fit, the longest counts.
+    tolerance
+        Most that a number may differ by when its task is run again on another machine.
+    """
+
+    name: str
+    paper: str
+    protocol: str
+    tasks: Callable[[], Sequence[Task]]
+    tables: Sequence[Table]
+    seconds: float
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float = 1e-6
+
+    def reason(self, key: str) -> str | None:
+        """Say why a cell differs from what is printed; None where that is not known."""
+        fitting = [start for start in self.reasons if key.startswith(start)]
+        return self.reasons[max(fitting, key=len)] if fitting else None
+
+
+class Cell(NamedTuple):
+    """Our number, its standard error (NaN where there is one task), and the number of tasks."""
+
+    value: float
+    error: float
+    count: int
+
+    def apart(self, printed: Printed) -> float:
+        """Tell how many standard errors lie between it and a printed value; NaN if none is known.
+
+        Half a unit of the last digit that the paper prints is not told apart.
+        """
+        error = float(np.hypot(np.nan_to_num(self.error), printed.error))
+        difference = self.value - printed.value
+        half = 0.5 * 10.0 ** -_digits(printed.value)
+        if abs(difference) <= half + 1e-12:
+            return 0.0
+        return difference / error if error > 0 else np.nan
+
+
+def summed_up(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Cell]:
+    """Average the numbers of tasks by cell.
+
+    Parameters
+    ----------
+    tasks
+        By name: each with its "values".
+    """
+    values: dict[str, list[float]] = {}
+    for name in sorted(tasks):
+        for key, value in tasks[name]["values"].items():
+            if value is not None:
+                values.setdefault(key, []).append(float(value))
+    return {
+        key: Cell(
+            float(np.mean(found)),
+            float(np.std(found, ddof=1) / np.sqrt(len(found))) if len(found) > 1 else np.nan,
+            len(found),
+        )
+        for key, found in values.items()
+    }
+
+
+def _digits(value: float) -> int:
+    """Count the digits after the point."""
+    return len(f"{value:.10g}".partition(".")[2])

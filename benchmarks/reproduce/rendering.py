@@ -1,0 +1,120 @@
+"""Results as Markdown: our numbers beside the printed ones, and why they differ."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.reproduce.experiments import Cell, Experiment, Printed, Table, key_of, summed_up
+from benchmarks.reproduce.results import read_results
+
+__all__ = ["agreement", "render", "table_lines"]
+
+_CLOSE = 2.0  # standard errors
+
+
+def render(experiments: Sequence[Experiment], folder: Path) -> str:
+    """Write all tables of results as one Markdown page.
+
+    Parameters
+    ----------
+    experiments
+        The experiments, those of one paper together.
+    folder
+        Folder of the files of results.
+    """
+    parts, agreeing, compared, unexplained = [], 0, 0, 0
+    papers: dict[str, list[str]] = {}
+    for experiment in experiments:
+        results = read_results(folder, experiment.name)
+        cells = summed_up(results["tasks"])
+        lines = papers.setdefault(experiment.paper, [])
+        if not cells:
+            lines += [f"*{experiment.name}* has not been run.", ""]
+            continue
+        lines += [*_opening(experiment, results), ""]
+        for table in experiment.tables:
+            lines += [f"### {table.title}", "", *table_lines(table, cells), ""]
+            lines += _closing(experiment, table, cells)
+            found = agreement(table, cells)
+            agreeing += sum(map(bool, found.values()))
+            compared += len(found)
+            unexplained += sum(
+                not agrees and experiment.reason(key) is None for key, agrees in found.items()
+            )
+    for paper, lines in papers.items():
+        parts += [f"## {paper}", "", *lines]
+    top = [
+        "# Results",
+        "",
+        "Each table has our number, its standard error over tasks (folds, seeds or runs) and, in "
+        "brackets, what the paper prints. `python -m benchmarks.reproduce` reruns all of it and "
+        "writes this page; `benchmarks/results` holds every task with its settings.",
+        "",
+        f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within two "
+        f"standard errors, the paper's included where it prints one. {compared - agreeing} do not"
+        + (f", and {unexplained} of these are not explained." if unexplained else "."),
+        "",
+    ]
+    return "\n".join([*top, *parts]).rstrip() + "\n"
+
+
+def _opening(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
+    seconds = sum(task["cpu_seconds"] for task in results["tasks"].values())
+    took = f"{seconds:.0f} CPU seconds" if seconds < 600 else f"{seconds / 60:.0f} CPU minutes"
+    return [
+        f"{experiment.protocol} (`python -m benchmarks.reproduce {experiment.name}`: "
+        f"{len(results['tasks'])} tasks, {took}.)"
+    ]
+
+
+def agreement(table: Table, cells: Mapping[str, Cell]) -> dict[str, bool]:
+    """Say which of our numbers agree with the printed ones, by key; those that can be compared."""
+    found = {}
+    for (row, column), printed in table.printed.items():
+        key = key_of(table.name, row, column)
+        if table.is_compared and row not in table.quoted and key in cells:
+            apart = cells[key].apart(printed)
+            found[key] = bool(abs(apart) <= _CLOSE)  # NaN is no agreement
+    return found
+
+
+def table_lines(table: Table, cells: Mapping[str, Cell]) -> Iterator[str]:
+    """Write a table as Markdown; rows without any number are left out."""
+    yield f"| | {' | '.join(table.columns)} |"
+    yield f"|---|{'---|' * len(table.columns)}"
+    for row in table.rows:
+        is_quoted = row in table.quoted
+        texts = [
+            _text(
+                None if is_quoted else cells.get(key_of(table.name, row, column)),
+                table.printed.get((row, column)),
+                table.digits,
+            )
+            for column in table.columns
+        ]
+        if any(texts):
+            yield f"| {row}{' (quoted)' if is_quoted else ''} | {' | '.join(texts)} |"
+
+
+def _text(cell: Cell | None, printed: Printed | None, digits: int) -> str:
+    ours = ""
+    if cell is not None:
+        ours = f"{cell.value:,.{digits}f}"
+        if np.isfinite(cell.error) and cell.error > 0:
+            ours += f" ± {cell.error:.{digits}f}"
+    theirs = "" if printed is None else f"[{printed.value:g}]"
+    return f"{ours} {theirs}".strip()
+
+
+def _closing(experiment: Experiment, table: Table, cells: Mapping[str, Cell]) -> list[str]:
+    """Name the cells that differ, and why, a line for each reason."""
+    why: dict[str, list[str]] = {}
+    for key, agrees in agreement(table, cells).items():
+        if not agrees:
+            _, row, column = key.split(" | ")
+            said = experiment.reason(key) or "Not explained."
+            why.setdefault(said, []).append(f"{row}, {column}")
+    lines = [f"- {'; '.join(of)}: {reason}" for reason, of in why.items()]
+    return [*lines, ""] if lines else []

@@ -1,0 +1,97 @@
+"""Run the tasks of experiments: in several processes, each once, and what is done is kept."""
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from joblib import Parallel, delayed
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.reproduce.experiments import Experiment, Task
+from benchmarks.reproduce.results import read_results, write_results
+
+__all__ = ["run_experiments", "timed"]
+
+
+def timed(task: Task) -> dict[str, Any]:
+    """Run a task; returns its values and its CPU seconds."""
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # results are printed with what they are worth
+        values = dict(task.function(*task.arguments))
+    return {"values": values, "cpu_seconds": round(time.process_time() - start, 2)}
+
+
+def _named(experiment: Experiment, task: Task) -> tuple[Experiment, Task, dict[str, Any] | str]:
+    try:
+        return experiment, task, timed(task)
+    except ImportError as error:  # a package of a peer that is not installed
+        return experiment, task, str(error)
+
+
+def run_experiments(
+    experiments: Sequence[Experiment], folder: Path, *, quick: bool, jobs: int, seconds: float
+) -> None:
+    """Run the tasks that are not yet kept, and keep each when it is done.
+
+    Parameters
+    ----------
+    experiments
+        The experiments.
+    folder
+        Folder of the files of results.
+    quick
+        Whether to run the quick tasks alone.
+    jobs
+        Processes at a time.
+    seconds
+        Wall seconds after which no further task begins.
+    """
+    console = Console(stderr=True)
+    todo, kept, left_out = [], {}, 0
+    for experiment in experiments:
+        kept[experiment.name] = read_results(folder, experiment.name)["tasks"]
+        try:
+            tasks = experiment.tasks()
+        except FileNotFoundError as missing:
+            console.print(f"{experiment.name} is left out: {missing}")
+            continue
+        left_out += sum(quick and not task.is_quick for task in tasks)
+        todo += [
+            (experiment, task)
+            for task in tasks
+            if task.name not in kept[experiment.name] and (task.is_quick or not quick)
+        ]
+    expected = sum(experiment.seconds for experiment, _ in todo) / jobs
+    skipped = f"; --quick leaves {left_out:,} tasks out" if quick else ""
+    console.print(
+        f"{len(todo):,} tasks, about {expected / 60:.0f} minutes in {jobs} processes{skipped}. "
+        f"What is done is kept in {folder}."
+    )
+    if not todo:
+        return
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores
+    start = time.monotonic()
+
+    def in_time() -> Any:
+        for experiment, task in todo:
+            if time.monotonic() - start < seconds:
+                yield delayed(_named)(experiment, task)
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task("tasks", total=len(todo))
+        run = cast(Any, Parallel)(jobs, return_as="generator_unordered", pre_dispatch=jobs)
+        for experiment, task, found in run(in_time()):
+            if isinstance(found, str):
+                console.print(f"{experiment.name}, {task.name} is left out: {found}")
+            else:
+                kept[experiment.name][task.name] = found
+                write_results(folder, experiment, kept[experiment.name])
+            progress.update(bar, advance=1, description=f"{experiment.name}, {task.name}")
+    sys.stderr.flush()
