@@ -1,10 +1,9 @@
-"""Benchmarks of greedy modal trees: ``python -m benchmarks.greedy_modal [speed|tables]``.
+"""Speed of greedy modal trees: ``python -m benchmarks.greedy_modal``.
 
-``speed`` prints times of a fit on standard normal features, beside scikit-learn's decision tree in
-the same run, and peak memory. Two classes; with x0 to x3 the first four features, the logit of the
-second class is 2 (1.5 x0 [x1 > 0] + sin(2 x2) + 0.8 |x3| - 0.6). ``tables`` prints Tables 1 and 2
-of Nuti et al. 2021 beside the published figures. Without either word, both are printed. The
-environment variable ``BDTPPL_DATA`` names the folder of data sets.
+Printed are times of a fit on standard normal features, beside scikit-learn's decision tree in the
+same run, and peak memory. Two classes; with x0 to x3 the first four features, the logit of the
+second class is 2 (1.5 x0 [x1 > 0] + sin(2 x2) + 0.8 |x3| - 0.6). The tables of the paper are those
+of ``python -m benchmarks.reproduce gmt``.
 """
 
 import argparse
@@ -68,21 +67,11 @@ def measure(num_rows: int, repeats: int) -> Times:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmarks that the command line asks for."""
-    # Processes that time fits import this module and need no tables.
-    from benchmarks.greedy_modal_tables import NAMES, available_problems, report
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.greedy_modal", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("speed", "tables"), help="default: both")
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--sets", nargs="+", choices=NAMES, default=NAMES, help="default: all")
-    parser.add_argument("--folds", type=int, default=10, help="how many of the ten folds to run")
     parser.add_argument("--repeats", type=int, default=3, help="warm fits behind each median")
     options = parser.parse_args(arguments)
-    if options.part in ("speed", None):
-        _print_speed(options.rows, options.repeats)
-    if options.part in ("tables", None):
-        if problems := available_problems(options.sets):
-            report(problems, num_folds=options.folds, repeats=options.repeats)
+    _print_speed(options.rows, options.repeats)
 
 
 def _print_speed(sizes: Sequence[int], repeats: int) -> None:

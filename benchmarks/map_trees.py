@@ -213,7 +213,7 @@ def _judged(name: str, seconds: int) -> tuple[str, str]:
         "search": bdtppl.ExactTreeClassifier(method="search", max_seconds=seconds, **common),
         "MAP": bdtppl.MAPTreeClassifier(time_limit=seconds, **common),
         "greedy": bdtppl.GreedyModalTreeClassifier(**common),
-        "greedy, looking ahead": bdtppl.GreedyModalTreeClassifier(lookahead=2, **common),
+        "looking ahead": bdtppl.GreedyModalTreeClassifier(lookahead=2, **common),
         "Metropolis": bdtppl.MetropolisTreeClassifier(**common),
         "particle": bdtppl.ParticleTreeClassifier(**common),
         "GFlowNet, 5 levels": bdtppl.GFlowNetTreeClassifier(grid=None, max_depth=5, **common),

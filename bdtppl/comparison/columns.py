@@ -19,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
 from bdtppl.comparison.scoring import Scored, Unknown, rows_of
+from bdtppl.estimators.hard import describe_constraints
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
 from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.models.wording import describe_model
@@ -84,10 +85,13 @@ def best_trees(scored: Mapping[str, Scored]) -> dict[str, Cell]:
     """Log joints of the best trees found, or why there are none, by model."""
     hard = [each.estimator for each in scored.values() if each.estimator.trees_are == "hard"]
     cuts = {(each.design_.names, each.design_.cut_threshold.tobytes()) for each in hard}
-    models = {(describe_model(each.prior_), describe_model(each.leaf_)) for each in hard}
+    models = {
+        (*map(describe_model, (each.prior_, each.leaf_)), describe_constraints(each.constraints_))
+        for each in hard
+    }
     warning = ""
     if len(cuts) > 1 or len(models) > 1:
-        what = "cuts" if len(cuts) > 1 else "priors or leaf families"
+        what = "cuts" if len(cuts) > 1 else "priors, leaf families or limits"
         warning = f"best trees cannot be compared, for the models have different {what}"
     cells = {}
     for name, each in scored.items():

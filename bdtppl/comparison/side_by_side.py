@@ -46,6 +46,7 @@ LABELS = {
     "crps": "CRPS (CV)",
     "weight": "weight",
 }
+_WIDEST, _WIDEST_NAME = 1_000, 30  # characters
 _LESS_IS_BETTER = ("brier", "crps")
 _NO_TABLE = "give X and y to cross-validate"
 _NO_FOLDS = "no cross-validation was asked for (cv=None)"
@@ -181,16 +182,14 @@ class Comparison:
         ]
 
     def _texts(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of the table, as text; the best numbers carry a star."""
+        """Header and rows of the table, as text, of what some model has; the best carry a star."""
+        shown = [quantity for quantity in self.quantities if self.known(quantity)]
         rows = [
             [name]
-            + [
-                _write_cell(quantity, cell) + ("*" if self._leads(name, quantity) else " ")
-                for quantity, cell in row.items()
-            ]
+            + [_write_cell(of, row[of]) + ("*" if self._leads(name, of) else " ") for of in shown]
             for name, row in self.cells.items()
         ]
-        return ["", *(f"{LABELS[quantity]} " for quantity in self.quantities)], rows
+        return ["", *(f"{LABELS[quantity]} " for quantity in shown)], rows
 
     def _leads(self, name: str, quantity: str) -> bool:
         several = len(self.known(quantity)) > 1 and quantity != "weight"
@@ -216,12 +215,13 @@ class Comparison:
     def __str__(self) -> str:
         (_, *titles), rows = self._texts()
         table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-        table.add_column("", overflow="fold")
+        table.add_column("", overflow="fold", max_width=_WIDEST_NAME)
         for title in titles:
             table.add_column(title, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
-        return as_text(Group(table, *self._below()))
+        # No number is cut off, whatever the width of the terminal; notes wrap.
+        return f"{as_text(table, _WIDEST)}\n{as_text(Group(*self._below()))}"
 
     __repr__ = __str__
 

@@ -2,7 +2,8 @@
 
 from benchmarks.reproduce.bcart_pcfg import BCART_PCFG
 from benchmarks.reproduce.experiments import Experiment
+from benchmarks.reproduce.gmt import GMT
 
 __all__ = ["EXPERIMENTS"]
 
-EXPERIMENTS: tuple[Experiment, ...] = (BCART_PCFG,)
+EXPERIMENTS: tuple[Experiment, ...] = (BCART_PCFG, GMT)
