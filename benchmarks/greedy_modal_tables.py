@@ -8,7 +8,6 @@ nominal; here they are the ones that give its numbers of columns.
 
 import statistics
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np

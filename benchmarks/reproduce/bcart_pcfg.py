@@ -95,9 +95,9 @@ BCART_PCFG = Experiment(
         "Ten folds, shuffled and stratified, in five trials of other seeds (hidden XOR: one). "
         "LeafPenalty(2). The paper buckets features without saying how: both ways are run, with "
         "cuts by the training folds; all models get the same buckets. It gives neither rows nor "
-        "noise of the hidden XOR set: here 1,000 rows without noise and at most 5 levels. It prints "
-        "intervals of 95 % over five trials, which are as wide as 1.96 standard deviations of single "
-        "folds; its standard errors are taken to be these over 1.96 and the root of five."
+        "noise of the hidden XOR set: here 1,000 rows without noise and at most 5 levels. It "
+        "prints intervals of 95 % over five trials, as wide as 1.96 standard deviations of single "
+        "folds are; its standard errors are taken to be these over 1.96 and the root of five."
     ),
     tasks=_tasks,
     tables=[

@@ -27,7 +27,7 @@ class Task(NamedTuple):
     name
         Its name among those of the experiment.
     function
-        Importable function; it returns numbers by cells (see `key_of`).
+        Importable function; it returns a number, or those of several folds, by cells (`key_of`).
     arguments
         Its arguments.
     is_quick
@@ -35,7 +35,7 @@ class Task(NamedTuple):
     """
 
     name: str
-    function: Callable[..., Mapping[str, float]]
+    function: Callable[..., Mapping[str, float | list[float]]]
     arguments: tuple = ()
     is_quick: bool = False
 
@@ -159,8 +159,7 @@ def summed_up(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Cell]:
     values: dict[str, list[float]] = {}
     for name in sorted(tasks):
         for key, value in tasks[name]["values"].items():
-            if value is not None:
-                values.setdefault(key, []).append(float(value))
+            values.setdefault(key, []).extend(np.ravel(value).tolist())
     return {
         key: Cell(
             float(np.mean(found)),

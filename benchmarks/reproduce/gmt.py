@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of Nuti, Jimenez Rugama and Cross 2021: greedy modal trees beside scikit-learn's."""
+"""Tables 1 and 2 of Nuti et al. 2021: greedy modal trees beside scikit-learn's models."""
 
 from benchmarks.greedy_modal_tables import NAMES, problem, score_fold
 from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of

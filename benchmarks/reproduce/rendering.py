@@ -52,9 +52,9 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
         "brackets, what the paper prints. `python -m benchmarks.reproduce` reruns all of it and "
         "writes this page; `benchmarks/results` holds every task with its settings.",
         "",
-        f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within two "
-        f"standard errors, the paper's included where it prints one. {compared - agreeing} do not"
-        + (f", and {unexplained} of these are not explained." if unexplained else "."),
+        f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within "
+        f"two standard errors, the paper's included where it prints one. {compared - agreeing} do "
+        f"not; {unexplained} of these are not explained.",
         "",
     ]
     return "\n".join([*top, *parts]).rstrip() + "\n"
