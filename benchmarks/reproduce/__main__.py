@@ -1,10 +1,11 @@
 """Run the papers' experiments again: ``python -m benchmarks.reproduce [NAME ...]``.
 
 Without a name, all experiments are run. Each task (a fold, a seed, a model) that is done is kept in
-a JSON file of the folder ``benchmarks/results``, and is not run again; then RESULTS.md beside this
-folder is written anew. ``--quick`` runs a few tasks of each experiment, in a folder of their own.
-``--check`` reruns the quickest kept task of each experiment and compares. The environment variable
-``BDTPPL_DATA`` names the folder of data sets.
+a JSON file of the folder ``benchmarks/results``, and is not run again; then the page
+``benchmarks/RESULTS.md`` and the figures of ``docs/images`` are written anew. ``--quick`` runs a
+few tasks of each experiment, in a folder of their own. ``--check`` reruns the quickest kept task of
+each experiment and compares. The environment variable ``BDTPPL_DATA`` names the folder of data
+sets.
 """
 
 import argparse
@@ -16,8 +17,9 @@ import numpy as np
 
 from benchmarks.reproduce.catalogue import EXPERIMENTS
 from benchmarks.reproduce.experiments import Experiment
+from benchmarks.reproduce.figures import draw_figures
 from benchmarks.reproduce.rendering import render
-from benchmarks.reproduce.results import FOLDER, read_results
+from benchmarks.reproduce.results import FOLDER, IMAGES, PAGE, read_results
 from benchmarks.reproduce.running import run_experiments, timed
 
 __all__ = ["main"]
@@ -47,10 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.render:
         seconds = min(60 * options.minutes, _QUICK_SECONDS if options.quick else np.inf)
         run_experiments(chosen, folder, quick=options.quick, jobs=options.jobs, seconds=seconds)
-    page = folder.parent / "RESULTS.md" if folder == FOLDER else folder / "RESULTS.md"
+    page, images = (PAGE, IMAGES) if folder == FOLDER else (folder / "RESULTS.md", folder)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(render(EXPERIMENTS, folder), encoding="utf-8")
-    print(f"Wrote {page}.")
+    for path in (page, *draw_figures(folder, images)):
+        print(f"Wrote {path}.")
     return 0
 
 

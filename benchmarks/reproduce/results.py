@@ -11,9 +11,11 @@ from typing import Any
 import bdtppl
 from benchmarks.reproduce.experiments import Experiment
 
-__all__ = ["FOLDER", "read_results", "write_results"]
+__all__ = ["FOLDER", "IMAGES", "PAGE", "read_results", "write_results"]
 
 FOLDER = Path(__file__).parents[1] / "results"
+PAGE = FOLDER.parent / "RESULTS.md"
+IMAGES = FOLDER.parents[1] / "docs" / "images"
 _PACKAGES = ("jax", "numpy", "scikit-learn")
 
 

@@ -1,0 +1,173 @@
+"""Figures of results: error against the exact posterior, and all systems by score and time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from bdtppl.plotting.colours import FAINT, INK, class_style
+from benchmarks.reproduce.error_against_exact import BUDGETS, QUANTITIES, TABLES
+from benchmarks.reproduce.experiments import Cell, key_of, summed_up
+from benchmarks.reproduce.results import read_results
+from benchmarks.reproduce.systems import CLASSES, LARGE, NUMBERS, SYSTEMS
+
+__all__ = ["draw_figures"]
+
+_LEAST_ERROR = 1e-3  # drawn
+_LEAST_SECONDS = 1e-3
+
+
+def draw_figures(folder: Path, images: Path) -> list[Path]:
+    """Draw what the results of a folder have; returns the files written."""
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "bdtppl"  # the same file from the same numbers
+    images.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in (
+        ("error_against_exact", _error_against_exact),
+        ("systems", _score_against_seconds),
+        ("ranks", _ranks),
+    ):
+        experiment = "error_against_exact" if name == "error_against_exact" else "systems"
+        cells = summed_up(read_results(folder, experiment)["tasks"])
+        figure = draw(cells) if cells else None
+        if figure is not None:
+            path = images / f"{name}.svg"
+            figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+            written.append(path)
+    return written
+
+
+def _error_against_exact(cells: Mapping[str, Cell]) -> Any:
+    """Total variation, and error of the log evidence, against CPU seconds."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(
+        2, len(TABLES), figsize=(9.5, 5.6), sharex="col", sharey="row", layout="constrained"
+    )
+    for column, table in enumerate(TABLES):
+        for row, quantity in enumerate(QUANTITIES[:2]):
+            panel = panels[row, column]
+            for number, (inference, budgets) in enumerate(BUDGETS.items()):
+                points = [
+                    (cells[seconds].value, cells[error].value)
+                    for budget in budgets
+                    for seconds, error in [
+                        tuple(
+                            key_of(table, f"{inference}, {budget:,}", name)
+                            for name in ("CPU s", quantity)
+                        )
+                    ]
+                    if seconds in cells and error in cells
+                ]
+                if points:
+                    x, y = np.array(points).T
+                    panel.plot(
+                        np.maximum(x, _LEAST_SECONDS),
+                        np.maximum(y, _LEAST_ERROR),
+                        "o-",
+                        markersize=4,
+                        linewidth=1.5,
+                        color=class_style(number % 7)["facecolor"],
+                        label=inference,
+                    )
+            panel.set_xscale("log")
+            panel.set_yscale("log")
+            panel.grid(color=FAINT, linewidth=0.6)
+            panel.spines[["top", "right"]].set_visible(False)
+        panels[0, column].set_title(table, color=INK)
+        panels[1, column].set_xlabel("CPU seconds")
+    panels[0, 0].set_ylabel("total variation over trees")
+    panels[1, 0].set_ylabel("error of the log evidence, nats")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return figure
+
+
+def _score_of(table: str) -> str:
+    return "CRPS" if table in NUMBERS else "log loss"
+
+
+def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
+    """Score of held-out rows against CPU seconds of a fit, a panel for each table."""
+    import matplotlib.pyplot as plt
+
+    tables = [
+        table
+        for table in (*CLASSES, *NUMBERS, *LARGE)
+        if any(key.startswith(f"{table} |") for key in cells)
+    ]
+    rows = -(-len(tables) // 3)
+    figure, panels = plt.subplots(
+        rows, 3, figsize=(10.5, 3.1 * rows), squeeze=False, layout="constrained"
+    )
+    for panel, table in zip(panels.ravel(), tables, strict=False):
+        for number, name in enumerate(SYSTEMS.tables[0].rows):
+            seconds, score = (
+                cells.get(key_of(table, name, of)) for of in ("CPU s", _score_of(table))
+            )
+            if seconds is None or score is None:
+                continue
+            x = max(seconds.value, _LEAST_SECONDS)
+            panel.errorbar(
+                x,
+                score.value,
+                yerr=np.nan_to_num(score.error),
+                fmt="os^Dv"[number % 5],
+                color=class_style(number % 7)["facecolor"],
+                markersize=5,
+                linewidth=0.8,
+                label=name,
+            )
+        panel.set_xscale("log")
+        panel.set_title(table)
+        panel.set_ylabel(_score_of(table))
+        panel.set_xlabel("CPU seconds")
+        panel.grid(color=FAINT, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel in panels.ravel()[len(tables) :]:
+        panel.set_axis_off()
+    found = {}
+    for panel in panels.ravel()[: len(tables)]:
+        found |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(found.values(), found, loc="outside upper center", ncols=6, frameon=False)
+    return figure
+
+
+def _ranks(cells: Mapping[str, Cell]) -> Any:
+    """Rank of each system on each table by its score, 1 the best; blank where it was not run."""
+    import matplotlib.pyplot as plt
+
+    tables = (*CLASSES, *NUMBERS, *LARGE)
+    names = SYSTEMS.tables[0].rows
+    scores = np.array(
+        [
+            [
+                cells[key].value if (key := key_of(t, name, _score_of(t))) in cells else np.nan
+                for t in tables
+            ]
+            for name in names
+        ]
+    )
+    is_run = ~np.isnan(scores)
+    rank = np.where(is_run, 1 + (scores[None] < scores[:, None]).sum(axis=1), np.nan)
+    shown = np.flatnonzero(is_run.any(axis=1))
+    columns = np.flatnonzero(is_run.any(axis=0))
+    if not len(shown):
+        return None
+    shown = shown[np.argsort(np.nanmean(rank[shown], axis=1))]
+    rank = rank[np.ix_(shown, columns)]
+    figure, ax = plt.subplots(
+        figsize=(1.6 + 0.75 * len(columns), 1 + 0.36 * len(shown)), layout="constrained"
+    )
+    ax.imshow(rank, cmap="Blues_r", aspect="auto", vmin=1, vmax=len(shown) + 4)
+    for (row, column), value in np.ndenumerate(rank):
+        if not np.isnan(value):
+            ax.text(column, row, f"{value:.0f}", ha="center", va="center", color=INK)
+    ax.set_xticks(range(len(columns)), [tables[c] for c in columns], rotation=40, ha="right")
+    ax.set_yticks(range(len(shown)), [names[row] for row in shown])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return figure

@@ -1,0 +1,181 @@
+"""The papers' experiments: tasks are kept, and the page of results is that of the kept numbers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bdtppl import ExactTreeClassifier
+from bdtppl.models.priors import DepthDecay
+from benchmarks.reproduce import __main__ as command
+from benchmarks.reproduce import catalogue
+from benchmarks.reproduce.catalogue import EXPERIMENTS
+from benchmarks.reproduce.error_against_exact import _total_variation
+from benchmarks.reproduce.experiments import (
+    Cell,
+    Experiment,
+    Printed,
+    Table,
+    Task,
+    key_of,
+    summed_up,
+)
+from benchmarks.reproduce.figures import draw_figures
+from benchmarks.reproduce.rendering import agreement, render, table_lines
+from benchmarks.reproduce.results import FOLDER, PAGE, read_results
+from benchmarks.reproduce.running import run_experiments
+
+CALLS: list[int] = []
+TABLE = Table(
+    "Table 1",
+    "Table 1: numbers",
+    ("a", "b"),
+    ("mean",),
+    {("a", "mean"): Printed(1.5, 0.1), ("b", "mean"): Printed(9.0)},
+    quoted=("b",),
+)
+
+
+def _number(number: int) -> dict[str, float]:
+    CALLS.append(number)
+    return {key_of("Table 1", "a", "mean"): number}
+
+
+def _missing() -> dict[str, float]:
+    raise ImportError("no such package")
+
+
+def _experiment(**options) -> Experiment:
+    tasks = [Task(f"task {i}", _number, (i,), is_quick=i == 1) for i in (1, 2)]
+    return Experiment(
+        "numbers",
+        "A paper",
+        "As it is.",
+        lambda: [*tasks, Task("peer", _missing)],
+        [TABLE],
+        seconds=1.0,
+        **options,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_calls():
+    CALLS.clear()
+
+
+def test_the_page_of_results_is_that_of_the_kept_numbers():
+    assert render(EXPERIMENTS, FOLDER) == PAGE.read_text(encoding="utf-8")
+
+
+def test_names_of_experiments_and_of_their_cells_are_their_own():
+    names = [experiment.name for experiment in EXPERIMENTS]
+    assert len(set(names)) == len(names)
+    for experiment in EXPERIMENTS:
+        cells = {
+            key_of(table.name, row, column)
+            for table in experiment.tables
+            for row in table.rows
+            for column in table.columns
+        }
+        for task in read_results(FOLDER, experiment.name)["tasks"].values():
+            assert set(task["values"]) <= cells
+        for table in experiment.tables:
+            assert {key_of(table.name, *place) for place in table.printed} <= cells
+            assert set(table.quoted) <= set(table.rows)
+        for start in experiment.reasons:
+            assert any(cell.startswith(start) for cell in cells)
+
+
+def test_tasks_are_kept_and_not_run_again(tmp_path, capsys):
+    experiment = _experiment()
+    run_experiments([experiment], tmp_path, quick=True, jobs=1, seconds=np.inf)
+    assert CALLS == [1]
+    run_experiments([experiment], tmp_path, quick=False, jobs=1, seconds=np.inf)
+    assert CALLS == [1, 2]
+    kept = read_results(tmp_path, "numbers")
+    assert set(kept["tasks"]) == {"task 1", "task 2"}
+    assert "no such package" in capsys.readouterr().err
+    run_experiments([experiment], tmp_path, quick=False, jobs=1, seconds=0.0)
+    cell = summed_up(kept["tasks"])[key_of("Table 1", "a", "mean")]
+    assert cell == Cell(1.5, 0.5, 2)
+    page = render([experiment], tmp_path)
+    assert "| a | 1.500 ± 0.500 [1.5] |" in page
+    assert "| b (quoted) | [9] |" in page
+    assert "Of 1 printed numbers that ours can be compared with, 1 agree" in page
+
+
+def test_an_experiment_without_its_data_is_left_out(tmp_path, capsys):
+    def tasks():
+        raise FileNotFoundError("get it there")
+
+    experiment = Experiment("one", "A paper", "", tasks, [TABLE], seconds=1.0)
+    run_experiments([experiment], tmp_path, quick=False, jobs=1, seconds=np.inf)
+    assert "get it there" in capsys.readouterr().err
+    assert "has not been run" in render([experiment], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "printed", "agrees"),
+    [
+        (Cell(1.0, 0.1, 5), Printed(1.1), True),
+        (Cell(1.0, 0.1, 5), Printed(1.3), False),
+        (Cell(1.0, 0.1, 5), Printed(1.3, 0.2), True),
+        (Cell(0.8749, np.nan, 1), Printed(0.875), True),  # as the paper rounds
+        (Cell(0.87, np.nan, 1), Printed(0.875), False),
+    ],
+)
+def test_numbers_agree_within_two_standard_errors(cell, printed, agrees):
+    table = Table("T", "T", ("a",), ("b",), {("a", "b"): printed})
+    assert agreement(table, {"T | a | b": cell}) == {"T | a | b": agrees}
+    assert agreement(Table("T", "T", ("a",), ("b",), table.printed, is_compared=False), {}) == {}
+
+
+def test_what_differs_has_its_reason(tmp_path):
+    reasons = {"Table 1": "Other folds.", "Table 1 | a": "Other rows."}
+    table = Table("Table 1", "T", ("a",), ("mean",), {("a", "mean"): Printed(9.0)})
+    experiment = _experiment(reasons=reasons)
+    experiment = Experiment(**(vars(experiment) | {"tables": [table]}))
+    run_experiments([experiment], tmp_path, quick=True, jobs=1, seconds=np.inf)
+    page = render([experiment], tmp_path)
+    assert "- a, mean: Other rows." in page
+    assert "0 of these are not explained" in page
+    assert list(table_lines(table, {}))[2:] == ["| a | [9] |"]
+
+
+def test_check_runs_the_quickest_task_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "EXPERIMENTS", (_experiment(),))
+    run_experiments(command.EXPERIMENTS, tmp_path, quick=False, jobs=1, seconds=np.inf)
+    assert command.main(["--check", "--out", str(tmp_path)]) == 0
+    assert "the same" in capsys.readouterr().out
+    path = tmp_path / "numbers.json"
+    results = json.loads(path.read_text())
+    for task in results["tasks"].values():
+        task["values"] = {key: value + 1 for key, value in task["values"].items()}
+    path.write_text(json.dumps(results))
+    assert command.main(["--check", "--out", str(tmp_path)]) == 1
+    with pytest.raises(SystemExit):
+        command.main(["no such paper"])
+
+
+def test_total_variation_is_that_of_all_trees():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, (30, 2)).astype(float)
+    model = ExactTreeClassifier(prior=DepthDecay(), method="chart", bins=None, random_state=0)
+    model.fit(X, X[:, 0] > 0)
+    ranked = model.posterior_.ranked.by_rows(X)
+    listed = model.k_best(100_000)
+    assert listed.probability.sum() == pytest.approx(1, abs=1e-6)
+    shares = dict(zip(np.round(ranked.log_joint, 9), ranked.probability, strict=True))
+    if len(shares) == len(ranked):  # all log joints differ
+        wanted = sum(
+            abs(p - shares.get(key, 0.0))
+            for key, p in zip(np.round(listed.log_joint, 9), listed.probability, strict=True)
+        )
+        assert _total_variation(ranked, model.log_partition_) == pytest.approx(wanted / 2, abs=1e-4)
+
+
+def test_figures_are_drawn_of_what_there_is(tmp_path):
+    assert draw_figures(tmp_path, tmp_path / "images") == []
+    for path in draw_figures(FOLDER, tmp_path / "images"):
+        assert path.read_text(encoding="utf-8").startswith("<?xml")
+    assert catalogue.EXPERIMENTS is EXPERIMENTS
