@@ -1,7 +1,5 @@
 """The benchmarks run, and their peer agrees with the exact posterior; no time is tested."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from joblib import parallel_config
@@ -14,11 +12,13 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
 from benchmarks import amortised, exact, greedy_modal, metropolis
-from benchmarks.gflownet.figures import figure_4, table_7
+from benchmarks.gflownet import training
 from benchmarks.gflownet.problems import divided, hidden_xor
 from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
 from benchmarks.processes import in_jobs
+from benchmarks.reproduce import dt_gfn, dt_gfn_figures
+from benchmarks.reproduce.experiments import key_of
 from benchmarks.soft import dismissals, predictive, rivals, samplers, sets, sharpness
 
 _ONE = sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
@@ -82,16 +82,50 @@ def test_metropolis_benchmark_measures_steps():
 
 
 @pytest.mark.slow
-def test_amortised_benchmark_prints_what_the_paper_does(monkeypatch, capsys):
-    short = partial(figure_4, sizes=(10, 20), budgets=(0.0, 1.0))
-    monkeypatch.setattr(amortised, "figure_4", short)
-    monkeypatch.setattr(amortised, "table_7", partial(table_7, depths=(4,), repeats=2))
-    amortised.main(["figure4", "table7", "--seeds", "1", "--sets", "iris"])
-    printed = capsys.readouterr().out
-    assert "Figure 4, iris" in printed
-    (row,) = (line.split() for line in printed.splitlines() if line.startswith("  iris, 4 levels"))
-    assert row[-4:] == ["4.21", "0.0169", "4.29", "0.4468"]
-    assert all(float(seconds) > 0 for seconds in row[3:7])
+def test_amortised_benchmark_compares_policies(capsys):
+    amortised.main(["policies", "--seeds", "1", "--depth", "2", "--steps", "20"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if "pooled" in line]
+    assert len(rows) == 5
+    assert all(0 < float(row.split()[-1]) <= 1 for row in rows)
+
+
+@pytest.mark.slow
+def test_amortised_trees_are_timed_and_scored_by_their_seconds_of_training():
+    data = divided("iris", 1)
+    assert min(training.step_and_draw(data, 2, 10, repeats=2)) > 0
+    found = training.accuracy_by_budget(data, 1, (10, 20), (0.0, 1.0))
+    assert set(found) == {(0.0, 10), (0.0, 20), (1.0, 10), (1.0, 20)}
+    assert all(0 <= accuracy <= 1 for accuracy in found.values())
+
+
+@pytest.mark.slow
+def test_tasks_of_amortised_trees_fill_cells_of_their_tables():
+    """The same cells as the tables name, without a policy's training."""
+    for function, arguments, tables in (
+        (dt_gfn._inferred, ("iris", 1, "SMC", 4), dt_gfn.TABLES_1_2.tables),
+        (dt_gfn._packaged, ("iris", 1, "random forest"), dt_gfn.TABLES_1_2.tables),
+        (dt_gfn._inferred_10, ("iris", 1, "SMC", 4), dt_gfn.TABLE_10.tables),
+        (dt_gfn_figures._hidden_bits, ("real", 2, 1, "SMC"), dt_gfn_figures.FIGURES.tables),
+    ):
+        known = {
+            key_of(each.name, row, column)
+            for each in tables
+            for row in each.rows
+            for column in each.columns
+        }
+        found = function(*arguments)
+        assert set(found) <= known
+        assert all(np.isfinite(value) for value in found.values())
+
+
+def test_printed_figures_of_amortised_trees_have_places():
+    for experiment in (*dt_gfn.DT_GFN_TABLES, dt_gfn_figures.TABLE_7):
+        for each in experiment.tables:
+            assert all(row in each.rows and column in each.columns for row, column in each.printed)
+            assert set(each.quoted) <= {row for row, _ in each.printed}
+    printed = dt_gfn.TABLES_1_2.tables[0].printed["DT-GFN, 5 levels", "raisin nodes"]
+    assert printed.value == 27
+    assert printed.error == pytest.approx(2.83 / 5**0.5)
 
 
 def test_amortised_divisions_have_the_papers_sizes():

@@ -1,4 +1,7 @@
-"""How near amortised posteriors of iris come to the exact one, and what a step takes."""
+"""How near amortised posteriors of iris come to the exact one, and what a step takes.
+
+Policies are compared there too, by what they see and by how they are trained.
+"""
 
 import statistics
 import time
@@ -11,18 +14,15 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
-from bdtppl.inference.gflownet.methods import by_construction
+from bdtppl.inference.gflownet.methods import by_construction, train
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.inference.hard.partitions import group_by_rows
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.hard.tree_model import TreeModel
-from benchmarks.gflownet.models import model_of
+from benchmarks.gflownet.models import model_of, target_of
 from benchmarks.gflownet.problems import divided
 from benchmarks.text_table import print_table
 
-__all__ = ["agreement", "step_times"]
+__all__ = ["agreement", "policies", "step_times"]
 
 _STEPS = {"grammar": 60, "trajectory": 2000}
 _MOST_SUBPROBLEMS = 2_000_000
@@ -97,10 +97,7 @@ def step_times() -> None:
         ("breast cancer", load_breast_cancer, 4, 99),
     ):
         X, y = load(return_X_y=True)
-        model = model_of(X, np.unique(y), max_depth=depth, grid=grid)
-        design = Design.from_matrix(X, grid=grid)
-        prior = model["prior"].resolve(design)
-        target = TreeModel(design, y, prior, model["leaf"], Constraints(max_depth=depth))
+        target = target_of(X, y, max_depth=depth, grid=grid)
         method = by_construction(target, replace(settings, num_steps=3 * _WARM))
         ends = []
         method.advance(
@@ -116,3 +113,38 @@ def step_times() -> None:
         median = 1e3 * statistics.median(took)
         rows.append([f"{name}, {depth} levels, {grid} cuts", f"{median:.0f}"])
     print_table("Milliseconds a step of 90 + 10 trajectories", ["", "median"], rows)
+
+
+_POLICIES = {
+    "each leaf alone": {"sees_all_leaves": False},
+    "all leaves pooled": {},
+    "pooled, backward policy learned": {"learns_backward": True},
+    "pooled, draws at temperature 1.5": {"temperature": 1.5},
+    "pooled, rewards from temperature 4": {"reward_temperature": 4.0},
+    "pooled, rewards of 60 rows": {"batch_rows": 60},
+}
+
+
+def policies(seeds: Sequence[int], depth: int, steps: int, grid: int = 9) -> None:
+    """Compare what policies see and how they are trained, on iris by the exact posterior."""
+    rows: dict[str, list[list[float]]] = {name: [] for name in _POLICIES}
+    for seed in seeds:
+        data = divided("iris", seed)
+        target = target_of(data.X, data.y, max_depth=depth, grid=grid)
+        model = model_of(data.X, np.unique(data.y), max_depth=depth, grid=grid)
+        exact = ExactTreeClassifier(**model, bins=None).fit(data.X, data.y)
+        trees = exact.posterior_.trees.reshape(-1)
+        for name, options in _POLICIES.items():
+            method = by_construction(target, PolicySettings(num_steps=steps, **options))
+            state = train(method, jax.random.key(seed), method.start(jax.random.key(seed)))
+            drawn = method.draw(jax.random.key(1), state, 4, 250)
+            above = method.upper_bound(jax.random.key(2), state, trees)
+            log_z = exact.log_partition_
+            learned = method.log_partition(state) - log_z
+            share = drawn.effective_size / 1000
+            rows[name].append([learned, drawn.lower_bound - log_z, above - log_z, share])
+    print_table(
+        f"Policies on iris, {depth} levels, {grid} cuts, {steps} steps, less the exact log Z",
+        ["", "learned", "lower bound", "upper bound", "effective share"],
+        [[name, *(f"{v:+.3f}" for v in np.mean(own, axis=0))] for name, own in rows.items()],
+    )

@@ -4,9 +4,8 @@ All inferences have the paper's model: uniform thresholds, exp(-beta) a split wi
 log d, and Dirichlet(0.1) leaves. Leaves are those of the training rows, never of test labels.
 """
 
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,31 +19,34 @@ from sklearn.tree import DecisionTreeClassifier
 from bdtppl import (
     ExactTreeClassifier,
     GFlowNetTreeClassifier,
+    MAPTreeClassifier,
     MetropolisTreeClassifier,
     ParticleTreeClassifier,
 )
 from bdtppl.inference.gflownet.ensembles import reweighted
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.pcfg.compiler import TooManySubproblems
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import route
+from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DescriptionLength
+from bdtppl.models.priors import DepthDecay, DescriptionLength
 from bdtppl.presets import dt_gfn
 from benchmarks.gflownet.problems import Division
 
 __all__ = [
+    "INFERENCES",
     "PACKAGES",
     "SINGLE_TREES",
-    "Runs",
     "Score",
     "best_tree",
     "ensemble",
-    "fitted",
-    "inferences",
+    "inference",
     "model_of",
     "of_package",
-    "packages",
+    "package",
     "plain_mean",
+    "target_of",
 ]
 
 _NUM_TREES = 1000
@@ -59,7 +61,9 @@ class Score(NamedTuple):
     effective: float | None = None
 
 
-def model_of(X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int) -> dict[str, Any]:
+def model_of(
+    X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int, seed: int = 0
+) -> dict[str, Any]:
     """Lay out the model as parameters of every estimator."""
     return {
         "prior": DescriptionLength(float(np.log(4 * X.shape[1]))),
@@ -67,51 +71,42 @@ def model_of(X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int) -
         "max_depth": max_depth,
         "grid": grid,
         "classes": classes,
-        "random_state": 0,
+        "random_state": seed,
     }
 
 
-class Runs(NamedTuple):
-    """What is run: depths in levels of splits, steps of the longer training, parts of names."""
-
-    depths: Sequence[int]
-    steps: int
-    methods: Sequence[str] = ("",)
-
-
-def inferences(
-    runs: Runs, X: np.ndarray, classes: np.ndarray, *, max_depth: int, grid: int = 99
-) -> dict[str, Any]:
-    """Name the inferences of the suite that are run, not yet fitted."""
+def target_of(X: np.ndarray, y: np.ndarray, *, max_depth: int, grid: int) -> TreeModel:
+    """Lay out the model on training rows, as samplers take it."""
+    design, classes = Design.from_matrix(X, grid=grid), np.unique(y)
     model = model_of(X, classes, max_depth=max_depth, grid=grid)
-    draws = {"chains": 4, "draws": _NUM_TREES // 4}
-    every = {
-        "exact posterior": ExactTreeClassifier(
-            **model, **draws, bins=None, max_subproblems=_MOST_SUBPROBLEMS
-        ),
-        "grammar flow": GFlowNetTreeClassifier(**model, **draws, time_limit=None),
-        "DT-GFN, Table 5": GFlowNetTreeClassifier(**(dt_gfn(X.shape[1]) | model)),
-        f"DT-GFN, {runs.steps} steps": GFlowNetTreeClassifier(
-            **model, **draws, method="trajectory", steps=runs.steps, time_limit=None
-        ),
-        "SMC": ParticleTreeClassifier(**model),
-        "MCMC": MetropolisTreeClassifier(**model, **draws),
-    }
-    return {name: m for name, m in every.items() if any(part in name for part in runs.methods)}
+    prior, codes = model["prior"].resolve(design), np.searchsorted(classes, y)
+    return TreeModel(design, codes, prior, model["leaf"], Constraints(max_depth=max_depth))
 
 
-def fitted(name: str, model: Any, data: Division) -> Any | None:
-    """Fit, and tell how long it took; None where the exact chart does not fit."""
-    start, is_there = time.perf_counter(), True
-    try:
-        model.fit(data.X, data.y)
-    except TooManySubproblems:
-        is_there = False
-    said = [f"{name}, {len(data.X)} x {data.X.shape[1]}: {time.perf_counter() - start:.0f} s"]
-    if is_there:
-        said.append(f"accuracy {(model.predict(data.X_test) == data.y_test).mean():.3f}")
-    print("; ".join(said), file=sys.stderr, flush=True)
-    return model if is_there else None
+_DRAWS = {"chains": 4, "draws": _NUM_TREES // 4}
+_OF_CHART = {"bins": None, "method": "chart", "max_subproblems": 2_000_000}
+_LONGER = {"method": "trajectory", "steps": 500, "time_limit": None}
+INFERENCES: dict[str, Callable[..., Any]] = {
+    "exact posterior": partial(ExactTreeClassifier, **_DRAWS, **_OF_CHART),
+    "grammar flow": partial(GFlowNetTreeClassifier, **_DRAWS, time_limit=None),
+    "DT-GFN": lambda **model: GFlowNetTreeClassifier(**(dt_gfn(1) | model)),  # with its own beta
+    "DT-GFN, 500 steps": partial(GFlowNetTreeClassifier, **_DRAWS, **_LONGER),
+    "SMC": ParticleTreeClassifier,
+    "MCMC": partial(MetropolisTreeClassifier, **_DRAWS),
+}
+
+
+def inference(
+    name: str,
+    X: np.ndarray,
+    classes: np.ndarray,
+    *,
+    max_depth: int,
+    grid: int = 99,
+    seed: int = 0,
+) -> Any:
+    """Make an inference of the suite, not yet fitted; it has 1,000 trees or particles."""
+    return INFERENCES[name](**model_of(X, classes, max_depth=max_depth, grid=grid, seed=seed))
 
 
 def best_tree(model: Any, data: Division) -> Score:
@@ -134,10 +129,8 @@ def ensemble(model: Any, data: Division) -> Score:
     return _averaged(model, model.posterior_, data)
 
 
-def plain_mean(model: Any, data: Division) -> Score | None:
-    """Score the average of a policy's draws without weights; None where no policy draws."""
-    if not isinstance(model, GFlowNetTreeClassifier):
-        return None
+def plain_mean(model: GFlowNetTreeClassifier, data: Division) -> Score:
+    """Score the average of a policy's draws without weights."""
     return _averaged(model, reweighted(model.posterior_, "mean"), data)
 
 
@@ -158,44 +151,59 @@ def _best_of_many(criterion: str) -> Callable[[Division], Score]:
             return tree.fit(data.X, data.y)
 
         best = max(map(fit, range(_NUM_TREES)), key=lambda tree: tree.score(data.X, data.y))
-        return Score(best.score(data.X_test, data.y_test), best.tree_.node_count)
+        return Score(best.score(data.X_test, data.y_test), float(best.tree_.node_count))
 
     return score
 
 
-SINGLE_TREES = {"CART, Gini": _best_of_many("gini"), "CART, entropy": _best_of_many("entropy")}
+def _map_tree(data: Division) -> Score:
+    """Take the tree that a search of 20 seconds finds, under the prior and leaves of MAPTree."""
+    leaf = DirichletCategorical.symmetric(len(np.unique(data.y)), 2.5)
+    model = MAPTreeClassifier(prior=DepthDecay(0.95, 0.5), leaf=leaf, time_limit=20.0)
+    return best_tree(model.fit(data.X, data.y), data)
 
 
-def _forest(seed: int):
-    return RandomForestClassifier(_NUM_TREES, random_state=seed)
+SINGLE_TREES: dict[str, Callable[[Division], Score]] = {
+    "CART, Gini": _best_of_many("gini"),
+    "CART, entropy": _best_of_many("entropy"),
+    "MAPTree": _map_tree,
+}
 
 
-def _perceptron(seed: int):
+def _forest(seed: int, number: int) -> Any:
+    return RandomForestClassifier(number, random_state=seed)
+
+
+def _perceptron(seed: int, number: int) -> Any:  # of no trees
     network = MLPClassifier((256, 256), max_iter=500, random_state=seed)
     return make_pipeline(MinMaxScaler(), network)
 
 
-def _xgboost(seed: int):
+def _xgboost(seed: int, number: int) -> Any:
     from xgboost import XGBClassifier
 
-    return XGBClassifier(n_estimators=_NUM_TREES, random_state=seed, n_jobs=2)
+    return XGBClassifier(n_estimators=number, random_state=seed, n_jobs=1)
 
 
-def _lightgbm(seed: int):
+def _lightgbm(seed: int, number: int) -> Any:
     from lightgbm import LGBMClassifier
 
-    return LGBMClassifier(n_estimators=_NUM_TREES, random_state=seed, n_jobs=2, verbose=-1)
+    return LGBMClassifier(n_estimators=number, random_state=seed, n_jobs=1, verbose=-1)
 
 
-def _catboost(seed: int):
+def _catboost(seed: int, number: int) -> Any:
     from catboost import CatBoostClassifier
 
     return CatBoostClassifier(
-        n_estimators=_NUM_TREES, random_seed=seed, verbose=False, allow_writing_files=False
+        n_estimators=number,
+        random_seed=seed,
+        thread_count=1,
+        verbose=False,
+        allow_writing_files=False,
     )
 
 
-PACKAGES: dict[str, Callable[[int], Any]] = {
+PACKAGES: dict[str, Callable[[int, int], Any]] = {
     "random forest": _forest,
     "XGBoost": _xgboost,
     "CatBoost": _catboost,
@@ -214,20 +222,19 @@ def _nodes_a_tree(nodes, column: str) -> float:
     return float(nodes.groupby(column).size().mean())
 
 
-def packages(seed: int = 0) -> dict[str, Any]:
-    """Name the packages that are installed, not yet fitted, and say which are not."""
-    found = {}
-    for name, make in PACKAGES.items():
-        try:
-            found[name] = make(seed)
-        except ImportError:
-            print(f"{name} is left out: it is not installed (pip install bdtppl[benchmarks]).\n")
-    return found
+def package(name: str, seed: int = 0, number: int = _NUM_TREES) -> Any:
+    """Make the model of a package with a number of trees, not yet fitted.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed (``pip install bdtppl[benchmarks]``).
+    """
+    return PACKAGES[name](seed, number)
 
 
 def of_package(name: str, model: Any, data: Division) -> Score:
-    """Fit a package and score it."""
-    model.fit(data.X, data.y)
+    """Score the fitted model of a package."""
     predicted = np.asarray(model.predict(data.X_test)).ravel()
     size = _SIZES[name](model) if name in _SIZES else None
     return Score(float((predicted == data.y_test).mean()), size)

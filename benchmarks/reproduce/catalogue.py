@@ -1,6 +1,8 @@
 """All experiments, in the order of the page of results."""
 
 from benchmarks.reproduce.bcart_pcfg import BCART_PCFG
+from benchmarks.reproduce.dt_gfn import DT_GFN_TABLES
+from benchmarks.reproduce.dt_gfn_figures import FIGURES, TABLE_7
 from benchmarks.reproduce.error_against_exact import ERROR_AGAINST_EXACT
 from benchmarks.reproduce.experiments import Experiment
 from benchmarks.reproduce.gmt import GMT
@@ -8,4 +10,12 @@ from benchmarks.reproduce.systems import SYSTEMS
 
 __all__ = ["EXPERIMENTS"]
 
-EXPERIMENTS: tuple[Experiment, ...] = (BCART_PCFG, GMT, ERROR_AGAINST_EXACT, SYSTEMS)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    BCART_PCFG,
+    GMT,
+    *DT_GFN_TABLES,
+    TABLE_7,
+    FIGURES,
+    ERROR_AGAINST_EXACT,
+    SYSTEMS,
+)

@@ -1,0 +1,475 @@
+"""Tables 1 to 4 and 10 of the DT-GFN paper: single trees, ensembles, shifts and anomalies."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from sklearn.metrics import f1_score
+
+from bdtppl.anomalies import PermutedColumns, find_anomalies
+from benchmarks.gflownet import published
+from benchmarks.gflownet.models import (
+    PACKAGES,
+    SINGLE_TREES,
+    Score,
+    best_tree,
+    ensemble,
+    inference,
+    of_package,
+    package,
+    plain_mean,
+)
+from benchmarks.gflownet.problems import ANOMALIES, SETS, anomalies, divided, shifted, table
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+
+__all__ = ["DT_GFN_TABLES", "PAPER"]
+
+PAPER = "Learning Decision Trees as Amortized Structure Inference 2025: DT-GFN"
+
+_SEEDS = (1, 2, 3, 4, 5)
+_RUNS = (1, 2, 3)  # where the paper has one division
+_SPLIT_SEED = 123456789  # of Table 10
+_SETS_10 = ("iris", "wine", "breast cancer (original)", "raisin")
+_SHIFTS = {"BMI": ("BMI at most 30", "BMI above 30"), "age": ("age at most 29", "age above 29")}
+# Inferences at levels of splits, the quick ones first. The exact chart fits iris alone.
+_INFERENCES = (
+    *(
+        (method, depth)
+        for depth in (4, 5)
+        for method in ("SMC", "exact posterior", "DT-GFN", "MCMC", "grammar flow")
+    ),
+    ("DT-GFN, 500 steps", 4),
+)
+_PRINTED_AS = ("DT-GFN", "SMC", "MCMC")
+
+
+def _row(method: str, depth: int) -> str:
+    return f"{method}, {depth} levels"
+
+
+_ROWS = [_row(*each) for each in _INFERENCES]
+_MEANS = {
+    row: row.replace(" levels", " levels, plain mean") for row in _ROWS if row.startswith("DT-GFN")
+}
+
+
+def _fits(method: str, name: str) -> bool:
+    return name == "iris" or method != "exact posterior"
+
+
+# ---- Tables 1 and 2 ----
+
+
+def _cells(table: str, row: str, name: str, score: Score) -> dict[str, float]:
+    found = {"accuracy": score.accuracy, "nodes": score.size}
+    return {
+        key_of(table, row, f"{name} {what}"): float(value)
+        for what, value in found.items()
+        if value is not None
+    }
+
+
+def _inferred(name: str, seed: int, method: str, depth: int) -> dict[str, float]:
+    """Fit once; score its best tree and its averages."""
+    data, row = divided(name, seed), _row(method, depth)
+    model = inference(method, data.X, np.unique(data.y), max_depth=depth).fit(data.X, data.y)
+    average = ensemble(model, data)
+    found = _cells("Table 1", row, name, best_tree(model, data))
+    found |= _cells("Table 2", row, name, average)
+    if row in _MEANS:
+        found |= _cells("Table 2", _MEANS[row], name, plain_mean(model, data))
+    return found | {key_of("Effective trees", row, name): float(average.effective)}
+
+
+def _single_tree(name: str, seed: int, method: str) -> dict[str, float]:
+    return _cells("Table 1", method, name, SINGLE_TREES[method](divided(name, seed)))
+
+
+def _packaged(name: str, seed: int, method: str) -> dict[str, float]:
+    model, data = package(method, seed), divided(name, seed)
+    return _cells("Table 2", method, name, of_package(method, model.fit(data.X, data.y), data))
+
+
+def _tasks_1_2() -> list[Task]:
+    for name in SETS:
+        table(name)  # raises where it is missing
+    tasks = [
+        Task(
+            f"{name}, seed {seed}, {method}", function, (name, seed, method), _is_first(name, seed)
+        )
+        for seed in _SEEDS
+        for function, methods in ((_single_tree, SINGLE_TREES), (_packaged, PACKAGES))
+        for method in methods
+        for name in SETS
+    ]
+    return tasks + [
+        Task(
+            f"{name}, seed {seed}, {_row(method, depth)}",
+            _inferred,
+            (name, seed, method, depth),
+            _is_first(name, seed) and (method, depth) in (("exact posterior", 4), ("SMC", 4)),
+        )
+        for method, depth in _INFERENCES
+        for seed in _SEEDS
+        for name in SETS
+        if _fits(method, name)
+    ]
+
+
+def _is_first(name: str, seed: int) -> bool:
+    return name == "iris" and seed == 1
+
+
+def _columns(names: Iterable[str]) -> list[str]:
+    return [f"{name} {what}" for name in names for what in ("accuracy", "nodes")]
+
+
+def _printed_rows(
+    printed: Mapping[str, Sequence[Sequence[float]]],
+    rows: Sequence[str],
+    columns: Sequence[Sequence[str]],
+) -> dict[tuple[str, str], Printed]:
+    """Place pairs of a number and its ± in rows; our rows of a method have the same.
+
+    What follows ± is read as the standard deviation over five divisions.
+    """
+    found = {}
+    for method, cells in printed.items():
+        for row in set(_rows_of(method)) & set(rows):
+            for names, cell in zip(columns, cells, strict=True):
+                for place, name in enumerate(names[: len(cell) // 2]):
+                    value, spread = cell[2 * place : 2 * place + 2]
+                    found[row, name] = Printed(value, spread / np.sqrt(len(_SEEDS)))
+    return found
+
+
+def _rows_of(method: str) -> list[str]:
+    return [_row(method, depth) for depth in (4, 5)] if method in _PRINTED_AS else [method]
+
+
+def _quoted(printed: Mapping[str, object], computed: Sequence[str]) -> list[str]:
+    return [method for method in printed if not set(_rows_of(method)) & set(computed)]
+
+
+def _of_paper(
+    name: str,
+    title: str,
+    printed: Mapping[str, Sequence[Sequence[float]]],
+    computed: Sequence[str],
+    columns: Sequence[Sequence[str]],
+) -> Table:
+    """Lay out a table: our rows, then those that are quoted."""
+    quoted = _quoted(printed, computed)
+    names = [name for each in columns for name in each]
+    rows = [*computed, *quoted]
+    values = _printed_rows(printed, rows, columns)
+    return Table(name, title, rows, names, values, quoted)
+
+
+_BOTH = [_columns([name]) for name in SETS]
+_BELOW_ON_IRIS = (
+    "the printed accuracies lie above those of the exact posterior too, which is known on iris "
+    "alone; so more training does not explain them. Leaves of test rows, as in the authors' code, "
+    "did not raise ours. This is not explained."
+)
+_OUR_MODEL = (
+    "ours samples DT-GFN's posterior, with its prior and leaves and 99 cuts; the paper does not "
+    "give the prior that its {0} has."
+)
+_PEERS = (
+    "the paper gives no settings of the packages; ours are the defaults of their versions here."
+)
+_CART = "the best of 1,000 trees in training is often one of many, and chance decides among them."
+_MAP = (
+    "ours stops after 20 seconds, the paper's after 300; its program takes two classes and cuts "
+    "features into columns of zeros and ones, and the paper does not say how."
+)
+
+TABLES_1_2 = Experiment(
+    name="dt_gfn_tables_1_2",
+    paper=PAPER,
+    protocol=(
+        "The paper names five seeds; here they are those of scikit-learn's division into 80 % and "
+        "20 % of the rows. Its text has five levels of splits, its code four: both are run. "
+        "A split has 99 cuts a feature and costs log 4 + log d. Leaves have Dirichlet(0.1) and are "
+        "those of training rows; the authors' code fits them to the test rows. DT-GFN has the "
+        "settings of the paper's Table 5. A single tree is the most probable of 1,000 draws, that "
+        "of the exact posterior the most probable of all. The exact chart fits iris alone. "
+        "Ensembles of DT-GFN are weighed by Algorithm 1, those of packages have 1,000 trees. "
+        "What the paper prints after ± is read as a standard deviation over divisions."
+    ),
+    tasks=_tasks_1_2,
+    tables=[
+        _of_paper(
+            "Table 1",
+            "Table 1: accuracy and nodes of single trees",
+            published.TABLE_1,
+            [*SINGLE_TREES, *_ROWS],
+            _BOTH,
+        ),
+        _of_paper(
+            "Table 2",
+            "Table 2: accuracy of ensembles, and nodes of a tree of them",
+            published.TABLE_2,
+            [*PACKAGES, *(each for row in _ROWS for each in (row, _MEANS.get(row)) if each)],
+            _BOTH,
+        ),
+        Table(
+            "Effective trees",
+            "How many of the 1,000 trees of Table 2 their weights leave, in effect",
+            _ROWS,
+            SETS,
+            digits=0,
+        ),
+    ],
+    seconds=60.0,
+    reasons={
+        "Table 1 | DT-GFN": _BELOW_ON_IRIS,
+        "Table 2 | DT-GFN": _BELOW_ON_IRIS,
+        "Table 1 | SMC": _OUR_MODEL.format("SMC"),
+        "Table 1 | MCMC": _OUR_MODEL.format("MCMC"),
+        "Table 1 | CART": _CART,
+        "Table 1 | MAPTree": _MAP,
+    }
+    | {f"Table 2 | {name}": _PEERS for name in PACKAGES},
+    tolerance=0.05,
+)
+
+
+# ---- Table 3 ----
+
+
+def _scored_shift(
+    feature: str, row: str, score: Callable[..., Score], fit: Callable
+) -> dict[str, float]:
+    """Score a model, fitted below the limit, below it and above."""
+    data, X_beyond, y_beyond = shifted(feature)
+    model = fit(data)
+    places = data, data._replace(X_test=X_beyond, y_test=y_beyond)
+    return {
+        key_of("Table 3", row, column): score(model, each).accuracy
+        for column, each in zip(_SHIFTS[feature], places, strict=True)
+    }
+
+
+def _shift_inferred(feature: str, method: str, depth: int, seed: int) -> dict[str, float]:
+    def fit(data):
+        model = inference(method, data.X, np.unique(data.y), max_depth=depth, seed=seed)
+        return model.fit(data.X, data.y)
+
+    return _scored_shift(feature, _row(method, depth), ensemble, fit)
+
+
+def _shift_packaged(feature: str, method: str, seed: int) -> dict[str, float]:
+    model = package(method, seed)
+    return _scored_shift(
+        feature,
+        method,
+        lambda fitted, data: of_package(method, fitted, data),
+        lambda data: model.fit(data.X, data.y),
+    )
+
+
+def _tasks_3() -> list[Task]:
+    shifted("BMI")  # raises where it is missing
+    tasks = [
+        Task(
+            f"{feature}, {method}, run {run}",
+            _shift_packaged,
+            (feature, method, run),
+            run == 1 and method == "random forest",
+        )
+        for method in PACKAGES
+        for run in _RUNS
+        for feature in _SHIFTS
+    ]
+    return tasks + [
+        Task(
+            f"{feature}, {_row(method, depth)}, run {run}",
+            _shift_inferred,
+            (feature, method, depth, run),
+        )
+        for run in _RUNS
+        for method, depth in _INFERENCES
+        for feature in _SHIFTS
+        if _fits(method, feature)
+    ]
+
+
+_ROWS_3 = [*PACKAGES, *(row for row in _ROWS if not row.startswith("exact"))]
+
+TABLE_3 = Experiment(
+    name="dt_gfn_table_3",
+    paper=PAPER,
+    protocol=(
+        "Training rows of Pima lie below a limit of BMI or of age. Rows that are held out below it "
+        "(60 and 80, drawn with scikit-learn's seed 42) and all rows above it are judged. The "
+        "paper gives seed 42 and these numbers, but not how rows are drawn. Models are those of "
+        "Table 2, three runs each on that one division; errors are those of the runs."
+    ),
+    tasks=_tasks_3,
+    tables=[
+        _of_paper(
+            "Table 3",
+            "Table 3: accuracy of ensembles under shifts",
+            {name: [(v, 0.0) for v in values] for name, values in published.TABLE_3.items()},
+            _ROWS_3,
+            [[name] for each in _SHIFTS.values() for name in each],
+        )
+    ],
+    seconds=60.0,
+    reasons={
+        "Table 3": (
+            "rows that are held out may be others than the paper's, and its errors are not "
+            "printed; with 60 rows one standard error of an accuracy is .05."
+        ),
+        "Table 3 | DT-GFN": (
+            "the printed accuracies lie far above those of all other methods, ours and theirs. "
+            "This is not explained."
+        ),
+    },
+    tolerance=0.05,
+)
+
+
+# ---- Table 4 ----
+
+
+def _anomalous(name: str, seed: int, method: str, depth: int) -> dict[str, float]:
+    """F1 of the paper's rule, by the average of all trees and by every tenth tree alone."""
+    data = anomalies(name, seed)
+    model = inference(method, data.X, np.array([0, 1]), max_depth=depth)
+    fits = PermutedColumns(model, random_state=seed).fit(data.X, data.y)
+    normal = fits.fits_[0].posterior_.means(data.X_test[:, fits.orders_[0]])[..., 0]
+    by_tree = [_f1(each, data.y_test) for each in normal.reshape(-1, len(data.y_test))[::10]]
+    leaves = np.mean([(fit.posterior_.trees.num_nodes == 1).mean() for fit in fits.fits_])
+    row = _row(method, depth)
+    return {
+        key_of("Table 4", row, name): float(np.mean(by_tree)),
+        key_of("Table 4", f"{row}, average", name): _f1(
+            fits.predict_proba(data.X_test)[:, 0], data.y_test
+        ),
+        key_of("Single leaves", row, name): float(leaves),
+    }
+
+
+def _f1(probability: np.ndarray, is_anomalous: np.ndarray) -> float:
+    found = find_anomalies(probability).is_anomalous
+    return float(f1_score(is_anomalous, found, zero_division=0.0))
+
+
+_INFERENCES_4 = (("SMC", 4), ("DT-GFN", 4))
+_ROWS_4 = [_row(*each) for each in _INFERENCES_4]
+
+
+def _tasks_4() -> list[Task]:
+    for name in ANOMALIES:
+        anomalies(name, 1)  # raises where it is missing
+    return [
+        Task(
+            f"{name}, seed {seed}, {_row(method, depth)}",
+            _anomalous,
+            (name, seed, method, depth),
+            (method, name, seed) == ("SMC", "glass", 1),
+        )
+        for method, depth in _INFERENCES_4
+        for seed in _SEEDS
+        for name in reversed(ANOMALIES)
+    ]
+
+
+TABLE_4 = Experiment(
+    name="dt_gfn_table_4",
+    paper=PAPER,
+    protocol=(
+        "Half of the normal rows are trained on, in five divisions of our own; the paper has one "
+        "of Shenkar and Wolf. Models have two orders of the columns, and two classes, of which one "
+        "has no training rows. A row is anomalous if its probability of being normal lies two "
+        "standard deviations below the mean of the test rows. The paper takes a single tree: the "
+        "first rows are means over every tenth tree drawn, those of the average have all trees. "
+        "Other rows are quoted; the paper has them of Shenkar and Wolf. Four levels of splits."
+    ),
+    tasks=_tasks_4,
+    tables=[
+        _of_paper(
+            "Table 4",
+            "Table 4: F1 of anomalies",
+            {
+                name: [() if v is None else (v, 0.0) for v in values]
+                for name, values in published.TABLE_4.items()
+            },
+            [each for row in _ROWS_4 for each in (row, f"{row}, average")],
+            [[name] for name in ANOMALIES],
+        ),
+        Table("Single leaves", "Share of drawn trees that are one leaf", _ROWS_4, ANOMALIES),
+    ],
+    seconds=60.0,
+    reasons={
+        "Table 4 | DT-GFN": (
+            "with one class in training no split explains anything, and the most probable tree is "
+            "a single leaf, by which all rows are alike. How the paper's trees tell anomalies is "
+            "not explained."
+        )
+    },
+    tolerance=0.05,
+)
+
+
+# ---- Table 10 ----
+
+
+def _inferred_10(name: str, run: int, method: str, depth: int) -> dict[str, float]:
+    data, row = divided(name, _SPLIT_SEED, 0.3), _row(method, depth)
+    model = inference(method, data.X, np.unique(data.y), max_depth=depth, seed=run)
+    return {key_of("Table 10", row, name): best_tree(model.fit(data.X, data.y), data).accuracy}
+
+
+def _tasks_10() -> list[Task]:
+    for name in _SETS_10:
+        table(name)  # raises where it is missing
+    return [
+        Task(
+            f"{name}, run {run}, {_row(method, depth)}",
+            _inferred_10,
+            (name, run, method, depth),
+            (name, run, method, depth) == ("iris", 1, "SMC", 4),
+        )
+        for run in _RUNS
+        for method, depth in _INFERENCES
+        for name in _SETS_10
+        if _fits(method, name) and (method != "exact posterior" or run == _RUNS[0])
+    ]
+
+
+TABLE_10 = Experiment(
+    name="dt_gfn_table_10",
+    paper=PAPER,
+    protocol=(
+        "Seventy per cent of the rows are trained on, in one division of seed 123456789, taken as "
+        "scikit-learn's. Single trees as in Table 1, three runs each; errors are those of the "
+        "runs. The other rows are quoted: the paper has them of Cochrane et al. 2024."
+    ),
+    tasks=_tasks_10,
+    tables=[
+        _of_paper(
+            "Table 10",
+            "Table 10: accuracy of single trees",
+            published.TABLE_10,
+            _ROWS,
+            [[name] for name in _SETS_10],
+        )
+    ],
+    seconds=60.0,
+    reasons={
+        "Table 10 | DT-GFN": (
+            "the paper prints one division without an error, and ours may be another one; one test "
+            "row is .004 to .022."
+        ),
+        "Table 10 | SMC": (
+            "the printed figures are of Cochrane et al., with a prior of their own and ten runs; "
+            "ours samples DT-GFN's posterior."
+        ),
+    },
+    tolerance=0.05,
+)
+
+DT_GFN_TABLES = (TABLES_1_2, TABLE_3, TABLE_4, TABLE_10)
