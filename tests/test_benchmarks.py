@@ -18,8 +18,9 @@ from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
 from benchmarks.processes import in_jobs
 from benchmarks.reproduce import dt_gfn, dt_gfn_figures
+from benchmarks.reproduce.catalogue import EXPERIMENTS
 from benchmarks.reproduce.experiments import key_of
-from benchmarks.soft import dismissals, predictive, rivals, samplers, sets, sharpness
+from benchmarks.soft import dismissals, predictive, rivals, samplers, scores, sets, sharpness
 
 _ONE = sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
 
@@ -142,7 +143,7 @@ def test_amortised_divisions_have_the_papers_sizes():
 def small_wu(monkeypatch):
     """WU with few rows and short runs, in the benchmarks of soft trees."""
     data = sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
-    for module in (predictive, rivals, sets, sharpness):
+    for module in (predictive, rivals, scores, sets, sharpness):
         monkeypatch.setattr(module, "split", lambda name: data)
     monkeypatch.setitem(sets.SETTINGS, "wu", sets.Setting(0.3, 0.1, 60))
     monkeypatch.setattr(samplers, "_DRAWS", 60)
@@ -187,12 +188,13 @@ def test_soft_benchmark_compares_predictive_distributions(small_wu, short_jumps,
 
 
 @pytest.mark.slow
-def test_soft_benchmark_prints_rows_of_others(small_wu, short_jumps, monkeypatch, capsys):
+@pytest.mark.parametrize("row", ["CGM", "HMC-DF"])
+def test_soft_benchmark_scores_other_samplers(row, small_wu, short_jumps, monkeypatch):
     monkeypatch.setitem(rivals._LENGTH, "warmup", 200)
-    rivals.print_rivals("wu", _ONE)
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[0] for row in printed[3:7]] == ["CGM", "WU", "HMC-DF", "HMC-DFI"]
-    assert [row[6] for row in printed[3:7]] == ["0.112", "0.073", "0.059", "0.06"]
+    found = rivals.score_rival("wu", row, 0)
+    assert 0 < found.of_mean <= found.test  # squared errors are convex
+    assert found.train > 0
+    assert (found.per_proposal is None) == (row == "CGM")
 
 
 @pytest.mark.slow
@@ -203,7 +205,23 @@ def test_soft_benchmark_chooses_sharpness(small_wu, monkeypatch, capsys):
     assert chosen.startswith("0.1;")  # splits as soft as 100 nearly predict a constant
 
 
+@pytest.mark.slow
+def test_soft_benchmark_scores_a_run(small_wu):
+    found = scores.score("wu", 0, _ONE)
+    assert min(found.train, found.test, found.hard, found.by_draw) > 0
+    assert found.balanced is None
+    assert found.topologies[0].probability == max(each.probability for each in found.topologies)
+
+
 def test_jobs_find_what_one_process_finds():
     tasks = [(10, 3), (7, 2)]
     with parallel_config("threading"):
         assert in_jobs(divmod, tasks, 2) == in_jobs(divmod, tasks, 1) == [(3, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_printed_values_have_a_place_in_their_tables(experiment):
+    for table in experiment.tables:
+        for row, column in table.printed:
+            assert row in table.rows
+            assert column in table.columns

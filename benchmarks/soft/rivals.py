@@ -15,7 +15,6 @@ in poor modes go where others are.
 What the paper prints for these rows are scores of single draws, which their mean tends to beat.
 """
 
-import statistics
 import time
 import warnings
 from typing import Any, NamedTuple
@@ -30,60 +29,30 @@ from bdtppl import (
     RJHMCTreeRegressor,
 )
 from bdtppl.presets import dcc_tree_rival
-from benchmarks.soft.sets import AUTHORS, REGRESSION, SETTINGS, Runs, agreement, split
-from benchmarks.text_table import print_table
+from benchmarks.soft.sets import AUTHORS, REGRESSION, SETTINGS, agreement, split
 
-__all__ = ["jumping", "print_rivals"]
+__all__ = ["RivalScore", "jumping", "score_rival"]
 
 
-class _Published(NamedTuple):
-    """Train and test of Tables 1 and 2, and seconds a proposal of Table 6."""
+class RivalScore(NamedTuple):
+    """One run; scores are mean squared errors or accuracies.
+
+    Attributes
+    ----------
+    train, test
+        Mean over single draws: training rows and test rows.
+    of_mean
+        By the posterior mean, test rows.
+    per_proposal
+        CPU seconds, compilation included; None where the sampler is none of jumps.
+    """
 
     train: float
     test: float
-    seconds: float | None = None
+    of_mean: float
+    per_proposal: float | None
 
 
-_PUBLISHED = {
-    "wu": {
-        "CGM": _Published(0.059, 0.112),
-        "WU": _Published(0.054, 0.073),
-        "HMC-DF": _Published(0.060, 0.059, 35.83),
-        "HMC-DFI": _Published(0.060, 0.060, 26.37),
-    },
-    "cgm": {
-        "CGM": _Published(0.043, 0.064),
-        "WU": _Published(0.042, 0.062),
-        "HMC-DF": _Published(0.043, 0.041, 64.99),
-        "HMC-DFI": _Published(0.043, 0.041, 68.23),
-    },
-    "bcw": {
-        "CGM": _Published(0.983, 0.939),
-        "SMC": _Published(0.987, 0.924),
-        "WU": _Published(0.978, 0.922),
-        "HMC-DF": _Published(0.973, 0.940, 32.61),
-        "HMC-DFI": _Published(0.981, 0.952, 18.28),
-    },
-    "iris": {
-        "CGM": _Published(0.985, 0.908),
-        "SMC": _Published(0.981, 0.909),
-        "HMC-DF": _Published(0.977, 0.906, 24.03),
-        "HMC-DFI": _Published(0.975, 0.917, 15.26),
-    },
-    "wine": {
-        "CGM": _Published(0.957, 0.916),
-        "SMC": _Published(0.985, 0.978),
-        "HMC-DF": _Published(0.949, 0.950, 36.01),
-        "HMC-DFI": _Published(0.952, 0.948, 22.39),
-    },
-    "raisin": {
-        "CGM": _Published(0.864, 0.843),
-        "SMC": _Published(0.863, 0.842),
-        "WU": _Published(0.862, 0.843),
-        "HMC-DF": _Published(0.866, 0.847, 24.67),
-        "HMC-DFI": _Published(0.864, 0.838, 28.27),
-    },
-}
 _LENGTH: dict[str, Any] = {"chains": 4, "warmup": 5_000, "draws": 250, "thin": 20}
 _OF_JUMPS: dict[str, Any] = {
     "published": True,
@@ -117,41 +86,25 @@ def jumping(name: str, **options: Any) -> Any:
     return RJHMCTreeClassifier(**options)
 
 
-def print_rivals(name: str, runs: Runs) -> None:
-    """Print each row's mean and standard deviation over runs beside the printed figures."""
-    data, table = split(name), []
-    for row, published in _PUBLISHED[name].items():
-        scores, seconds = [], []
-        for seed in runs.seeds:
-            model = _rival(row, name, seed)
-            start = time.perf_counter()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that chains do not agree is what is known of them
-                model.fit(data.X, data.y)
-            seconds.append(time.perf_counter() - start)
-            predict = model.predict if name in REGRESSION else model.predict_proba
-            drawn = _single_trees(model, data.X), _single_trees(model, data.X_test)
-            scores.append(
-                (
-                    np.mean([agreement(model, each, data.y) for each in drawn[0]]),
-                    np.mean([agreement(model, each, data.y_test) for each in drawn[1]]),
-                    agreement(model, predict(data.X_test), data.y_test),
-                )
-            )
-        train, test, of_mean = (
-            f"{statistics.mean(each):.4f} ({statistics.stdev(each) if len(each) > 1 else 0:.2g})"
-            for each in zip(*scores, strict=True)
-        )
-        of_proposals = ["", ""]
-        if published.seconds is not None:
-            proposals = model.chains * (model.burn_in + model.draws)
-            of_proposals = [f"{seconds[0] / proposals:.4f}", f"{published.seconds:g}"]
-        of_draws = [train, f"{published.train:g}", test, f"{published.test:g}"]
-        table.append([row, *of_draws, of_mean, f"{seconds[0]:.0f}", *of_proposals])
-    headings = ["sampler", "train", "published", "test", "published", "test by the mean"]
-    headings += ["seconds", "a proposal", "published"]
-    title = f"Single draws on {name}: mean (standard deviation) over {len(runs.seeds)} seeds"
-    print_table(title, headings, table)
+def score_rival(name: str, row: str, seed: int) -> RivalScore:
+    """Run the sampler of a row ("CGM", "WU", "SMC", "HMC-DF" or "HMC-DFI") on a set."""
+    data, model = split(name), _rival(row, name, seed)
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that chains do not agree is what is known of them
+        model.fit(data.X, data.y)
+    seconds = time.process_time() - start
+    train, test = (
+        float(np.mean([agreement(model, each, y) for each in _single_trees(model, matrix)]))
+        for matrix, y in ((data.X, data.y), (data.X_test, data.y_test))
+    )
+    predict = model.predict if name in REGRESSION else model.predict_proba
+    per_proposal = None
+    if row.startswith("HMC"):
+        per_proposal = seconds / (model.chains * (model.burn_in + model.draws))
+    return RivalScore(
+        train, test, agreement(model, predict(data.X_test), data.y_test), per_proposal
+    )
 
 
 def _single_trees(model: Any, matrix: np.ndarray) -> np.ndarray:
