@@ -18,7 +18,6 @@ from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
 from benchmarks.processes import in_jobs
 from benchmarks.reproduce import dt_gfn, dt_gfn_figures
-from benchmarks.reproduce.catalogue import EXPERIMENTS
 from benchmarks.reproduce.experiments import key_of
 from benchmarks.soft import dismissals, predictive, rivals, samplers, scores, sets, sharpness
 
@@ -217,11 +216,3 @@ def test_jobs_find_what_one_process_finds():
     tasks = [(10, 3), (7, 2)]
     with parallel_config("threading"):
         assert in_jobs(divmod, tasks, 2) == in_jobs(divmod, tasks, 1) == [(3, 1), (3, 1)]
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
-def test_printed_values_have_a_place_in_their_tables(experiment):
-    for table in experiment.tables:
-        for row, column in table.printed:
-            assert row in table.rows
-            assert column in table.columns

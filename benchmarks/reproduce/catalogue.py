@@ -2,13 +2,13 @@
 
 from benchmarks.reproduce.bcart_pcfg import BCART_PCFG
 from benchmarks.reproduce.dcc_tree import DCC_TREE, DCC_TREE_RIVALS
+from benchmarks.reproduce.defaults import DEFAULTS
 from benchmarks.reproduce.dt_gfn import DT_GFN_TABLES
 from benchmarks.reproduce.dt_gfn_figures import FIGURES, TABLE_7
 from benchmarks.reproduce.error_against_exact import ERROR_AGAINST_EXACT
 from benchmarks.reproduce.experiments import Experiment
 from benchmarks.reproduce.gmt import GMT
 from benchmarks.reproduce.informative_priors import INFORMATIVE_PRIORS
-from benchmarks.reproduce.systems import SYSTEMS
 
 __all__ = ["EXPERIMENTS"]
 
@@ -22,5 +22,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     FIGURES,
     INFORMATIVE_PRIORS,
     ERROR_AGAINST_EXACT,
-    SYSTEMS,
+    DEFAULTS,
 )

@@ -8,10 +8,10 @@ import matplotlib
 import numpy as np
 
 from bdtppl.plotting.colours import FAINT, INK, class_style
+from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS
 from benchmarks.reproduce.error_against_exact import BUDGETS, QUANTITIES, TABLES
 from benchmarks.reproduce.experiments import Cell, key_of, summed_up
 from benchmarks.reproduce.results import read_results
-from benchmarks.reproduce.systems import CLASSES, LARGE, NUMBERS, SYSTEMS
 
 __all__ = ["draw_figures"]
 
@@ -27,10 +27,10 @@ def draw_figures(folder: Path, images: Path) -> list[Path]:
     written = []
     for name, draw in (
         ("error_against_exact", _error_against_exact),
-        ("systems", _score_against_seconds),
+        ("defaults", _score_against_seconds),
         ("ranks", _ranks),
     ):
-        experiment = "error_against_exact" if name == "error_against_exact" else "systems"
+        experiment = "error_against_exact" if name == "error_against_exact" else "defaults"
         cells = summed_up(read_results(folder, experiment)["tasks"])
         figure = draw(cells) if cells else None
         if figure is not None:
@@ -104,7 +104,7 @@ def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
         rows, 3, figsize=(10.5, 3.1 * rows), squeeze=False, layout="constrained"
     )
     for panel, table in zip(panels.ravel(), tables, strict=False):
-        for number, name in enumerate(SYSTEMS.tables[0].rows):
+        for number, name in enumerate(DEFAULTS.tables[0].rows):
             seconds, score = (
                 cells.get(key_of(table, name, of)) for of in ("CPU s", _score_of(table))
             )
@@ -141,7 +141,7 @@ def _ranks(cells: Mapping[str, Cell]) -> Any:
     import matplotlib.pyplot as plt
 
     tables = (*CLASSES, *NUMBERS, *LARGE)
-    names = SYSTEMS.tables[0].rows
+    names = DEFAULTS.tables[0].rows
     scores = np.array(
         [
             [

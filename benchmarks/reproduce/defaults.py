@@ -16,7 +16,7 @@ from bdtppl.datasets import load
 from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.reproduce.experiments import Experiment, Table, Task, key_of
 
-__all__ = ["SYSTEMS"]
+__all__ = ["DEFAULTS"]
 
 CLASSES = (
     "heart_statlog",
@@ -220,8 +220,8 @@ def _table(name: str) -> Table:
     return Table(name, name, list(_MODELS), columns)
 
 
-SYSTEMS = Experiment(
-    name="systems",
+DEFAULTS = Experiment(
+    name="defaults",
     paper="All systems with their defaults",
     protocol=(
         "Five folds of each table, shuffled by a seed of 0, the same for all; no parameter is "
