@@ -15,7 +15,7 @@ DEMO_OUT := bdtppl-demo
 WORKERS := 2
 PYTEST_FLAGS :=
 CASES := 2000
-BENCHMARKS := systems exact greedy_modal metropolis particle amortised soft_trees
+BENCHMARKS := systems exact greedy_modal map_trees metropolis particle amortised soft_trees reproduce
 
 .PHONY: help demo test slow kill-test fuzz lowest lint types doctest wheel notebooks docs bench clean
 
