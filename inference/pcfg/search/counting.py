@@ -21,6 +21,7 @@ __all__ = [
     "count_rules",
     "hash_of",
     "least_apart",
+    "scattered",
 ]
 
 
@@ -40,8 +41,8 @@ class CellFacts(NamedTuple):
         int32 [C, d]; codes of the usable features, -1 where missing.
     thermometer
         uint64 [C, T]; bit i is set where the cell lies above the i-th cut of all.
-    multipliers
-        uint64 [W]; odd random numbers, of which hashes of sets are made.
+    keys
+        uint64 [W, 8, 256]; random numbers, of which hashes of sets are made (see `hash_of`).
     classes
         uint64 [2, W]; cells that hold rows of the first and of the second of two classes; [0, W]
         where there are not two, or any two cells need not have a rule.
@@ -58,7 +59,7 @@ class CellFacts(NamedTuple):
     planes: np.ndarray
     codes: np.ndarray
     thermometer: np.ndarray
-    multipliers: np.ndarray
+    keys: np.ndarray
     classes: np.ndarray
     apart: int
     hashes_all: bool
@@ -123,13 +124,29 @@ def bit_planes(statistics: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(inline="always")
-def hash_of(members, multipliers, start):
-    """Hash a set of cells [W]."""
+def hash_of(members, keys, start):
+    """Hash a set of cells [W] by tables [W, 8, 256] of random numbers, one for each byte.
+
+    Any two sets have one hash with a probability of 2^-64 over the tables, whatever the sets
+    (Carter and Wegman 1979). A product with a number a word has no such bound: sets that differ in a few
+    high bits of neighbouring words clash under every number.
+    """
     value = start
-    for word in range(len(multipliers)):
-        value = (value ^ members[word]) * multipliers[word]
-        value ^= value >> np.uint64(29)
+    for word in range(len(members)):
+        bits, byte = members[word], 0
+        while bits != 0:  # no cell adds nothing
+            value ^= keys[word, byte, bits & np.uint64(255)]
+            bits >>= np.uint64(8)
+            byte += 1
     return value
+
+
+@numba.njit(inline="always")
+def scattered(value):
+    """Spread a number's bits over all others, one to one (the finaliser of SplitMix64)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
 
 
 @numba.njit(inline="always")
@@ -223,15 +240,15 @@ def _emit(found, room, node, low, high, side, sums, number):
 
 
 @numba.njit(inline="always")
-def _repeat(found, room):
-    """Copy the rule before: another cut of its gap."""
-    room.node[found] = room.node[found - 1]
-    room.low[found] = room.low[found - 1]
-    room.high[found] = room.high[found - 1]
-    room.missing_left[found] = room.missing_left[found - 1]
-    room.left[found] = room.left[found - 1]
-    room.num_left[found] = room.num_left[found - 1]
-    room.part[found] = room.part[found - 1]
+def _repeat(found, room, rule):
+    """Copy a rule: another cut of its gap."""
+    room.node[found] = room.node[rule]
+    room.low[found] = room.low[rule]
+    room.high[found] = room.high[rule]
+    room.missing_left[found] = room.missing_left[rule]
+    room.left[found] = room.left[rule]
+    room.num_left[found] = room.num_left[rule]
+    room.part[found] = room.part[rule]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -317,6 +334,8 @@ def count_rules(members, cells, facts, room, totals):
                 if up_to == so_far:
                     continue
                 if last >= 0:
+                    first = found
+                    cut = np.int32(cells.code[last]) + 1
                     for side in range(1 + cells.has_missing[j]):
                         if not by_cells or facts.hashes_all:
                             for word in range(num_words):
@@ -335,16 +354,17 @@ def count_rules(members, cells, facts, room, totals):
                             _sum_planes(left, num_left, facts, with_missing)
                         _emit(found, room, node, last, code, side, with_missing, num_left)
                         if facts.hashes_all:
-                            one = hash_of(left, facts.multipliers, np.uint64(1))
-                            other = hash_of(right, facts.multipliers, np.uint64(1))
+                            one = hash_of(left, facts.keys, np.uint64(1))
+                            other = hash_of(right, facts.keys, np.uint64(1))
                             room.part[found] = min(one, other)
-                        cut = np.int32(cells.code[last]) + 1
                         room.cut[found] = cut
                         found += 1
-                        if cells.each_cut:
-                            for other in range(cut + 1, np.int32(cells.code[code]) + 1):
-                                _repeat(found, room)
-                                room.cut[found] = other
+                    if cells.each_cut:  # in the order of the list that a rule law may walk along
+                        number_of_sides = found - first
+                        for other_cut in range(cut + 1, np.int32(cells.code[code]) + 1):
+                            for side in range(number_of_sides):
+                                _repeat(found, room, first + side)
+                                room.cut[found] = other_cut
                                 found += 1
                 if by_cells:
                     for i in range(num_statistics):

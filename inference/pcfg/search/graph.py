@@ -13,14 +13,12 @@ import numpy as np
 
 from bdtppl.inference.pcfg.expansion import Cells
 from bdtppl.inference.pcfg.search.bounds import WeightTables, bound_set
-from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules, compare, hash_of
+from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules, compare, hash_of, scattered
 
 __all__ = ["Batch", "Graph", "copy_members", "derive"]
 
 _FIRST_SLOTS = 1 << 12
 _GREEDY = 4  # rules of a node that are kept because they are best if trees end below them
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, with bits all over: the golden ratio
-_SPREAD_OF_MEMORY = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 class Nodes(NamedTuple):
@@ -457,10 +455,10 @@ def _insert(
                     apart[side, place], is_mixed[side, place] = compare(
                         side_cells, facts, ones, zeros
                     )
-                begin = np.uint64(level + 1) * _SPREAD
+                begin = scattered(np.uint64(level + 1))
                 if len(nodes.memory):
-                    begin ^= batch.memory[side, rule] * _SPREAD_OF_MEMORY
-                key = hash_of(side_cells, facts.multipliers, begin)
+                    begin = scattered(begin ^ batch.memory[side, rule])
+                key = hash_of(side_cells, facts.keys, begin)
                 slot = key & last_slot
                 while slots[slot] >= 0 and nodes.key[slots[slot]] != key:
                     slot = (slot + np.uint64(1)) & last_slot

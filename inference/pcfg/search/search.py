@@ -39,7 +39,7 @@ from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import CountTable
-from bdtppl.models.priors import require_weighs, weighs_each_cut, weight_bounds
+from bdtppl.models.priors import GreedyPartition, require_weighs, weighs_each_cut, weight_bounds
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["Interval", "TreeSearch"]
@@ -54,7 +54,7 @@ _HOPEFUL = 0.05  # share of the nodes expanded at once, chosen for each of these
 _BATCH_RULES = 1 << 17
 _MOST_CUTS = 2048  # of all features, by which cells are compared
 _MOST_COMPARED = 4096  # cells, each with each
-_CLOSED = 1e-10  # an interval, against the size of its ends
+_CLOSED, _CLOSED_AT_MOST = 1e-10, 1e-8  # an interval, against its ends; nats
 
 
 class Interval(NamedTuple):
@@ -77,7 +77,11 @@ class Interval(NamedTuple):
     @property
     def is_closed(self) -> bool:
         """Whether it is as narrow as rounding allows."""
-        return self.low > -np.inf and self.gap <= _CLOSED * (1 + abs(self.low))
+        size = 1 + abs(self.low)
+        rounding = 64 * np.finfo(float).eps * size
+        return self.low > -np.inf and self.gap <= max(
+            rounding, min(_CLOSED * size, _CLOSED_AT_MOST)
+        )
 
     def __str__(self) -> str:
         return f"[{self.low:.4f}, {self.high:.4f}]"
@@ -116,6 +120,12 @@ class TreeSearch:
         self._refused = refused if refused.any() else None
         rng = np.random.default_rng(seed)
         self._set_cells(limits.allows(names), rng)
+        shared = getattr(self.prior, "num_features", None)
+        if isinstance(self.prior, GreedyPartition) and shared < self.design.num_features:
+            raise ValueError(
+                f"The prior shares its weight among {shared} features, and the table has "
+                f"{self.design.num_features}: set num_features=None."
+            )
         self.tables = weight_tables(self.prior, limits, self.cells, self._log_least())
         num_bounds = 1 if goal == "best" else 2 if self.prior.is_normalised else 3
         self._most_likely = float(self._scores(self.facts.statistics.sum(axis=0)[None])[2, 0])
@@ -135,6 +145,8 @@ class TreeSearch:
     def _set_cells(self, allowed: np.ndarray, rng: np.random.Generator) -> None:
         """Tabulate the cells: rows that are alike in all features that rules may use."""
         design, limits = self.design, self.constraints
+        # What no rule reads parts no rows, such as a column of one value with some missing.
+        allowed = allowed & [len(np.unique(own[own >= 0])) > 1 for own in design.codes.T]
         codes = np.where(allowed, design.codes, 0)
         codes, cell_of_row = np.unique(codes, axis=0, return_inverse=True)
         order = rng.permutation(len(codes))  # the first cells of a set are any of them
@@ -179,7 +191,7 @@ class TreeSearch:
             bit_planes(statistics),
             codes,
             pack(bits),
-            rng.integers(0, 2**63, self._num_words(codes), np.uint64) * np.uint64(2) + np.uint64(1),
+            self._hash_keys(rng, self._num_words(codes)),
             classes,
             apart,
             self.prior.counts_partitions,
@@ -189,12 +201,20 @@ class TreeSearch:
         self._score = leaf_scorer(leaf, int(weight.sum()), is_whole=is_whole)
 
     @staticmethod
+    def _hash_keys(rng: np.random.Generator, num_words: int) -> np.ndarray:
+        keys = rng.integers(0, 2**64 - 1, (num_words, 8, 256), np.uint64, endpoint=True)
+        keys[..., 0] = 0
+        return keys
+
+    @staticmethod
     def _num_words(codes: np.ndarray) -> int:
         return -(-len(codes) // 64)
 
     def _log_least(self) -> float:
         """Log of the fewest rules of a set that holds two classes."""
         facts = self.facts
+        if not isinstance(self._score, CountTable):  # only there scores tell for sure who is pure
+            return 0.0
         if facts.apart != 2 or not len(facts.classes) or len(facts.codes) > _MOST_COMPARED:
             return 0.0
         return float(np.log(max(least_apart(facts), 1)))
@@ -239,7 +259,7 @@ class TreeSearch:
 
     @property
     def has_rule(self) -> bool:
-        """Whether some rule parts the rows; known after the first step."""
+        """Whether some rule may make a better tree, or a sum; known after the first step."""
         nodes = self.graph.nodes
         return bool(nodes.count[0]) or nodes.rest[0, 0] > -np.inf
 
@@ -444,13 +464,12 @@ class TreeSearch:
     def best_tree(self) -> RankedTrees:
         """Write down the best tree found; its log joint is ``best.low``.
 
-        Its probability is a lower bound, or NaN where the sum over trees is not searched for.
+        Its probability, with that of trees that differ by cuts inside gaps, is a lower bound, or
+        NaN where the sum over trees is not searched for.
         """
-        trees, statistics, _ = self._derived(0, 1, None)
-        probability = np.full(1, np.nan)
-        if self.goal == "sum":
-            probability[:] = np.exp(self.best.low - self.log_partition.high)
-        return RankedTrees(trees, statistics, np.full(1, self.best.low), probability)
+        trees, statistics, log_joint, log_of_all = self._derived(0, 1, None)
+        high = self.log_partition.high if self.goal == "sum" else np.nan
+        return RankedTrees(trees, statistics, log_joint, np.exp(log_of_all - high))
 
     @property
     def total_variation(self) -> float:
@@ -465,7 +484,7 @@ class TreeSearch:
         """
         if self.goal != "sum":
             raise ValueError("Trees are drawn from a search for the sum over trees: goal='sum'.")
-        trees, statistics, log_joint = self._derived(1, chains * draws, rng)
+        trees, statistics, log_joint, _ = self._derived(1, chains * draws, rng)
         of_slot = self.log_marginals(statistics.reshape(-1, statistics.shape[-1]))
         log_likelihood = np.where(trees.is_leaf, of_slot.reshape(statistics.shape[:2]), 0.0)
         return Posterior.of(
@@ -480,14 +499,20 @@ class TreeSearch:
 
     def _derived(
         self, kind: int, number: int, rng: np.random.Generator | None
-    ) -> tuple[Tree, np.ndarray, np.ndarray]:
-        """Derive trees (see `derive`), with the statistics of their slots and their log joints."""
+    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray]:
+        """Derive trees (see `derive`), with the statistics of their slots and their log joints.
+
+        The last array is the log joint of all trees that differ by cuts inside gaps, or NaN.
+        """
         graph, capacity = self.graph, 63
+        uniform = np.zeros((number, 0))
         while True:
             shape = number, capacity
             node, rule, left = (np.full(shape, -1, np.int64) for _ in range(3))
             num_slots = np.empty(number, np.int64)
-            uniform = np.zeros((number, 0)) if rng is None else rng.random(shape)
+            if rng is not None:  # a tree that had no room begins as it did, or large ones were rare
+                more = rng.random((number, capacity - uniform.shape[1]))
+                uniform = np.hstack([uniform, more])
             if derive(graph.nodes, graph.rules, kind, uniform, node, rule, left, num_slots):
                 break
             capacity = 2 * capacity + 1
@@ -511,14 +536,23 @@ class TreeSearch:
         if self.prior.rules == "gaps":
             memory = None if self.path is None else graph.nodes.memory[node[where]]
             trees.threshold[where] = gap_threshold(self.design, self.path, memory, low, high)
-        else:  # cuts of a gap that are not told apart are as good as each other
-            cut = rules.cut[used] if self.cells.each_cut else (low + 1 + high) // 2
+        else:
+            cut = rules.cut[used]
+            if not self.cells.each_cut:  # cuts of a gap that are not told apart are alike
+                cut = (low + 1 + high) // 2 if rng is None else rng.integers(low + 1, high + 1)
             trees.threshold[where] = self.design.cut_threshold.take(cut)
         trees.missing_left[where] = rules.missing_left[used]
         trees.left[where], trees.right[where] = left[where], left[where] + 1
-        terms = np.where(rule >= 0, rules.log_rule[rule], graph.nodes.stop[0, node])
-        log_joint = np.where(node >= 0, terms, 0.0).sum(axis=1)
-        return trees, self._slot_statistics(rule, left, num_slots), log_joint
+
+        def summed(log_rule: np.ndarray, log_stop: np.ndarray) -> np.ndarray:
+            terms = np.where(rule >= 0, log_rule[rule], log_stop[node])
+            return np.where(node >= 0, terms, 0.0).sum(axis=1)
+
+        log_joint = summed(rules.log_rule, graph.nodes.stop[0])
+        log_of_all = np.full(number, np.nan)
+        if self.goal == "sum":
+            log_of_all = summed(rules.log_split, graph.nodes.stop[1])
+        return trees, self._slot_statistics(rule, left, num_slots), log_joint, log_of_all
 
     def _slot_statistics(self, rule, left, num_slots) -> np.ndarray:
         """Statistics of the training rows in the slots of derivations, float64 [m, k, s]."""
