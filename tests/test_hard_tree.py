@@ -1,8 +1,11 @@
 """The log joint of single trees, against the chart, which shares no code with it."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
+from sklearn.tree import DecisionTreeClassifier
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -104,3 +107,22 @@ def test_trees_that_the_model_rules_out_score_minus_infinity():
     deep = {**stump, "right": {"feature": 1, "threshold": 2.0, "left": {}, "right": {}}}
     assert np.isfinite(score(deep, max_depth=2))
     assert score(deep, max_depth=1) == -np.inf
+
+
+@pytest.mark.parametrize("rules", ["gaps", "cuts"])
+def test_trees_of_scikit_learn_are_scored_as_their_rules(rules):
+    """Their flags of missing values mean nothing without some; their thresholds are of float32."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+    fitted = DecisionTreeClassifier(max_leaf_nodes=5, random_state=0).fit(X, y)
+    tree = Tree.from_sklearn(fitted)
+    tree = replace(tree, missing_left=tree.feature >= 0)
+    leaf = DirichletCategorical.symmetric(2)
+    model = TreeModel(Design.from_matrix(X), y, DepthDecay(rules=rules), leaf)
+    place = fitted.apply(X)
+    counts = [np.bincount(y[place == one], minlength=2) for one in np.unique(place)]
+    wanted = sum(float(leaf.log_marginal(np.array(count, float))) for count in counts)
+    scored = log_joint(tree, model)
+    assert float(scored.log_likelihood) == pytest.approx(wanted, abs=1e-4)
+    assert np.isfinite(scored.log_joint)

@@ -121,7 +121,8 @@ def test_an_experiment_without_its_data_is_left_out(tmp_path, capsys):
         (Cell(1.0, 0.1, 5), Printed(1.3), False),
         (Cell(1.0, 0.1, 5), Printed(1.3, 0.2), True),
         (Cell(0.8749, np.nan, 1), Printed(0.875), True),  # as the paper rounds
-        (Cell(0.87, np.nan, 1), Printed(0.875), False),
+        (Cell(0.88, np.nan, 1), Printed(0.875), False),
+        (Cell(0.042, np.nan, 1), Printed(0.04), False),  # printed as .040
     ],
 )
 def test_numbers_agree_within_two_standard_errors(cell, printed, agrees):

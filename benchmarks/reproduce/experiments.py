@@ -72,7 +72,7 @@ class Table:
     quoted
         Rows that are quoted of the paper and not computed here.
     digits
-        Digits after the point.
+        Digits after the point, here and in the paper.
     is_compared
         Whether ours and theirs measure the same, so that agreement means something; times on other
         machines do not.
@@ -135,15 +135,14 @@ class Cell(NamedTuple):
     error: float
     count: int
 
-    def apart(self, printed: Printed) -> float:
+    def apart(self, printed: Printed, digits: int) -> float:
         """Tell how many standard errors lie between it and a printed value; NaN if none is known.
 
-        Half a unit of the last digit that the paper prints is not told apart.
+        Half a unit of the last of its digits is not told apart.
         """
         error = float(np.hypot(np.nan_to_num(self.error), printed.error))
         difference = self.value - printed.value
-        half = 0.5 * 10.0 ** -_digits(printed.value)
-        if abs(difference) <= half + 1e-12:
+        if abs(difference) <= 0.5 * 10.0**-digits + 1e-12:
             return 0.0
         return difference / error if error > 0 else np.nan
 
@@ -168,8 +167,3 @@ def summed_up(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Cell]:
         )
         for key, found in values.items()
     }
-
-
-def _digits(value: float) -> int:
-    """Count the digits after the point."""
-    return len(f"{value:.10g}".partition(".")[2])

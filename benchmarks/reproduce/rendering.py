@@ -12,6 +12,7 @@ from benchmarks.reproduce.results import read_results
 __all__ = ["agreement", "render", "table_lines"]
 
 _CLOSE = 2.0  # standard errors
+_NO_REASON = "not explained."
 
 
 def render(experiments: Sequence[Experiment], folder: Path) -> str:
@@ -41,7 +42,8 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
             agreeing += sum(map(bool, found.values()))
             compared += len(found)
             unexplained += sum(
-                not agrees and experiment.reason(key) is None for key, agrees in found.items()
+                not agrees and "ot explained" in (experiment.reason(key) or _NO_REASON)
+                for key, agrees in found.items()
             )
     for paper, lines in papers.items():
         parts += [f"## {paper}", "", *lines]
@@ -75,7 +77,7 @@ def agreement(table: Table, cells: Mapping[str, Cell]) -> dict[str, bool]:
     for (row, column), printed in table.printed.items():
         key = key_of(table.name, row, column)
         if table.is_compared and row not in table.quoted and key in cells:
-            apart = cells[key].apart(printed)
+            apart = cells[key].apart(printed, table.digits)
             found[key] = bool(abs(apart) <= _CLOSE)  # NaN is no agreement
     return found
 
@@ -114,7 +116,7 @@ def _closing(experiment: Experiment, table: Table, cells: Mapping[str, Cell]) ->
     for key, agrees in agreement(table, cells).items():
         if not agrees:
             _, row, column = key.split(" | ")
-            said = experiment.reason(key) or "Not explained."
+            said = experiment.reason(key) or _NO_REASON
             why.setdefault(said, []).append(f"{row}, {column}")
     lines = [f"- {'; '.join(of)}: {reason}" for reason, of in why.items()]
     return [*lines, ""] if lines else []

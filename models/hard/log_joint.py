@@ -47,6 +47,7 @@ class _Table(NamedTuple):
     feature: Any  # int32 [V]
     cut_above: Any  # float64 [V]; threshold of the cut above the code, inf above the last one
     rule: Any  # int32 [2, V]; see `PackedModel.rule_numbers`
+    has_missing: Any  # bool [d]
 
 
 @in_float64
@@ -96,6 +97,7 @@ def _tabulate(model: TreeModel, packed: PackedModel) -> _Table:
         feature,
         np.where(position < last, cut_above, np.inf),
         packed.rule_numbers()[:, : len(feature)],
+        design.has_missing,
     )
     return jax.tree.map(jnp.asarray, table)
 
@@ -108,6 +110,7 @@ def _score(trees, table: _Table, model: PackedModel):
 def _score_tree(tree, table: _Table, model: PackedModel):
     feature, threshold, missing_left, left, right, depth, is_leaf = tree
     is_split, split_on = feature >= 0, jnp.maximum(feature, 0)
+    missing_left &= table.has_missing[split_on]  # without such values the flag says nothing
     values, codes = table.matrix[:, split_on].T, table.code[:, split_on].T  # [k, n]
     goes_left = jnp.where(jnp.isnan(values), missing_left[:, None], values < threshold[:, None])
 
@@ -123,7 +126,8 @@ def _score_tree(tree, table: _Table, model: PackedModel):
     every_row = (model.every_row[:num_words, None] >> bit[None] & 1).astype(bool).ravel()
     inside = jnp.zeros(values.shape, bool).at[0].set(every_row)
     inside = lax.fori_loop(0, len(feature), hand_down, inside)
-    rule = _rules(split_on, threshold, missing_left, inside & goes_left, codes, table, model)
+    on_left = goes_left & (inside | (model.prior.rules != "gaps"))
+    rule = _rules(split_on, threshold, missing_left, on_left, codes, table, model)
     rows = _rows_below(rule, is_split, left, right, model)
     # Rows of one code stay together; a threshold that parts them is no rule of the design.
     bits = inside.reshape(len(feature), num_words, 64).astype(jnp.uint64) << bit[None, None]
@@ -145,13 +149,18 @@ def _score_tree(tree, table: _Table, model: PackedModel):
 
 
 def _rules(split_on, threshold, missing_left, on_left, codes, table: _Table, model: PackedModel):
-    """Look up the rule of each split, int32 [k]; -1 where the design has none."""
-    if model.prior.rules == "gaps":  # a gap begins at the greatest code on its left
-        low = jnp.max(jnp.where(on_left, codes, -1), axis=1)
-    else:
+    """Look up the rule of each split, int32 [k]; -1 where the design has none.
+
+    A gap begins at the greatest code of the node's rows on the left; a cut, of all rows.
+    """
+    low = jnp.max(jnp.where(on_left, codes, -1), axis=1)
+    if model.prior.rules != "gaps":
+        # The greatest code below the threshold; where no row has it, by the cut above the code.
+        # Rows come first: a threshold from elsewhere may lie just below the cut that parts them.
         is_below = table.feature[None] == split_on[:, None]
         is_below &= table.cut_above[None] <= threshold[:, None]
-        low = jnp.max(jnp.where(is_below, jnp.arange(is_below.shape[1])[None], -1), axis=1)
+        below = jnp.max(jnp.where(is_below, jnp.arange(is_below.shape[1])[None], -1), axis=1)
+        low = jnp.maximum(low, below)
     return jnp.where(low >= 0, table.rule[missing_left.astype(int), jnp.maximum(low, 0)], -1)
 
 

@@ -128,8 +128,8 @@ def hash_of(members, keys, start):
     """Hash a set of cells [W] by tables [W, 8, 256] of random numbers, one for each byte.
 
     Any two sets have one hash with a probability of 2^-64 over the tables, whatever the sets
-    (Carter and Wegman 1979). A product with a number a word has no such bound: sets that differ in a few
-    high bits of neighbouring words clash under every number.
+    (Carter and Wegman 1979). A product with a number a word has no such bound: sets that differ in
+    a few high bits of neighbouring words clash under every number.
     """
     value = start
     for word in range(len(members)):
