@@ -29,7 +29,7 @@ _BUNDLED: dict[str, Callable] = {
     "breast cancer": load_breast_cancer,
 }
 _FILES = {"raisin": "raisin", "breast cancer (original)": "breast_cancer_original"}
-_SHIFTS = {"BMI": ("bmi", 30.0, 60), "age": ("age", 29.0, 80)}  # limit, rows held out below it
+_SHIFTS = {"BMI": ("bmi", 30.0), "age": ("age", 29.0)}  # the limit
 _SHIFT_SEED = 42
 
 
@@ -64,13 +64,15 @@ def divided(name: str, seed: int, test_size: float = 0.2) -> Division:
 
 
 def shifted(feature: str) -> tuple[Division, np.ndarray, np.ndarray]:
-    """Divide Pima's rows below a limit of BMI or age; also those above, features and classes."""
-    name, limit, num_held_out = _SHIFTS[feature]
+    """Divide Pima's rows below a limit of BMI or age; also those above, features and classes.
+
+    A fifth of the rows below it is held out: 61 and 80. The paper says 60 and 80, but the
+    accuracies of its packages are multiples of 1/61 and of 1/80.
+    """
+    name, limit = _SHIFTS[feature]
     X, y, names, _ = load("pima")
     X, y, is_below = X.astype(float), np.asarray(y), X[:, names.index(name)] <= limit
-    parts = train_test_split(
-        X[is_below], y[is_below], test_size=num_held_out, random_state=_SHIFT_SEED
-    )
+    parts = train_test_split(X[is_below], y[is_below], test_size=0.2, random_state=_SHIFT_SEED)
     train, held_out, y_train, y_held_out = parts
     return Division(train, y_train, held_out, y_held_out), X[~is_below], y[~is_below]
 
