@@ -36,8 +36,11 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
             continue
         lines += [*_opening(experiment, results), ""]
         for table in experiment.tables:
-            lines += [f"### {table.title}", "", *table_lines(table, cells), ""]
-            lines += _closing(experiment, table, cells)
+            lines += [f"### {table.title}", ""]
+            if not any(key.startswith(f"{table.name} | ") for key in cells):
+                lines += ["*Not run.*", ""]
+                continue
+            lines += [*table_lines(table, cells), "", *_closing(experiment, table, cells)]
             found = agreement(table, cells)
             agreeing += sum(map(bool, found.values()))
             compared += len(found)
