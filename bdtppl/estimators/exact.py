@@ -188,7 +188,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         that did not end.
     map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree, with ``map_log_joint_`` and ``map_probability_``; after a search the
-        best one found, and the least probability that it has.
+        best one found, and its probability among the trees that were summed over.
     map_gap_ : float
         No tree has a log joint that is larger by more than this; 0 but after a search that did not
         end.
@@ -510,6 +510,13 @@ class ExactTree(ExactParameters, TreeEstimator):
     def draws_are(self) -> str:
         """Origin of the draws: "exact", or independent ones of what a search has written down."""
         return "independent" if self.method_ == "search" else "exact"
+
+    @property
+    def probability_name(self) -> str:
+        """Name of the probabilities of `k_best`."""
+        if self.total_variation_:
+            return "probability among the trees summed over"
+        return "posterior probability"
 
     @property
     def in_words(self) -> str:

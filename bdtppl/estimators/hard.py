@@ -103,7 +103,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         Concentration of each class in the leaves of a classifier where no leaf family is given.
     """
 
-    probability_name: ClassVar[str] = "posterior probability"
+    probability_name: Any = "posterior probability"
     default_prior: ClassVar[Any]
     default_concentration: ClassVar[float] = 1.0
 

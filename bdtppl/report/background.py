@@ -165,6 +165,13 @@ def evidence(subject: Subject) -> Iterator[Block]:
             "them was seen, is not known. It is at least what the trees found have together; how "
             "much more it is cannot be told, so that models cannot be compared by this bound."
         )
+    elif said.startswith("between"):
+        yield Text(
+            "The log evidence, the log probability of all targets under the model before any of "
+            "them was seen, lies between two bounds: that of the trees that the search has summed "
+            "over, and the most that all others add. Models of the same data can be compared "
+            "where their bounds do not overlap."
+        )
     elif "log evidence" in facts:
         yield Text(
             "The log evidence is the log probability of all targets under the model, before any of "

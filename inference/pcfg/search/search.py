@@ -120,11 +120,11 @@ class TreeSearch:
         self._refused = refused if refused.any() else None
         rng = np.random.default_rng(seed)
         self._set_cells(limits.allows(names), rng)
-        shared = getattr(self.prior, "num_features", None)
-        if isinstance(self.prior, GreedyPartition) and shared < self.design.num_features:
+        number = self.design.num_features
+        if isinstance(self.prior, GreedyPartition) and self.prior.num_features < number:
             raise ValueError(
-                f"The prior shares its weight among {shared} features, and the table has "
-                f"{self.design.num_features}: set num_features=None."
+                f"The prior shares its weight among {self.prior.num_features} features, and the "
+                f"table has {number}: set num_features=None."
             )
         self.tables = weight_tables(self.prior, limits, self.cells, self._log_least())
         num_bounds = 1 if goal == "best" else 2 if self.prior.is_normalised else 3
@@ -464,12 +464,12 @@ class TreeSearch:
     def best_tree(self) -> RankedTrees:
         """Write down the best tree found; its log joint is ``best.low``.
 
-        Its probability, with that of trees that differ by cuts inside gaps, is a lower bound, or
-        NaN where the sum over trees is not searched for.
+        Its probability, with that of trees that differ by cuts inside gaps, is that among the trees
+        written down, as of draws; NaN where the sum over trees is not searched for.
         """
         trees, statistics, log_joint, log_of_all = self._derived(0, 1, None)
-        high = self.log_partition.high if self.goal == "sum" else np.nan
-        return RankedTrees(trees, statistics, log_joint, np.exp(log_of_all - high))
+        of_all = self.log_partition.low if self.goal == "sum" else np.nan
+        return RankedTrees(trees, statistics, log_joint, np.exp(log_of_all - of_all))
 
     @property
     def total_variation(self) -> float:
