@@ -48,7 +48,6 @@ def _tasks_7() -> list[Task]:
             f"{name}, {depth} levels, ensemble of {number}",
             _costs,
             (name, depth, number),
-            (name, depth, number) == ("iris", 2, 1),
         )
         for number in _NUMBERS
         for depth in (2, 4)
