@@ -405,7 +405,11 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
             ["--max-subproblems", "2", "--max-seconds", "1e-9"],
             "even with 2 bins a feature. Use fewer columns (--drop)",
         ),
-        (WIDE, ["--bins", "30", "--max-subproblems", "50"], "more than --max-subproblems 50"),
+        (
+            WIDE,
+            ["--bins", "30", "--method", "chart", "--max-subproblems", "50"],
+            "more than --max-subproblems 50",
+        ),
     ],
 )
 def test_fit_refuses_in_one_sentence_and_writes_nothing(tmp_path, text, options, said):

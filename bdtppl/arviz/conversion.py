@@ -98,7 +98,7 @@ def to_arviz(
     inference
         How the posterior was got; named in the attributes.
     certificates
-        Further attributes: bounds, and their names (`bdtppl.estimators.results.Results`).
+        Bounds by name, as further attributes.
     prior
         Draws from the prior; the estimators' method ``to_arviz`` makes them.
 

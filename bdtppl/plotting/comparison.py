@@ -60,7 +60,7 @@ def plot_comparison(
     >>> models = {f"{bins} bins": ExactTreeRegressor(bins=bins, random_state=0) for bins in (2, 4)}
     >>> found = compare({name: model.fit(X, y) for name, model in models.items()}, X, y, cv=2)
     >>> [axes.get_xlabel().splitlines()[0] for axes in plot_comparison(found)]
-    ['log evidence', 'PSIS-LOO', 'log score (CV)', 'CRPS (CV)', 'weight']
+    ['log evidence', 'best tree', 'PSIS-LOO', 'log score (CV)', 'CRPS (CV)', 'weight']
     """
     if not isinstance(comparison, Comparison):
         raise TypeError(

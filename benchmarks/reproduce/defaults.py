@@ -99,7 +99,17 @@ _MODELS: dict[str, Callable[[bool], Any]] = {
     "EBM (interpret)": _ebm,
     "stochtree": _stochtree,
 }
-_SLOW = ("BART", "exact", "stochtree", "particle", "Metropolis", "GFlowNet", "RJHMC", "DCC-Tree")
+_SLOW = (
+    "exact",
+    "BART",
+    "stochtree",
+    "EBM (interpret)",
+    "particle",
+    "Metropolis",
+    "GFlowNet",
+    "RJHMC",
+    "DCC-Tree",
+)
 _QUICK = ("exact", "greedy", "CART, tuned", "random forest")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from bdtppl.plotting.colours import FAINT, INK, class_style
 from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS
@@ -122,6 +123,7 @@ def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
                 label=name,
             )
         panel.set_xscale("log")
+        panel.xaxis.set_minor_formatter(NullFormatter())
         panel.set_title(table)
         panel.set_ylabel(_score_of(table))
         panel.set_xlabel("CPU seconds")
@@ -165,7 +167,8 @@ def _ranks(cells: Mapping[str, Cell]) -> Any:
     ax.imshow(rank, cmap="Blues_r", aspect="auto", vmin=1, vmax=len(shown) + 4)
     for (row, column), value in np.ndenumerate(rank):
         if not np.isnan(value):
-            ax.text(column, row, f"{value:.0f}", ha="center", va="center", color=INK)
+            colour = "white" if value < (len(shown) + 4) / 2 else INK
+            ax.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
     ax.set_xticks(range(len(columns)), [tables[c] for c in columns], rotation=40, ha="right")
     ax.set_yticks(range(len(shown)), [names[row] for row in shown])
     ax.tick_params(length=0)
