@@ -5,7 +5,12 @@ import resource
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import (
+    get_all_start_methods,
+    get_context,
+    get_start_method,
+    set_start_method,
+)
 from typing import Any
 
 from bdtppl.inference.parallel import fan_out, workers
@@ -21,6 +26,8 @@ def peak_memory() -> float:
 
 def in_fresh_process(function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Call an importable function in a new interpreter and wait for what it returns."""
+    if get_start_method(allow_none=True) not in (None, *get_all_start_methods()):
+        set_start_method("spawn", force=True)  # a worker of joblib names its own, unknown to others
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(function, *args, **kwargs).result()
 

@@ -36,8 +36,8 @@ def _cpu_seconds() -> float:
 def _named(experiment: Experiment, task: Task) -> tuple[Experiment, Task, dict[str, Any] | str]:
     try:
         return experiment, task, timed(task)
-    except ImportError as error:  # a package of a peer that is not installed
-        return experiment, task, str(error)
+    except Exception as error:  # such as a package of a peer that is not installed
+        return experiment, task, f"{type(error).__name__}: {error}"
 
 
 def run_experiments(
