@@ -72,8 +72,8 @@ plt.show()
 # - *exact* and *amortised* agree in everything, as two ways to one posterior must; that they do is
 #   a check of the trained policy. *Markov chains* and the *particle filter* agree within the errors
 #   that they state.
-# - *greedy* has no evidence: a search for one tree does not sum over all of them; nor have chains
-#   that *jump*. These cells are blank rather than wrong.
+# - *greedy* finds one tree. Its share of the sum over all trees is a lower bound of the evidence,
+#   and is written as one; chains that *jump* give no evidence, and their cell is blank.
 # - Evidence is in nats: a difference of 3 is twenty to one.
 
 # %%
@@ -81,8 +81,9 @@ evidence = {name: cell.value for name, cell in found.known("log_evidence").items
 for name in ("amortised", "Markov chains", "particle filter"):
     error = found.cells[name]["log_evidence"].error
     assert abs(evidence["exact"] - evidence[name]) < 0.05 + 5 * error
-assert not {"greedy", "soft, jumping"} & evidence.keys()
-print(found.cells["greedy"]["log_evidence"].reason)
+bound = found.cells["greedy"]["log_evidence"]
+assert bound.value < evidence["exact"] < bound.high
+print(found.cells["soft, jumping"]["log_evidence"].reason)
 behind = {name: (-cell.value, cell.error) for name, cell in found.differences("elpd_loo").items()}
 for name, (nats, error) in behind.items():
     print(f"{name:20} {nats:5.2f} ± {error:.2f} nats behind by PSIS-LOO")
