@@ -8,6 +8,7 @@ from benchmarks.reproduce.dt_gfn_figures import FIGURES, TABLE_7
 from benchmarks.reproduce.error_against_exact import ERROR_AGAINST_EXACT
 from benchmarks.reproduce.experiments import Experiment
 from benchmarks.reproduce.gmt import GMT
+from benchmarks.reproduce.gmt_figures import GMT_FIGURES
 from benchmarks.reproduce.informative_priors import INFORMATIVE_PRIORS
 
 __all__ = ["EXPERIMENTS"]
@@ -15,6 +16,7 @@ __all__ = ["EXPERIMENTS"]
 EXPERIMENTS: tuple[Experiment, ...] = (
     BCART_PCFG,
     GMT,
+    GMT_FIGURES,
     DCC_TREE,
     DCC_TREE_RIVALS,
     *DT_GFN_TABLES,

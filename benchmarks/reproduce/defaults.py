@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import bdtppl
 from bdtppl.datasets import load
 from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.reproduce.experiments import Experiment, Table, Task, key_of
+from benchmarks.reproduce.peers import PEERS
 
 __all__ = ["DEFAULTS"]
 
@@ -29,7 +28,6 @@ CLASSES = (
 NUMBERS = ("auto_mpg", "energy_heating", "concrete")
 LARGE = ("magic_gamma", "default_credit_card")
 NUM_FOLDS, NUM_DRAWS, NUM_LEVELS = 5, 1_000, 10
-_LEAVES = {"max_leaf_nodes": [2, 3, 5, 8, 12, 20, 40, 80]}
 _OF_CLASSES = ("log loss", "accuracy", "calibration error")
 _OF_NUMBERS = ("CRPS", "RMSE", "in 50 %", "in 90 %")
 _OF_FITS = ("leaves", "log evidence", "R-hat", "CPU s", "peak GB")
@@ -46,42 +44,6 @@ def _ours(kind: str) -> Callable[[bool], Any]:
     return make
 
 
-def _cart(is_classes: bool) -> GridSearchCV:
-    tree = DecisionTreeClassifier if is_classes else DecisionTreeRegressor
-    score = "accuracy" if is_classes else "neg_mean_squared_error"
-    return GridSearchCV(tree(random_state=0), _LEAVES, scoring=score, cv=NUM_FOLDS)
-
-
-def _forest(is_classes: bool) -> Any:
-    return (RandomForestClassifier if is_classes else RandomForestRegressor)(random_state=0)
-
-
-def _xgboost(is_classes: bool) -> Any:
-    import xgboost
-
-    return (xgboost.XGBClassifier if is_classes else xgboost.XGBRegressor)(random_state=0)
-
-
-def _lightgbm(is_classes: bool) -> Any:
-    import lightgbm
-
-    kind = lightgbm.LGBMClassifier if is_classes else lightgbm.LGBMRegressor
-    return kind(random_state=0, verbose=-1)
-
-
-def _ebm(is_classes: bool) -> Any:
-    from interpret import glassbox
-
-    kind = "Classifier" if is_classes else "Regressor"
-    return getattr(glassbox, f"ExplainableBoosting{kind}")(random_state=0, n_jobs=1)
-
-
-def _stochtree(is_classes: bool) -> Any:
-    from stochtree import StochTreeBARTBinaryClassifier, StochTreeBARTRegressor
-
-    return (StochTreeBARTBinaryClassifier if is_classes else StochTreeBARTRegressor)()
-
-
 _MODELS: dict[str, Callable[[bool], Any]] = {
     "exact": _ours("ExactTree"),
     "greedy": _ours("GreedyModalTree"),
@@ -92,12 +54,7 @@ _MODELS: dict[str, Callable[[bool], Any]] = {
     "BART": _ours("BART"),
     "RJHMC": _ours("RJHMCTree"),
     "DCC-Tree": _ours("DCCTree"),
-    "CART, tuned": _cart,
-    "random forest": _forest,
-    "XGBoost": _xgboost,
-    "LightGBM": _lightgbm,
-    "EBM (interpret)": _ebm,
-    "stochtree": _stochtree,
+    **PEERS,
 }
 _SLOW = (
     "exact",
@@ -105,10 +62,12 @@ _SLOW = (
     "stochtree",
     "EBM (interpret)",
     "particle",
+    "bartz",
     "Metropolis",
     "GFlowNet",
     "RJHMC",
     "DCC-Tree",
+    "pymc-bart",
 )
 _QUICK = ("exact", "greedy", "CART, tuned", "random forest")
 
@@ -203,8 +162,8 @@ def _measured(name: str, table: str) -> dict[str, list[float]]:
 
 
 def _in_own_process(name: str, table: str) -> dict[str, list[float]]:
-    if name in ("XGBoost", "LightGBM", "EBM (interpret)", "stochtree"):
-        _MODELS[name](True)  # raises where it is not installed
+    if name in PEERS:
+        PEERS[name](True)  # raises where it is not installed
     return in_fresh_process(_measured, name, table)
 
 

@@ -8,10 +8,13 @@ import matplotlib
 import numpy as np
 from matplotlib.ticker import NullFormatter
 
+from bdtppl import GreedyModalTreeClassifier
 from bdtppl.plotting.colours import FAINT, INK, class_style
+from benchmarks.greedy_modal_tables import problem
 from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS
 from benchmarks.reproduce.error_against_exact import BUDGETS, QUANTITIES, TABLES
 from benchmarks.reproduce.experiments import Cell, key_of, summed_up
+from benchmarks.reproduce.gmt_figures import chance_at, fit_smoothed, gaussians
 from benchmarks.reproduce.results import read_results
 
 __all__ = ["draw_figures"]
@@ -26,12 +29,12 @@ def draw_figures(folder: Path, images: Path) -> list[Path]:
     matplotlib.rcParams["svg.hashsalt"] = "bdtppl"  # the same file from the same numbers
     images.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in (
-        ("error_against_exact", _error_against_exact),
-        ("defaults", _score_against_seconds),
-        ("ranks", _ranks),
+    for name, experiment, draw in (
+        ("error_against_exact", "error_against_exact", _error_against_exact),
+        ("defaults", "defaults", _score_against_seconds),
+        ("ranks", "defaults", _ranks),
+        ("partitions_and_smoothing", "gmt_figures", _partitions_and_smoothing),
     ):
-        experiment = "error_against_exact" if name == "error_against_exact" else "defaults"
         cells = summed_up(read_results(folder, experiment)["tasks"])
         figure = draw(cells) if cells else None
         if figure is not None:
@@ -174,3 +177,53 @@ def _ranks(cells: Mapping[str, Cell]) -> Any:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return figure
+
+
+def _partitions_and_smoothing(_: Mapping[str, Cell]) -> Any:
+    """Figures 2 and 5 of Nuti et al., fitted anew; None where Ripley's set is missing."""
+    import matplotlib.pyplot as plt
+
+    try:
+        held_out = problem("ripley").matrix
+    except FileNotFoundError:
+        return None
+    figure, panels = plt.subplots(2, 2, figsize=(9.0, 7.2), layout="constrained")
+    X, y, _ = gaussians(500)
+    found = GreedyModalTreeClassifier().fit(X, y).partition_log_probabilities()
+    for feature, name in enumerate(("x1", "x2")):
+        of = found.feature == feature
+        at = np.argsort(found.threshold[of])
+        panels[0, 0].plot(found.threshold[of][at], found.log_rule[of][at], label=f"cuts of {name}")
+    panels[0, 0].set(title="log probability of each cut", xlabel="cut", ylabel="nats")
+    panels[0, 0].legend(frameon=False)
+    grid = _grid(X)
+    shown = _map(panels[0, 1], grid, chance_at(_points(grid)), "true chance, and the best cuts")
+    figure.colorbar(shown, ax=panels, shrink=0.6, label="chance of the outcome 1")
+    for feature, draw in enumerate((panels[0, 1].axvline, panels[0, 1].axhline)):
+        draw(found.threshold[found.feature == feature][0], color=INK, linestyle="--")
+    panels[0, 1].scatter(*X.T, c=np.where(y, INK, "white"), s=8, edgecolors=INK, linewidths=0.4)
+    grid = _grid(held_out)
+    for panel, smoothing in zip(panels[1], (0.0, 0.5), strict=True):
+        model = fit_smoothed(smoothing, 0.999)
+        chance = model.predict_proba(_points(grid))[:, 1]
+        _map(panel, grid, chance, f"Ripley's set, smoothing {smoothing:g}")
+    return figure
+
+
+def _grid(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    low, high = X.min(axis=0), X.max(axis=0)
+    x, y = np.meshgrid(*(np.linspace(a, b, 200) for a, b in zip(low, high, strict=True)))
+    return x, y
+
+
+def _points(grid: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return np.stack([each.ravel() for each in grid], axis=1)
+
+
+def _map(panel: Any, grid: tuple[np.ndarray, np.ndarray], chance: np.ndarray, title: str) -> Any:
+    panel.set(title=title, xlabel="x1", ylabel="x2")
+    x, y = grid
+    return panel.imshow(
+        chance.reshape(x.shape), origin="lower", aspect="auto", cmap="RdBu", vmin=0, vmax=1,
+        extent=(x.min(), x.max(), y.min(), y.max()),
+    )  # fmt: skip
