@@ -12,7 +12,7 @@ from bdtppl.prior_files import read_prior_file
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-GUIDE = ROOT / "docs" / "which_estimator.md"
+GUIDE = ROOT / "docs" / "working_with.md"
 
 
 @pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.stem)

@@ -21,8 +21,9 @@ from benchmarks.reproduce.experiments import (
     summed_up,
 )
 from benchmarks.reproduce.figures import draw_figures
+from benchmarks.reproduce.overview import mean_ranks
 from benchmarks.reproduce.rendering import agreement, render, table_lines
-from benchmarks.reproduce.results import FOLDER, PAGE, read_results
+from benchmarks.reproduce.results import FOLDER, PAGES, read_results
 from benchmarks.reproduce.running import run_experiments
 
 CALLS: list[int] = []
@@ -63,8 +64,14 @@ def _no_calls():
     CALLS.clear()
 
 
-def test_the_page_of_results_is_that_of_the_kept_numbers():
-    assert render(EXPERIMENTS, FOLDER) == PAGE.read_text(encoding="utf-8")
+def test_the_pages_of_results_are_those_of_the_kept_numbers():
+    for name, text in command.rendered(FOLDER).items():
+        assert text == (PAGES / name).read_text(encoding="utf-8")
+
+
+def test_a_system_that_ran_on_few_tables_has_no_mean_rank():
+    ranks = np.array([[1.0, 2.0, 1.0], [2.0, 1.0, np.nan], [np.nan, np.nan, 2.0]])
+    np.testing.assert_allclose(mean_ranks(ranks), [4 / 3, 1.5, np.nan])
 
 
 def test_names_of_experiments_and_of_their_cells_are_their_own():

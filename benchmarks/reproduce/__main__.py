@@ -1,8 +1,9 @@
 """Run the papers' experiments again: ``python -m benchmarks.reproduce [NAME ...]``.
 
 Without a name, all experiments are run. Each task (a fold, a seed, a model) that is done is kept in
-a JSON file of the folder ``benchmarks/results``, and is not run again; then the page
-``benchmarks/RESULTS.md`` and the figures of ``docs/images`` are written anew. ``--quick`` runs a
+a JSON file of the folder ``benchmarks/results``, and is not run again; then the pages
+``RESULTS.md`` and ``DEFAULTS.md`` of ``benchmarks`` and the figures of ``docs/images`` are written
+anew. ``--quick`` runs a
 few tasks of each experiment, in a folder of their own. ``--check`` reruns the quickest kept task of
 each experiment and compares. The environment variable ``BDTPPL_DATA`` names the folder of data
 sets.
@@ -18,11 +19,12 @@ import numpy as np
 from benchmarks.reproduce.catalogue import EXPERIMENTS
 from benchmarks.reproduce.experiments import Experiment
 from benchmarks.reproduce.figures import draw_figures
+from benchmarks.reproduce.overview import render_overview
 from benchmarks.reproduce.rendering import render
-from benchmarks.reproduce.results import FOLDER, IMAGES, PAGE, read_results
+from benchmarks.reproduce.results import FOLDER, IMAGES, PAGES, read_results
 from benchmarks.reproduce.running import run_experiments, timed
 
-__all__ = ["main"]
+__all__ = ["main", "rendered"]
 
 _QUICK = Path("quick-results")
 _QUICK_SECONDS = 12 * 60.0
@@ -49,12 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.render:
         seconds = min(60 * options.minutes, _QUICK_SECONDS if options.quick else np.inf)
         run_experiments(chosen, folder, quick=options.quick, jobs=options.jobs, seconds=seconds)
-    page, images = (PAGE, IMAGES) if folder == FOLDER else (folder / "RESULTS.md", folder)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render(EXPERIMENTS, folder), encoding="utf-8")
-    for path in (page, *draw_figures(folder, images)):
+    pages, images = (PAGES, IMAGES) if folder == FOLDER else (folder, folder)
+    pages.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in rendered(folder).items():
+        written.append(pages / name)
+        written[-1].write_text(text, encoding="utf-8")
+    for path in (*written, *draw_figures(folder, images)):
         print(f"Wrote {path}.")
     return 0
+
+
+def rendered(folder: Path) -> dict[str, str]:
+    """Write the pages of a folder of results, by the names of their files."""
+    return {"RESULTS.md": render(EXPERIMENTS, folder), "DEFAULTS.md": render_overview(folder)}
 
 
 def _check(experiments: Sequence[Experiment], folder: Path) -> int:

@@ -149,8 +149,8 @@ def _tasks() -> list[Task]:
             is_quick=is_short and name == "iris" and seed == 0,
         )
         for is_short in (True, False)
-        for name in _ORDER
         for seed in _SEEDS
+        for name in _ORDER
     ]
 
 

@@ -15,7 +15,7 @@ from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.reproduce.experiments import Experiment, Table, Task, key_of
 from benchmarks.reproduce.peers import PEERS
 
-__all__ = ["DEFAULTS"]
+__all__ = ["CLASSES", "DEFAULTS", "LARGE", "NUMBERS", "score_of"]
 
 CLASSES = (
     "heart_statlog",
@@ -69,6 +69,7 @@ _SLOW = (
     "DCC-Tree",
     "pymc-bart",
 )
+_NOT_OF_LARGE = ("bartz", "Metropolis", "GFlowNet", "RJHMC", "DCC-Tree", "pymc-bart")  # hours
 _QUICK = ("exact", "greedy", "CART, tuned", "random forest")
 
 
@@ -183,11 +184,16 @@ def _tasks() -> list[Task]:
             (name, table),
             is_quick=name in _QUICK and table in ("heart_statlog", "auto_mpg"),
         )
-        for some in (tables[: -len(LARGE)], LARGE)
         for name in sorted(_MODELS, key=_place)
-        for table in some
+        for table in tables
         if not (name == "GFlowNet" and table in NUMBERS)
+        and not (name in _NOT_OF_LARGE and table in LARGE)
     ]
+
+
+def score_of(table: str) -> str:
+    """Name the score by which systems are ranked on a table."""
+    return "CRPS" if table in NUMBERS else "log loss"
 
 
 def _table(name: str) -> Table:

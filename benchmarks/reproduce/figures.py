@@ -11,10 +11,11 @@ from matplotlib.ticker import NullFormatter
 from bdtppl import GreedyModalTreeClassifier
 from bdtppl.plotting.colours import FAINT, INK, class_style
 from benchmarks.greedy_modal_tables import problem
-from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS
+from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS, score_of
 from benchmarks.reproduce.error_against_exact import BUDGETS, QUANTITIES, TABLES
 from benchmarks.reproduce.experiments import Cell, key_of, summed_up
 from benchmarks.reproduce.gmt_figures import chance_at, fit_smoothed, gaussians
+from benchmarks.reproduce.overview import ranked
 from benchmarks.reproduce.results import read_results
 
 __all__ = ["draw_figures"]
@@ -90,10 +91,6 @@ def _error_against_exact(cells: Mapping[str, Cell]) -> Any:
     return figure
 
 
-def _score_of(table: str) -> str:
-    return "CRPS" if table in NUMBERS else "log loss"
-
-
 def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
     """Score of held-out rows against CPU seconds of a fit, a panel for each table."""
     import matplotlib.pyplot as plt
@@ -110,7 +107,7 @@ def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
     for panel, table in zip(panels.ravel(), tables, strict=False):
         for number, name in enumerate(DEFAULTS.tables[0].rows):
             seconds, score = (
-                cells.get(key_of(table, name, of)) for of in ("CPU s", _score_of(table))
+                cells.get(key_of(table, name, of)) for of in ("CPU s", score_of(table))
             )
             if seconds is None or score is None:
                 continue
@@ -128,7 +125,7 @@ def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
         panel.set_xscale("log")
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.set_title(table)
-        panel.set_ylabel(_score_of(table))
+        panel.set_ylabel(score_of(table))
         panel.set_xlabel("CPU seconds")
         panel.grid(color=FAINT, linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
@@ -147,17 +144,8 @@ def _ranks(cells: Mapping[str, Cell]) -> Any:
 
     tables = (*CLASSES, *NUMBERS, *LARGE)
     names = DEFAULTS.tables[0].rows
-    scores = np.array(
-        [
-            [
-                cells[key].value if (key := key_of(t, name, _score_of(t))) in cells else np.nan
-                for t in tables
-            ]
-            for name in names
-        ]
-    )
-    is_run = ~np.isnan(scores)
-    rank = np.where(is_run, 1 + (scores[None] < scores[:, None]).sum(axis=1), np.nan)
+    rank = ranked(cells, tables)
+    is_run = ~np.isnan(rank)
     shown = np.flatnonzero(is_run.any(axis=1))
     columns = np.flatnonzero(is_run.any(axis=0))
     if not len(shown):

@@ -59,7 +59,7 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
         "",
         f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within "
         f"two standard errors, the paper's included where it prints one. {compared - agreeing} do "
-        f"not; {unexplained} of these are not explained.",
+        f"not. Numbers of them without an explanation: {unexplained}.",
         "",
     ]
     return "\n".join([*top, *parts]).rstrip() + "\n"

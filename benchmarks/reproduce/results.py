@@ -11,10 +11,10 @@ from typing import Any
 import bdtppl
 from benchmarks.reproduce.experiments import Experiment
 
-__all__ = ["FOLDER", "IMAGES", "PAGE", "read_results", "write_results"]
+__all__ = ["FOLDER", "IMAGES", "PAGES", "read_results", "write_results"]
 
 FOLDER = Path(__file__).parents[1] / "results"
-PAGE = FOLDER.parent / "RESULTS.md"
+PAGES = FOLDER.parent  # of RESULTS.md and DEFAULTS.md
 IMAGES = FOLDER.parents[1] / "docs" / "images"
 _PACKAGES = ("jax", "numpy", "scikit-learn")
 

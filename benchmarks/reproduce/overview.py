@@ -1,0 +1,69 @@
+"""The table of defaults in short: each system's score on each table, its rank and its time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS, score_of
+from benchmarks.reproduce.experiments import Cell, key_of, summed_up
+from benchmarks.reproduce.results import read_results
+
+__all__ = ["mean_ranks", "ranked", "render_overview"]
+
+_MOST_NAMES = 0.5  # of the tables must have a system for its rank to be shown
+
+
+def ranked(cells: Mapping[str, Cell], tables: Sequence[str]) -> np.ndarray:
+    """Rank systems on each table by its score, 1 the best; NaN where one was not run.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [systems, tables]; systems in the order of `DEFAULTS`.
+    """
+    keys = [
+        [key_of(table, name, score_of(table)) for table in tables]
+        for name in DEFAULTS.tables[0].rows
+    ]
+    scores = np.array([[cells[k].value if k in cells else np.nan for k in row] for row in keys])
+    return np.where(np.isnan(scores), np.nan, 1 + (scores[None] < scores[:, None]).sum(axis=1))
+
+
+def mean_ranks(ranks: np.ndarray) -> np.ndarray:
+    """Average ranks over tables [systems]; NaN for systems that ran on less than half of them."""
+    known = ~np.isnan(ranks)
+    total = np.where(known, ranks, 0).sum(axis=1)
+    shown = known.sum(axis=1) >= _MOST_NAMES * ranks.shape[1]
+    return np.where(shown, total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+
+def render_overview(folder: Path) -> str:
+    """Write two tables as Markdown: log losses, and CRPS; the best of a table is bold."""
+    cells = summed_up(read_results(folder, DEFAULTS.name)["tasks"])
+    lines: list[str] = []
+    for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS)):
+        lines += [*_table_lines(cells, title, tables), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table_lines(cells: Mapping[str, Cell], title: str, tables: Sequence[str]) -> Iterator[str]:
+    ranks = ranked(cells, tables)
+    means = mean_ranks(ranks)
+    names = DEFAULTS.tables[0].rows
+    headings = [each.replace("_", " ") for each in tables]
+    yield f"| {title} | {' | '.join(headings)} | mean rank | median CPU s |"
+    yield f"|---|{'---:|' * (len(tables) + 2)}"
+    for place in np.argsort(np.nan_to_num(means, nan=np.inf), kind="stable"):
+        if np.isnan(ranks[place]).all():
+            continue
+        texts = []
+        for table, rank in zip(tables, ranks[place], strict=True):
+            cell = cells.get(key_of(table, names[place], score_of(table)))
+            text = "" if cell is None else f"{cell.value:.3f}"
+            texts.append(f"**{text}**" if rank == 1 else text)
+        times = [cells.get(key_of(table, names[place], "CPU s")) for table in tables]
+        seconds = float(np.median([each.value for each in times if each is not None]))
+        mean = "" if np.isnan(means[place]) else f"{means[place]:.1f}"
+        texts += [mean, f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"]
+        yield f"| {names[place]} | {' | '.join(texts)} |"
