@@ -103,6 +103,7 @@ def test_amortised_trees_are_timed_and_scored_by_their_seconds_of_training():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In .*% of the runs:sklearn.exceptions.ConvergenceWarning")
 def test_tasks_of_amortised_trees_fill_cells_of_their_tables():
     """The same cells as the tables name, without a policy's training."""
     for function, arguments, tables in (
