@@ -105,7 +105,7 @@ class Experiment:
     tables
         The tables.
     seconds
-        CPU seconds that a task takes, roughly.
+        CPU seconds that a task takes, roughly; for tasks that no kept run has timed.
     reasons
         Why ours differs from what is printed: a sentence by the beginning of cells' keys; of
         several that fit, the longest counts.

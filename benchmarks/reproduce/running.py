@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.reproduce.experiments import Experiment, Task
-from benchmarks.reproduce.results import read_results, write_results
+from benchmarks.reproduce.results import FOLDER, read_results, write_results
 
 __all__ = ["run_experiments", "timed"]
 
@@ -59,7 +59,7 @@ def run_experiments(
         Wall seconds after which no further task begins.
     """
     console = Console(stderr=True)
-    todo, kept, left_out = [], {}, 0
+    todo, kept, left_out, expected = [], {}, 0, 0.0
     for experiment in experiments:
         kept[experiment.name] = read_results(folder, experiment.name)["tasks"]
         try:
@@ -68,12 +68,18 @@ def run_experiments(
             console.print(f"{experiment.name} is left out: {missing}")
             continue
         left_out += sum(quick and not task.is_quick for task in tasks)
-        todo += [
-            (experiment, task)
+        own = [
+            task
             for task in tasks
             if task.name not in kept[experiment.name] and (task.is_quick or not quick)
         ]
-    expected = sum(experiment.seconds for experiment, _ in todo) / jobs
+        todo += [(experiment, task) for task in own]
+        took = read_results(FOLDER, experiment.name)["tasks"]  # by the project's own run
+        expected += sum(
+            took[task.name]["cpu_seconds"] if task.name in took else experiment.seconds
+            for task in own
+        )
+    expected /= jobs
     skipped = f"; --quick leaves {left_out:,} tasks out" if quick else ""
     console.print(
         f"{len(todo):,} tasks, about {expected / 60:.0f} minutes in {jobs} processes{skipped}. "
