@@ -146,7 +146,7 @@ def test_what_differs_has_its_reason(tmp_path):
     run_experiments([experiment], tmp_path, quick=True, jobs=1, seconds=np.inf)
     page = render([experiment], tmp_path)
     assert "- a, mean: Other rows." in page
-    assert "without an explanation: 0." in page
+    assert "0 of these have no explanation" in page
     assert list(table_lines(table, {}))[2:] == ["| a | [9] |"]
 
 

@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [experiment.name for experiment in EXPERIMENTS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--quick", action="store_true", help="few tasks, in at most 15 minutes")
-    parser.add_argument("--check", action="store_true", help="rerun the quickest kept tasks")
+    parser.add_argument("--check", action="store_true", help="rerun the quickest kept task of each")
     parser.add_argument("--render", action="store_true", help="run nothing, write RESULTS.md")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--minutes", type=float, default=np.inf, help="begin no task later on")
+    parser.add_argument("--minutes", type=float, default=np.inf, help="begin no task after so many")
     parser.add_argument("--out", type=Path, help=f"folder of results; default {FOLDER}")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - set(names)):
@@ -68,8 +68,8 @@ def rendered(folder: Path) -> dict[str, str]:
 
 
 def _check(experiments: Sequence[Experiment], folder: Path) -> int:
-    """Rerun the quickest kept task of each experiment; returns 1 if a number differs."""
-    status = 0
+    """Rerun the quickest kept task of each experiment; returns 1 unless numbers are the same."""
+    status = num_checked = 0
     for experiment in experiments:
         kept = read_results(folder, experiment.name)["tasks"]
         try:
@@ -90,7 +90,10 @@ def _check(experiments: Sequence[Experiment], folder: Path) -> int:
         said = f"differs in {', '.join(differ)}" if differ else "the same"
         print(f"{experiment.name}, {task.name}: {said}", flush=True)
         status |= bool(differ)
-    return status
+        num_checked += 1
+    if not num_checked:
+        print("Nothing was checked.")
+    return status or int(not num_checked)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def _facts(model: Any) -> dict[str, float]:
     evidence = getattr(model, "log_evidence_", None)
     if evidence is not None and np.isfinite(evidence):
         found["log evidence"] = float(evidence)
-    worst = [d.r_hat for d in getattr(model, "diagnostics_", {}).values() if hasattr(d, "r_hat")]
+    worst = [each.get("r_hat") for each in getattr(model, "diagnostics_", {}).values()]
     if worst := [r for r in worst if r is not None and np.isfinite(r)]:
         found["R-hat"] = float(max(worst))
     return found

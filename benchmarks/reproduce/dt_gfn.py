@@ -187,6 +187,21 @@ _PEERS = (
 _FOUR_LEVELS = (
     "ours have five levels of splits; with four, the best of 20 by Gini have 29.4 nodes on average."
 )
+_CART = (
+    "sizes of trees depend on the version of scikit-learn and on how ties among 1,000 trees of the "
+    "same training accuracy are broken, which the paper does not say."
+)
+_SCORED = (
+    "not explained by scoring alone: the published code takes the draw that fits the training "
+    "rows best, and fits its leaves to the labels of the test rows. By that, draws of SMC come "
+    "within two errors of the printed accuracies on iris, wine and breast cancer, where our policy "
+    "does so on iris alone. On raisin no choice among 500 draws of any inference reaches .90."
+)
+_ENSEMBLE = (
+    "not explained: the code of ensembles is not published, and the exact posterior (iris), SMC "
+    "and MCMC, which sample the same posterior, do not reach the printed figures on iris and "
+    "raisin either."
+)
 _MAP = (
     "ours stops after 20 seconds, the paper's after 300; its program takes two classes and cuts "
     "features into columns of zeros and ones, and the paper does not say how."
@@ -208,8 +223,8 @@ TABLES_1_2 = Experiment(
         "settings of the paper's Table 5. A single tree is the most probable of 1,000 draws, that "
         "of the exact posterior the most probable of all. The exact chart fits iris alone. "
         "Ensembles of DT-GFN are weighed by Algorithm 1, those of packages have 1,000 trees. "
-        "The printed accuracies of DT-GFN lie above those of the exact posterior on iris too, so "
-        "that better training does not explain them. "
+        "The printed accuracies of DT-GFN in Table 1 lie above those of the exact posterior on "
+        "iris too. "
         "What the paper prints after ± is read as a standard deviation over divisions."
     ),
     tasks=_tasks_1_2,
@@ -257,6 +272,10 @@ TABLES_1_2 = Experiment(
         "Table 1 | MCMC": _OUR_MODEL.format("MCMC"),
         "Table 1 | CART, Gini | raisin nodes": _FOUR_LEVELS,
         "Table 1 | CART, entropy | raisin nodes": _FOUR_LEVELS,
+        "Table 1 | CART": _CART,
+        "Table 1 | DT-GFN": _SCORED,
+        "Table 2 | DT-GFN": _ENSEMBLE,
+        "Scorings | DT-GFN": _SCORED,
         "Table 1 | MAPTree": _MAP,
         "Table 1 | MAPTree | iris": _MAP_IRIS,
     }

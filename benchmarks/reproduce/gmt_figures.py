@@ -112,12 +112,16 @@ def _smoothed_row(smoothing: float, probability: float) -> str:
     return f"p = {probability:g}, smoothing {smoothing:g}"
 
 
+def _of_roots(roots: int) -> str:
+    return f"greedy, {roots} root{'s' * (roots > 1)}"
+
+
 def _tree_space(seed: int) -> dict[str, float]:
     """Compare intervals of the chance at new points with the true one."""
     X, y, _ = gaussians(500, seed)
     at, _, chances = gaussians(200, 1000 + seed)
     models: dict[str, Any] = {
-        f"greedy, {roots} roots": GreedyModalTreeClassifier(num_roots=roots) for roots in _ROOTS
+        _of_roots(roots): GreedyModalTreeClassifier(num_roots=roots) for roots in _ROOTS
     }
     models["exact"] = ExactTreeClassifier(random_state=seed)
     cells = {}
@@ -185,7 +189,7 @@ GMT_FIGURES = Experiment(
         Table(
             "Tree space",
             "Chance of an outcome at new points, by trees from several roots",
-            [*(f"greedy, {roots} roots" for roots in _ROOTS), "exact"],
+            [*map(_of_roots, _ROOTS), "exact"],
             _COLUMNS_SPACE,
         ),
     ],

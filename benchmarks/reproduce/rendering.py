@@ -25,11 +25,17 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
     folder
         Folder of the files of results.
     """
-    parts, agreeing, compared, unexplained = [], 0, 0, 0
+    parts, agreeing, compared, unexplained, lacking = [], 0, 0, 0, 0
     papers: dict[str, list[str]] = {}
     for experiment in experiments:
         results = read_results(folder, experiment.name)
         cells = summed_up(results["tasks"])
+        lacking += sum(
+            table.is_compared and row not in table.quoted
+            for table in experiment.tables
+            for row, column in table.printed
+            if key_of(table.name, row, column) not in cells
+        )
         lines = papers.setdefault(experiment.paper, [])
         if not cells:
             lines += [f"*{experiment.name}* has not been run.", ""]
@@ -37,10 +43,10 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
         lines += [*_opening(experiment, results), ""]
         for table in experiment.tables:
             lines += [f"### {table.title}", ""]
-            if not any(key.startswith(f"{table.name} | ") for key in cells):
+            if any(key.startswith(f"{table.name} | ") for key in cells):
+                lines += [*table_lines(table, cells), "", *_closing(experiment, table, cells)]
+            else:
                 lines += ["*Not run.*", ""]
-                continue
-            lines += [*table_lines(table, cells), "", *_closing(experiment, table, cells)]
             found = agreement(table, cells)
             agreeing += sum(map(bool, found.values()))
             compared += len(found)
@@ -54,12 +60,14 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
         "# Results",
         "",
         "Each table has our number, its standard error over tasks (folds, seeds or runs) and, in "
-        "brackets, what the paper prints. `python -m benchmarks.reproduce` reruns all of it and "
-        "writes this page; `benchmarks/results` holds every task with its settings.",
+        "brackets, what the paper prints. `python -m benchmarks.reproduce` runs the tasks that are "
+        "not yet in `benchmarks/results` and writes this page; with `--out FOLDER` it runs all of "
+        "them anew.",
         "",
         f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within "
         f"two standard errors, the paper's included where it prints one. {compared - agreeing} do "
-        f"not. Numbers of them without an explanation: {unexplained}.",
+        f"not; {unexplained} of these have no explanation yet. Beside {lacking} more printed "
+        "numbers ours were not run yet.",
         "",
     ]
     return "\n".join([*top, *parts]).rstrip() + "\n"

@@ -82,7 +82,7 @@ def run_experiments(
     expected /= jobs
     skipped = f"; --quick leaves {left_out:,} tasks out" if quick else ""
     console.print(
-        f"{len(todo):,} tasks, about {expected / 60:.0f} minutes in {jobs} processes{skipped}. "
+        f"Tasks: {len(todo):,}. Minutes in {jobs} processes: about {expected / 60:.0f}{skipped}. "
         f"What is done is kept in {folder}."
     )
     if not todo:
