@@ -52,7 +52,7 @@ def _table_lines(cells: Mapping[str, Cell], title: str, tables: Sequence[str]) -
     means = mean_ranks(ranks)
     names = DEFAULTS.tables[0].rows
     headings = [each.replace("_", " ") for each in tables]
-    yield f"| {title} | {' | '.join(headings)} | mean rank | median CPU s |"
+    yield f"| {title} | {' | '.join(headings)} | rank | CPU s |"
     yield f"|---|{'---:|' * (len(tables) + 2)}"
     for place in np.argsort(np.nan_to_num(means, nan=np.inf), kind="stable"):
         if np.isnan(ranks[place]).all():
