@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from joblib import parallel_config
 
+from bdtppl import ExactTreeClassifier
 from bdtppl.datasets import make_hidden_xor, make_wu
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.pcfg.compiler import compile_grammar
@@ -13,6 +14,7 @@ from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
 from benchmarks import amortised, exact, greedy_modal, metropolis
 from benchmarks.gflownet import training
+from benchmarks.gflownet.models import SCORINGS, scorings
 from benchmarks.gflownet.problems import divided, hidden_xor
 from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
@@ -121,6 +123,23 @@ def test_tasks_of_amortised_trees_fill_cells_of_their_tables():
         found = function(*arguments)
         assert set(found) <= known
         assert all(np.isfinite(value) for value in found.values())
+
+
+def test_other_scorings_of_a_tree_keep_their_order():
+    """Leaves of the test rows' labels cannot do worse on these, nor the best choice of all."""
+    data = divided("iris", 1)
+    model = ExactTreeClassifier(
+        leaf=DirichletCategorical.symmetric(3, 0.1), bins=4, max_depth=2, random_state=0
+    ).fit(data.X, data.y)
+    found = scorings(model, data)
+    assert set(found) == set(SCORINGS)
+    for chosen in ("most probable", "best in training"):
+        assert found[f"{chosen}, test leaves"] >= found[f"{chosen}, training leaves"]
+        assert found["best on test rows, training leaves"] >= found[f"{chosen}, training leaves"]
+    # A twin: trained on labels that are permuted, trees are right by test leaves alone.
+    shuffled = data._replace(y=np.random.default_rng(0).permutation(data.y))
+    twin = scorings(model.fit(shuffled.X, shuffled.y), shuffled)
+    assert twin["most probable, training leaves"] < 0.6 < found["most probable, training leaves"]
 
 
 def test_printed_figures_of_amortised_trees_have_places():

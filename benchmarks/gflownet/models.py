@@ -138,14 +138,17 @@ def best_tree(model: Any, data: Division) -> Score:
 def scorings(model: Any, data: Division, seed: int = 0) -> dict[str, float]:
     """Score one tree of 500 draws by the paper's text, by its published code, and in between.
 
-    The last one is the best that any choice among the draws could reach.
+    A policy's draws count alike, as in the code, without the weights of an ensemble. The last score
+    is the best that any choice among the draws could reach.
 
     The code (GFNOrg/dt-gfn 7b83ad0, ``Tree.test``) takes the tree that fits the training rows best,
     and judges it by leaves that are fitted to the labels of the test rows; class probabilities of
     leaves are drawn from their Dirichlet posterior both times.
     """
     rng = np.random.default_rng(seed)
-    posterior = model.posterior_.resampled(seed, chains=1, draws=_NUM_SCORED)
+    is_policy = isinstance(model, GFlowNetTreeClassifier)
+    drawn = reweighted(model.posterior_, "mean") if is_policy else model.posterior_
+    posterior = drawn.resampled(seed, chains=1, draws=_NUM_SCORED)
     classes, prior = model.classes_, np.asarray(model.leaf_.concentration)
     rows = {"training": (data.X, data.y), "test": (data.X_test, data.y_test)}
     slots = {name: route(posterior.trees[0], X) for name, (X, _) in rows.items()}

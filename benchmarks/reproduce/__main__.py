@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--quick", action="store_true", help="few tasks, in at most 15 minutes")
     parser.add_argument("--check", action="store_true", help="rerun the quickest kept task of each")
-    parser.add_argument("--render", action="store_true", help="run nothing, write RESULTS.md")
+    parser.add_argument("--render", action="store_true", help="write pages and figures alone")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, default=np.inf, help="begin no task after so many")
     parser.add_argument("--out", type=Path, help=f"folder of results; default {FOLDER}")
