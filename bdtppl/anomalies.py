@@ -6,8 +6,8 @@ below the mean of all rows that are looked at, so the number of anomalous rows n
 
 References
 ----------
-Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025, section 5.3.2 and appendix
-H.2; Shenkar and Wolf 2022, Anomaly detection for tabular data with internal contrastive learning.
+Mahfoud et al. 2025 (DT-GFN), section 5.3.2 and appendix H.2; Shenkar and Wolf 2022,
+Anomaly detection for tabular data with internal contrastive learning.
 """
 
 import warnings

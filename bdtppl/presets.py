@@ -181,7 +181,8 @@ def dt_gfn(
 
     References
     ----------
-    Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025, appendices F.2, G.1.
+    Mahfoud et al. 2025, Learning Decision Trees as Amortized Structure Inference (DT-GFN),
+    appendices F.2 and G.1.
 
     Examples
     --------

@@ -7,8 +7,7 @@ prints, for one seed, what importance sampling and tempered SMC find for each to
 1 % of the weight. ``nuts`` prints effective draws a second beside BlackJAX's and NumPyro's
 samplers, and what each takes to compile. ``dismissals`` burns in what DCC-Tree left after the
 pilot, and counts what should not have been left. ``sharpness`` chooses ``h_final`` by the evidence
-of the training rows. ``predictive`` prints what is predicted at single rows (Figure 2). The
-environment variable ``BDTPPL_DATA`` names the folder of data sets.
+of the training rows. The environment variable ``BDTPPL_DATA`` names the folder of data sets.
 """
 
 import argparse
@@ -19,7 +18,6 @@ import numpy as np
 
 from benchmarks.processes import in_fresh_process
 from benchmarks.soft.dismissals import print_dismissals
-from benchmarks.soft.predictive import print_predictive
 from benchmarks.soft.samplers import print_samplers
 from benchmarks.soft.scores import Score, Weighed, score
 from benchmarks.soft.sets import NAMES, REGRESSION, Runs, split
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except FileNotFoundError as missing:
             print(f"{name} is left out: {missing}\n")
             continue
-        if options.part in ("nuts", "dismissals", "predictive") and name not in REGRESSION:
+        if options.part in ("nuts", "dismissals") and name not in REGRESSION:
             print(f"{name} is left out: {options.part} is for {' and '.join(REGRESSION)}\n")
             continue
         _PARTS[options.part](name, runs)
@@ -109,7 +107,6 @@ _PARTS = {
     "nuts": print_samplers,
     "dismissals": print_dismissals,
     "sharpness": print_sharpness,
-    "predictive": print_predictive,
 }
 
 

@@ -8,7 +8,7 @@ likelihood set to one. A constraint removes rules; *available* always means thos
 References
 ----------
 Sullivan et al. 2023 (BCART-PCFG), equation 9; Chipman, George and McCulloch 1998; Nuti et al. 2021
-(GMT), section 3; Learning Decision Trees as Amortized Structure Inference (DT-GFN), section 3;
+(GMT), section 3; Mahfoud et al. 2025 (DT-GFN), section 3;
 Angelopoulos and Cussens 2005, sections 2 and 3 (priors as stochastic programs).
 """
 

@@ -20,9 +20,9 @@ from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
 from benchmarks.pcfg.tables import score_fold
 from benchmarks.processes import in_jobs
-from benchmarks.reproduce import dt_gfn, dt_gfn_figures
+from benchmarks.reproduce import dcc_tree_figures, dt_gfn, dt_gfn_figures
 from benchmarks.reproduce.experiments import key_of
-from benchmarks.soft import dismissals, predictive, rivals, samplers, scores, sets, sharpness
+from benchmarks.soft import dismissals, rivals, samplers, scores, sets, sharpness
 
 _ONE = sets.Runs(seeds=(0,), iterations=1, initial_trees=20)
 
@@ -166,7 +166,7 @@ def test_amortised_divisions_have_the_papers_sizes():
 def small_wu(monkeypatch):
     """WU with few rows and short runs, in the benchmarks of soft trees."""
     data = sets.Split(*make_wu(60, random_state=0)[:2], *make_wu(30, random_state=1)[:2])
-    for module in (predictive, rivals, scores, sets, sharpness):
+    for module in (dcc_tree_figures, rivals, scores, sets, sharpness):
         monkeypatch.setattr(module, "split", lambda name: data)
     monkeypatch.setitem(sets.SETTINGS, "wu", sets.Setting(0.3, 0.1, 60))
     monkeypatch.setattr(samplers, "_DRAWS", 60)
@@ -198,16 +198,29 @@ def short_jumps(monkeypatch):
 
 
 @pytest.mark.slow
-def test_soft_benchmark_compares_predictive_distributions(small_wu, short_jumps, capsys):
-    predictive.print_predictive("wu", _ONE)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:] if line]
-    assert [row[1] for row in rows] == ["DCC-Tree", "HMC-DF", "HMC-DFI"] * 2
-    low, middle, high, truth, cart, apart = np.array([row[2:] for row in rows], float).T
-    assert (low < middle).all()
-    assert (middle < high).all()
-    assert (np.abs(truth - cart) < 2).all()
-    assert (apart[::3] == 0).all()
-    assert ((apart >= 0) & (apart <= 1)).all()
+def test_figures_of_soft_trees_have_densities_and_the_true_splits(
+    small_wu, short_jumps, monkeypatch
+):
+    monkeypatch.setattr(dcc_tree_figures, "length_of", lambda name, is_short: (2, 60))
+    values = dcc_tree_figures._figures("wu", 0)
+    for table in dcc_tree_figures.DCC_TREE_FIGURES.tables:
+        of_it = [key.split(" | ") for key in values if key.startswith(f"{table.name} | ")]
+        assert of_it
+        assert all(row in table.rows and column in table.columns for _, row, column in of_it)
+    grid = dcc_tree_figures.GRID["wu"]
+    for place in dcc_tree_figures.PLACES["wu"]:
+        for sampler in dcc_tree_figures.SAMPLERS:
+            row = f"{place}, {sampler}"
+            low, middle, high, apart = (
+                values[key_of("Figure 2", row, column)]
+                for column in ("5%", "50%", "95%", "from DCC-Tree")
+            )
+            assert low < middle < high
+            assert (apart == 0) if sampler == "DCC-Tree" else (0 < apart <= 1)
+            density = np.array(values[dcc_tree_figures.curve_of(place, sampler)])
+            assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=0.05)
+            beyond = np.cumsum(density) / density.sum() > 0.95
+            assert grid[beyond.argmax()] == pytest.approx(high, abs=0.1)
 
 
 @pytest.mark.slow

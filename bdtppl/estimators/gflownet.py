@@ -204,8 +204,8 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
     References
     ----------
-    Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025; Sullivan et al. 2023,
-    section 7, for the grammar.
+    Mahfoud et al. 2025, Learning Decision Trees as Amortized Structure Inference (DT-GFN);
+    Sullivan et al. 2023, section 7, for the grammar.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 from benchmarks.reproduce.bcart_pcfg import BCART_PCFG
 from benchmarks.reproduce.dcc_tree import DCC_TREE, DCC_TREE_RIVALS
+from benchmarks.reproduce.dcc_tree_figures import DCC_TREE_FIGURES
 from benchmarks.reproduce.defaults import DEFAULTS
 from benchmarks.reproduce.dt_gfn import DT_GFN_TABLES
 from benchmarks.reproduce.dt_gfn_figures import FIGURES, TABLE_7
@@ -18,6 +19,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     GMT,
     GMT_FIGURES,
     DCC_TREE,
+    DCC_TREE_FIGURES,
     DCC_TREE_RIVALS,
     *DT_GFN_TABLES,
     TABLE_7,

@@ -62,14 +62,14 @@ _SLOW = (
     "stochtree",
     "EBM (interpret)",
     "particle",
-    "bartz",
     "Metropolis",
     "GFlowNet",
     "RJHMC",
     "DCC-Tree",
+    "bartz",
     "pymc-bart",
 )
-_NOT_OF_LARGE = ("bartz", "Metropolis", "GFlowNet", "RJHMC", "DCC-Tree", "pymc-bart")  # hours
+_NOT_OF_LARGE = ("bartz", "GFlowNet", "RJHMC", "DCC-Tree", "pymc-bart")  # hours
 _QUICK = ("exact", "greedy", "CART, tuned", "random forest")
 
 
@@ -174,8 +174,7 @@ def _place(name: str) -> int:
 
 
 def _tasks() -> list[Task]:
-    tables = (*CLASSES, *NUMBERS, *LARGE)
-    for table in tables:
+    for table in (*CLASSES, *NUMBERS, *LARGE):
         load(table)  # raises where it is missing
     return [
         Task(
@@ -184,6 +183,7 @@ def _tasks() -> list[Task]:
             (name, table),
             is_quick=name in _QUICK and table in ("heart_statlog", "auto_mpg"),
         )
+        for tables in ((*CLASSES, *NUMBERS), LARGE)
         for name in sorted(_MODELS, key=_place)
         for table in tables
         if not (name == "GFlowNet" and table in NUMBERS)

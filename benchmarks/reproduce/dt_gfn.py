@@ -25,7 +25,7 @@ from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, k
 
 __all__ = ["DT_GFN_TABLES", "PAPER"]
 
-PAPER = "Learning Decision Trees as Amortized Structure Inference 2025: DT-GFN"
+PAPER = "Mahfoud, Boukachab, Koziarski et al. 2025: DT-GFN"
 
 _SEEDS = (1, 2, 3, 4, 5)
 _RUNS = (1, 2, 3)  # where the paper has one division

@@ -11,9 +11,10 @@ from matplotlib.ticker import NullFormatter
 from bdtppl import GreedyModalTreeClassifier
 from bdtppl.plotting.colours import FAINT, INK, class_style
 from benchmarks.greedy_modal_tables import problem
+from benchmarks.reproduce.dcc_tree_figures import GRID, PLACES, SAMPLERS, curve_of
 from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS, score_of
 from benchmarks.reproduce.error_against_exact import BUDGETS, QUANTITIES, TABLES
-from benchmarks.reproduce.experiments import Cell, key_of, summed_up
+from benchmarks.reproduce.experiments import key_of, summed_up
 from benchmarks.reproduce.gmt_figures import chance_at, fit_smoothed, gaussians
 from benchmarks.reproduce.overview import ranked
 from benchmarks.reproduce.results import read_results
@@ -35,9 +36,10 @@ def draw_figures(folder: Path, images: Path) -> list[Path]:
         ("defaults", "defaults", _score_against_seconds),
         ("ranks", "defaults", _ranks),
         ("partitions_and_smoothing", "gmt_figures", _partitions_and_smoothing),
+        ("predictive_densities", "dcc_tree_figures", _predictive_densities),
     ):
-        cells = summed_up(read_results(folder, experiment)["tasks"])
-        figure = draw(cells) if cells else None
+        tasks = read_results(folder, experiment)["tasks"]
+        figure = draw(tasks) if tasks else None
         if figure is not None:
             path = images / f"{name}.svg"
             figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
@@ -45,10 +47,11 @@ def draw_figures(folder: Path, images: Path) -> list[Path]:
     return written
 
 
-def _error_against_exact(cells: Mapping[str, Cell]) -> Any:
+def _error_against_exact(tasks: Mapping[str, Any]) -> Any:
     """Total variation, and error of the log evidence, against CPU seconds."""
     import matplotlib.pyplot as plt
 
+    cells = summed_up(tasks)
     figure, panels = plt.subplots(
         2, len(TABLES), figsize=(9.5, 5.6), sharex="col", sharey="row", layout="constrained"
     )
@@ -91,10 +94,11 @@ def _error_against_exact(cells: Mapping[str, Cell]) -> Any:
     return figure
 
 
-def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
+def _score_against_seconds(tasks: Mapping[str, Any]) -> Any:
     """Score of held-out rows against CPU seconds of a fit, a panel for each table."""
     import matplotlib.pyplot as plt
 
+    cells = summed_up(tasks)
     tables = [
         table
         for table in (*CLASSES, *NUMBERS, *LARGE)
@@ -138,13 +142,13 @@ def _score_against_seconds(cells: Mapping[str, Cell]) -> Any:
     return figure
 
 
-def _ranks(cells: Mapping[str, Cell]) -> Any:
+def _ranks(tasks: Mapping[str, Any]) -> Any:
     """Rank of each system on each table by its score, 1 the best; blank where it was not run."""
     import matplotlib.pyplot as plt
 
     tables = (*CLASSES, *NUMBERS, *LARGE)
     names = DEFAULTS.tables[0].rows
-    rank = ranked(cells, tables)
+    rank = ranked(summed_up(tasks), tables)
     is_run = ~np.isnan(rank)
     shown = np.flatnonzero(is_run.any(axis=1))
     columns = np.flatnonzero(is_run.any(axis=0))
@@ -167,7 +171,7 @@ def _ranks(cells: Mapping[str, Cell]) -> Any:
     return figure
 
 
-def _partitions_and_smoothing(_: Mapping[str, Cell]) -> Any:
+def _partitions_and_smoothing(_: Mapping[str, Any]) -> Any:
     """Figures 2 and 5 of Nuti et al., fitted anew; None where Ripley's set is missing."""
     import matplotlib.pyplot as plt
 
@@ -195,6 +199,40 @@ def _partitions_and_smoothing(_: Mapping[str, Cell]) -> Any:
         model = fit_smoothed(smoothing, 0.999)
         chance = model.predict_proba(_points(grid))[:, 1]
         _map(panel, grid, chance, f"Ripley's set, smoothing {smoothing:g}")
+    return figure
+
+
+def _predictive_densities(tasks: Mapping[str, Any]) -> Any:
+    """Figure 2 of Cochrane et al.: densities at test rows, by three samplers."""
+    import matplotlib.pyplot as plt
+
+    cells = summed_up(tasks)
+    values = {key: value for task in tasks.values() for key, value in task["values"].items()}
+    places = [
+        (name, place)
+        for name, of in PLACES.items()
+        for place in of
+        if curve_of(place, SAMPLERS[0]) in values
+    ]
+    figure, panels = plt.subplots(
+        1, len(places), figsize=(2.9 * len(places), 2.9), squeeze=False, layout="constrained"
+    )
+    for panel, (name, place) in zip(panels[0], places, strict=True):
+        for number, sampler in enumerate(SAMPLERS):
+            density = np.array(values[curve_of(place, sampler)])
+            style: dict[str, Any] = {"color": class_style(number)["facecolor"], "label": sampler}
+            panel.plot(GRID[name], density, ("-", "--", ":")[number], linewidth=1.8, **style)
+            if sampler == SAMPLERS[0]:
+                seen = GRID[name][density > 0.002 * density.max()]
+                panel.set_xlim(seen.min() - 0.2, seen.max() + 0.2)
+        for what, mark in (("truth", "|"), ("CART", "v")):
+            x = cells[key_of("Figure 2", f"{place}, {SAMPLERS[0]}", what)].value
+            panel.plot(x, 0.0, mark, color=INK, markersize=9, label=what, clip_on=False)
+        panel.set(title=place, xlabel="target", ylim=(0, None))
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0, 0].set_ylabel("density")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
 
 

@@ -2,10 +2,12 @@
 
 import time
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from bdtppl.inference.dcc.combine import Component
 from bdtppl.inference.evidence.estimates import EvidenceMethod
 from benchmarks.compilations import Compilations
 from benchmarks.processes import peak_memory
@@ -39,6 +41,8 @@ class Score(NamedTuple):
         Of the fit, compilation included.
     proposals
         Draws of the chains, of which a proposal is one.
+    weighted
+        Share of proposals whose weight does not vanish in single precision, the authors'.
     peak
         Peak memory of the process, GB.
     compilations, compile_seconds
@@ -55,6 +59,7 @@ class Score(NamedTuple):
     seconds: float
     cpu_seconds: float
     proposals: int
+    weighted: float
     peak: float
     compilations: int
     compile_seconds: float
@@ -86,6 +91,7 @@ def score(name: str, seed: int, runs: Runs, evidence: EvidenceMethod = "auto") -
         seconds=seconds,
         cpu_seconds=cpu_seconds,
         proposals=model.num_iterations_ * model.chains * model.draws,
+        weighted=_weighted(model.components_),
         peak=peak_memory(),
         compilations=compilations.total,
         compile_seconds=compilations.seconds,
@@ -100,3 +106,8 @@ def score(name: str, seed: int, runs: Runs, evidence: EvidenceMethod = "auto") -
             for part in model.components_[:8]
         ],
     )
+
+
+def _weighted(components: Sequence[Component]) -> float:
+    weights = np.concatenate([part.probability * part.weight for part in components])
+    return float((weights >= np.finfo(np.float32).tiny).mean())

@@ -2,6 +2,7 @@
 
 References
 ----------
-Learning Decision Trees as Amortized Structure Inference (DT-GFN); Malkin, Jain, Bengio, Sun and
-Bengio 2022, Trajectory balance: improved credit assignment in GFlowNets.
+Mahfoud et al. 2025, Learning Decision Trees as Amortized Structure Inference (DT-GFN);
+Malkin, Jain, Bengio, Sun and Bengio 2022, Trajectory balance: improved credit assignment in
+GFlowNets.
 """

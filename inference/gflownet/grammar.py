@@ -29,8 +29,8 @@ that balance everywhere give draws from the posterior itself, with log Z = log S
 
 References
 ----------
-Sullivan et al. 2023 (BCART-PCFG), equations 9 to 16 and the outlook of section 7; Learning Decision
-Trees as Amortized Structure Inference (DT-GFN), section 3; Bengio et al. 2021, Flow Network based
+Sullivan et al. 2023 (BCART-PCFG), equations 9 to 16 and the outlook of section 7; Mahfoud et al.
+2025 (DT-GFN), section 3; Bengio et al. 2021, Flow Network based
 Generative Models, for flows and their balance.
 """
 

@@ -5,7 +5,7 @@ the mean over many trees a draw of them predicts what their mean does.
 
 References
 ----------
-Learning Decision Trees as Amortized Structure Inference (DT-GFN), 2025, section 4.2.
+Mahfoud et al. 2025, Learning Decision Trees as Amortized Structure Inference (DT-GFN), section 4.2.
 """
 
 from typing import Any, ClassVar
