@@ -163,8 +163,8 @@ def _tasks_3() -> list[Task]:
             (kind, noise, seed, method),
             method == "random forest" and seed == 1 and noise == 20,
         )
-        for method in _ROWS_3
         for seed in _SEEDS
+        for method in _ROWS_3
         for noise in _NOISE
         for kind in _CUTS
     ]
