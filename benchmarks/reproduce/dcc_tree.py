@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of
 from benchmarks.soft.rivals import score_rival
 from benchmarks.soft.scores import Weighed, score
 from benchmarks.soft.sets import NAMES, REGRESSION, Runs, split
@@ -107,21 +107,19 @@ def _row(name: str, sampler: str = _OURS) -> str:
 def _dcc_tree(name: str, seed: int, is_short: bool) -> dict[str, float]:
     found = score(name, seed, Runs((seed,), *length_of(name, is_short=is_short)))
     row = _row(name, _SHORT if is_short else _OURS)
-    cells = {
-        key_of(_table(name), row, column): value
-        for column, value in (
-            ("train", found.train),
-            ("test", found.test),
-            ("test, hard routing", found.hard),
-            ("test, single draws", found.by_draw),
-            ("test, balanced votes", found.balanced),
-        )
-        if value is not None
+    scores = {
+        "train": found.train,
+        "test": found.test,
+        "test, hard routing": found.hard,
+        "test, single draws": found.by_draw,
+        "test, balanced votes": found.balanced,
     }
     seconds = found.cpu_seconds / found.proposals
-    cells[key_of("Table 6", row, _SECONDS_COLUMN)] = seconds
-    if found.weighted:
-        cells[key_of("Table 6", row, _WEIGHTED_COLUMN)] = seconds / found.weighted
+    times = {
+        _SECONDS_COLUMN: seconds,
+        _WEIGHTED_COLUMN: seconds / found.weighted if found.weighted else None,
+    }
+    cells = cells_of(_table(name), row, scores) | cells_of("Table 6", row, times)
     if seed == _SEEDS[0] and name in TOPOLOGIES:
         cells |= _figure_1(name, is_short, found.topologies)
     return cells
@@ -141,13 +139,12 @@ def _figure_1(name: str, is_short: bool, topologies: list[Weighed]) -> dict[str,
         found = [each for each in topologies if each.code == code]
         probability = found[0].probability if found else 0.0
         rest -= probability
-        cells[key_of("Figure 1", _topology(name, code), f"probability{length}")] = probability
+        values = {f"probability{length}": probability}
         if found:
-            row = key_of("Figure 1", _topology(name, code), "")
-            cells[f"{row}log evidence{length}"] = found[0].log_evidence
-            cells[f"{row}standard error{length}"] = found[0].standard_error
-    cells[key_of("Figure 1", f"{name}, all others", f"probability{length}")] = rest
-    return cells
+            values[f"log evidence{length}"] = found[0].log_evidence
+            values[f"standard error{length}"] = found[0].standard_error
+        cells |= cells_of("Figure 1", _topology(name, code), values)
+    return cells | cells_of("Figure 1", f"{name}, all others", {f"probability{length}": rest})
 
 
 def _tasks() -> list[Task]:
@@ -169,14 +166,9 @@ def _tasks() -> list[Task]:
 
 def _rival(name: str, sampler: str, seed: int) -> dict[str, float]:
     found, row = score_rival(name, sampler, seed), _row(name, sampler)
-    cells = {
-        key_of(_table(name), row, "train"): found.train,
-        key_of(_table(name), row, "test"): found.test,
-        key_of(_table(name), row, "test, posterior mean"): found.of_mean,
-    }
-    if found.per_proposal is not None:
-        cells[key_of("Table 6", row, _SECONDS_COLUMN)] = found.per_proposal
-    return cells
+    scores = {"train": found.train, "test": found.test, "test, posterior mean": found.of_mean}
+    times = {_SECONDS_COLUMN: found.per_proposal}
+    return cells_of(_table(name), row, scores) | cells_of("Table 6", row, times)
 
 
 def _rival_tasks() -> list[Task]:

@@ -8,7 +8,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from bdtppl.inference.soft.posterior import SoftPosterior
 from benchmarks.reproduce.dcc_tree import PAPER, TOPOLOGIES, TRUE, length_of
-from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of, key_of
 from benchmarks.soft.rivals import jumping
 from benchmarks.soft.sets import REGRESSION, Runs, dcc_tree, split
 
@@ -67,8 +67,8 @@ def _figure_2(name: str, seed: int, found: dict[str, SoftPosterior]) -> dict[str
                 cart.predict(at)[0],
                 apart,
             )
-            for column, value in zip(_COLUMNS, numbers, strict=True):
-                cells[key_of("Figure 2", f"{place}, {sampler}", column)] = float(value)
+            values = dict(zip(_COLUMNS, numbers, strict=True))
+            cells |= cells_of("Figure 2", f"{place}, {sampler}", values)
             cells[curve_of(place, sampler)] = np.exp(law.log_density(grid)).round(5).tolist()
     return cells
 
@@ -79,7 +79,7 @@ def _split_name(name: str, code: str, number: int) -> str:
 
 def _figures_3_4(name: str, posterior: SoftPosterior) -> dict[str, float]:
     """Mean direction and cut of each split, over draws of a topology, in units of its feature."""
-    cells = {}
+    cells: dict[str, float] = {}
     for topology, probability in zip(posterior.topologies, posterior.probability, strict=True):
         code = topology.code
         if code not in TOPOLOGIES[name][: TRUE[name]]:
@@ -91,10 +91,8 @@ def _figures_3_4(name: str, posterior: SoftPosterior) -> dict[str, float]:
             low, span = posterior.scaling[:, feature]
             cut = np.asarray(posterior.trees.threshold)[of][:, number] * span + low
             numbers = feature + 1, direction[:, feature].mean(), cut.mean(), cut.std(), probability
-            for column, value in zip(_SPLITS, numbers, strict=True):
-                cells[key_of("Figures 3 and 4", _split_name(name, code, number + 1), column)] = (
-                    float(value)
-                )
+            values = dict(zip(_SPLITS, numbers, strict=True))
+            cells |= cells_of("Figures 3 and 4", _split_name(name, code, number + 1), values)
     return cells
 
 

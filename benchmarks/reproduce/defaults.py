@@ -2,7 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -56,21 +57,11 @@ _MODELS: dict[str, Callable[[bool], Any]] = {
     "DCC-Tree": _ours("DCCTree"),
     **PEERS,
 }
-_SLOW = (
-    "exact",
-    "BART",
-    "stochtree",
-    "EBM (interpret)",
-    "particle",
-    "Metropolis",
-    "GFlowNet",
-    "RJHMC",
-    "DCC-Tree",
-    "bartz",
-    "pymc-bart",
-)
-_NOT_OF_LARGE = ("bartz", "GFlowNet", "RJHMC", "DCC-Tree", "pymc-bart")  # hours
+_SLOW = ("exact", "BART", "stochtree", "EBM (interpret)", "particle", "Metropolis")
+_SLOWER = ("GFlowNet", "RJHMC", "DCC-Tree", "bartz")  # hours on large tables
+_SLOWEST = ("pymc-bart",)
 _QUICK = ("exact", "greedy", "CART, tuned", "random forest")
+_QUICK_TABLES = ("heart_statlog", "auto_mpg")
 
 
 def _shares(model: Any, X: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -168,9 +159,15 @@ def _in_own_process(name: str, table: str) -> dict[str, list[float]]:
     return in_fresh_process(_measured, name, table)
 
 
-def _place(name: str) -> int:
-    """Place of a system in the order of runs: quick ones come first."""
-    return 1 + _SLOW.index(name) if name in _SLOW else 0
+def _order() -> Iterator[tuple[str, str]]:
+    """Pair systems and tables in the order of runs: quick systems first, slow ones by table."""
+    slow = (*_SLOW, *_SLOWER, *_SLOWEST)
+    swift = [name for name in _MODELS if name not in slow] + list(_SLOW)
+    small = sorted((*CLASSES, *NUMBERS), key=lambda table: table not in _QUICK_TABLES)
+    yield from product(swift, small)
+    yield from ((name, table) for table in small for name in _SLOWER)
+    yield from product(swift, LARGE)
+    yield from product(_SLOWEST, small)
 
 
 def _tasks() -> list[Task]:
@@ -181,13 +178,10 @@ def _tasks() -> list[Task]:
             f"{table}, {name}",
             _in_own_process,
             (name, table),
-            is_quick=name in _QUICK and table in ("heart_statlog", "auto_mpg"),
+            is_quick=name in _QUICK and table in _QUICK_TABLES,
         )
-        for tables in ((*CLASSES, *NUMBERS), LARGE)
-        for name in sorted(_MODELS, key=_place)
-        for table in tables
+        for name, table in _order()
         if not (name == "GFlowNet" and table in NUMBERS)
-        and not (name in _NOT_OF_LARGE and table in LARGE)
     ]
 
 

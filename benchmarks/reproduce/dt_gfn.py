@@ -21,7 +21,7 @@ from benchmarks.gflownet.models import (
     scorings,
 )
 from benchmarks.gflownet.problems import ANOMALIES, SETS, anomalies, divided, shifted, table
-from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of, key_of
 
 __all__ = ["DT_GFN_TABLES", "PAPER"]
 
@@ -62,12 +62,8 @@ def _fits(method: str, name: str) -> bool:
 
 
 def _cells(table: str, row: str, name: str, score: Score) -> dict[str, float]:
-    found = {"accuracy": score.accuracy, "nodes": score.size}
-    return {
-        key_of(table, row, f"{name} {what}"): float(value)
-        for what, value in found.items()
-        if value is not None
-    }
+    values = {f"{name} accuracy": score.accuracy, f"{name} nodes": score.size}
+    return cells_of(table, row, values)
 
 
 def _inferred(name: str, seed: int, method: str, depth: int) -> dict[str, float]:

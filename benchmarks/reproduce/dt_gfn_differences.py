@@ -12,7 +12,7 @@ from benchmarks.gflownet import published
 from benchmarks.gflownet.models import best_tree, model_of, scorings
 from benchmarks.gflownet.problems import SETS, divided, table
 from benchmarks.reproduce.dt_gfn import PAPER
-from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of
 
 __all__ = ["DT_GFN_DIFFERENCES"]
 
@@ -45,8 +45,12 @@ def _trained(name: str, seed: int, difference: str) -> dict[str, float]:
     model = GFlowNetTreeClassifier(**preset | options | {"settings": settings})
     model.fit(data.X, data.y)
     best, scored = best_tree(model, data), scorings(model, data)[_AS_CODE]
-    values = zip(_TABLES, (best.accuracy, scored, best.size), strict=True)
-    return {key_of(of, difference, name): float(value or 0) for of, value in values}
+    values = {name: best.accuracy}, {name: scored}, {name: best.size}
+    return {
+        key: value
+        for of, each in zip(_TABLES, values, strict=True)
+        for key, value in cells_of(of, difference, each).items()
+    }
 
 
 def _tasks() -> list[Task]:

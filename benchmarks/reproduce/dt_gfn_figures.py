@@ -19,7 +19,7 @@ from benchmarks.gflownet.models import (
 from benchmarks.gflownet.problems import SETS, divided, hidden_xor, shifted, table
 from benchmarks.gflownet.training import accuracy_by_budget, step_and_draw
 from benchmarks.reproduce.dt_gfn import PAPER
-from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of, key_of
 
 __all__ = ["FIGURES", "TABLE_7"]
 
@@ -36,8 +36,7 @@ _COLUMNS_7 = [
 def _costs(name: str, depth: int, number: int) -> dict[str, float]:
     columns = _COLUMNS_7[2 * _NUMBERS.index(number) :]
     found = step_and_draw(divided(name, 1), depth, number)
-    row = f"{name}, {depth} levels"
-    return {key_of("Table 7", row, c): v for c, v in zip(columns, found, strict=False)}
+    return cells_of("Table 7", f"{name}, {depth} levels", dict(zip(columns, found, strict=False)))
 
 
 def _tasks_7() -> list[Task]:

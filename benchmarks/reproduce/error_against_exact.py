@@ -11,7 +11,7 @@ from bdtppl.datasets import load
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay
-from benchmarks.reproduce.experiments import Experiment, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Table, Task, cells_of
 
 __all__ = ["BUDGETS", "ERROR_AGAINST_EXACT", "QUANTITIES", "TABLES"]
 
@@ -84,7 +84,7 @@ def _measured(table: str, inference: str, budget: int, seed: int) -> dict[str, f
     if inference not in ("independent draws", "greedy"):
         error = abs(float(found.log_evidence_) - exact.log_evidence_)
         values["error of the log evidence"] = error
-    return {key_of(table, row, name): value for name, value in values.items()}
+    return cells_of(table, row, values)
 
 
 def _total_variation(ranked: RankedTrees, log_partition: float) -> float:

@@ -7,16 +7,25 @@ tasks have returned for it, with the standard error of this mean.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-__all__ = ["Cell", "Experiment", "Printed", "Table", "Task", "key_of", "summed_up"]
+__all__ = ["Cell", "Experiment", "Printed", "Table", "Task", "cells_of", "key_of", "summed_up"]
 
 
 def key_of(table: str, row: str, column: str) -> str:
     """Name a cell of a table."""
     return " | ".join((table, row, column))
+
+
+def cells_of(table: str, row: str, values: Mapping[str, SupportsFloat | None]) -> dict[str, float]:
+    """Name the cells of a row of a table by column; columns without a number are left out."""
+    return {
+        key_of(table, row, column): float(value)
+        for column, value in values.items()
+        if value is not None
+    }
 
 
 class Task(NamedTuple):

@@ -17,6 +17,7 @@ from benchmarks.reproduce.error_against_exact import BUDGETS, QUANTITIES, TABLES
 from benchmarks.reproduce.experiments import key_of, summed_up
 from benchmarks.reproduce.gmt_figures import chance_at, fit_smoothed, gaussians
 from benchmarks.reproduce.overview import ranked
+from benchmarks.reproduce.peers import PEERS
 from benchmarks.reproduce.results import read_results
 
 __all__ = ["draw_figures"]
@@ -95,7 +96,7 @@ def _error_against_exact(tasks: Mapping[str, Any]) -> Any:
 
 
 def _score_against_seconds(tasks: Mapping[str, Any]) -> Any:
-    """Score of held-out rows against CPU seconds of a fit, a panel for each table."""
+    """Score of held-out rows against CPU seconds, a panel for each table; peers are hollow."""
     import matplotlib.pyplot as plt
 
     cells = summed_up(tasks)
@@ -116,12 +117,14 @@ def _score_against_seconds(tasks: Mapping[str, Any]) -> Any:
             if seconds is None or score is None:
                 continue
             x = max(seconds.value, _LEAST_SECONDS)
+            colour = class_style(number % 7)["facecolor"]
             panel.errorbar(
                 x,
                 score.value,
                 yerr=np.nan_to_num(score.error),
                 fmt="os^Dv"[number % 5],
-                color=class_style(number % 7)["facecolor"],
+                color=colour,
+                markerfacecolor="white" if name in PEERS else colour,
                 markersize=5,
                 linewidth=0.8,
                 label=name,

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from bdtppl import ExactTreeClassifier, GreedyModalTreeClassifier
 from bdtppl.models.priors import GreedyPartition
 from benchmarks.greedy_modal_tables import problem
-from benchmarks.reproduce.experiments import Experiment, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Table, Task, cells_of
 
 __all__ = ["GMT_FIGURES", "chance_at", "fit_smoothed", "gaussians"]
 
@@ -76,22 +76,26 @@ def _figure_1() -> dict[str, float]:
     of_paper -= np.logaddexp.reduce(of_paper)
     cells = {}
     for cut, log_likelihood, own, theirs in zip(_cuts(), exact, ours, of_paper, strict=True):
-        row = key_of("Figure 1", _partition_name(cut), "")
-        cells[f"{row}log likelihood"] = log_likelihood
-        cells[f"{row}probability"] = float(np.exp(own))
-        cells[f"{row}by beta functions"] = float(np.exp(theirs))
+        cells |= cells_of(
+            "Figure 1",
+            _partition_name(cut),
+            {
+                "log likelihood": log_likelihood,
+                "probability": np.exp(own),
+                "by beta functions": np.exp(theirs),
+            },
+        )
     return cells
 
 
 def _figure_2() -> dict[str, float]:
     X, y, _ = gaussians(500)
     found = GreedyModalTreeClassifier().fit(X, y).partition_log_probabilities()
-    cells = {key_of("Figure 2", "no cut", "probability"): float(np.exp(found.log_stop))}
+    cells = cells_of("Figure 2", "no cut", {"probability": np.exp(found.log_stop)})
     for feature, name in enumerate(("x1", "x2")):
         cut = found.threshold[found.feature == feature][0]  # the most probable one
-        row = key_of("Figure 2", name, "")
-        cells[f"{row}probability"] = float(np.exp(found.log_feature[feature]))
-        cells[f"{row}most probable cut"] = float(cut)
+        of_feature = {"probability": np.exp(found.log_feature[feature]), "most probable cut": cut}
+        cells |= cells_of("Figure 2", name, of_feature)
     return cells
 
 
@@ -100,12 +104,13 @@ def _figure_5(smoothing: float, probability: float) -> dict[str, float]:
     _, held_out = ripley.folds[0]
     model, y = fit_smoothed(smoothing, probability), ripley.y[held_out]
     shares = model.predict_proba(ripley.matrix[held_out])
-    row = _smoothed_row(smoothing, probability)
-    return {
-        key_of("Figure 5", row, "leaves"): float(model.map_tree_.num_leaves),
-        key_of("Figure 5", row, "accuracy"): float((shares.argmax(axis=1) == y).mean()),
-        key_of("Figure 5", row, "log loss"): float(-np.log(shares[np.arange(len(y)), y]).mean()),
-    }
+    numbers = (
+        model.map_tree_.num_leaves,
+        (shares.argmax(axis=1) == y).mean(),
+        -np.log(shares[np.arange(len(y)), y]).mean(),
+    )
+    values = dict(zip(_COLUMNS_5, numbers, strict=True))
+    return cells_of("Figure 5", _smoothed_row(smoothing, probability), values)
 
 
 def _smoothed_row(smoothing: float, probability: float) -> str:
@@ -134,8 +139,7 @@ def _tree_space(seed: int) -> dict[str, float]:
             ((low <= chances) & (chances <= high)).mean(),
             (high - low).mean(),
         )
-        for column, value in zip(_COLUMNS_SPACE, numbers, strict=True):
-            cells[key_of("Tree space", name, column)] = float(value)
+        cells |= cells_of("Tree space", name, dict(zip(_COLUMNS_SPACE, numbers, strict=True)))
     return cells
 
 

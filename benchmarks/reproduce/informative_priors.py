@@ -1,6 +1,5 @@
 """The experiments of Angelopoulos and Cussens 2005, section 5, and its Figure 2 and equation 3."""
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -21,7 +20,7 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
 from benchmarks.markov_chains import TABLES, complete_rows, fit_chains
-from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, key_of
+from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of
 
 __all__ = ["INFORMATIVE_PRIORS"]
 
@@ -45,10 +44,6 @@ _KERNELS: dict[str, Any] = {
 }
 _QUANTILES = {"median": 0.5, "90 %": 0.9, "largest": 1.0}
 _PLACES = {"start": 0.0, "2 %": 0.02, "10 %": 0.1, "50 %": 0.5, "end": 1.0}
-
-
-def _cells(table: str, row: str, values: Mapping[str, Any]) -> dict[str, float]:
-    return {key_of(table, row, column): float(value) for column, value in values.items()}
 
 
 def _grow_tree(beta: float) -> DepthDecay:
@@ -90,7 +85,7 @@ def _cart(name: str) -> dict[str, float]:
     tree = _cart_tree(X, y)
     scored = log_joint(tree, TreeModel(Design.from_matrix(X), y, _grow_tree(1.0), _LEAF))
     values = {"CART's tree": scored.log_likelihood, "CART's leaves": tree.num_leaves}
-    return _cells(_BEST, name, values)
+    return cells_of(_BEST, name, values)
 
 
 def _best(name: str, seed: int) -> dict[str, float]:
@@ -101,7 +96,7 @@ def _best(name: str, seed: int) -> dict[str, float]:
         for proposal in ("regrow", "chipman")
     )
     score, tree = max(found, key=lambda each: each[0])
-    return _cells(_BEST, name, {"best tree": score, "its leaves": tree.num_leaves})
+    return cells_of(_BEST, name, {"best tree": score, "its leaves": tree.num_leaves})
 
 
 def _repeated(seed: int) -> dict[str, float]:
@@ -115,7 +110,7 @@ def _repeated(seed: int) -> dict[str, float]:
     values = {
         name: np.quantile(np.abs(difference), level) for name, level in _QUANTILES.items()
     } | {"correlation": np.corrcoef(*probability)[0, 1], "bandwidth": _bandwidth(difference)}
-    return _cells(_REPEATED, "Pima", values)
+    return cells_of(_REPEATED, "Pima", values)
 
 
 def _bandwidth(values: np.ndarray) -> float:
@@ -150,7 +145,7 @@ def _jumps(name: str, seed: int) -> dict[str, float]:
         accepted = np.nanmean([np.nanmean(rate) for rate in model.acceptance_.values()])
         path = model.trajectory_
     late = path[:, path.shape[1] // 2 :]
-    return _cells(
+    return cells_of(
         _JUMPS,
         name,
         {
@@ -175,7 +170,7 @@ def _pull(beta: float, seed: int) -> dict[str, float]:
     X, y = complete_rows("Pima")
     path = _chains(X, y, seed, beta=beta, start=_likely_tree(seed)).trajectory_.mean(axis=0)
     values = {name: path[int(place * (len(path) - 1))] for name, place in _PLACES.items()}
-    return _cells(_PULL, f"beta = {beta:g}", values)
+    return cells_of(_PULL, f"beta = {beta:g}", values)
 
 
 def _known_tree_data(seed: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +200,7 @@ def _boxes(seed: int) -> dict[str, float]:
     for column, limits in (("without", None), ("with", Constraints(keep_together=boxes))):
         model = _chains(X[:768], y[:768], seed, constraints=limits)
         values[f"{column} boxes"] = model.score(X[768:], y[768:])
-    return _cells(_BOXES, "known tree", values)
+    return cells_of(_BOXES, "known tree", values)
 
 
 def _bound() -> dict[str, float]:
@@ -216,7 +211,7 @@ def _bound() -> dict[str, float]:
     # Where every tree has the same prior weight, the best one has the greatest likelihood.
     flat = ExactTreeClassifier(prior=LeafPenalty(0.0, rules="cuts"), **options).fit(X, y)
     log_rate = exact.log_evidence_ - flat.map_log_joint_
-    return _cells(
+    return cells_of(
         _EQUATION,
         "kyphosis",
         {
@@ -243,7 +238,7 @@ def _prior(seed: int) -> dict[str, float]:
         "two leaves": leaves == 2,
         "tree of Figure 3": (leaves == 3) & (feature[:, 0] == 0) & (below == 1),
     }
-    return _cells(_PRIOR, "draws", {name: each.mean() for name, each in shares.items()})
+    return cells_of(_PRIOR, "draws", {name: each.mean() for name, each in shares.items()})
 
 
 def _tasks() -> list[Task]:
