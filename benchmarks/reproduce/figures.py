@@ -228,9 +228,10 @@ def _predictive_densities(tasks: Mapping[str, Any]) -> Any:
             if sampler == SAMPLERS[0]:
                 seen = GRID[name][density > 0.002 * density.max()]
                 panel.set_xlim(seen.min() - 0.2, seen.max() + 0.2)
-        for what, mark in (("truth", "|"), ("CART", "v")):
+        for what, mark, size in (("truth", "|", 16), ("CART", "v", 8)):
             x = cells[key_of("Figure 2", f"{place}, {SAMPLERS[0]}", what)].value
-            panel.plot(x, 0.0, mark, color=INK, markersize=9, label=what, clip_on=False)
+            style = {"color": INK, "markersize": size, "markeredgewidth": 2, "linewidth": 0}
+            panel.plot(x, 0.0, mark, label=what, clip_on=False, **style)
         panel.set(title=place, xlabel="target", ylim=(0, None))
         panel.spines[["top", "right"]].set_visible(False)
     panels[0, 0].set_ylabel("density")
