@@ -41,6 +41,7 @@ _INFERENCES = (
     ),
     ("DT-GFN, 500 steps", 4),
 )
+_AS_CODE = SCORINGS[4]
 _PRINTED_AS = ("DT-GFN", "SMC", "MCMC")
 
 
@@ -188,10 +189,20 @@ _CART = (
     "same training accuracy are broken, which the paper does not say."
 )
 _SCORED = (
-    "not explained by scoring alone: the published code takes the draw that fits the training "
-    "rows best, and fits its leaves to the labels of the test rows. By that, draws of SMC come "
-    "within two errors of the printed accuracies on iris, wine and breast cancer. On raisin no "
-    "choice among 500 draws of SMC or MCMC reaches .90."
+    "the published code takes the draw that fits the training rows best, out of draws of a policy "
+    "that 100 steps leave far from the posterior, and fits its leaves to the labels of the test "
+    "rows. Trained here, on one division, it comes within three rows of the printed accuracies of "
+    "iris, wine and breast cancer (table by the published code); draws of SMC that are chosen and "
+    "scored so come within two errors of them."
+)
+_SCORED_RAISIN = (
+    "not explained: the published code does not reach it here either, nor does any of its draws "
+    "that the test rows choose (table by the published code), nor any of 500 draws of SMC or MCMC."
+)
+_SIZES = (
+    "ours is the most probable tree. With 31 nodes the published code takes trees of 21 to 31, "
+    "which fits the 27 printed of raisin alone; trees as small as those printed of other sets "
+    "come of the repository's limit of 7 nodes, which is not the paper's."
 )
 _ENSEMBLE = (
     "not explained: the code of ensembles is not published, and the exact posterior (iris), SMC "
@@ -245,7 +256,7 @@ TABLES_1_2 = Experiment(
             [_scored_row(row, how) for row in _ROWS for how in SCORINGS],
             SETS,
             {
-                (_scored_row(row, "as the code does"), name): Printed(
+                (_scored_row(row, _AS_CODE), name): Printed(
                     published.TABLE_1["DT-GFN"][place][0],
                     published.TABLE_1["DT-GFN"][place][1] / np.sqrt(len(_SEEDS)),
                 )
@@ -272,6 +283,16 @@ TABLES_1_2 = Experiment(
         "Table 1 | DT-GFN": _SCORED,
         "Table 2 | DT-GFN": _ENSEMBLE,
         "Scorings | DT-GFN": _SCORED,
+        **{
+            key: reason
+            for row in _ROWS
+            if row.startswith("DT-GFN")
+            for key, reason in (
+                (key_of("Table 1", row, "raisin accuracy"), _SCORED_RAISIN),
+                (key_of("Scorings", _scored_row(row, _AS_CODE), "raisin"), _SCORED_RAISIN),
+                *((key_of("Table 1", row, f"{name} nodes"), _SIZES) for name in SETS),
+            )
+        },
         "Table 1 | MAPTree": _MAP,
         "Table 1 | MAPTree | iris": _MAP_IRIS,
     }
