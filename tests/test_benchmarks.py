@@ -20,7 +20,7 @@ from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
 from benchmarks.pcfg.tables import score_fold
 from benchmarks.processes import in_jobs
-from benchmarks.reproduce import dcc_tree_figures, dt_gfn, dt_gfn_figures
+from benchmarks.reproduce import dcc_tree_figures, dt_gfn, dt_gfn_figures, dt_gfn_published
 from benchmarks.reproduce.experiments import key_of
 from benchmarks.soft import dismissals, rivals, samplers, scores, sets, sharpness
 
@@ -253,3 +253,20 @@ def test_jobs_find_what_one_process_finds():
     tasks = [(10, 3), (7, 2)]
     with parallel_config("threading"):
         assert in_jobs(divmod, tasks, 2) == in_jobs(divmod, tasks, 1) == [(3, 1), (3, 1)]
+
+
+def test_published_code_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.delenv("DT_GFN_CODE", raising=False)
+    with pytest.raises(FileNotFoundError, match="clone GFNOrg/dt-gfn"):
+        dt_gfn_published.DT_GFN_PUBLISHED.tasks()
+
+
+def test_published_code_reads_the_rows_of_a_division(tmp_path):
+    data = divided("iris", 1)
+    dt_gfn_published._written(data, tmp_path / "data.csv")
+    header, *lines = (tmp_path / "data.csv").read_text().splitlines()
+    assert header == "0,1,2,3,class,Split"
+    cells = [line.split(",") for line in lines]
+    for part, X, y in (("train", data.X, data.y), ("test", data.X_test, data.y_test)):
+        rows = np.array([row[:-1] for row in cells if row[-1] == part], float)
+        np.testing.assert_array_equal(rows, np.column_stack([X, y]))

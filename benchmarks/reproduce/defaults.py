@@ -206,8 +206,8 @@ DEFAULTS = Experiment(
         "confidence and share of right labels over ten groups of equal size, which is above 0 for "
         "a calibrated model, too. CPU seconds are of a fit and its predictions, without the first "
         "fold, which compiles; memory is of a process of its own. Evidence and leaves are of the "
-        "training folds; evidence is of each system's own prior. Systems that are not in a table "
-        "were not run there."
+        "training folds; evidence is of each system's own prior. R-hat is the largest of a fit's "
+        "diagnostics. Systems that are not in a table were not run there."
     ),
     tasks=_tasks,
     tables=[_table(name) for name in (*CLASSES, *NUMBERS, *LARGE)],
