@@ -42,6 +42,10 @@ def _number(number: int) -> dict[str, float]:
     return {key_of("Table 1", "a", "mean"): number}
 
 
+def _once() -> dict[str, float]:
+    return {key_of("Table 1", "b", "mean"): 1.0}
+
+
 def _missing() -> dict[str, float]:
     raise ImportError("no such package")
 
@@ -71,7 +75,7 @@ def test_the_pages_of_results_are_those_of_the_kept_numbers():
 
 def test_a_system_that_ran_on_few_tables_has_no_mean_rank():
     ranks = np.array([[1.0, 2.0, 1.0], [2.0, 1.0, np.nan], [np.nan, np.nan, 2.0]])
-    np.testing.assert_allclose(mean_ranks(ranks), [4 / 3, 1.5, np.nan])
+    np.testing.assert_allclose(mean_ranks(ranks), [1.5, 1.5, np.nan])  # without the third table
 
 
 def test_names_of_experiments_and_of_their_cells_are_their_own():
@@ -83,7 +87,7 @@ def test_names_of_experiments_and_of_their_cells_are_their_own():
             for table in experiment.tables
             for row in table.rows
             for column in table.columns
-        }
+        } | set(experiment.curves)
         for task in read_results(FOLDER, experiment.name)["tasks"].values():
             assert set(task["values"]) <= cells
         for table in experiment.tables:
@@ -130,6 +134,10 @@ def test_an_experiment_without_its_data_is_left_out(tmp_path, capsys):
         (Cell(0.8749, np.nan, 1), Printed(0.875), True),  # as the paper rounds
         (Cell(0.88, np.nan, 1), Printed(0.875), False),
         (Cell(0.042, np.nan, 1), Printed(0.04), False),  # printed as .040
+        (Cell(0.042, np.nan, 1), Printed(0.04, digits=2), True),
+        (Cell(1.0, 0.1, 5), Printed(1.4, 0.6, 4), True),  # errors .1 and .3
+        (Cell(1.0, 0.1, 5), Printed(1.4, 0.6, 100), False),  # errors .1 and .06
+        (Cell(1.0, np.nan, 1), Printed(1.4, 0.3, 100), True),  # one run is as uncertain as theirs
     ],
 )
 def test_numbers_agree_within_two_standard_errors(cell, printed, agrees):
@@ -148,6 +156,13 @@ def test_what_differs_has_its_reason(tmp_path):
     assert "- a, mean: Other rows." in page
     assert "0 of these have no explanation" in page
     assert list(table_lines(table, {}))[2:] == ["| a | [9] |"]
+
+
+def test_rows_of_fewer_runs_are_named(tmp_path):
+    tasks = [*(Task(f"task {i}", _number, (i,)) for i in (1, 2)), Task("other row", _once)]
+    experiment = Experiment(**(vars(_experiment()) | {"tasks": lambda: tasks}))
+    run_experiments([experiment], tmp_path, quick=False, jobs=1, seconds=np.inf)
+    assert "- Means of fewer runs, so far: b (1 of 2)." in render([experiment], tmp_path)
 
 
 def test_check_runs_the_quickest_task_again(tmp_path, monkeypatch, capsys):

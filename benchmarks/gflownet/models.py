@@ -139,7 +139,7 @@ def scorings(model: Any, data: Division, seed: int = 0) -> dict[str, float]:
     """Score one tree of 500 draws by the paper's text, by its published code, and in between.
 
     A policy's draws count alike, as in the code, without the weights of an ensemble. The last score
-    is the best that any choice among the draws could reach.
+    is the best that any choice among the draws could reach with leaves of training rows.
 
     The code (GFNOrg/dt-gfn 7b83ad0, ``Tree.test``) takes the tree that fits the training rows best,
     and judges it by leaves that are fitted to the labels of the test rows; class probabilities of

@@ -123,9 +123,9 @@ ERROR_AGAINST_EXACT = Experiment(
         "leaves; iris with 3 buckets a feature, caesarian with all cuts, haberman with 4 buckets. "
         "Budgets are independent draws of the exact posterior, steps kept of four Metropolis "
         "chains (as many again are warm-up), particles of two runs, steps of training, "
-        "milliseconds of a search, and roots of greedy trees. Two seeds. Total variation is over "
-        "trees that part the rows in other ways. That of independent draws is what a finite number "
-        "of draws costs."
+        "milliseconds of a search, and roots of greedy trees. Two seeds. Trees that "
+        "divide the rows alike count as one in total variation. That of independent draws is what "
+        "a finite number of draws costs."
     ),
     tasks=_tasks,
     tables=[Table(name, name, _ROWS, QUANTITIES) for name in TABLES],

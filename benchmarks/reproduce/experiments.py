@@ -56,12 +56,24 @@ class Printed(NamedTuple):
     ----------
     value
         The number.
-    error
-        Its standard error, as far as the paper tells; else 0.
+    spread
+        Standard deviation of the runs or folds that it is the mean of; 0 where the paper does not
+        tell.
+    runs
+        How many there are.
+    digits
+        Its digits after the point; None: those of the table.
     """
 
     value: float
-    error: float = 0.0
+    spread: float = 0.0
+    runs: int = 1
+    digits: int | None = None
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; 0 where it is not known."""
+        return float(self.spread / np.sqrt(self.runs))
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,8 @@ class Experiment:
         several that fit, the longest counts.
     tolerance
         Most that a number may differ by when its task is run again on another machine.
+    curves
+        Keys of lists of numbers that a figure draws and no table shows.
     """
 
     name: str
@@ -130,6 +144,7 @@ class Experiment:
     seconds: float
     reasons: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 1e-6
+    curves: Sequence[str] = ()
 
     def reason(self, key: str) -> str | None:
         """Say why a cell differs from what is printed; None where that is not known."""
@@ -147,11 +162,20 @@ class Cell(NamedTuple):
     def apart(self, printed: Printed, digits: int) -> float:
         """Tell how many standard errors lie between it and a printed value; NaN if none is known.
 
-        Half a unit of the last of its digits is not told apart.
+        A single run of ours is taken to be as uncertain as one of the paper's. Half a unit of the
+        last printed digit is not told apart.
+
+        Parameters
+        ----------
+        printed
+            The printed value.
+        digits
+            Digits after the point, where it has none of its own.
         """
-        error = float(np.hypot(np.nan_to_num(self.error), printed.error))
+        own = printed.spread if np.isnan(self.error) else self.error
+        error = float(np.hypot(own, printed.error))
         difference = self.value - printed.value
-        if abs(difference) <= 0.5 * 10.0**-digits + 1e-12:
+        if abs(difference) <= 0.5 * 10.0 ** -(printed.digits or digits) + 1e-12:
             return 0.0
         return difference / error if error > 0 else np.nan
 

@@ -1,6 +1,6 @@
 """The table of defaults in short: each system's score on each table, its rank and its time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,10 @@ __all__ = ["mean_ranks", "ranked", "render_overview"]
 _MOST_NAMES = 0.5  # of the tables must have a system for its rank to be shown
 
 
-def ranked(cells: Mapping[str, Cell], tables: Sequence[str]) -> np.ndarray:
-    """Rank systems on each table by its score, 1 the best; NaN where one was not run.
+def ranked(
+    cells: Mapping[str, Cell], tables: Sequence[str], of: Callable[[str], str] = score_of
+) -> np.ndarray:
+    """Rank systems on each table by a score, 1 the best; NaN where one was not run.
 
     Returns
     -------
@@ -23,32 +25,37 @@ def ranked(cells: Mapping[str, Cell], tables: Sequence[str]) -> np.ndarray:
         float64 [systems, tables]; systems in the order of `DEFAULTS`.
     """
     keys = [
-        [key_of(table, name, score_of(table)) for table in tables]
-        for name in DEFAULTS.tables[0].rows
+        [key_of(table, name, of(table)) for table in tables] for name in DEFAULTS.tables[0].rows
     ]
     scores = np.array([[cells[k].value if k in cells else np.nan for k in row] for row in keys])
     return np.where(np.isnan(scores), np.nan, 1 + (scores[None] < scores[:, None]).sum(axis=1))
 
 
 def mean_ranks(ranks: np.ndarray) -> np.ndarray:
-    """Average ranks over tables [systems]; NaN for systems that ran on less than half of them."""
+    """Average ranks [systems] over the tables that all systems shown ran on.
+
+    Shown are those that ran on half of the tables or more; the others have NaN.
+    """
     known = ~np.isnan(ranks)
-    total = np.where(known, ranks, 0).sum(axis=1)
-    shown = known.sum(axis=1) >= _MOST_NAMES * ranks.shape[1]
-    return np.where(shown, total / np.maximum(known.sum(axis=1), 1), np.nan)
+    shown = known.mean(axis=1) >= _MOST_NAMES
+    common = known[shown].all(axis=0)
+    means = np.full(len(ranks), np.nan)
+    if common.any():
+        means[shown] = ranks[np.ix_(shown, common)].mean(axis=1)
+    return means
 
 
 def render_overview(folder: Path) -> str:
-    """Write two tables as Markdown: log losses, and CRPS; the best of a table is bold."""
+    """Write tables as Markdown: log losses, CRPS, RMSE; the best of a column is bold."""
     cells = summed_up(read_results(folder, DEFAULTS.name)["tasks"])
     lines: list[str] = []
-    for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS)):
+    for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS), ("RMSE", NUMBERS)):
         lines += [*_table_lines(cells, title, tables), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _table_lines(cells: Mapping[str, Cell], title: str, tables: Sequence[str]) -> Iterator[str]:
-    ranks = ranked(cells, tables)
+    ranks = ranked(cells, tables, lambda _: title)
     means = mean_ranks(ranks)
     names = DEFAULTS.tables[0].rows
     headings = [each.replace("_", " ") for each in tables]
@@ -59,7 +66,7 @@ def _table_lines(cells: Mapping[str, Cell], title: str, tables: Sequence[str]) -
             continue
         texts = []
         for table, rank in zip(tables, ranks[place], strict=True):
-            cell = cells.get(key_of(table, names[place], score_of(table)))
+            cell = cells.get(key_of(table, names[place], title))
             text = "" if cell is None else f"{cell.value:.3f}"
             texts.append(f"**{text}**" if rank == 1 else text)
         times = [cells.get(key_of(table, names[place], "CPU s")) for table in tables]

@@ -90,9 +90,9 @@ class _SumOfTrees(ABC):
         return self._predicted(X).mean(axis=0)
 
     def sample_predictive(self, X: np.ndarray, draws: int) -> np.ndarray:
-        """Draw new targets [draws, m]."""
+        """Draw new targets [k, m], as many as asked for or as there are."""
         found = self._predicted(X)
-        return found[np.linspace(0, len(found) - 1, draws).astype(int)]
+        return found[np.linspace(0, len(found) - 1, min(draws, len(found))).astype(int)]
 
     def predict_interval(self, X: np.ndarray, level: float) -> np.ndarray:
         """Get equal-tailed intervals [m, 2]."""

@@ -66,8 +66,8 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
         "",
         f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within "
         f"two standard errors, the paper's included where it prints one. {compared - agreeing} do "
-        f"not; {unexplained} of these have no explanation yet. Beside {lacking} more printed "
-        "numbers ours were not run yet.",
+        f"not; {unexplained} of these have no explanation yet. For {lacking} more printed "
+        "numbers our side was not run yet.",
         "",
     ]
     return "\n".join([*top, *parts]).rstrip() + "\n"
@@ -130,4 +130,22 @@ def _closing(experiment: Experiment, table: Table, cells: Mapping[str, Cell]) ->
             said = experiment.reason(key) or _NO_REASON
             why.setdefault(said, []).append(f"{row}, {column}")
     lines = [f"- {'; '.join(of)}: {reason}" for reason, of in why.items()]
+    if few := _of_few(table, cells):
+        lines.append(f"- Means of fewer runs, so far: {'; '.join(few)}.")
     return [*lines, ""] if lines else []
+
+
+def _of_few(table: Table, cells: Mapping[str, Cell]) -> list[str]:
+    """Name the rows whose cells are means of fewer runs than others of their column."""
+    counts = {
+        (row, column): cells[key].count
+        for row in table.rows
+        for column in table.columns
+        if (key := key_of(table.name, row, column)) in cells
+    }
+    most = {column: max(n for (_, c), n in counts.items() if c == column) for _, column in counts}
+    few: dict[str, tuple[int, int]] = {}
+    for (row, column), count in counts.items():
+        if count < most[column] and count <= few.get(row, (count, 0))[0]:
+            few[row] = count, most[column]
+    return [f"{row} ({count} of {number})" for row, (count, number) in few.items()]
