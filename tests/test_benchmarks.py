@@ -1,5 +1,7 @@
 """The benchmarks run, and their peer agrees with the exact posterior; no time is tested."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from joblib import parallel_config
@@ -12,6 +14,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
+from bdtppl.models.soft.topology import Topology
 from benchmarks import amortised, exact, greedy_modal, metropolis
 from benchmarks.gflownet import training
 from benchmarks.gflownet.models import SCORINGS, scorings
@@ -20,7 +23,14 @@ from benchmarks.pcfg import problems
 from benchmarks.pcfg.numpy_recursion import numpy_recursion
 from benchmarks.pcfg.tables import score_fold
 from benchmarks.processes import in_jobs
-from benchmarks.reproduce import dcc_tree_figures, dt_gfn, dt_gfn_figures, dt_gfn_published
+from benchmarks.reproduce import (
+    dcc_tree_figures,
+    defaults,
+    dt_gfn,
+    dt_gfn_figures,
+    dt_gfn_published,
+    peers,
+)
 from benchmarks.reproduce.experiments import key_of
 from benchmarks.soft import dismissals, rivals, samplers, scores, sets, sharpness
 
@@ -269,3 +279,63 @@ def test_published_code_reads_the_rows_of_a_division(tmp_path):
     for part, X, y in (("train", data.X, data.y), ("test", data.X_test, data.y_test)):
         rows = np.array([row[:-1] for row in cells if row[-1] == part], float)
         np.testing.assert_array_equal(rows, np.column_stack([X, y]))
+
+
+def test_crps_of_few_draws_has_no_bias():
+    """Ten normal draws; the mean of 20,000 has an error of .002, a false alarm in 10^-6."""
+    draws = np.random.default_rng(0).normal(size=(10, 20_000))
+    exact = (np.sqrt(2) - 1) / np.sqrt(np.pi)  # Gneiting and Raftery 2007, equation 5, at 0
+    found = defaults._crps(draws, np.zeros(20_000))
+    assert found == pytest.approx(exact, abs=0.01)
+    # A twin: where draws are repeated, as many seem to be known, and the score is too large.
+    twin = defaults._crps(np.repeat(draws, 10, axis=0), np.zeros(20_000))
+    assert twin > exact + 0.04
+
+
+def test_calibration_error_is_the_gap_between_confidence_and_accuracy():
+    shares = np.tile([0.8, 0.2], (1000, 1))
+    labels = (np.arange(1000) % 5 == 0).astype(int)  # right in four rows of five
+    assert defaults._calibration_error(shares, labels) == pytest.approx(0.0, abs=1e-12)
+    labels = (np.arange(1000) % 2).astype(int)
+    assert defaults._calibration_error(shares, labels) == pytest.approx(0.3)
+
+
+def test_sums_of_peers_are_asked_for_no_draw_twice():
+    class Few(peers._SumOfTrees):
+        def _sample(self, X, y):
+            pass
+
+        def _predict(self, X):
+            return np.arange(7.0)[:, None] + np.zeros((7, len(X)))
+
+    model = Few(False).fit(np.zeros((3, 1)), np.zeros(3))
+    assert model.sample_predictive(np.zeros((2, 1)), 1000)[:, 0].tolist() == [*range(7)]
+    assert len(model.sample_predictive(np.zeros((2, 1)), 4)) == 4
+
+
+def test_cuts_of_soft_splits_are_in_units_of_their_feature():
+    """A cut of .25 on a feature that runs from 10 to 14 lies at 11."""
+    direction = np.zeros((1, 4, 2, 3))
+    direction[..., 0, 2] = direction[..., 1, 0] = 1.0
+    threshold = np.full((1, 4, 2), 0.25)
+    posterior = SimpleNamespace(
+        topologies=(Topology("10100"), Topology("11000")),
+        probability=np.array([0.9, 0.1]),
+        topology=np.zeros((1, 4), int),  # no draw of the second
+        trees=SimpleNamespace(direction=direction, threshold=threshold),
+        scaling=np.array([[0.0, 0.0, 10.0], [2.0, 1.0, 4.0]]),
+    )
+    found = dcc_tree_figures._figures_3_4("wu", posterior)
+    row = "wu, 10100, split 1"
+    assert found[key_of("Figures 3 and 4", row, "feature")] == 3
+    assert found[key_of("Figures 3 and 4", row, "cut")] == 11.0
+    assert found[key_of("Figures 3 and 4", "wu, 10100, split 2", "cut")] == 0.5
+    assert not any("11000" in key for key in found)
+
+
+def test_weights_that_vanish_in_single_precision_are_zero():
+    parts = [
+        SimpleNamespace(probability=1.0, weight=np.array([1.0 - 1e-37, 1e-37])),
+        SimpleNamespace(probability=1e-45, weight=np.array([0.5, 0.5])),
+    ]
+    assert scores._weighted(parts) == 0.5

@@ -11,6 +11,7 @@ from bdtppl.datasets import load, make_hidden_xor
 
 __all__ = [
     "ANOMALIES",
+    "SEEDS",
     "SETS",
     "Division",
     "anomalies",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 SETS = ("iris", "wine", "breast cancer", "raisin")
+SEEDS = (1, 2, 3, 4, 5)  # of the paper's divisions
 ANOMALIES = ("thyroid", "ecoli", "vertebral", "glass")
 
 _BUNDLED: dict[str, Callable] = {

@@ -7,7 +7,7 @@ from benchmarks.soft.rivals import score_rival
 from benchmarks.soft.scores import Weighed, score
 from benchmarks.soft.sets import NAMES, REGRESSION, Runs, split
 
-__all__ = ["DCC_TREE", "DCC_TREE_RIVALS", "PAPER", "TOPOLOGIES", "TRUE", "length_of"]
+__all__ = ["DCC_TREE", "DCC_TREE_RIVALS", "PAPER", "TRUE_TOPOLOGIES", "length_of"]
 
 PAPER = "Cochrane, Wills and Johnson 2024: DCC-Tree"
 _SEEDS = range(10)
@@ -78,12 +78,12 @@ _SECONDS_WEIGHTED = {
     "wine": 0.0392,
     "raisin": 0.0254,
 }
-# Topologies of Figure 1 by their splits (1) and leaves (0), those with the true partition first.
-TOPOLOGIES = {
-    "wu": ("11000", "10100", "1100100", "1110000", "1101000", "1011000", "1010100"),
-    "cgm": ("110100100", "111000100"),
+# Topologies of Figure 1 by their splits (1) and leaves (0), from the root on, left before right.
+TRUE_TOPOLOGIES = {"wu": ("11000", "10100"), "cgm": ("110100100", "111000100")}
+_TOPOLOGIES = {
+    "wu": (*TRUE_TOPOLOGIES["wu"], "1100100", "1110000", "1101000", "1011000", "1010100"),
+    "cgm": TRUE_TOPOLOGIES["cgm"],
 }
-TRUE = {"wu": 2, "cgm": 2}
 _SECONDS_COLUMN = "CPU seconds a proposal"
 _WEIGHTED_COLUMN = "a proposal of non-zero weight"
 _SHORT = f"{_OURS}, T = 20"
@@ -118,13 +118,13 @@ def _dcc_tree(name: str, seed: int, is_short: bool) -> dict[str, float]:
         _WEIGHTED_COLUMN: seconds / found.weighted if found.weighted else None,
     }
     cells = cells_of(_table(name), row, scores) | cells_of("Table 6", row, times)
-    if seed == _SEEDS[0] and name in TOPOLOGIES:
+    if seed == _SEEDS[0] and name in _TOPOLOGIES:
         cells |= _figure_1(name, is_short, found.topologies)
     return cells
 
 
 def _topology(name: str, code: str) -> str:
-    is_true = code in TOPOLOGIES[name][: TRUE[name]]
+    is_true = code in TRUE_TOPOLOGIES[name]
     return f"{name}, {code}{' (true partition)' if is_true else ''}"
 
 
@@ -133,7 +133,7 @@ def _figure_1(name: str, is_short: bool, topologies: list[Weighed]) -> dict[str,
     length = " (T = 20)" if is_short else ""
     rest = 1.0
     cells = {}
-    for code in TOPOLOGIES[name]:
+    for code in _TOPOLOGIES[name]:
         found = [each for each in topologies if each.code == code]
         probability = found[0].probability if found else 0.0
         rest -= probability
@@ -236,7 +236,7 @@ _FIGURE_1 = Table(
     "Figure 1: topologies of one run, by their splits (1) and leaves (0) from the root on",
     [
         row
-        for name, codes in TOPOLOGIES.items()
+        for name, codes in _TOPOLOGIES.items()
         for row in (*(_topology(name, code) for code in codes), f"{name}, all others")
     ],
     [

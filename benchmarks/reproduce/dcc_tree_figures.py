@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.tree import DecisionTreeRegressor
 
 from bdtppl.inference.soft.posterior import SoftPosterior
-from benchmarks.reproduce.dcc_tree import PAPER, TOPOLOGIES, TRUE, length_of
+from benchmarks.reproduce.dcc_tree import PAPER, TRUE_TOPOLOGIES, length_of
 from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of, key_of
 from benchmarks.soft.rivals import jumping
 from benchmarks.soft.sets import REGRESSION, Runs, dcc_tree, split
@@ -82,9 +82,9 @@ def _figures_3_4(name: str, posterior: SoftPosterior) -> dict[str, float]:
     cells: dict[str, float] = {}
     for topology, probability in zip(posterior.topologies, posterior.probability, strict=True):
         code = topology.code
-        if code not in TOPOLOGIES[name][: TRUE[name]]:
-            continue
         of = posterior.topology == posterior.topologies.index(topology)
+        if code not in TRUE_TOPOLOGIES[name] or not of.any():
+            continue
         for number in range(topology.num_leaves - 1):
             direction = np.asarray(posterior.trees.direction)[of][:, number]
             feature = int(direction.mean(axis=0).argmax())
@@ -144,7 +144,7 @@ DCC_TREE_FIGURES = Experiment(
             [
                 _split_name(name, code, number + 1)
                 for name in REGRESSION
-                for code in TOPOLOGIES[name][: TRUE[name]]
+                for code in TRUE_TOPOLOGIES[name]
                 for number in range(_num_splits(code))
             ],
             _SPLITS,

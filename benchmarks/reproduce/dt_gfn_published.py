@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gflownet import published, run_published
-from benchmarks.gflownet.problems import SETS, Division, divided, table
+from benchmarks.gflownet.problems import SEEDS, SETS, Division, divided, table
 from benchmarks.reproduce.dt_gfn import PAPER
 from benchmarks.reproduce.experiments import Experiment, Printed, Table, Task, cells_of, key_of
 
 __all__ = ["DT_GFN_PUBLISHED"]
 
-_SEEDS = (1, 2, 3, 4, 5)
 _SCRIPT = Path(run_published.__file__)
 _FOLDER, _PYTHON = "DT_GFN_CODE", "DT_GFN_PYTHON"
 
@@ -110,7 +109,7 @@ def _tasks() -> list[Task]:
         table(name)  # raises where it is missing
     on_all, *others = (_AS_PAPER, _AS_REPOSITORY), *list(_VARIANTS)[2:]
     calls = [
-        *((name, seed, variant) for seed in _SEEDS for variant in on_all for name in SETS[::-1]),
+        *((name, seed, variant) for seed in SEEDS for variant in on_all for name in SETS[::-1]),
         *((name, 1, variant) for name in _DIFFER_ON for variant in others),
     ]
     calls.sort(key=lambda call: call[1])
@@ -124,7 +123,7 @@ def _printed() -> dict[tuple[str, str], Printed]:
     """Place the accuracies and nodes of the paper's Table 1."""
     cells = zip(SETS, published.TABLE_1["DT-GFN"], strict=True)
     return {
-        (_row(name, _AS_PAPER), column): Printed(cell[place], cell[place + 1], len(_SEEDS), digits)
+        (_row(name, _AS_PAPER), column): Printed(cell[place], cell[place + 1], len(SEEDS), digits)
         for name, cell in cells
         for place, column, digits in ((0, _SCORED, 2), (2, _NODES, 1))
     }
