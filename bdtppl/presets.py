@@ -25,7 +25,7 @@ from bdtppl.models.priors import DepthDecay, DescriptionLength
 from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import SoftRegression
 
-__all__ = ["dcc_tree", "dcc_tree_rival", "dt_gfn"]
+__all__ = ["dcc_tree", "dcc_tree_rival", "dt_gfn", "plain_chains"]
 
 # h_init and h_final of DCC-Tree's Table 5, and N_INIT of section 4.1 or of the authors' program.
 _DCC_TREE = {
@@ -89,6 +89,30 @@ def dcc_tree(
     }
 
 
+def plain_chains() -> dict[str, Any]:
+    """Look up how papers run Markov chains over trees, as parameters of `MetropolisTreeClassifier`.
+
+    Each chain walks alone, over all cuts and for as many steps as are asked for. By default chains
+    are tempered, have buckets, and go on where they disagree.
+
+    Returns
+    -------
+    dict
+        Parameters by name.
+
+    References
+    ----------
+    Chipman, George and McCulloch 1998; Denison, Mallick and Smith 1998; Angelopoulos and Cussens
+    2005; Wu, Tjelmeland and West 2007.
+
+    Examples
+    --------
+    >>> plain_chains()
+    {'temperatures': 1, 'extensions': 0, 'bins': None}
+    """
+    return {"temperatures": 1, "extensions": 0, "bins": None}
+
+
 def dcc_tree_rival(method: Literal["RJHMC", "WU", "CGM"]) -> dict[str, Any]:
     """Look up the other methods of DCC-Tree's Table 4, on the data of Wu et al. 2007.
 
@@ -101,9 +125,10 @@ def dcc_tree_rival(method: Literal["RJHMC", "WU", "CGM"]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Parameters by name; the table has no lengths of chains. Wu et al.'s p = 0.7, by which leaves
-        are divided, has no place here: our pinball prior divides them evenly, from a beta-binomial
-        law. Their moves are Chipman et al.'s and every tenth time a restructuring.
+        Parameters by name; the table has no lengths of chains. WU and CGM are `plain_chains`. Wu et
+        al.'s p = 0.7, by which leaves are divided, has no place here: our pinball prior divides
+        them evenly, from a beta-binomial law. Their moves are Chipman et al.'s and every tenth time
+        a restructuring.
 
     Raises
     ------
@@ -132,11 +157,13 @@ def dcc_tree_rival(method: Literal["RJHMC", "WU", "CGM"]) -> dict[str, Any]:
             "prior": Pinball(10.0),
             "leaf": NormalInverseGamma(1.0, 1.0, 4.0, 4.0),
             "proposal": Alternate(chipman, Restructure()),
+            **plain_chains(),
         },
         "CGM": {
             "prior": DepthDecay(0.95, 1.0),
             "leaf": NormalInverseGamma(1.0, 0.5, 3.5, 0.5),
             "proposal": chipman,
+            **plain_chains(),
         },
     }
     return rivals[_known("method", method, rivals)]

@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from bdtppl import ExactTreeClassifier
+from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier
 from bdtppl.models.priors import DepthDecay
+from bdtppl.presets import plain_chains
+from benchmarks.gflownet.models import inference
+from benchmarks.markov_chains import fit_chains
 from benchmarks.reproduce import __main__ as command
 from benchmarks.reproduce import catalogue
 from benchmarks.reproduce.catalogue import EXPERIMENTS
@@ -25,6 +28,7 @@ from benchmarks.reproduce.overview import mean_ranks
 from benchmarks.reproduce.rendering import agreement, render, table_lines
 from benchmarks.reproduce.results import FOLDER, PAGES, read_results
 from benchmarks.reproduce.running import run_experiments
+from benchmarks.soft.rivals import _rival
 
 CALLS: list[int] = []
 TABLE = Table(
@@ -195,6 +199,20 @@ def test_total_variation_is_that_of_all_trees():
             for key, p in zip(np.round(listed.log_joint, 9), listed.probability, strict=True)
         )
         assert _total_variation(ranked, model.log_partition_) == pytest.approx(wanted / 2, abs=1e-4)
+
+
+def test_chains_of_papers_walk_alone_over_all_cuts_and_no_longer_than_asked():
+    X, y = np.arange(60.0)[:, None], np.arange(60) % 7 % 2
+    model = fit_chains(X, y, chains=2, warmup=0, draws=20, thin=10, random_state=0)
+    assert model.powers_.tolist() == [1.0]
+    assert model.trajectory_steps_[-1] == 200
+    assert model.design_.num_codes.tolist() == [60]
+    plain, default = plain_chains(), MetropolisTreeClassifier().get_params()
+    assert all(default[name] != value for name, value in plain.items())
+    rivals = _rival("CGM", "wu", 0), _rival("WU", "iris", 0)
+    for chains in (*rivals, inference("MCMC", X, np.arange(2), max_depth=4)):
+        given = chains.get_params()
+        assert {name: given[name] for name in plain} == plain
 
 
 def test_figures_are_drawn_of_what_there_is(tmp_path):

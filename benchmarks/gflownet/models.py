@@ -31,7 +31,7 @@ from bdtppl.models.hard.tree import route
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, DescriptionLength
-from bdtppl.presets import dt_gfn
+from bdtppl.presets import dt_gfn, plain_chains
 from benchmarks.gflownet.problems import Division
 
 __all__ = [
@@ -97,13 +97,14 @@ def target_of(X: np.ndarray, y: np.ndarray, *, max_depth: int, grid: int) -> Tre
 _DRAWS = {"chains": 4, "draws": _NUM_TREES // 4}
 _OF_CHART = {"bins": None, "method": "chart", "max_subproblems": 2_000_000}
 _LONGER = {"method": "trajectory", "steps": 500, "time_limit": None}
+_LONG_WALKS = {"warmup": 10_000, "thin": 100}
 INFERENCES: dict[str, Callable[..., Any]] = {
     "exact posterior": partial(ExactTreeClassifier, **_DRAWS, **_OF_CHART),
     "grammar flow": partial(GFlowNetTreeClassifier, **_DRAWS, time_limit=None),
     "DT-GFN": lambda **model: GFlowNetTreeClassifier(**(dt_gfn(1) | model)),  # with its own beta
     "DT-GFN, 500 steps": partial(GFlowNetTreeClassifier, **_DRAWS, **_LONGER),
     "SMC": ParticleTreeClassifier,
-    "MCMC": partial(MetropolisTreeClassifier, **_DRAWS),
+    "MCMC": partial(MetropolisTreeClassifier, **plain_chains() | _DRAWS | _LONG_WALKS),
 }
 
 
