@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -96,15 +97,17 @@ def target_of(X: np.ndarray, y: np.ndarray, *, max_depth: int, grid: int) -> Tre
 
 _DRAWS = {"chains": 4, "draws": _NUM_TREES // 4}
 _OF_CHART = {"bins": None, "method": "chart", "max_subproblems": 2_000_000}
-_LONGER = {"method": "trajectory", "steps": 500, "time_limit": None}
-_LONG_WALKS = {"warmup": 10_000, "thin": 100}
+_WALKS = plain_chains() | _DRAWS | {"proposal": "chipman", "warmup": 10_000, "thin": 100}
 INFERENCES: dict[str, Callable[..., Any]] = {
     "exact posterior": partial(ExactTreeClassifier, **_DRAWS, **_OF_CHART),
     "grammar flow": partial(GFlowNetTreeClassifier, **_DRAWS, time_limit=None),
-    "DT-GFN": lambda **model: GFlowNetTreeClassifier(**(dt_gfn(1) | model)),  # with its own beta
-    "DT-GFN, 500 steps": partial(GFlowNetTreeClassifier, **_DRAWS, **_LONGER),
+    # The model has its own prior, not the preset's.
+    "DT-GFN": lambda **model: GFlowNetTreeClassifier(**(dt_gfn(1) | model)),
+    "DT-GFN, 500 steps": lambda **model: GFlowNetTreeClassifier(
+        **(dt_gfn(1) | {"steps": 500} | model)
+    ),
     "SMC": ParticleTreeClassifier,
-    "MCMC": partial(MetropolisTreeClassifier, **plain_chains() | _DRAWS | _LONG_WALKS),
+    "MCMC": partial(MetropolisTreeClassifier, **_WALKS),
 }
 
 
@@ -211,8 +214,14 @@ def _best_of_many(criterion: str) -> Callable[[Division], Score]:
 
 def _map_tree(data: Division) -> Score:
     """Take the tree that a search of 20 seconds finds, under the prior and leaves of MAPTree."""
-    leaf = DirichletCategorical.symmetric(len(np.unique(data.y)), 2.5)
-    model = MAPTreeClassifier(prior=DepthDecay(0.95, 0.5), leaf=leaf, time_limit=20.0)
+    model = MAPTreeClassifier(
+        prior=DepthDecay(0.95, 0.5, over="rules"),
+        leaf=DirichletCategorical.symmetric(len(np.unique(data.y)), 2.5),
+        bins=10,
+        max_depth=5,
+        time_limit=20.0,
+    )
+    clone(model).set_params(time_limit=2.0).fit(data.X, data.y)  # compiling counts as time
     return best_tree(model.fit(data.X, data.y), data)
 
 

@@ -119,7 +119,7 @@ DCC_TREE_FIGURES = Experiment(
     paper=PAPER,
     protocol=(
         "One run of each synthetic set (T = 20; 1,000 initial trees on cgm) beside one of each "
-        "sampler that jumps between topologies, as in the table of other samplers; two test rows "
+        "sampler that jumps between topologies, as in the tables of other samplers; two test rows "
         "chosen at random. The distance is the largest between distribution functions. Splits are "
         "numbered from the root on, the yes side first. A split compares a weighted sum of all "
         "features with a threshold: the cut is that threshold in units of the feature of most "

@@ -4,8 +4,8 @@ CGM, WU and SMC sample hard trees. Regression has the hyperparameters of the pap
 on WU; for CGM the paper refers to another one. Chipman et al.'s sampler has their moves, Wu et
 al.'s also restructures at every tenth step. Wu et al.'s division of leaves is binomial with p = .7;
 ours is even, from a beta-binomial law. Classification has uniform class probabilities and priors
-alpha = .95, beta = 1, or the pinball prior's rate 10, except for the particle filter, whose
-defaults are its authors'.
+alpha = .95, beta = 1, or the pinball prior's rate 10, except for the particle filter, which has the
+suite's defaults.
 
 HMC-DF and HMC-DFI sample soft trees whose topology jumps, by the published scheme, which adapts the
 sampler anew in 50 steps around each jump. Only for WU does the paper print their hyperparameters;

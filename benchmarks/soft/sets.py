@@ -112,14 +112,9 @@ def _rows(dataset: str) -> dict[str, list[int]]:
 
 def dcc_tree(name: str, runs: Runs, **options: Any) -> Any:
     """Make an estimator with the authors' settings, not yet fitted; options are further ones."""
-    settings = SETTINGS[name]._asdict() | {
-        "iterations": runs.iterations,
-        "initial_trees": runs.initial_trees,
-        **options,
-    }
-    if name in REGRESSION:
-        return DCCTreeRegressor(model=AUTHORS, **settings)
-    return DCCTreeClassifier(**settings)
+    length = {"iterations": runs.iterations, "initial_trees": runs.initial_trees}
+    estimator = DCCTreeRegressor if name in REGRESSION else DCCTreeClassifier
+    return estimator(**presets.dcc_tree(name) | length | options)
 
 
 def problem(name: str) -> DCC:
