@@ -139,6 +139,7 @@ def test_an_experiment_without_its_data_is_left_out(tmp_path, capsys):
         (Cell(0.88, np.nan, 1), Printed(0.875), False),
         (Cell(0.042, np.nan, 1), Printed(0.04), False),  # printed as .040
         (Cell(0.042, np.nan, 1), Printed(0.04, digits=2), True),
+        (Cell(-347.02, np.nan, 1), Printed(-347.0, digits=0), True),
         (Cell(1.0, 0.1, 5), Printed(1.4, 0.6, 4), True),  # errors .1 and .3
         (Cell(1.0, 0.1, 5), Printed(1.4, 0.6, 100), False),  # errors .1 and .06
         (Cell(1.0, np.nan, 1), Printed(1.4, 0.3, 100), True),  # one run is as uncertain as theirs

@@ -175,7 +175,8 @@ class Cell(NamedTuple):
         own = printed.spread if np.isnan(self.error) else self.error
         error = float(np.hypot(own, printed.error))
         difference = self.value - printed.value
-        if abs(difference) <= 0.5 * 10.0 ** -(printed.digits or digits) + 1e-12:
+        own_digits = digits if printed.digits is None else printed.digits
+        if abs(difference) <= 0.5 * 10.0**-own_digits + 1e-12:
             return 0.0
         return difference / error if error > 0 else np.nan
 
