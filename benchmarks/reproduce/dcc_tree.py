@@ -263,7 +263,7 @@ DCC_TREE = Experiment(
         "compilation, which T = 20 spreads over fewer proposals; the paper's are by the clock. It "
         "does not say which weights are zero: ours are those that vanish in single precision, "
         "which its program has, and their share is that of all weighted draws. Figure 1 is of seed "
-        "0. Two "
+        "0, its eight likeliest topologies. Two "
         "topologies of each synthetic set make the true partition."
     ),
     tasks=_tasks,
