@@ -44,8 +44,9 @@ def dcc_tree(
     """Look up DCC-Tree's Table 5 and section 4, as parameters of `DCCTreeRegressor` or -Classifier.
 
     What the paper leaves open is as in the authors' program: 16 chains, 100 trees at first, and in
-    regression (CGM, WU) a prior of the noise's standard deviation. Pilots, restarts and the mixture
-    of all proposals below the importance weights are ours.
+    regression (CGM, WU) a prior of the noise's standard deviation. Pilots, restarts, the mixture of
+    all proposals below the importance weights, and tempered SMC where these weights are too uneven
+    are ours.
 
     Parameters
     ----------
