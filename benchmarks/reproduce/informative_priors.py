@@ -362,7 +362,7 @@ INFORMATIVE_PRIORS = Experiment(
     ),
     tasks=_tasks,
     tables=_TABLES,
-    seconds=400.0,
+    seconds=100.0,
     reasons={
         f"{_BEST} | kyphosis": (
             "the printed log likelihoods do not follow, on these rows, from the formula that the "
