@@ -143,7 +143,7 @@ def _printed_rows(
     """
     found = {}
     for method, cells in printed.items():
-        for row in set(_rows_of(method)) & set(rows):
+        for row in [row for row in _rows_of(method) if row in rows]:
             for names, cell in zip(columns, cells, strict=True):
                 for place, name in enumerate(names[: len(cell) // 2]):
                     value, spread = cell[2 * place : 2 * place + 2]
