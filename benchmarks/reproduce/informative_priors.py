@@ -353,12 +353,12 @@ INFORMATIVE_PRIORS = Experiment(
         "cuts. q_0-7 and proposals by sequence prune at choices (to split, of a feature, of a "
         "cut), q_uc by proof tree at nodes. EDITTREE makes each further edit with probability .8. "
         "The paper has single runs, of which it shows figures with few numbers; we have two chains "
-        "of each of three seeds, over which numbers are means. A best tree is that of eight chains "
-        "by the paper's proposal and eight by Chipman's moves. CART is scikit-learn's with limits "
-        "like rpart's. The paper starts Figure 8 at a tree of Denison et al. that it does not "
-        "print. We start at a draw of about the same log likelihood, under beta = .3. It does not "
-        "print its known tree either: ours has six leaves, in agreement with its boxes. Equation 3 "
-        "is computed exactly."
+        "of each of three seeds. Numbers are means over these, but the best is that of both "
+        "chains. A best tree is that of eight chains by the paper's proposal and eight by "
+        "Chipman's moves. CART is scikit-learn's with limits like rpart's. The paper starts Figure "
+        "8 at a tree of Denison et al. that it does not print. We start at a draw of about the "
+        "same log likelihood, under beta = .3. It does not print its known tree either: ours has "
+        "six leaves, in agreement with its boxes. Equation 3 is computed exactly."
     ),
     tasks=_tasks,
     tables=_TABLES,
