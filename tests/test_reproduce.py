@@ -26,7 +26,7 @@ from benchmarks.reproduce.experiments import (
 from benchmarks.reproduce.figures import draw_figures
 from benchmarks.reproduce.overview import mean_ranks
 from benchmarks.reproduce.rendering import agreement, render, table_lines
-from benchmarks.reproduce.results import FOLDER, PAGES, read_results
+from benchmarks.reproduce.results import FOLDER, PAGES, environment, read_results, write_results
 from benchmarks.reproduce.running import run_experiments
 from benchmarks.soft.rivals import _rival
 
@@ -167,7 +167,18 @@ def test_rows_of_fewer_runs_are_named(tmp_path):
     tasks = [*(Task(f"task {i}", _number, (i,)) for i in (1, 2)), Task("other row", _once)]
     experiment = Experiment(**(vars(_experiment()) | {"tasks": lambda: tasks}))
     run_experiments([experiment], tmp_path, quick=False, jobs=1, seconds=np.inf)
-    assert "- Means of fewer runs, so far: b (1 of 2)." in render([experiment], tmp_path)
+    assert "- Means of fewer runs than other rows: b (1 of 2)." in render([experiment], tmp_path)
+
+
+def test_each_task_keeps_on_what_it_ran(tmp_path):
+    experiment = _experiment()
+    run_experiments([experiment], tmp_path, quick=False, jobs=1, seconds=np.inf)
+    tasks = read_results(tmp_path, "numbers")["tasks"]
+    assert tasks["task 1"]["environment"] == tasks["task 2"]["environment"] == environment()
+    tasks["task 2"]["environment"] = {"machine": "Plan 9, vax, 1 cores", "jax": "0.1"}
+    write_results(tmp_path, experiment, tasks)
+    assert read_results(tmp_path, "numbers")["tasks"] == tasks
+    assert "; on Plan 9, vax, 1 cores, with jax 0.1: task 2.)" in render([experiment], tmp_path)
 
 
 def test_check_runs_the_quickest_task_again(tmp_path, monkeypatch, capsys):

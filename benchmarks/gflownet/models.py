@@ -100,7 +100,6 @@ _OF_CHART = {"bins": None, "method": "chart", "max_subproblems": 2_000_000}
 _WALKS = plain_chains() | _DRAWS | {"proposal": "chipman", "warmup": 10_000, "thin": 100}
 INFERENCES: dict[str, Callable[..., Any]] = {
     "exact posterior": partial(ExactTreeClassifier, **_DRAWS, **_OF_CHART),
-    "grammar flow": partial(GFlowNetTreeClassifier, **_DRAWS, time_limit=None),
     # The model has its own prior, not the preset's.
     "DT-GFN": lambda **model: GFlowNetTreeClassifier(**(dt_gfn(1) | model)),
     "DT-GFN, 500 steps": lambda **model: GFlowNetTreeClassifier(

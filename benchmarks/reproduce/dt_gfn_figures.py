@@ -136,9 +136,7 @@ _ROWS_3 = (
     "SMC",
     "exact posterior",
     "DT-GFN",
-    "grammar flow",
     "MCMC",
-    "DT-GFN, 500 steps",
 )
 
 

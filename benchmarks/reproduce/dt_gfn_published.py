@@ -32,7 +32,7 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     "replay of one tree": (*_OF_PAPER, "env.buffer.replay_capacity=1"),
     "no cuts masked": (*_OF_PAPER, "env.mask_redundant_choices=False"),
 }
-_DIFFER_ON = ("raisin", "wine")
+_DIFFER_ON = "raisin"  # which the paper's settings explain least
 
 _TABLE = "Published code"
 _SCORED, _NODES = "as the code scores", "nodes"
@@ -110,7 +110,7 @@ def _tasks() -> list[Task]:
     on_all, *others = (_AS_PAPER, _AS_REPOSITORY), *list(_VARIANTS)[2:]
     calls = [
         *((name, seed, variant) for seed in SEEDS for variant in on_all for name in SETS[::-1]),
-        *((name, 1, variant) for name in _DIFFER_ON for variant in others),
+        *((_DIFFER_ON, SEEDS[0], variant) for variant in others),
     ]
     calls.sort(key=lambda call: call[1])
     return [

@@ -74,12 +74,23 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
 
 
 def _opening(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
-    seconds = sum(task["cpu_seconds"] for task in results["tasks"].values())
+    tasks = results["tasks"]
+    seconds = sum(task["cpu_seconds"] for task in tasks.values())
     took = f"{seconds:.0f} CPU seconds" if seconds < 600 else f"{seconds / 60:.0f} CPU minutes"
     return [
         f"{experiment.protocol} (`python -m benchmarks.reproduce {experiment.name}`: "
-        f"{len(results['tasks'])} tasks, {took}.)"
+        f"{len(tasks)} tasks, {took}, {_places(tasks)}.)"
     ]
+
+
+def _places(tasks: Mapping[str, Any]) -> str:
+    """Say on what most tasks ran, and name those that ran elsewhere."""
+    places: dict[str, list[str]] = {}
+    for name, task in tasks.items():
+        of = task["environment"]
+        places.setdefault(f"on {of['machine']}, with jax {of['jax']}", []).append(name)
+    most, *others = sorted(places, key=lambda place: -len(places[place]))
+    return "; ".join([most, *(f"{place}: {', '.join(places[place])}" for place in others)])
 
 
 def agreement(table: Table, cells: Mapping[str, Cell]) -> dict[str, bool]:
@@ -131,7 +142,7 @@ def _closing(experiment: Experiment, table: Table, cells: Mapping[str, Cell]) ->
             why.setdefault(said, []).append(f"{row}, {column}")
     lines = [f"- {'; '.join(of)}: {reason}" for reason, of in why.items()]
     if few := _of_few(table, cells):
-        lines.append(f"- Means of fewer runs, so far: {'; '.join(few)}.")
+        lines.append(f"- Means of fewer runs than other rows: {'; '.join(few)}.")
     return [*lines, ""] if lines else []
 
 

@@ -13,18 +13,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.reproduce.experiments import Experiment, Task
-from benchmarks.reproduce.results import FOLDER, read_results, write_results
+from benchmarks.reproduce.results import FOLDER, environment, read_results, write_results
 
 __all__ = ["run_experiments", "timed"]
 
 
 def timed(task: Task) -> dict[str, Any]:
-    """Run a task; returns its values and its CPU seconds."""
+    """Run a task; returns its values, its CPU seconds, and on what it ran."""
     start = _cpu_seconds()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # results are printed with what they are worth
         values = dict(task.function(*task.arguments))
-    return {"values": values, "cpu_seconds": round(_cpu_seconds() - start, 2)}
+    seconds = round(_cpu_seconds() - start, 2)
+    return {"values": values, "cpu_seconds": seconds, "environment": environment()}
 
 
 def _cpu_seconds() -> float:
