@@ -1,5 +1,6 @@
 """Summaries of importance weights, and which estimate is taken."""
 
+import arviz
 import numpy as np
 import pytest
 from scipy import stats
@@ -43,6 +44,29 @@ def test_pareto_shapes():
         weight = stats.genpareto(shape).rvs(20_000, random_state=0)
         assert pareto_k(np.log(weight)) == pytest.approx(shape, abs=0.25)
     assert pareto_k(np.zeros(100)) == -np.inf
+
+
+@pytest.mark.parametrize("number", [30, 100, 10_000])  # whose tails have no part of a weight
+def test_pareto_shapes_are_those_of_arviz(number):
+    if hasattr(arviz, "psislw"):
+        psislw = arviz.psislw
+    else:
+        stats_of_arrays = pytest.importorskip("arviz_stats.base").array_stats
+
+        def psislw(log_weight):
+            return stats_of_arrays.psislw(-log_weight)  # takes the logs of likelihoods
+
+    for deviation in (0.5, 2.0, 5.0):
+        log_weight = np.random.default_rng(0).normal(scale=deviation, size=number)
+        wanted = float(psislw(log_weight.copy())[1])
+        assert pareto_k(log_weight) == pytest.approx(wanted, rel=1e-9)
+        assert pareto_k(-log_weight) != pytest.approx(wanted, rel=1e-9)
+
+
+def test_pareto_shapes_of_few_and_of_equal_weights():
+    assert pareto_k(np.array([0.0, 1.0])) == np.inf
+    assert pareto_k(np.append(np.full(10, -np.inf), np.zeros(90))) == np.inf  # no tail
+    assert pareto_k(np.full(100, 700.0)) == -np.inf
 
 
 def test_uneven_weights_warn():

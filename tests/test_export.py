@@ -6,6 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import jax
 import numpy as np
@@ -176,16 +177,16 @@ def test_labels_are_written_as_what_they_are(labels):
 
 def run_sql(expression, frame):
     """Let SQLite evaluate an expression on each row, in order."""
-    database = sqlite3.connect(":memory:")
     names = ", ".join('"' + name.replace('"', '""') + '"' for name in frame.columns)
-    database.execute(f"CREATE TABLE t ({names})")
     rows = [
         [None if pd.isna(v) else str(v) if isinstance(v, bool) else v for v in row]
         for row in frame.astype(object).to_numpy().tolist()
     ]
     marks = ", ".join("?" * len(frame.columns))
-    database.executemany(f"INSERT INTO t VALUES ({marks})", rows)
-    found = database.execute(f"SELECT {expression} FROM t ORDER BY rowid").fetchall()
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute(f"CREATE TABLE t ({names})")
+        database.executemany(f"INSERT INTO t VALUES ({marks})", rows)
+        found = database.execute(f"SELECT {expression} FROM t ORDER BY rowid").fetchall()
     return [value for (value,) in found]
 
 

@@ -66,8 +66,8 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
         "",
         f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within "
         f"two standard errors, the paper's included where it prints one. {compared - agreeing} do "
-        f"not; {unexplained} of these have no explanation yet. For {lacking} more printed "
-        "numbers our side was not run yet.",
+        f"not; {unexplained} of these have no explanation yet."
+        + (f" For {lacking} more our side was not run yet." if lacking else ""),
         "",
     ]
     return "\n".join([*top, *parts]).rstrip() + "\n"
