@@ -206,7 +206,8 @@ print(loo)
 # %% [markdown]
 # ## Keep it
 #
-# A saved model is a folder of netCDF and JSON; nothing in it is executed when it is loaded.
+# A saved model is a folder with one file, of plain arrays and JSON; nothing in it is executed when
+# it is loaded.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:

@@ -325,7 +325,7 @@ def test_sums_at_the_training_rows_are_the_draws_and_predictive_takes_new_ones(f
 
 
 def test_arviz_reads_a_run(fitted):
-    labelled = az.from_numpyro(fitted[1])
+    labelled = az.from_numpyro(fitted[1], log_likelihood=True)
     assert labelled["log_likelihood"]["y"].shape == (2, 100, 60)
     assert labelled.sample_stats["tree_acceptance"].shape == (2, 100, 1)
     assert set(labelled.posterior.data_vars) == {"f", "r", "rate"}
