@@ -10,18 +10,32 @@ here.
 
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["COMPILED_LIGHTLY", "COMPILED_QUICKLY", "OneKernel"]
+__all__ = ["COMPILED_LIGHTLY", "COMPILED_QUICKLY", "OneKernel", "make_room"]
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
 COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once, in no time
 
 _AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 _WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # no kernel can call these
+
+_MAPS = Path("/proc/self/maps")
+_MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond
+
+
+def make_room() -> None:
+    """Forget all compiled functions if the process could soon compile no more.
+
+    Each of them holds some of the memory maps of which Linux gives a process a number; a policy of
+    trees holds 1,400. They are compiled again where they are needed.
+    """
+    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
 
 
 class OneKernel:

@@ -7,11 +7,11 @@ from collections import Counter
 # Before anything imports matplotlib, and for the processes that tests start.
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-from pathlib import Path
-
 import hypothesis
 import jax
 import pytest
+
+from bdtppl.inference.compiling import make_room
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -19,16 +19,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("bdtppl", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bdtppl")
 
-_MAPS = Path("/proc/self/maps")
-_MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond
-
 
 @pytest.fixture(autouse=True)
-def _forget_compiled_code():
-    """Make room for what further tests compile: each compiled function holds some memory maps."""
+def _make_room():
+    """Make room for what further tests compile."""
     yield
-    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
-        jax.clear_caches()
+    make_room()
 
 
 @pytest.fixture(autouse=True)

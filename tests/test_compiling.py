@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+from bdtppl import ParticleTreeClassifier
+from bdtppl.inference import compiling
 from bdtppl.inference.compiling import OneKernel
 
 
@@ -60,3 +62,16 @@ def test_an_option_that_xla_does_not_know_is_told():
     function, given = compiled(BODIES["elements"], no_such_option=True)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         function(*given)
+
+
+def test_a_process_that_fits_many_models_keeps_room_to_compile(monkeypatch):
+    X, y = np.arange(12.0)[:, None], np.arange(12) % 2
+    model = ParticleTreeClassifier(particles=20, random_state=0).fit(X, y)
+    function, given = compiled(BODIES["elements"])
+    function.plain(*given)
+    compiling.make_room()
+    assert function.plain._cache_size() == 1
+    monkeypatch.setattr(compiling, "_MOST_MAPS", 0 if compiling._MAPS.exists() else np.inf)
+    again = ParticleTreeClassifier(particles=20, random_state=0).fit(X, y)
+    assert function.plain._cache_size() == (not compiling._MAPS.exists())
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))

@@ -31,6 +31,7 @@ from bdtppl.estimators.parameters import (
     with_parameter,
 )
 from bdtppl.estimators.results import Results
+from bdtppl.inference.compiling import make_room
 from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
 from bdtppl.models.data.schema import (
@@ -300,6 +301,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             If a column's values are all equal or missing, so that no hard tree splits on it.
         """
         check_parameters(self)
+        make_room()
         with workers(self.n_jobs):
             return self._fit(X, y, sample_weight)
 
