@@ -8,8 +8,9 @@ It does so by itself for small loops (its pass SmallWhileLoopHoisting), by the m
 here.
 """
 
+import time
 from collections.abc import Callable, Mapping
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ _WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # no kernel c
 
 _MAPS = Path("/proc/self/maps")
 _MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond
+_PERIOD = 10.0  # seconds; to count takes milliseconds, and a thousand maps take seconds to fill
 
 
 def make_room() -> None:
@@ -34,8 +36,15 @@ def make_room() -> None:
     Each of them holds some of the memory maps of which Linux gives a process a number; a policy of
     trees holds 1,400. They are compiled again where they are needed.
     """
-    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+    if _num_maps(int(time.monotonic() / _PERIOD)) > _MOST_MAPS:
         jax.clear_caches()
+        _num_maps.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _num_maps(period: int) -> int:
+    """Count the maps, once in each period; 0 on other systems than Linux."""
+    return _MAPS.read_bytes().count(b"\n") if _MAPS.exists() else 0
 
 
 class OneKernel:

@@ -28,6 +28,27 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
+AS_ARVIZ_1_DOES = """
+import sys
+from importlib.util import LazyLoader, find_spec, module_from_spec
+
+spec = find_spec("numpyro")
+spec.loader = LazyLoader(spec.loader)
+sys.modules["numpyro"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["numpyro"])
+{first}
+import numpyro.distributions as dist
+
+print(hasattr(dist, "distribution"))
+"""
+
+
+@pytest.mark.parametrize(("first", "has_its_names"), [("import bdtppl.models", True), ("", False)])
+def test_numpyro_is_whole_after_arviz_has_put_it_off(first, has_its_names):
+    found = run_python("-c", AS_ARVIZ_1_DOES.format(first=first))
+    assert found.stdout.strip() == str(has_its_names), found.stderr
+
+
 def imported_modules(source: str) -> Iterator[str]:
     """Name what a source imports; `from a import b` as `a.b` where `a` is the package itself."""
     for node in ast.walk(ast.parse(source)):
