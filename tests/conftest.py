@@ -9,6 +9,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import hypothesis
 import jax
+import numpyro  # noqa: F401 - before ArviZ 1 puts it off, see `bdtppl.models`
 import pytest
 
 from bdtppl.inference.compiling import make_room
