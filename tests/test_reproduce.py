@@ -11,7 +11,7 @@ from bdtppl.presets import plain_chains
 from benchmarks.gflownet.models import inference
 from benchmarks.markov_chains import fit_chains
 from benchmarks.reproduce import __main__ as command
-from benchmarks.reproduce import catalogue
+from benchmarks.reproduce import catalogue, running
 from benchmarks.reproduce.catalogue import EXPERIMENTS
 from benchmarks.reproduce.error_against_exact import _total_variation
 from benchmarks.reproduce.experiments import (
@@ -179,6 +179,18 @@ def test_each_task_keeps_on_what_it_ran(tmp_path):
     write_results(tmp_path, experiment, tasks)
     assert read_results(tmp_path, "numbers")["tasks"] == tasks
     assert "; on Plan 9, vax, 1 cores, with jax 0.1: task 2.)" in render([experiment], tmp_path)
+
+
+def test_expected_seconds_are_those_of_other_seeds(tmp_path, monkeypatch):
+    experiment = _experiment()
+    monkeypatch.setattr(running, "FOLDER", tmp_path)
+    kept = {
+        f"{name}, seed {seed}": {"values": {}, "cpu_seconds": seconds, "environment": environment()}
+        for name, seed, seconds in (("a", 1, 10.0), ("a", 2, 30.0), ("T = 2", 1, 5.0))
+    }
+    write_results(tmp_path, experiment, kept)
+    tasks = [Task(f"{name}, seed 7", _once) for name in ("a", "T = 2", "T = 20")]
+    assert running._expected(tasks, experiment) == 20.0 + 5.0 + experiment.seconds
 
 
 def test_check_runs_the_quickest_task_again(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Run the tasks of experiments: in several processes, each once, and what is done is kept."""
 
 import os
+import re
 import sys
 import time
 import warnings
@@ -41,6 +42,19 @@ def _named(experiment: Experiment, task: Task) -> tuple[Experiment, Task, dict[s
         return experiment, task, f"{type(error).__name__}: {error}"
 
 
+def _expected(tasks: Sequence[Task], experiment: Experiment) -> float:
+    """Estimate CPU seconds by what the project's own run took for tasks of other seeds."""
+    took: dict[str, list[float]] = {}
+    for name, task in read_results(FOLDER, experiment.name)["tasks"].items():
+        took.setdefault(_without_seed(name), []).append(task["cpu_seconds"])
+    own = (took.get(_without_seed(task.name), [experiment.seconds]) for task in tasks)
+    return sum(sum(seconds) / len(seconds) for seconds in own)
+
+
+def _without_seed(name: str) -> str:
+    return re.sub(r"\b(seed|run|fold|trial) \d+", r"\1", name)
+
+
 def run_experiments(
     experiments: Sequence[Experiment], folder: Path, *, quick: bool, jobs: int, seconds: float
 ) -> None:
@@ -75,11 +89,7 @@ def run_experiments(
             if task.name not in kept[experiment.name] and (task.is_quick or not quick)
         ]
         todo += [(experiment, task) for task in own]
-        took = read_results(FOLDER, experiment.name)["tasks"]  # by the project's own run
-        expected += sum(
-            took[task.name]["cpu_seconds"] if task.name in took else experiment.seconds
-            for task in own
-        )
+        expected += _expected(own, experiment)
     expected /= jobs
     skipped = f"; --quick leaves {left_out:,} tasks out" if quick else ""
     console.print(
