@@ -38,7 +38,7 @@ _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
     """Parameters of sums of trees."""
 
-    trees: int = parameter(200, "Trees of the sum.", least=1)
+    trees: int = parameter(AdditivePrior.num_trees, "Trees of the sum.", least=1)
     chains: int = parameter(4, "Independent chains, side by side over threads.", least=1)
     warmup: int = parameter(250, "Sweeps over all trees that each chain throws away.", least=0)
     draws: int = parameter(250, "Draws that are kept of each chain.", least=1)
@@ -53,12 +53,12 @@ class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
         is_of_run=False,
     )
     max_depth: int = parameter(
-        3,
+        AdditivePrior.max_depth,
         f"Most levels of splits of a tree, at most {MOST_LEVELS}. Under the prior of splits "
         "few trees want more than 3.",
         least=1,
     )
-    min_leaf: int = parameter(5, "Fewest rows in a leaf.", least=1)
+    min_leaf: int = parameter(AdditivePrior.min_leaf, "Fewest rows in a leaf.", least=1)
     bins: int = parameter(
         100,
         f"Most buckets of a column, at most {MOST_BINS - 1}.",
@@ -73,10 +73,15 @@ class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
         above=0,
     )
     alpha: float = parameter(
-        0.95, "Prior probability that a tree's root is split.", above=0, below=1
+        AdditivePrior.alpha,
+        "Prior probability that a tree's root is split.",
+        above=0,
+        below=1,
     )
     beta: float = parameter(
-        2.0, "How fast that probability falls with depth d: alpha (1 + d)^-beta.", least=0
+        AdditivePrior.beta,
+        "How fast that probability falls with depth d: alpha (1 + d)^-beta.",
+        least=0,
     )
     sparsity: float | None = parameter(
         None,
@@ -91,7 +96,9 @@ class BARTNoiseParameters:
     """Parameters of the noise of real targets."""
 
     noise_degrees: float = parameter(
-        3.0, "Degrees of freedom of the prior of the noise variance.", above=0
+        AdditivePrior.noise_degrees,
+        "Degrees of freedom of the prior of the noise variance.",
+        above=0,
     )
     noise_quantile: float = parameter(
         0.9,

@@ -253,18 +253,18 @@ DCC_TREE = Experiment(
     paper=PAPER,
     protocol=(
         "The authors' splits, priors and hyperparameters (Table 5), T = 500 iterations, 100 "
-        "initial trees, one run of each set. Rows with T = 20 are means of ten short runs, so far "
-        "as they were made; on cgm it is one run, which starts with 1,000 trees. Pilots with soft "
-        "splits, restarts of chains that are stuck, all chains' proposals below the importance "
-        "weights, and tempered SMC where these weights are too uneven are ours. Train and test are "
-        "by the posterior mean. Hard routing sends each row one way; single draws are the mean "
-        "score of one tree; balanced votes are the authors' votes by class. The paper gives "
-        "standard deviations of ten runs, from which we take standard errors. Tables 3 to 5 hold "
-        "settings and no results. Times are CPU seconds and include burn-in and compilation, which "
-        "T = 20 spreads over fewer proposals; the paper's are by the clock. It does not say which "
-        "weights are zero: ours are those that vanish in single precision, which its program has, "
-        "and their share is that of all weighted draws. Figure 1 is of seed 0, its eight likeliest "
-        "topologies. Two topologies of each synthetic set make the true partition."
+        "initial trees, one run of each set. Rows with T = 20 are means of ten short runs; on cgm "
+        "it is one run, which starts with 1,000 trees. Pilots with soft splits, restarts of chains "
+        "that are stuck, all chains' proposals below the importance weights, and tempered SMC "
+        "where these weights are too uneven are ours. Train and test are by the posterior mean. "
+        "Hard routing sends each row one way; single draws are the mean score of one tree; "
+        "balanced votes are the authors' votes by class. The paper gives standard deviations of "
+        "ten runs, from which we take standard errors. Tables 3 to 5 hold settings and no results. "
+        "Times are CPU seconds and include burn-in and compilation, which T = 20 spreads over "
+        "fewer proposals; the paper's are by the clock. It does not say which weights are zero: "
+        "ours are those that vanish in single precision, which its program has, and their share is "
+        "that of all weighted draws. Figure 1 is of seed 0, its eight likeliest topologies. Two "
+        "topologies of each synthetic set make the true partition."
     ),
     tasks=_tasks,
     tables=[
