@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -50,8 +49,6 @@ def _ebm(is_classes: bool) -> Any:
 class _SumOfTrees(ABC):
     """A sum of trees of another package, for two classes or for numbers.
 
-    Missing values become medians of the training rows, since the packages refuse them.
-
     Parameters
     ----------
     is_classes
@@ -62,15 +59,11 @@ class _SumOfTrees(ABC):
 
     def __init__(self, is_classes: bool):
         self.is_classes = is_classes
-        self.medians = SimpleImputer(strategy="median")
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
         """Sample the posterior."""
-        self._sample(np.asarray(self.medians.fit_transform(X)), y)
+        self._sample(X, y)
         return self
-
-    def _predicted(self, X: np.ndarray) -> np.ndarray:
-        return self._predict(np.asarray(self.medians.transform(X)))
 
     @abstractmethod
     def _sample(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -82,22 +75,22 @@ class _SumOfTrees(ABC):
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
         """Get class probabilities [m, 2]."""
-        of_one = self._predicted(X)
+        of_one = self._predict(X)
         return np.stack([1 - of_one, of_one], axis=1)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Get means of new targets [m]."""
-        return self._predicted(X).mean(axis=0)
+        return self._predict(X).mean(axis=0)
 
     def sample_predictive(self, X: np.ndarray, draws: int) -> np.ndarray:
         """Draw new targets [k, m], as many as asked for or as there are."""
-        found = self._predicted(X)
+        found = self._predict(X)
         return found[np.linspace(0, len(found) - 1, min(draws, len(found))).astype(int)]
 
     def predict_interval(self, X: np.ndarray, level: float) -> np.ndarray:
         """Get equal-tailed intervals [m, 2]."""
         tails = (1 - level) / 2, (1 + level) / 2
-        return np.quantile(self._predicted(X), tails, axis=0).T
+        return np.quantile(self._predict(X), tails, axis=0).T
 
 
 class _StochTree(_SumOfTrees):
