@@ -1,6 +1,8 @@
 """Estimators of sums of trees: from tables to predictions, files, figures and ArviZ."""
 
+import copy
 import json
+from dataclasses import replace
 
 import arviz
 import matplotlib.pyplot as plt
@@ -103,7 +105,7 @@ def test_what_a_sum_has_not_is_refused_in_words(model, classifier):
     with pytest.raises(ValueError, match="All columns are constant"):
         BARTRegressor().fit(np.ones((9, 2)), np.arange(9.0))
     with pytest.raises(ValueError, match=r"too few rows \(n_samples = 4\).*min_leaf=5"):
-        BARTRegressor().fit(X[:4], Y[:4])
+        BARTRegressor(min_leaf=5).fit(X[:4], Y[:4])
     with pytest.raises(ValueError, match="max_depth must be at most 6; got 7"):
         BARTRegressor(max_depth=7).fit(X, Y)
     with pytest.raises(ValueError, match="bins must be at most 255; got 300"):
@@ -130,12 +132,20 @@ def test_arviz_diagnoses_and_compares(model, classifier):
     assert "sigma" not in classifier.to_arviz(prior_draws=0).posterior
 
 
-def test_draws_from_the_prior_are_handed_on(model):
-    data = model.to_arviz(prior_draws=50)
-    assert data.prior["num_leaves"].shape == (1, 50)
-    assert data.prior_predictive["y"].shape == (1, 50, 150)
-    spread = data.prior_predictive["y"].values.std()
-    assert 0.3 * np.ptp(Y) < spread < 3 * np.ptp(Y)
+@pytest.mark.parametrize("mistake", [1.0, 1.3], ids=["right", "twin"])
+def test_draws_from_the_prior_have_its_spread(model, mistake):
+    drawn_from, posterior = copy.copy(model), model.posterior_
+    wider = replace(posterior.prior, leaf_scale=mistake * posterior.prior.leaf_scale)
+    drawn_from.posterior_ = replace(posterior, prior=wider)
+    data = drawn_from.to_arviz(prior_draws=400)
+    assert data.prior["num_leaves"].shape == (1, 400)
+    sigma, y = data.prior["sigma"].values, data.prior_predictive["y"].values
+    assert y.shape == (1, 400, 150)
+    # Calibration gives each row a quarter of the range as the sum's standard deviation; the noise
+    # is normal given sigma. The mean square of a draw varies most if all its rows are equal.
+    squares = (y - (Y.max() + Y.min()) / 2) ** 2 / ((np.ptp(Y) / 4) ** 2 + sigma[..., None] ** 2)
+    is_right = abs(squares.mean() - 1) < 4 * np.sqrt(2 / 400)  # false alarms below 1e-4
+    assert is_right == (mistake == 1)
 
 
 def test_repeated_rows_count_as_often_as_their_weight():

@@ -404,7 +404,11 @@ assert not np.array_equal(f[0], f[1])
             ValueError,
             "one site for each sum",
         ),
-        (lambda X: numpyro.sample("f", TreeSum(X[:7])), ValueError, "too few for two leaves"),
+        (
+            lambda X: numpyro.sample("f", TreeSum(X[:7], min_leaf=5)),
+            ValueError,
+            "too few for two leaves",
+        ),
     ],
     ids=["none", "expanded", "few rows"],
 )

@@ -94,14 +94,14 @@ class _SumOfTrees(ABC):
 
 
 class _StochTree(_SumOfTrees):
-    """stochtree's scikit-learn estimators: 5 grow-from-root sweeps, then 100 of one chain."""
+    """stochtree's scikit-learn estimators: 10 grow-from-root sweeps, then 100 of one chain."""
 
     def __init__(self, is_classes: bool):
         import stochtree
 
         super().__init__(is_classes)
         kind = "BinaryClassifier" if is_classes else "Regressor"
-        self.model = getattr(stochtree, f"StochTreeBART{kind}")()
+        self.model = getattr(stochtree, f"StochTreeBART{kind}")(general_params={"random_seed": 0})
 
     def _sample(self, X: np.ndarray, y: np.ndarray) -> None:
         self.model.fit(X, y)

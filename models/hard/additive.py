@@ -97,7 +97,7 @@ class AdditivePrior:
     sparsity: Number | None = None
     num_trees: int = setting(default=200)
     max_depth: int = setting(default=3)
-    min_leaf: int = setting(default=5)
+    min_leaf: int = setting(default=1)
     link: Link = setting(default="identity")
     num_sums: int = setting(default=1)
     noise_trees: int = setting(default=0)
