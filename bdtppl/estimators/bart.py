@@ -18,11 +18,17 @@ from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
-from bdtppl.inference.additive.tables import MOST_BINS, MOST_LEVELS
+from bdtppl.inference.additive.tables import MOST_BINS, MOST_LEVELS, USUAL_BINS
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.data.design import Binning, Design
-from bdtppl.models.hard.additive import AdditivePrior, calibrated, calibrated_to_classes
+from bdtppl.models.hard.additive import (
+    NOISE_QUANTILE,
+    RANGE_DEVIATIONS,
+    AdditivePrior,
+    calibrated,
+    calibrated_to_classes,
+)
 from bdtppl.models.wording import counted
 from bdtppl.progress import counting, paced
 from bdtppl.summary import summarised, why_no_r_hat
@@ -60,14 +66,14 @@ class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
     )
     min_leaf: int = parameter(AdditivePrior.min_leaf, "Fewest rows in a leaf.", least=1)
     bins: int = parameter(
-        100,
+        USUAL_BINS,
         f"Most buckets of a column, at most {MOST_BINS - 1}.",
         least=2,
         option=str,
     )
     binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
     k: float = parameter(
-        2.0,
+        RANGE_DEVIATIONS,
         "Prior standard deviations of the sum between the middle of the targets and their ends: "
         "the larger, the smoother.",
         above=0,
@@ -101,7 +107,7 @@ class BARTNoiseParameters:
         above=0,
     )
     noise_quantile: float = parameter(
-        0.9,
+        NOISE_QUANTILE,
         "Prior probability that the noise is below that of a linear model.",
         above=0,
         below=1,

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
-from bdtppl.inference.additive.tables import MOST_LEVELS
+from bdtppl.inference.additive.tables import MOST_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema, as_table, has_names, refuse_new_missing
 from bdtppl.models.hard.additive import AdditivePrior
@@ -169,7 +169,7 @@ class TreeSum(dist.Distribution):
         scale: float = 1.5,
         max_depth: int = AdditivePrior.max_depth,
         min_leaf: int = AdditivePrior.min_leaf,
-        bins: int = 100,
+        bins: int = USUAL_BINS,
         alpha: float = float(AdditivePrior.alpha),
         beta: float = float(AdditivePrior.beta),
         sparsity: float | None = None,

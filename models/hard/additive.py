@@ -46,6 +46,8 @@ __all__ = [
     "AdditiveTrees",
     "additive_log_joint",
     "Link",
+    "NOISE_QUANTILE",
+    "RANGE_DEVIATIONS",
     "calibrated",
     "calibrated_to_classes",
     "class_probabilities",
@@ -54,6 +56,9 @@ __all__ = [
 ]
 
 Link = Literal["identity", "probit", "logit"]
+
+RANGE_DEVIATIONS = 2.0  # k of Chipman et al., section 3.2
+NOISE_QUANTILE = 0.9  # q of their section 3.3
 
 _PROBIT_REACH = 3.0  # of the sum: Chipman et al., section 3.3 of probit BART
 _LOGIT_IN_PROBIT = 1.7  # a logistic law is about a normal one of this standard deviation
@@ -195,10 +200,10 @@ def calibrated(
     design: Design,
     y: np.ndarray,
     *,
-    k: float = 2.0,
-    quantile: float = 0.9,
-    noise_degrees: float = 3.0,
-    num_trees: int = 200,
+    k: float = RANGE_DEVIATIONS,
+    quantile: float = NOISE_QUANTILE,
+    noise_degrees: float = float(AdditivePrior.noise_degrees),
+    num_trees: int = AdditivePrior.num_trees,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
@@ -242,8 +247,8 @@ def calibrated_to_classes(
     num_classes: int,
     *,
     link: Link = "logit",
-    k: float = 2.0,
-    num_trees: int = 200,
+    k: float = RANGE_DEVIATIONS,
+    num_trees: int = AdditivePrior.num_trees,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior of class probabilities.
