@@ -36,7 +36,7 @@ from bdtppl.models.priors import (
 from bdtppl.models.pytrees import pytree_dataclass
 
 TIGHT = 1e-9
-NUM_TABLES = 30
+NUM_TABLES = 20
 PRIORS = {
     "leaf penalty": LeafPenalty(1.3),
     "description length": DescriptionLength(2.0),
