@@ -203,6 +203,7 @@ def test_each_run_has_a_file_of_its_own(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_names_of_columns_tell_runs_apart(tmp_path):
     """Priors and constraints name them: under other names the same numbers are another problem."""
     few = {"warmup": 20, "draws": 10, "thin": 5, "temperatures": 1, "extensions": 0}

@@ -909,7 +909,13 @@ def test_a_slip_among_numbers_is_noted(tmp_path):
     assert "Column 'b'" not in said
 
 
-@pytest.mark.parametrize("prior", ["leaf-count:max_leaves=4", "pinball:max_leaves=4"])
+@pytest.mark.parametrize(
+    "prior",
+    [
+        "leaf-count:max_leaves=4",
+        pytest.param("pinball:max_leaves=4", marks=pytest.mark.slow),
+    ],
+)
 def test_priors_on_leaves_leave_all_behind(prior, trees, tmp_path):
     options = ["--bins", 4, "--prior", prior, "--report"]
     run("fit", trees, "--target", "height", *options, "--out", tmp_path / "out")

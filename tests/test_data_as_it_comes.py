@@ -23,7 +23,7 @@ SETTINGS = {
     "RJHMCTree": {"chains": 2, "burn_in": 20, "warmup": 20, "draws": 20},
 }
 SOFT = ("DCCTree", "RJHMCTree")
-FAST = ("GreedyModalTreeClassifier", "GreedyModalTreeRegressor", "ExactTreeRegressor")
+FAST = ("GreedyModalTreeClassifier", "ExactTreeRegressor")
 ESTIMATORS = [name for name in bdtppl.__all__ if name.endswith(("Classifier", "Regressor"))]
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
 NUM_ROWS = 48

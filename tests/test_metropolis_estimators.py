@@ -279,8 +279,8 @@ def test_chains_go_on_less_often_on_many_rows(monkeypatch, most, rounds):
     ("options", "num_cuts"),
     [
         ({}, 29),
-        ({"bins": None}, 99),
-        ({"grid": 7}, 7),
+        pytest.param({"bins": None}, 99, marks=pytest.mark.slow),
+        pytest.param({"grid": 7}, 7, marks=pytest.mark.slow),
         (
             {"start": Tree.from_nested({"feature": 0, "threshold": 1.5, "left": {}, "right": {}})},
             99,
@@ -294,6 +294,7 @@ def test_cuts_are_few_where_none_are_named(options, num_cuts):
     assert model.design_.num_codes[0] == num_cuts + 1
 
 
+@pytest.mark.slow
 def test_trees_get_room_in_warm_up(monkeypatch):
     """Where no capacity is given; and the trees in the new slots have the scores of definitions."""
     monkeypatch.setattr("bdtppl.inference.metropolis.sample._FIRST_CAPACITY", 3)

@@ -239,6 +239,7 @@ def test_chains_of_papers_walk_alone_over_all_cuts_and_no_longer_than_asked():
         assert {name: given[name] for name in plain} == plain
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_of_what_there_is(tmp_path):
     assert draw_figures(tmp_path, tmp_path / "images") == []
     for path in draw_figures(FOLDER, tmp_path / "images"):

@@ -138,7 +138,7 @@ def faults(model: TreeModel, goal: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", slow_but(range(6), range(NUM_TABLES)))
+@pytest.mark.parametrize("number", slow_but(range(4), range(NUM_TABLES)))
 def test_intervals_hold_the_exact_values_and_close_on_them(number):
     """At every moment, for best trees and for sums, and the best tree is the chart's."""
     for name, prior in PRIORS.items():
@@ -147,7 +147,7 @@ def test_intervals_hold_the_exact_values_and_close_on_them(number):
             assert faults(model, goal) == [], (name, goal)
 
 
-@pytest.mark.parametrize("name", slow_but(("all rules alike", "a program"), FURTHER))
+@pytest.mark.parametrize("name", slow_but(("all rules alike",), FURTHER))
 def test_any_prior_that_weighs_nodes_is_searched(name):
     for number in (0, 6, 9, 12):
         model = with_prior(table(number), FURTHER[name])
@@ -506,18 +506,18 @@ def test_a_column_of_one_value_with_some_missing_parts_nothing(seed):
     assert faults(model, "sum") == []
 
 
-def test_pure_sets_are_told_by_counts_alone():
+@pytest.mark.parametrize("seed", slow_but((0,), range(3)))
+def test_pure_sets_are_told_by_counts_alone(seed):
     """Of more than a million rows scores are not tabled, and differ from bounds by rounding."""
     X = np.array([[0] * 6 + [0], [0] * 6 + [1], [1] * 6 + [0], [1] * 6 + [1]], float)
-    for seed in range(3):
-        weights = np.random.default_rng(seed).integers(100_000, 900_000, 4)
-        model = TreeModel(
-            Design.from_matrix(X, weights=weights),
-            np.array([0, 0, 1, 1]),
-            DepthDecay(0.999, 0.0, over="rules"),
-            DirichletCategorical.symmetric(2, 0.001),
-        )
-        assert faults(model, "best") == []
+    weights = np.random.default_rng(seed).integers(100_000, 900_000, 4)
+    model = TreeModel(
+        Design.from_matrix(X, weights=weights),
+        np.array([0, 0, 1, 1]),
+        DepthDecay(0.999, 0.0, over="rules"),
+        DirichletCategorical.symmetric(2, 0.001),
+    )
+    assert faults(model, "best") == []
 
 
 def test_draws_take_any_cut_of_a_gap():
