@@ -33,6 +33,8 @@ BODIES = {
     "condition": lambda x: lax.cond(x[0] > 0.5, jnp.sin, jnp.cos, x),
 }
 
+USUAL = {"xla_cpu_use_fusion_emitters": True}  # which tests switch off
+
 
 @pytest.mark.parametrize("name", BODIES)
 def test_one_kernel_computes_the_same(name):
@@ -49,7 +51,7 @@ def test_one_kernel_computes_the_same(name):
     "body", [jnp.sort, lambda x: x.at[jnp.int32(x * 5)].add(1.0)], ids=["sort", "scatter"]
 )
 def test_what_cannot_be_one_kernel_is_compiled_as_usual(body):
-    function, given = compiled(body)
+    function, given = compiled(body, **USUAL)
     with pytest.raises(jax.errors.JaxRuntimeError):
         function.marked(*given)
     assert not function.is_one(*given)

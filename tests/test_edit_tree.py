@@ -437,6 +437,7 @@ def test_trees_of_the_prior_are_edited():
         assert (ep.g_test(counts, law) > ep.FALSE_ALARM) == is_so
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*[cC]hains.*")
 def test_estimators_edit_a_tree(tmp_path):
     X = {"age": np.arange(30.0) % 6, "dose": np.arange(30.0) // 5}

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import slow_but
 
 from bdtppl.models.priors import DepthDecay
 from bdtppl.prior_files import read_prior_file
@@ -15,7 +16,7 @@ README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "working_with.md"
 
 
-@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", slow_but([README], [README, GUIDE]), ids=lambda page: page.stem)
 def test_the_examples_print_what_is_shown(page, tmp_path):
     text = page.read_text()
     code, shown = (

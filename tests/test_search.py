@@ -550,6 +550,7 @@ def test_rules_are_walked_along_in_the_order_of_their_list():
     assert faults(model, "sum") == []
 
 
+@pytest.mark.slow
 def test_draws_of_large_trees_are_as_many_as_they_should_be():
     """Trees of more than 63 slots need more room; false alarm 1e-4, twin below 1e-9."""
     rng = np.random.default_rng(0)

@@ -333,9 +333,10 @@ def three_values(n=60):
 @pytest.mark.parametrize(
     ("options", "limit"),
     [
-        (
+        pytest.param(
             {"prior": EditTree(Tree.from_nested({}), 0.7), "start": "prior"},
             lambda tree: tree.is_split.sum() < 2,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"prior": EditTree(Tree.from_nested({}), 0.7)},
