@@ -57,8 +57,8 @@ __all__ = [
 
 Link = Literal["identity", "probit", "logit"]
 
-RANGE_DEVIATIONS = 2.0  # k of Chipman et al., section 3.2
-NOISE_QUANTILE = 0.9  # q of their section 3.3
+RANGE_DEVIATIONS = 2.0  # k of Chipman et al.: see `calibrated`
+NOISE_QUANTILE = 0.9  # their q
 
 _PROBIT_REACH = 3.0  # of the sum: Chipman et al., section 3.3 of probit BART
 _LOGIT_IN_PROBIT = 1.7  # a logistic law is about a normal one of this standard deviation
