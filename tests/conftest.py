@@ -32,6 +32,17 @@ def _make_room():
 
 
 @pytest.fixture(autouse=True)
+def _optimise(request):
+    """Compile with all optimisations what runs long; other tests mostly compile."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    if request.node.get_closest_marker("runs_long"):
+        jax.config.update(name, False)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.fixture(autouse=True)
 def _close_figures():
     """Leave no figure to the tests that come after in the same process."""
     yield

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from tiers import slow_but
+from tiers import in_turn, slow_but
 
 import bdtppl
 from bdtppl.models.data.schema import Schema, TableWarning
@@ -23,8 +23,9 @@ SETTINGS = {
     "RJHMCTree": {"chains": 2, "burn_in": 20, "warmup": 20, "draws": 20},
 }
 SOFT = ("DCCTree", "RJHMCTree")
-FAST = ("GreedyModalTreeClassifier", "ExactTreeRegressor")
 ESTIMATORS = [name for name in bdtppl.__all__ if name.endswith(("Classifier", "Regressor"))]
+FITTED = in_turn(SETTINGS)
+FAST = ("ExactTreeRegressor", "GreedyModalTreeRegressor")
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
 NUM_ROWS = 48
 
@@ -94,7 +95,7 @@ def test_every_estimator_of_the_suite_is_tried():
 # ---------------------------------------------------------------------------- columns of all kinds
 
 
-@pytest.mark.parametrize("name", slow_but(FAST, ESTIMATORS))
+@pytest.mark.parametrize("name", slow_but(FAST, FITTED))
 def test_kinds_of_columns_are_read_and_keep_their_names(name):
     is_soft = name.startswith(SOFT)
     fitted = []
@@ -161,7 +162,7 @@ def test_a_value_that_was_never_missing_is_refused_in_new_rows():
         model.predict(frame)
 
 
-@pytest.mark.parametrize("name", slow_but(FAST, ESTIMATORS))
+@pytest.mark.parametrize("name", slow_but(FAST, FITTED))
 def test_a_row_that_counts_twice_is_two_rows(name):
     frame, y = columns("pandas", missing=False)
     count, goal = 1 + np.arange(NUM_ROWS) % 3, target(name, y)

@@ -264,15 +264,13 @@ def check_invariance(model, family, num_steps, power_of_r=1.0):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize(
     ("model", "family", "num_steps"),
     [
-        ("depth decay, cuts", "classes", 5),  # has many edits: 50 steps of it take minutes
-        ("depth decay, gaps", "values", 1),
+        ("depth decay, cuts", "classes", 2),  # has many edits: 50 steps of it take minutes
         ("depth decay, gaps", "values", 20),
         ("depth decay by gap, cuts", "classes", 1),
-        ("depth decay by gap, cuts", "classes", 20),
-        ("greedy partition, cuts", "values", 1),
         ("greedy partition, cuts", "values", 20),
     ],
 )
@@ -281,10 +279,11 @@ def test_exact_draws_stay_exact(model, family, num_steps):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize("power_of_r", [-1.0, 0.0])
 def test_a_wrong_ratio_is_noticed(power_of_r):
     with pytest.raises(AssertionError):
-        check_invariance("depth decay, cuts", "classes", 5, power_of_r)
+        check_invariance("depth decay, cuts", "classes", 2, power_of_r)
 
 
 # ------------------------------------------------------------------------------------- surfaces
@@ -401,21 +400,22 @@ def tempered_edits():
     design, y = Design.from_matrix(np.arange(5.0)[:, None]), np.array([0, 0, 1, 1, 1])
     model = TreeModel(design, y, EditTree(stump(3.5), 0.6), DirichletCategorical.symmetric(2))
     options = {"warmup": 40, "draws": 4, "thin": 10, "temperatures": 3, "capacity": 9}
-    return model, sample_chains(ep.key(0), model, chains=1_000, **options)
+    return model, sample_chains(ep.key(0), model, chains=400, **options)
 
 
 def check_tempered_edits(probability):
-    """1,000 independent chains; the evidence to 5 standard errors, a false alarm in 2 million."""
+    """400 independent chains; the evidence to 5 standard errors, a false alarm in 2 million."""
     model, drawn = tempered_edits()
     law, log_evidence = exact_edits(model.design, model.y, EditTree(stump(3.5), probability))
     posterior = drawn.posterior
     last = Counter(str(tree.to_nested()) for tree in posterior.trees[:, -1])
     assert ep.g_test(last, law) > ep.FALSE_ALARM
-    assert posterior.log_evidence_se < 0.02
+    assert posterior.log_evidence_se < 0.03
     assert abs(posterior.log_evidence - log_evidence) < 5 * posterior.log_evidence_se
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_tempered_chains_have_the_posterior_and_the_evidence():
     check_tempered_edits(0.6)
     with pytest.raises(AssertionError):

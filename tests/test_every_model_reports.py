@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tiers import in_turn
 
 import bdtppl
 from bdtppl import plot_calibration, plot_partial_dependence, plot_predictive_check, write_report
@@ -18,13 +19,12 @@ MODELS = {
     "DCCTree": {"iterations": 2, "initial_trees": 10, "activation_count": 0, **SOFT},
     "RJHMCTree": {"burn_in": 10, **SOFT},
 }
-KINDS = ("Classifier", "Regressor")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:The evidence of:UserWarning")
-@pytest.mark.parametrize("name", [m + kind for m in MODELS for kind in KINDS])
+@pytest.mark.parametrize("name", in_turn(MODELS))
 def test_every_model_has_a_report_and_figures(name, tmp_path):
     rng = np.random.default_rng(0)
     X = {"size": rng.uniform(0, 1, 40), "site": rng.choice(["north", "south"], 40)}

@@ -47,9 +47,7 @@ CASES = slow_but(
     [
         (MODEL, "classes"),
         ("leaf penalty, gaps", "values"),
-        ("depth decay, gaps", "classes"),
         ("depth decay, gaps", "values"),
-        ("depth decay by gap, cuts", "classes"),
         ("depth decay by gap, cuts", "values"),
         ("greedy partition, gaps", "classes"),
     ],

@@ -70,11 +70,10 @@ def test_agrees_with_the_chart(number):
 @pytest.mark.parametrize(
     ("prior", "seed", "real", "constraints"),
     [  # half of all cases: every two levels of two factors meet
-        pytest.param(prior, seed, bool(j % 2), limits, id=f"{prior}-{seed}-{j % 2}-{k}")
+        pytest.param(prior, i % 3, bool(j % 2), limits, id=f"{prior}-{j % 2}-{k}")
         for i, prior in enumerate(PRIORS)
-        for seed in range(3)
         for k, limits in enumerate(LIMITS)
-        for j in [i + seed + k]
+        for j in [i + k]
     ],
 )
 def test_agrees_with_the_chart_everywhere(prior, seed, real, constraints):

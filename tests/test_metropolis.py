@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from chains import Chains
+from tiers import slow_but
 
 from bdtppl.inference.hard import written_trees
 from bdtppl.inference.hard.written_trees import as_shape, write_out
@@ -44,11 +45,6 @@ KERNELS = {
 
 # Compiling is what takes time, so most models are left to the slow run.
 CASES = [(model, ep.FAMILIES[i % 2]) for i, model in enumerate(ep.SOME_MODELS)]
-FEW_CASES = [
-    # Each prior with either family, and each kind of rules with either.
-    pytest.param(*case, marks=() if case in CASES[2:3] else pytest.mark.slow)
-    for case in ((model, ep.FAMILIES[(i + i // 2) % 2]) for i, model in enumerate(ep.MODELS))
-]
 
 
 def posed(case):
@@ -67,10 +63,7 @@ def small_case(model, family, seed, **fixed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "family"),
-    [(model, ep.FAMILIES[(i + i // 2) % 2]) for i, model in enumerate(ep.MODELS)],
-)
+@pytest.mark.parametrize(("model", "family"), CASES)
 def test_states_score_as_the_log_joint_does(model, family):
     case = ep.random_case(model, family, 3)
     trees = case.exact.sample_trees(ep.key(0), 40)
@@ -89,7 +82,7 @@ def test_states_score_as_the_log_joint_does(model, family):
     np.testing.assert_allclose(again.log_joint, expected.log_joint, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("model", "family"), FEW_CASES)
+@pytest.mark.parametrize(("model", "family"), slow_but(CASES[2:3], CASES))
 def test_weights_of_all_rules_are_those_of_each(model, family):
     case = ep.random_case(model, family, 3)
     trees = case.exact.sample_trees(ep.key(0), 4)
@@ -189,7 +182,7 @@ def check_balance(case, proposing=moves.propose):
         assert abs(into - probability[tree]) < 1e-10
 
 
-@pytest.mark.parametrize(("model", "family"), FEW_CASES)
+@pytest.mark.parametrize(("model", "family"), slow_but(CASES[2:3], CASES))
 def test_every_move_is_in_balance_with_the_posterior(model, family):
     check_balance(small_case(model, family, 0))
 
@@ -269,10 +262,8 @@ def test_exact_draws_stay_exact():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "family", "num_steps"),
-    [
-        (*case, num_steps)
-        for i, case in enumerate(CASES)
-        for num_steps in ((1, 20) if i in (1, 2) else (5,))  # classes and values, gaps and cuts
+    [  # 20 steps for classes and values, gaps and cuts
+        (*case, 20 if i in (1, 2) else 5) for i, case in enumerate(CASES)
     ],
 )
 def test_exact_draws_stay_exact_under_every_prior(model, family, num_steps):
@@ -357,9 +348,8 @@ def check_rotations(kernel, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [1, 50])
-def test_exact_draws_stay_exact_under_rotations(num_steps):
-    check_rotations(ROTATIONS, num_steps)
+def test_exact_draws_stay_exact_under_rotations():
+    check_rotations(ROTATIONS, 50)
 
 
 @pytest.mark.slow
@@ -386,8 +376,9 @@ def test_a_kernel_that_forgets_the_prior_is_noticed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ep.FAMILIES)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("kernel", "family"), list(zip(KERNELS, itertools.cycle(ep.FAMILIES), strict=False))
+)
 def test_a_long_run_finds_the_posterior(kernel, family):
     case = ep.random_case("description length, cuts", family, 2)
     drawn = sample_chains(

@@ -14,6 +14,7 @@ among the trees of the walk is uniform. The ECDF of the ranks must stay in binom
 import functools
 import math
 from collections import Counter, defaultdict
+from itertools import cycle
 from typing import NamedTuple
 
 import enumeration as en
@@ -173,8 +174,7 @@ def check_jointly(family, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ep.FAMILIES)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("kernel", "family"), list(zip(KERNELS, cycle(ep.FAMILIES), strict=False)))
 def test_trees_and_targets_keep_their_joint_law(kernel, family):
     check_jointly(family, KERNELS[kernel])
 
@@ -260,8 +260,11 @@ def check_calibration(family, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ep.FAMILIES)
-@pytest.mark.parametrize("kernel", [LOCAL, Regrow()], ids=["local", "regrow"])
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    list(zip([LOCAL, Regrow()], ep.FAMILIES, strict=True)),
+    ids=["local", "regrow"],
+)
 def test_ranks_of_the_true_tree_are_uniform(kernel, family):
     check_calibration(family, kernel)
 

@@ -99,6 +99,7 @@ def test_chains_stay_monotone():
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_edited_trees_stay_monotone():
     case = ep.case_of_law("all rules alike", "gaps", "values", 5)
     limits = replace(case.constraints, monotone=DIRECTIONS)
@@ -120,9 +121,8 @@ def test_edited_trees_stay_monotone():
 @pytest.mark.parametrize("prior", [DepthDecay(), LeafCount(3.0, max_leaves=4)])
 def test_there_is_no_evidence(prior):
     """Which trees are monotone depends on the targets, so evidences would not add up to 1."""
-    model = MetropolisTreeClassifier(
-        prior=prior, constraints=Constraints(monotone={0: 1}), temperatures=3, random_state=0
-    )
+    few = {"temperatures": 3, "warmup": 100, "draws": 20, "extensions": 0, "random_state": 0}
+    model = MetropolisTreeClassifier(prior=prior, constraints=Constraints(monotone={0: 1}), **few)
     model.fit(np.arange(9.0)[:, None], np.repeat([0, 1, 0], 3))
     with pytest.raises(AttributeError, match="no log_evidence_ under monotone constraints"):
         _ = model.log_evidence_

@@ -309,8 +309,8 @@ from bdtppl.inference.particle import sample
 sample._WORK_AT_ONCE = 1.0
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).uniform(size=(60, 2))
-settings = {"chains": 4, "warmup": 64, "draws": 40, "temperatures": 16, "random_state": 0}
-chains = MetropolisTreeRegressor(**settings)
+settings = {"chains": 4, "warmup": 64, "draws": 40, "temperatures": 16, "extensions": 0}
+chains = MetropolisTreeRegressor(**settings, random_state=0)
 runs = ParticleTreeRegressor(particles=30, runs=4, random_state=0)
 fitted = [model.fit(X, X[:, 0] > 0.5).predict(X).tolist() for model in (chains, runs)]
 print(len(jax.devices()), fitted)
@@ -320,7 +320,8 @@ print(len(jax.devices()), fitted)
 @pytest.mark.slow
 def test_any_number_of_devices_gives_the_same_bits():
     def printed(number):
-        flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={number}"}
+        flag = f"--xla_force_host_platform_device_count={number}"
+        flags = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flag}"}
         command = [sys.executable, "-c", ON_DEVICES]
         run = subprocess.run(
             command, env=os.environ | flags, capture_output=True, text=True, check=True

@@ -75,6 +75,7 @@ def test_arrays_of_a_walk():
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize(
     ("hard", "kernel", "tries"),
     [
@@ -90,6 +91,7 @@ def test_frequencies_of_topologies(hard, kernel, tries):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_the_likelihood_of_the_chosen_try_alone_is_noticed(monkeypatch):
     right = rjhmc._JumpRun._proposed
 
@@ -110,6 +112,7 @@ def test_the_likelihood_of_the_chosen_try_alone_is_noticed(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
     right = rjhmc._JumpRun._proposed
 

@@ -55,20 +55,19 @@ MODELS = [
     *((law, rules) for law in (*ep.LAWS, "program") for rules in ("gaps", "cuts")),
     ("chronological", "cuts"),
 ]
-# Of each law and kind of rules two of four cases: every two levels of two factors meet.
+# Of each law and kind of rules one of four cases: every family and every path meet each law, and
+# every two of family, path and kind of rules meet.
 # The reference's laws do not know the path. The program reads a rule's threshold, which boxes on
 # the path move inside a gap, so that it is held to orders alone there.
 ENUMERATED = [
     pytest.param(
         *model,
-        family,
+        ep.FAMILIES[(i + i // 2) % 2],
         path if model != ("program", "gaps") else path[1:],
-        id="-".join((*model, family, "path" if path else "free")),
+        id="-".join((*model, ep.FAMILIES[(i + i // 2) % 2], "path" if path else "free")),
     )
     for i, model in enumerate(MODELS)
-    for family, path in zip(
-        ep.FAMILIES, ((), ("boxes", "order"))[:: 1 if (i + i // 2) % 2 == 0 else -1], strict=True
-    )
+    for path in [((), ("boxes", "order"))[(i + i // 4) % 2]]
 ]
 
 
@@ -81,15 +80,14 @@ def test_a_program_equals_the_enumeration():
 @pytest.mark.slow
 @pytest.mark.parametrize(("law", "rules", "family", "path"), ENUMERATED)
 def test_every_law_equals_the_enumeration(law, rules, family, path):
-    for seed in range(2):
-        case = ep.case_of_law(law, rules, family, seed, path=path)
-        for check in CHECKS:
-            if not path or check is not check_productions:  # a set of rows has several memories
-                check(case, case.exact)
-        check_predictive(case, case.exact)
-        check_draws(case, case.exact)
-        check_scores(case, by_rows)
-        check_scores(case, by_tables)
+    case = ep.case_of_law(law, rules, family, 0, path=path)
+    for check in CHECKS:
+        if not path or check is not check_productions:  # a set of rows has several memories
+            check(case, case.exact)
+    check_predictive(case, case.exact)
+    check_draws(case, case.exact)
+    check_scores(case, by_rows)
+    check_scores(case, by_tables)
 
 
 @pytest.mark.slow
@@ -281,7 +279,7 @@ INFERENCES = {
     ("inference", "prior"),
     slow_but(
         [("enumeration", "weight")],
-        itertools.product(INFERENCES, SENSELESS),
+        list(zip(reversed(INFERENCES), itertools.cycle(SENSELESS), strict=False)),
     ),
 )
 def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, prior):

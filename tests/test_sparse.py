@@ -199,19 +199,21 @@ def test_estimators_read_every_format(made):
     weights = np.arange(len(label)) % 3
     stored = made(table)
     before = stored.copy()
-    for estimator, y in ((GreedyModalTreeClassifier, label), (GreedyModalTreeRegressor, score)):
-        dense = estimator(**options).fit(table, y, weights)
-        model = estimator(**options).fit(stored, y, weights)
-        assert model.rules() == dense.rules()
-        assert model.explain(stored) == dense.explain(table)
-        assert abs(model.map_log_joint_ - dense.map_log_joint_) < 1e-9
-        assert model.n_features_in_ == 12
-        assert len(model.columns_) < 12
-        assert dense.columns_ is None
-        np.testing.assert_allclose(model.feature_importances_, dense.feature_importances_)
-        for fitted in (model, dense):
-            for X in (table, stored):
-                assert_same_predictions(fitted.predict(X), dense.predict(table))
+    is_regression = made is sparse.csr_array
+    estimator = GreedyModalTreeRegressor if is_regression else GreedyModalTreeClassifier
+    y = score if is_regression else label
+    dense = estimator(**options).fit(table, y, weights)
+    model = estimator(**options).fit(stored, y, weights)
+    assert model.rules() == dense.rules()
+    assert model.explain(stored) == dense.explain(table)
+    assert abs(model.map_log_joint_ - dense.map_log_joint_) < 1e-9
+    assert model.n_features_in_ == 12
+    assert len(model.columns_) < 12
+    assert dense.columns_ is None
+    np.testing.assert_allclose(model.feature_importances_, dense.feature_importances_)
+    for fitted in (model, dense):
+        for X in (table, stored):
+            assert_same_predictions(fitted.predict(X), dense.predict(table))
     assert (before != stored).nnz == 0
     assert before.nnz == stored.nnz
 

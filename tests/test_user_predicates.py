@@ -254,8 +254,9 @@ def check_invariance(case, kernel, prior_case=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [ByTree, ByPath])
-@pytest.mark.parametrize("kernel", ["rotating", "regrow", "redraw"])
+@pytest.mark.parametrize(
+    ("kind", "kernel"), [(ByTree, "rotating"), (ByPath, "regrow"), (ByPath, "redraw")]
+)
 def test_exact_draws_stay_exact(kind, kernel):
     check_invariance(tree_case(kind, "gaps"), KERNELS[kernel].make())
 

@@ -1,6 +1,7 @@
 """Which cases of a test belong to the fast run."""
 
 from collections.abc import Collection, Iterable
+from itertools import cycle
 
 import pytest
 
@@ -17,3 +18,11 @@ def slow_but(fast: Collection, cases: Iterable) -> list:
         )
         for case in cases
     ]
+
+
+def in_turn(kinds: Iterable[str]) -> list[str]:
+    """Name the regressor of the first kind of tree, the classifier of the second, and so on.
+
+    For tests of what the two share, which fit each to a table of their own.
+    """
+    return [kind + task for kind, task in zip(kinds, cycle(("Regressor", "Classifier")))]
