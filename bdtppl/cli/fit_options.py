@@ -71,11 +71,10 @@ class FitOption(NamedTuple):
     def panel(self) -> str:
         """Heading of the group of options."""
         inferences = set(self.default_of)
-        of_kind = {
-            kind: {name for name in all_inferences() if trees_are(name) == kind}
-            for kind in ("hard", "soft", "sums")
-        }
-        if inferences == set(all_inferences()):
+        of_kind: dict[str, set[str]] = {"hard": set(), "soft": set(), "sums": set()}
+        for name, classes in all_inferences().items():
+            of_kind[_trees_of(classes)].add(name)
+        if inferences == set().union(*of_kind.values()):
             return "Model"
         single = inferences - of_kind["sums"]
         if single in (of_kind["hard"], of_kind["soft"]):
@@ -137,7 +136,11 @@ def _model_in(args: list[str]) -> str | None:
 
 def trees_are(inference: str) -> str:
     """Kind of the trees of an inference (`bdtppl.estimators.results.Results`)."""
-    return next(iter(all_inferences()[inference].values())).trees_are
+    return _trees_of(all_inferences()[inference])
+
+
+def _trees_of(classes: Mapping[str, Any]) -> str:
+    return next(iter(classes.values())).trees_are
 
 
 def is_hard(inference: str) -> bool:

@@ -1,5 +1,6 @@
 """Estimators in the manner of scikit-learn, one module for each inference."""
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -18,10 +19,16 @@ def all_inferences() -> dict[str, dict[str, Any]]:
     """
     from bdtppl.estimators.base import INFERENCES
 
+    _import_all()
+    return dict(sorted(INFERENCES.items()))
+
+
+@cache
+def _import_all() -> None:
+    """Let all estimators of the suite register their names."""
     modules = {module for module in DEFINED_IN.values() if module.startswith(f"{__name__}.")}
     for module in sorted(modules):
         import_module(module)
-    return dict(sorted(INFERENCES.items()))
 
 
 def estimator_class(name: str) -> Any:
