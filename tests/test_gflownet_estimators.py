@@ -115,7 +115,7 @@ def test_ensembles_weigh_the_same_draws(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["trajectory", "detailed", "sub-trajectory"])
+@pytest.mark.parametrize("method", ["trajectory", "sub-trajectory"])
 def test_construction_finds_the_posterior(method, exact):
     settings = dict(TINY) | {"steps": 300, "draws": 500}
     model = GFlowNetTreeClassifier(method=method, **settings).fit(X, LABELS)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
-from tiers import slow_but
+from tiers import in_turn, slow_but
 
 from bdtppl import GreedyModalTreeRegressor
 from bdtppl.models.data.design import CutPoints
@@ -15,8 +15,9 @@ from bdtppl.report.background import assumptions
 from bdtppl.report.subject import Subject
 from bdtppl.report.trees import trees
 
-FITS = [name for name in every_estimator.FITS if not name.startswith(("DCC", "RJHMC"))]
-FAST = ("ExactTreeClassifier", "GreedyModalTreeClassifier")
+HARD = {"Exact", "GreedyModal", "MAP", "Metropolis", "Particle", "GFlowNet"}
+FITS = in_turn(f"{kind}Tree" for kind in sorted(HARD))
+FAST = ("ExactTreeRegressor", "GFlowNetTreeClassifier")
 SIZE = np.repeat([1.0, 2.0, 3.0, 4.0], 4)
 TABLE = {
     "size": SIZE,

@@ -194,10 +194,11 @@ def check_unbiased(case, found):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "family", "proposal"),
-    [  # every two levels of two factors meet
+    [  # each proposal meets either family
         (model, ep.FAMILIES[(i + j) % 2], proposal)
         for i, model in enumerate(ep.SOME_MODELS)
         for j, proposal in enumerate(PROPOSALS)
+        if (i + j) % 3 < 2
     ],
 )
 def test_the_evidence_is_unbiased(model, family, proposal):

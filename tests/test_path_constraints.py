@@ -84,10 +84,11 @@ def test_boxes_levels_and_order_equal_the_enumeration():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "family", "kinds"),
-    [  # half of all cases: every two levels of two factors meet
-        pytest.param(model, ep.FAMILIES[(i + j) % 2], kinds, id=f"{model}-{'+'.join(kinds)}")
+    [  # each prior under all kinds together, and under two of three or one alone
+        pytest.param(model, ep.FAMILIES[(i + j // 2) % 2], kinds, id=f"{model}-{'+'.join(kinds)}")
         for i, model in enumerate(MODELS)
         for j, kinds in enumerate(KINDS)
+        if (i + j) % 2 == 0 or kinds == KINDS[-1]
     ],
 )
 def test_every_kind_equals_the_enumeration(model, family, kinds):

@@ -131,7 +131,7 @@ def check_balance(reference, before, after, proposal):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [*CASES, *lp.PRIORS])
+@pytest.mark.parametrize("model", [*CASES, *lp.PRIORS][::2])
 def test_proposals_are_those_of_the_reference(model):
     case = the_case(model)
     with jax.enable_x64(True):

@@ -80,8 +80,7 @@ def test_arrays_of_a_walk():
     ("hard", "kernel", "tries"),
     [
         (False, "lanes", 1),
-        (True, "lanes", 4),
-        (False, "blackjax", 4),
+        (True, "blackjax", 4),
     ],
 )
 def test_frequencies_of_topologies(hard, kernel, tries):
