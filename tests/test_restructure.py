@@ -17,7 +17,7 @@ from bdtppl.inference.metropolis.restructure import Restructure, restructured
 from bdtppl.models.pytrees import pytree_dataclass
 
 CAPACITY = 15
-NUM_CHAINS = 8_000
+NUM_CHAINS = 20_000
 
 CASES = {
     "depth decay, gaps": ("classes", 3, {"max_depth": None, "min_leaf": 1}),
@@ -161,7 +161,7 @@ class WithoutRatio(Restructure):
 def check_invariance(case, restructure, num_steps):
     kernel = Alternate(LocalMoves.of(CHIPMAN), restructure, period=2)
     with jax.enable_x64(True):
-        found = Counter(chains_of(case).walked(kernel, NUM_CHAINS, num_steps))
+        found = Counter(chains_of(case).walked(kernel, 8_000, num_steps))
     assert ep.g_test(found, case.probabilities) > ep.FALSE_ALARM
 
 
