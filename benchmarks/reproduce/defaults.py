@@ -61,6 +61,12 @@ _MODELS: dict[str, Callable[[bool], Any]] = {
 _SLOW = ("exact", "BART", "stochtree", "EBM (interpret)")
 _SLOWER = ("particle", "Metropolis", "GFlowNet", "RJHMC", "DCC-Tree", "bartz")  # hours if large
 _SLOWEST = ("pymc-bart",)  # twenty minutes a table
+# More than twenty minutes: a task for each fold, for a run that is stopped loses what it was at.
+_BY_FOLD = {
+    ("GFlowNet", "messidor_features"),
+    ("DCC-Tree", "concrete"),
+    *product(("EBM (interpret)",), LARGE),
+}
 _COMPLETE = ("RJHMC", "DCC-Tree", "stochtree", "bartz", "pymc-bart")  # refuse missing values
 _QUICK = ("exact", "greedy", "CART, tuned", "random forest")
 _QUICK_TABLES = ("heart_statlog", "auto_mpg")
@@ -130,8 +136,8 @@ def _facts(model: Any) -> dict[str, float]:
     return found
 
 
-def _measured(name: str, table: str) -> dict[str, list[float]]:
-    """Five folds of a table: scores, facts, and CPU seconds of all folds but the first."""
+def _measured(name: str, table: str, only: int | None = None) -> dict[str, list[float]]:
+    """Five folds of a table, or one: scores, facts, CPU seconds of all but the first of five."""
     X, labels, *_ = load(table)
     X = np.asarray(X, float)
     classes, y = None, np.asarray(labels)
@@ -142,6 +148,8 @@ def _measured(name: str, table: str) -> dict[str, list[float]]:
     )
     found: dict[str, list[float]] = {}
     for fold, (train, held) in enumerate(split.split(X, y)):
+        if only not in (None, fold):
+            continue
         start = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -150,7 +158,7 @@ def _measured(name: str, table: str) -> dict[str, list[float]]:
                 rows = SimpleImputer(strategy="median").fit(X[train]).transform(X)
             model = _MODELS[name](classes is not None).fit(rows[train], y[train])
             own = _scores(model, rows[held], y[held], classes) | _facts(model)
-        if fold:  # the first one compiles
+        if fold or only is not None:  # the first of five compiles for the others
             own["CPU s"] = time.process_time() - start
         for quantity, value in own.items():
             found.setdefault(key_of(table, name, quantity), []).append(value)
@@ -158,10 +166,10 @@ def _measured(name: str, table: str) -> dict[str, list[float]]:
     return found
 
 
-def _in_own_process(name: str, table: str) -> dict[str, list[float]]:
+def _in_own_process(name: str, table: str, *only: int) -> dict[str, list[float]]:
     if name in PEERS:
         PEERS[name](True)  # raises where it is not installed
-    return in_fresh_process(_measured, name, table)
+    return in_fresh_process(_measured, name, table, *only)
 
 
 def _order() -> Iterator[tuple[str, str]]:
@@ -178,6 +186,7 @@ def _order() -> Iterator[tuple[str, str]]:
 def _tasks() -> list[Task]:
     for table in (*CLASSES, *NUMBERS, *LARGE):
         load(table)  # raises where it is missing
+    whole = [pair for pair in _order() if pair not in _BY_FOLD]
     return [
         Task(
             f"{table}, {name}",
@@ -185,8 +194,11 @@ def _tasks() -> list[Task]:
             (name, table),
             is_quick=name in _QUICK and table in _QUICK_TABLES,
         )
-        for name, table in _order()
+        for name, table in whole
         if not (name == "GFlowNet" and table in NUMBERS)
+    ] + [
+        Task(f"{table}, {name}, fold {fold + 1}", _in_own_process, (name, table, fold))
+        for fold, (name, table) in product(range(NUM_FOLDS), sorted(_BY_FOLD))
     ]
 
 
