@@ -17,7 +17,7 @@ from benchmarks.processes import in_fresh_process, peak_memory
 from benchmarks.reproduce.experiments import Experiment, Table, Task, key_of
 from benchmarks.reproduce.peers import PEERS
 
-__all__ = ["CLASSES", "DEFAULTS", "LARGE", "NUMBERS", "score_of"]
+__all__ = ["CLASSES", "DEFAULTS", "LARGE", "NUMBERS", "NUM_FOLDS", "score_of"]
 
 CLASSES = (
     "heart_statlog",

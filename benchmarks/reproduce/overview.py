@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUMBERS, score_of
+from benchmarks.reproduce.defaults import CLASSES, DEFAULTS, LARGE, NUM_FOLDS, NUMBERS, score_of
 from benchmarks.reproduce.experiments import Cell, key_of, summed_up
 from benchmarks.reproduce.results import read_results
 
@@ -17,7 +17,7 @@ _MOST_NAMES = 0.5  # of the tables must have a system for its rank to be shown
 def ranked(
     cells: Mapping[str, Cell], tables: Sequence[str], of: Callable[[str], str] = score_of
 ) -> np.ndarray:
-    """Rank systems on each table by a score, 1 the best; NaN where one was not run.
+    """Rank systems on each table by a score, 1 the best; NaN where one was not run on all folds.
 
     Returns
     -------
@@ -27,7 +27,8 @@ def ranked(
     keys = [
         [key_of(table, name, of(table)) for table in tables] for name in DEFAULTS.tables[0].rows
     ]
-    scores = np.array([[cells[k].value if k in cells else np.nan for k in row] for row in keys])
+    whole = {k: cell.value for k, cell in cells.items() if cell.count == NUM_FOLDS}
+    scores = np.array([[whole.get(k, np.nan) for k in row] for row in keys])
     return np.where(np.isnan(scores), np.nan, 1 + (scores[None] < scores[:, None]).sum(axis=1))
 
 
@@ -48,7 +49,7 @@ def mean_ranks(ranks: np.ndarray) -> np.ndarray:
 def render_overview(folder: Path) -> str:
     """Write tables as Markdown: log losses, CRPS, RMSE; the best of a column is bold."""
     cells = summed_up(read_results(folder, DEFAULTS.name)["tasks"])
-    lines = ["Scores of held-out rows: less is better, the best is bold, a blank was not run.", ""]
+    lines = ["Scores of held-out rows: less is better, the best is bold, a blank was not run on all folds.", ""]
     for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS), ("RMSE", NUMBERS)):
         lines += [*_table_lines(cells, title, tables), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -67,7 +68,7 @@ def _table_lines(cells: Mapping[str, Cell], title: str, tables: Sequence[str]) -
         texts = []
         for table, rank in zip(tables, ranks[place], strict=True):
             cell = cells.get(key_of(table, names[place], title))
-            text = "" if cell is None else f"{cell.value:.3f}"
+            text = "" if cell is None or np.isnan(rank) else f"{cell.value:.3f}"
             texts.append(f"**{text}**" if rank == 1 else text)
         times = [cells.get(key_of(table, names[place], "CPU s")) for table in tables]
         seconds = float(np.median([each.value for each in times if each is not None]))
