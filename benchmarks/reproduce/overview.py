@@ -49,7 +49,10 @@ def mean_ranks(ranks: np.ndarray) -> np.ndarray:
 def render_overview(folder: Path) -> str:
     """Write tables as Markdown: log losses, CRPS, RMSE; the best of a column is bold."""
     cells = summed_up(read_results(folder, DEFAULTS.name)["tasks"])
-    lines = ["Scores of held-out rows: less is better, the best is bold, a blank was not run on all folds.", ""]
+    lines = [
+        "Scores of held-out rows: less is better, the best is bold, a blank was not run whole.",
+        "",
+    ]
     for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS), ("RMSE", NUMBERS)):
         lines += [*_table_lines(cells, title, tables), ""]
     return "\n".join(lines).rstrip() + "\n"
