@@ -157,6 +157,6 @@ def _of_few(table: Table, cells: Mapping[str, Cell]) -> list[str]:
     most = {column: max(n for (_, c), n in counts.items() if c == column) for _, column in counts}
     few: dict[str, tuple[int, int]] = {}
     for (row, column), count in counts.items():
-        if count < most[column] and count <= few.get(row, (count, 0))[0]:
+        if count < most[column] and count < few.get(row, (most[column], 0))[0]:
             few[row] = count, most[column]
     return [f"{row} ({count} of {number})" for row, (count, number) in few.items()]
