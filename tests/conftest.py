@@ -33,7 +33,7 @@ def _make_room():
 
 @pytest.fixture(autouse=True)
 def _optimise(request):
-    """Compile with all optimisations what runs long; other tests mostly compile."""
+    """Compile with the usual optimisations what runs long; other tests mostly compile."""
     name = "jax_disable_most_optimizations"
     before = jax.config.read(name)
     if request.node.get_closest_marker("runs_long"):

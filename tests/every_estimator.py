@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import bdtppl
 from bdtppl.models.soft.tree import SoftClassification
 
-__all__ = ["FITS", "FAST", "NEW", "X", "fitted", "new"]
+__all__ = ["FITS", "FAST", "KINDS", "NEW", "X", "fitted", "new"]
 
 _RNG = np.random.default_rng(0)
 X = _RNG.uniform(size=(30, 2)).round(2)
@@ -40,7 +40,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "DCCTree": _DCC,
     "RJHMCTree": _RJHMC,
 }
-FITS = [f"{kind}{task}" for kind in _SETTINGS for task in ("Classifier", "Regressor")]
+KINDS = tuple(_SETTINGS)
+FITS = [f"{kind}{task}" for kind in KINDS for task in ("Classifier", "Regressor")]
 FAST = ("ExactTreeClassifier", "GreedyModalTreeRegressor")
 
 

@@ -15,9 +15,8 @@ from bdtppl.report.background import assumptions
 from bdtppl.report.subject import Subject
 from bdtppl.report.trees import trees
 
-HARD = {"Exact", "GreedyModal", "MAP", "Metropolis", "Particle", "GFlowNet"}
-FITS = in_turn(f"{kind}Tree" for kind in sorted(HARD))
-FAST = ("ExactTreeRegressor", "GFlowNetTreeClassifier")
+FITS = in_turn(kind for kind in every_estimator.KINDS if not kind.startswith(("DCC", "RJHMC")))
+FAST = ("ExactTreeRegressor", "GreedyModalTreeClassifier")
 SIZE = np.repeat([1.0, 2.0, 3.0, 4.0], 4)
 TABLE = {
     "size": SIZE,

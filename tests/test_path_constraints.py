@@ -84,7 +84,7 @@ def test_boxes_levels_and_order_equal_the_enumeration():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "family", "kinds"),
-    [  # each prior under all kinds together, and under two of three or one alone
+    [  # each prior under all kinds at once, and under one or two of them alone
         pytest.param(model, ep.FAMILIES[(i + j // 2) % 2], kinds, id=f"{model}-{'+'.join(kinds)}")
         for i, model in enumerate(MODELS)
         for j, kinds in enumerate(KINDS)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -231,6 +232,38 @@ def test_restarts_bring_chains_together():
     together, number = spread(4)
     assert together < alone / 10
     assert number < 4
+
+
+def chains_to_go_on_from():
+    """Compare six chains whose modes have known masses; number 1 is the best."""
+    masses = np.array([-234.0, -51.0, -407.0, -70.0, -300.0, -72.0])
+    likelihoods = [-90.0, -20.0, -95.0, -30.0, -19.0, -31.0]  # number 4 has just come to the best
+    path = [
+        [
+            rjhmc._Place(Topology("0"), np.zeros(1), None, likelihood, mass)
+            for likelihood, mass in zip(likelihoods, masses, strict=True)
+        ]
+    ]
+    run = SimpleNamespace(_log_mass=lambda places: places[0].log_density)
+    rngs = [np.random.default_rng(chain) for chain in range(6)]
+    return masses, rjhmc._JumpRun._sources(run, rngs, path)
+
+
+def check_sources():
+    """Chains go on from modes within 20 nats of the best, or from where they have just come."""
+    masses, sources = chains_to_go_on_from()
+    assert sources[[1, 3, 4]].tolist() == [1, 3, 4]
+    assert all(masses[source] > masses.max() - 20 or source == 4 for source in sources)
+
+
+def test_no_chain_goes_on_from_a_mode_of_negligible_mass():
+    check_sources()
+
+
+def test_chains_that_stay_in_poor_modes_are_noticed(monkeypatch):
+    monkeypatch.setattr(rjhmc, "stuck", lambda masses, within: np.zeros(len(masses), bool))
+    with pytest.raises(AssertionError):
+        check_sources()
 
 
 @pytest.mark.slow

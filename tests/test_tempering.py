@@ -214,11 +214,11 @@ def test_tempered_chains_find_evidence_and_posterior(model, family):
 @pytest.mark.slow
 @pytest.mark.runs_long
 def test_the_reported_error_of_the_evidence_covers_it():
-    """Of 50 runs of 4 ladders 1.96 errors hold the truth in at least 41 (rate 2e-4)."""
+    """Of 100 runs of 4 ladders 1.96 errors hold the truth in at least 86 (rate 2e-4)."""
     case = ep.random_case("depth decay, gaps", "classes", 2)
     powers = tempering.as_powers(6)
     with jax.enable_x64(True):
-        model, num_ladders = posed(case), 200
+        model, num_ladders = posed(case), 400
         _, kept, _, _ = tempering.climb(
             jax.random.split(ep.key(4), num_ladders),
             jnp.int32(0),
@@ -231,10 +231,10 @@ def test_the_reported_error_of_the_evidence_covers_it():
             room=120,
         )
     log_likelihood = np.swapaxes(np.asarray(kept.log_likelihood)[20:], 0, 1)
-    runs = log_likelihood.reshape(50, 4, *log_likelihood.shape[1:])
+    runs = log_likelihood.reshape(100, 4, *log_likelihood.shape[1:])
     found, errors = np.array([stepping_stones(run, powers) for run in runs]).T
     inside = np.abs(found - case.exact.log_evidence) < 1.96 * errors
-    assert inside.sum() >= 41
+    assert inside.mean() >= 0.86
     assert abs(found.mean() - case.exact.log_evidence) < 4 * found.std() / np.sqrt(len(found))
 
 

@@ -1,4 +1,4 @@
-"""Which cases of a test belong to the fast run."""
+"""Which cases a test has, and which of them belong to the fast run."""
 
 from collections.abc import Collection, Iterable
 from itertools import cycle

@@ -71,14 +71,13 @@ class FitOption(NamedTuple):
     def panel(self) -> str:
         """Heading of the group of options."""
         inferences = set(self.default_of)
-        of_kind: dict[str, set[str]] = {"hard": set(), "soft": set(), "sums": set()}
-        for name, classes in all_inferences().items():
-            of_kind[_trees_of(classes)].add(name)
-        if inferences == set().union(*of_kind.values()):
+        kind_of = {name: _trees_of(classes) for name, classes in all_inferences().items()}
+        if inferences == set(kind_of):
             return "Model"
-        single = inferences - of_kind["sums"]
-        if single in (of_kind["hard"], of_kind["soft"]):
-            return HARD_TREES if single == of_kind["hard"] else SOFT_TREES
+        single = {name for name in inferences if kind_of[name] != "sums"}
+        for kind, heading in (("hard", HARD_TREES), ("soft", SOFT_TREES)):
+            if single == {name for name in kind_of if kind_of[name] == kind}:
+                return heading
         return f"Inference: {', '.join(self.default_of)}"
 
     def parameter(self, name: str) -> inspect.Parameter:

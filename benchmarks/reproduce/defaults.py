@@ -61,7 +61,7 @@ _MODELS: dict[str, Callable[[bool], Any]] = {
 _SLOW = ("exact", "BART", "stochtree", "EBM (interpret)")
 _SLOWER = ("particle", "Metropolis", "GFlowNet", "RJHMC", "DCC-Tree", "bartz")  # hours if large
 _SLOWEST = ("pymc-bart",)  # twenty minutes a table
-# More than twenty minutes: a task for each fold, for a run that is stopped loses what it was at.
+# Long runs: each fold is a task, so that a run that is stopped keeps the folds that it ended.
 _BY_FOLD = {
     ("GFlowNet", "messidor_features"),
     ("DCC-Tree", "concrete"),
@@ -228,10 +228,10 @@ DEFAULTS = Experiment(
         "compiles; memory is of a process of its own. Evidence and leaves are of the training "
         "folds; evidence is of each system's own prior. R-hat is the largest of a fit's "
         "diagnostics. Systems that are not in a table were not run there: on the two large tables "
-        "these are the slow ones. pymc-bart, with twenty minutes a table, has two tables. The four "
-        "longest runs have a task for each fold, whose seconds include compiling, and not all of "
-        "these folds were run: GFlowNet on messidor_features, DCC-Tree on concrete, EBM on the two "
-        "large tables. Systems are ranked on a table if all of its folds were run."
+        "these are the slow ones. pymc-bart, with twenty minutes a table, has two tables. Four "
+        "long runs have a task for each fold, whose seconds include compiling, and not all of "
+        "their folds were run: GFlowNet on messidor_features, DCC-Tree on concrete, EBM on the "
+        "two large tables. Systems are ranked on a table if all of its folds were run."
     ),
     tasks=_tasks,
     tables=[_table(name) for name in (*CLASSES, *NUMBERS, *LARGE)],

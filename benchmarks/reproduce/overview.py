@@ -50,7 +50,7 @@ def render_overview(folder: Path) -> str:
     """Write tables as Markdown: log losses, CRPS, RMSE; the best of a column is bold."""
     cells = summed_up(read_results(folder, DEFAULTS.name)["tasks"])
     lines = [
-        "Scores of held-out rows: less is better, the best is bold, a blank was not run whole.",
+        "Scores of held-out rows: less is better, the best is bold; a blank: not run on all folds.",
         "",
     ]
     for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS), ("RMSE", NUMBERS)):
@@ -73,7 +73,10 @@ def _table_lines(cells: Mapping[str, Cell], title: str, tables: Sequence[str]) -
             cell = cells.get(key_of(table, names[place], title))
             text = "" if cell is None or np.isnan(rank) else f"{cell.value:.3f}"
             texts.append(f"**{text}**" if rank == 1 else text)
-        times = [cells.get(key_of(table, names[place], "CPU s")) for table in tables]
+        run = [
+            table for table, rank in zip(tables, ranks[place], strict=True) if not np.isnan(rank)
+        ]
+        times = [cells.get(key_of(table, names[place], "CPU s")) for table in run]
         seconds = float(np.median([each.value for each in times if each is not None]))
         mean = "" if np.isnan(means[place]) else f"{means[place]:.1f}"
         texts += [mean, f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"]
