@@ -30,6 +30,7 @@ Votes = Literal["probability", "balanced"]
 
 _BATCH = 64  # draws that predict at once
 _HARD = 1e-12  # sharpness of splits that are hard in float64
+_LEAST_ROWS = 8  # a product of fewer adds up in another order
 
 
 class TopologyDraws(NamedTuple):
@@ -244,7 +245,7 @@ class SoftPosterior:
     ) -> list[np.ndarray]:
         """Centre and scale, [chain, draw, m] each; or class probabilities [chain, draw, m, c]."""
         h = self.sharpness if sharpness is None else max(sharpness, _HARD)
-        rows = padded(self._scaled(matrix), padded_size(len(matrix)))
+        rows = padded(self._scaled(matrix), padded_size(max(len(matrix), _LEAST_ROWS)))
         flat = jax.tree.map(lambda a: a.reshape(self.topology.size, *a.shape[2:]), self.trees)
         x = self._scaled(self.matrix)
         laws = _laws(self.model, flat, rows, np.float64(h), x, self.y, votes)
