@@ -153,6 +153,7 @@ def dcc_tree_rival(method: Literal["RJHMC", "WU", "CGM"]) -> dict[str, Any]:
             "h_final": 0.025,
             "topology_prior": TopologyPrior(0.45, 2.5),
             "model": SoftRegression(noise_on="sd"),
+            "start": "prior",
         },
         "WU": {
             "prior": Pinball(10.0),

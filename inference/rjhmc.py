@@ -18,8 +18,9 @@ posterior is exactly invariant. The published scheme adapts NUTS again twice in 
 before and after the jump, from the sampler's position: this is not exact, and hundreds of times the
 work.
 
-Jumps rarely lead out of a poor mode. So in the second half of burn-in chains are compared, and
-chains in modes of negligible mass move to the places of others. All draws to use come after that.
+Jumps rarely lead out of a poor mode. So chains start at greedy trees, each of other rows. And in
+the second half of burn-in chains are compared, and chains in modes of negligible mass move to the
+places of others. All draws to use come after that.
 
 References
 ----------
@@ -34,14 +35,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.inference.compiling import COMPILED_LIGHTLY
+from bdtppl.inference.nuts.kernel import new_chains
 from bdtppl.inference.nuts.sample import NUTS, Chains
 from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.inference.soft.greedy_start import greedy_start
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
@@ -54,6 +58,7 @@ JUMPS: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
 # Masses of modes are known to some nats from the correlated draws of a chain that jumps.
 _NEGLIGIBLE_MASS = 20.0
 _LEAST_STAGE = 20  # iterations between two comparisons of chains
+_LEAST_TRIES = 10  # draws of the prior, of which the best one is taken
 
 
 class JumpingWalk(NamedTuple):
@@ -112,6 +117,9 @@ class RJHMC:
         Most splits; None for no limit.
     published
         Whether NUTS is adapted again in every iteration; inexact.
+    start
+        Where chains start: "greedy" for greedy trees, each of rows drawn with replacement (see
+        `bdtppl.inference.soft.greedy_start`); "prior" for the best of some draws of the prior.
     restarts
         How often, at most, chains in modes of negligible mass move to the places of others in the
         second half of burn-in; there are at least 20 iterations between.
@@ -135,6 +143,7 @@ class RJHMC:
     moves: Mapping[str, float] = field(default_factory=lambda: dict(JUMPS))
     max_splits: int | None = None
     published: bool = False
+    start: Literal["greedy", "prior"] = "greedy"
     restarts: int = 4
     tries: int = 1
 
@@ -145,6 +154,8 @@ class RJHMC:
             raise ValueError(f"tries must be an integer of at least 1; got {self.tries!r}.")
         if self.published and self.tries > 1:
             raise ValueError(f"tries must be 1 in the published scheme; got {self.tries!r}.")
+        if self.start not in ("greedy", "prior"):
+            raise ValueError(f"start must be 'greedy' or 'prior'; got {self.start!r}.")
         if not isinstance(self.restarts, int | np.integer) or self.restarts < 0:
             raise ValueError(f"restarts must be an integer of at least 0; got {self.restarts!r}.")
 
@@ -169,7 +180,7 @@ class RJHMC:
         resumed: Callable[[Callable], Any] = lambda read: None,
         keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
     ) -> JumpingWalk:
-        """Walk over topologies and their parameters, from draws of the prior.
+        """Walk over topologies and their parameters.
 
         Parameters
         ----------
@@ -208,7 +219,7 @@ class _JumpRun:
     """One run: densities of the sizes met, and how NUTS is tuned to the topologies met."""
 
     def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool):
-        self.settings = settings
+        self.settings, self.given, self.hard_inputs = settings, (model, x, y), hard_inputs
         self.density = cache(lambda n: SoftDensity.filled_up(model, x, y, n, hard_inputs))
         self.key_tuning, self.key_chains = jax.random.split(rng_key)
         self.tuned = cache(self._tuned)
@@ -311,20 +322,45 @@ class _JumpRun:
     def _tuned(self, topology: Topology) -> Chains:
         """Return a chain with NUTS tuned to a topology, whatever the walk has done."""
         key = jax.random.fold_in(self.key_tuning, int("1" + topology.code, 2) % 2**31)
-        given = key, self.density(topology.num_splits), topology.paths
-        chain = self.settings.sampler.start(*given, 1)
-        return chain if self.settings.published else self.settings.sampler.warm_up(*given, chain)[0]
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
+        position, inputs = jax.tree.map(lambda a: a[None], self._drawn(rng, topology))
+        chain = new_chains(position.astype(np.float32), inputs)
+        if self.settings.published:
+            return chain
+        given = self.density(topology.num_splits), topology.paths
+        return self.settings.sampler.warm_up(key, *given, chain)[0]
+
+    def _drawn(self, rng, topology: Topology) -> tuple[np.ndarray, np.ndarray | None]:
+        """Draw parameters from the prior some times, and take those of the greatest likelihood."""
+        density, tries = self.density(topology.num_splits), max(self.settings.tries, _LEAST_TRIES)
+        values, inputs = density.draw_prior(rng, tries)
+        tried = np.array(_positions(density, values)), inputs
+        # Where splits are soft more of these draws can be told apart.
+        log_likelihoods = self._log_likelihoods(topology, *tried, self.settings.sampler.h_init)
+        best = int(np.where(np.isfinite(log_likelihoods), log_likelihoods, -np.inf).argmax())
+        return jax.tree.map(lambda a: a[best], tried)
 
     def _started(self, rngs) -> list[_Place]:
-        """Begin in topologies of the prior, each at the best of some draws."""
-        places = []
-        for rng in rngs:
-            topology = self.settings.topology_prior.sample(rng, max_splits=self.settings.max_splits)
-            density = self.density(topology.num_splits)
-            chain = self.settings.sampler.start(_key(rng), density, topology.paths, 1)
-            inputs = None if chain.inputs is None else chain.inputs[0]
-            places.append(self._scored(topology, chain.position[0], inputs))
-        return places
+        """Begin each chain at a greedy tree, or in a topology of the prior."""
+        begin = {"greedy": self._at_greedy_tree, "prior": self._at_prior}[self.settings.start]
+        return [begin(rng) for rng in rngs]
+
+    def _at_greedy_tree(self, rng) -> _Place:
+        topology, sites, inputs = greedy_start(
+            rng,
+            *self.given,
+            self.settings.topology_prior,
+            self.settings.sampler.h_final,
+            max_splits=self.settings.max_splits,
+            hard_inputs=self.hard_inputs,
+        )
+        position = np.asarray(self.density(topology.num_splits).position(sites))
+        return self._scored(topology, position, inputs)
+
+    def _at_prior(self, rng) -> _Place:
+        """Begin in a topology of the prior, at the best of some draws."""
+        topology = self.settings.topology_prior.sample(rng, max_splits=self.settings.max_splits)
+        return self._scored(topology, *self._drawn(rng, topology))
 
     def _iteration(self, rngs, places: list[_Place]) -> list[_Place]:
         """Jump, then move within the topology."""
@@ -355,8 +391,9 @@ class _JumpRun:
         smaller = place if grows else self._scored(new, *self._pruned(place, new))
         larger = new if grows else old
         if grows or tries > 1:  # the current parameters are one of the tries on the way back
-            tried = self._grown(rng, smaller, larger, tries if grows else tries - 1)
-            log_likelihoods = self._log_likelihoods(larger, *tried)
+            tried = self._grown(rng, smaller, larger, tries)  # always as many: one compiled shape
+            h = self.settings.sampler.h_final
+            log_likelihoods = self._log_likelihoods(larger, *tried, h)
         else:
             log_likelihoods = np.zeros(0)
         if grows:
@@ -364,7 +401,7 @@ class _JumpRun:
             proposal = self._scored(new, *jax.tree.map(lambda a: a[chosen], tried))
         else:
             proposal = smaller
-            log_likelihoods = np.append(log_likelihoods, place.log_likelihood)
+            log_likelihoods = np.append(log_likelihoods[1:], place.log_likelihood)
         gain = np.logaddexp.reduce(log_likelihoods) - np.log(tries) - smaller.log_likelihood
         prior = self.settings.topology_prior
         log_ratio = prior.log_prob(new) - prior.log_prob(old) + (gain if grows else -gain)
@@ -392,12 +429,13 @@ class _JumpRun:
             inputs[:, splits] = place.inputs
         return position, inputs
 
-    def _log_likelihoods(self, topology: Topology, position, inputs) -> np.ndarray:
-        density, h = self.density(topology.num_splits), self.settings.sampler.h_final
-        return np.asarray(_likelihoods_of(density, position, topology.paths, h, inputs))
+    def _log_likelihoods(self, topology: Topology, position, inputs, sharpness) -> np.ndarray:
+        density = self.density(topology.num_splits)
+        return np.asarray(_likelihoods_of(density, position, topology.paths, sharpness, inputs))
 
     def _scored(self, topology: Topology, position, inputs) -> _Place:
         density, h = self.density(topology.num_splits), self.settings.sampler.h_final
+        position = np.asarray(position, np.float64)  # those of NUTS are of single precision
         scores = _scores(density, position, topology.paths, h, inputs)
         return _Place(topology, position, inputs, *map(float, scores))
 
@@ -531,23 +569,28 @@ def _draw_by_weight(rng, log_weights: np.ndarray) -> int:
     return int(rng.choice(len(weights), p=weights / total)) if total > 0 else 0
 
 
-@jax.jit
+# Each number of splits compiles these anew, which takes longer than they run.
+_compiled = partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
+
+
+@_compiled
 def _positions(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
     return jax.vmap(density.position)(parameters)
 
 
-@jax.jit
+@_compiled
 def _likelihoods_of(density: SoftDensity, position, paths, sharpness, inputs) -> jax.Array:
     """Log likelihoods at some positions."""
-    return jax.vmap(lambda own, at: _scores(density, own, paths, sharpness, at)[0])(
-        position, inputs
-    )
+    return jax.vmap(lambda own, at: _both(density, own, paths, sharpness, at)[0])(position, inputs)
 
 
-@jax.jit
+@_compiled
 def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
     """Log likelihood and log density."""
+    return _both(density, position, paths, sharpness, inputs)
 
+
+def _both(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
     @jax.vmap  # NumPyro accepts a power of 0 only if it is traced
     def log_density(power):
         return density.log_density(position, paths, sharpness, power, inputs)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
-from tiers import slow_but
+from tiers import few_of, slow_but
 
 from bdtppl.inference.additive import kernel as kernel_module
 from bdtppl.inference.additive.kernel import AdditiveKernel
@@ -61,6 +61,7 @@ def law_after(kind, case, starts=STARTS, **changes):
         [("plain", "all moves of two trees")],
         [("plain", case) for case in CASES]
         + [(kind, case) for kind in KINDS[1:] for case in OF_ALL_KINDS],
+        few=9,
     ),
 )
 def test_each_move_keeps_the_enumerated_law(kind, case):
@@ -76,7 +77,7 @@ def first_feature_favoured(tables):
 
 @pytest.mark.parametrize(
     "case",
-    slow_but(["all moves of two trees"], [name for name in CASES if "by one" not in name]),
+    slow_but(["all moves of two trees"], [name for name in CASES if "by one" not in name], few=3),
 )
 def test_a_wrong_weight_of_rules_is_noticed_in_each_move(case):
     starts = 4 * STARTS if case == "rules of level 1" else STARTS
@@ -184,7 +185,7 @@ def test_the_kernel_and_the_model_are_of_one_law():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", few_of(CHECKS, 3))
 def test_the_kernel_and_each_model_are_of_one_law(name):
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) > 1e-4
 
@@ -263,7 +264,7 @@ def test_ranks_under_other_noise_are_not_uniform():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few_of(KINDS, 2))
 def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
     of = ap.problem(kind, 3, 2, cuts=2, features=2)
     kernel = of.kernel(None)

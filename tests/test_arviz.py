@@ -207,7 +207,7 @@ def test_arviz_reads_the_file_that_the_tree_is_written_to(tmp_path):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that never change
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # ArviZ 0.23 with pandas 3
 @pytest.mark.filterwarnings("ignore:Variables y in")  # of classes: ArviZ has other plots too
-@pytest.mark.parametrize("name", slow_but(FAST[:1], FITS))
+@pytest.mark.parametrize("name", slow_but(FAST[:1], FITS, few=8))
 def test_arviz_takes_every_estimator(name):
     model = fitted(name)
     data = model.to_arviz(prior_draws=40)

@@ -51,7 +51,7 @@ CONTRACT = {"trees": 5, "chains": 2, "warmup": 20, "draws": 10, "min_leaf": 1}
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Whether chains agree")
-@parametrize_with_checks([BARTRegressor(**CONTRACT), BARTClassifier(**CONTRACT)])
+@parametrize_with_checks([BARTRegressor(**CONTRACT)])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

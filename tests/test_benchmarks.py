@@ -16,7 +16,7 @@ from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import LeafPenalty
 from bdtppl.models.soft.topology import Topology
 from benchmarks import amortised, exact, greedy_modal, metropolis
-from benchmarks.gflownet import training
+from benchmarks.gflownet import agreement, training
 from benchmarks.gflownet.models import SCORINGS, scorings
 from benchmarks.gflownet.problems import divided, hidden_xor
 from benchmarks.pcfg import problems
@@ -98,10 +98,12 @@ def test_metropolis_benchmark_measures_steps():
 
 
 @pytest.mark.slow
-def test_amortised_benchmark_compares_policies(capsys):
+def test_amortised_benchmark_compares_policies(monkeypatch, capsys):
+    some = dict(list(agreement._POLICIES.items())[-2:])
+    monkeypatch.setattr(agreement, "_POLICIES", some)
     amortised.main(["policies", "--seeds", "1", "--depth", "2", "--steps", "20"])
     rows = [line for line in capsys.readouterr().out.splitlines() if "pooled" in line]
-    assert len(rows) == 5
+    assert len(rows) == 2
     assert all(0 < float(row.split()[-1]) <= 1 for row in rows)
 
 
@@ -109,8 +111,8 @@ def test_amortised_benchmark_compares_policies(capsys):
 def test_amortised_trees_are_timed_and_scored_by_their_seconds_of_training():
     data = divided("iris", 1)
     assert min(training.step_and_draw(data, 2, 10, repeats=2)) > 0
-    found = training.accuracy_by_budget(data, 1, (10, 20), (0.0, 1.0))
-    assert set(found) == {(0.0, 10), (0.0, 20), (1.0, 10), (1.0, 20)}
+    found = training.accuracy_by_budget(data, 1, (10,), (0.0, 1.0))
+    assert set(found) == {(0.0, 10), (1.0, 10)}
     assert all(0 <= accuracy <= 1 for accuracy in found.values())
 
 
@@ -184,14 +186,15 @@ def small_wu(monkeypatch):
 
 
 @pytest.mark.slow
-def test_soft_benchmark_compares_samplers(small_wu, capsys):
+def test_soft_benchmark_compares_samplers(small_wu, monkeypatch, capsys):
+    monkeypatch.setattr(samplers, "_TOPOLOGIES", ("10100",))
     samplers.print_samplers("wu", _ONE)
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.lstrip().startswith("1")]
-    rates, stages = rows[:2], rows[2:]
-    assert [row[0] for row in rates] == ["10100", "1010100"]
-    assert all(float(rate) > 0 for row in rates for rate in row[1:])
-    assert [row[1] for row in stages] == ["lanes", "blackjax"] * 2
+    (code, *rates), *stages = rows
+    assert code == "10100"
+    assert all(float(rate) > 0 for rate in rates)
+    assert [row[1] for row in stages] == ["lanes", "blackjax"]
 
 
 @pytest.mark.slow

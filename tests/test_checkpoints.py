@@ -255,7 +255,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("name", slow_but(("bart",), ("bart", *CASES)))
+@pytest.mark.parametrize("name", slow_but(("bart",), ("bart", *CASES), few=2))
 def test_a_fit_that_is_interrupted_comes_to_the_same_bits(name, tmp_path, monkeypatch):
     monkeypatch.setattr("bdtppl.inference.particle.sample._WORK_AT_ONCE", 1.0)
     model = BARTRegressor(**FEW) if name == "bart" else every_estimator.new(name)

@@ -630,7 +630,6 @@ _SHORT_WALK = ["--iterations", 1, "--initial-trees", 9, "--patience", 7]
     ("model", "few"),
     [
         ("gflownet", ["--steps", 4, "--max-depth", 2, "--grid", 3, "--draws", 9]),
-        ("gflownet", ["--steps", 4, "--grid", 3, "--ensemble", "mean", "--tolerance", 0.1]),
         ("dcc", [*_SHORT_WALK, "--chains", 2, "--warmup", 40, "--max-splits", 1]),
     ],
 )

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exact_problems import TIGHT
-from tiers import slow_but
+from tiers import few_of, slow_but
 
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.passes import inside, outside
@@ -145,7 +145,7 @@ CHECKS = [check_evidence, check_ranking, check_sizes, check_productions, check_r
 
 @pytest.mark.parametrize(
     ("model", "family", "seed"),
-    slow_but(FAST, CASES),
+    slow_but(FAST, CASES, few=20),
 )
 def test_equals_enumeration(model, family, seed):
     case = ep.random_case(model, family, seed)
@@ -158,7 +158,7 @@ def test_equals_enumeration(model, family, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "family", "seed"), MANY)
+@pytest.mark.parametrize(("model", "family", "seed"), few_of(MANY, 60))
 def test_equals_enumeration_on_many(model, family, seed):
     test_equals_enumeration(model, family, seed)
 

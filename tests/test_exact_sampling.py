@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from exact_problems import FALSE_ALARM, TIGHT, key
 from scipy import stats
-from tiers import slow_but
+from tiers import few_of, slow_but
 
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -159,7 +159,7 @@ def test_paths_have_the_predictive(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "family", "seed"), MANY)
+@pytest.mark.parametrize(("model", "family", "seed"), few_of(MANY, 4))
 def test_draws_on_many(model, family, seed):
     case = ep.random_case(model, family, seed)
     for check in (check_trees, check_log_joint, check_paths):

@@ -115,7 +115,7 @@ def test_ensembles_weigh_the_same_draws(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["trajectory", "sub-trajectory"])
+@pytest.mark.parametrize("method", ["sub-trajectory"])
 def test_construction_finds_the_posterior(method, exact):
     settings = dict(TINY) | {"steps": 300, "draws": 500}
     model = GFlowNetTreeClassifier(method=method, **settings).fit(X, LABELS)
@@ -191,9 +191,8 @@ def test_there_is_no_evidence_where_trees_have_no_room():
     with pytest.raises(AttributeError, match="log_evidence_ is not known without max_depth"):
         _ = free.log_evidence_
     assert np.isnan(free.posterior_.log_evidence)
-    for change, rows in (({}, slice(16)), ({"min_leaf": 2}, slice(None))):
-        few = GFlowNetTreeClassifier(**(options | {"max_depth": None} | change))
-        assert np.isfinite(few.fit(X[rows], LABELS[rows]).log_evidence_)
+    few = GFlowNetTreeClassifier(**(options | {"max_depth": None, "min_leaf": 2}))
+    assert np.isfinite(few.fit(X, LABELS).log_evidence_)
 
 
 @pytest.mark.slow

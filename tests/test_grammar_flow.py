@@ -50,6 +50,7 @@ CASES = slow_but(
         for i, model in enumerate(MODELS)
         for j, family in enumerate(ep.FAMILIES)
     ],
+    few=3,
 )
 every_case = pytest.mark.parametrize(("model", "family", "lookahead"), CASES)
 

@@ -110,7 +110,7 @@ def test_its_log_joint_is_that_of_the_model_and_at_most_the_best_tree_s(model, f
 @pytest.mark.parametrize("lookahead", [2, 3])
 @pytest.mark.parametrize(
     ("model", "family"),
-    slow_but(ONE_EACH, product(ep.MODELS, ep.FAMILIES)),
+    slow_but(ONE_EACH, product(ep.MODELS, ep.FAMILIES), few=8),
 )
 def test_looking_ahead_takes_the_partition_that_is_best_some_levels_on(model, family, lookahead):
     for seed in range(3 - lookahead):

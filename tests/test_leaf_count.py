@@ -17,6 +17,7 @@ import leaf_count_problems as lp
 import numpy as np
 import pytest
 from exact_problems import FALSE_ALARM, TIGHT
+from tiers import few_of
 
 import bdtppl
 from bdtppl import ExactTreeClassifier, GreedyModalTreeClassifier
@@ -40,11 +41,14 @@ FAST = ("leaf count", "cuts", "classes", 0, {"max_depth": None})
 CASES = [
     FAST,
     pytest.param("balanced pinball", "gaps", "values", 1, {"max_depth": 3}, marks=pytest.mark.slow),
-    *(
-        pytest.param(prior, rules, family, seed, {}, marks=pytest.mark.slow)
-        for prior in lp.PRIORS
-        for rules in ("gaps", "cuts")
-        for seed, family in enumerate(ep.FAMILIES, start=2)
+    *few_of(
+        [
+            pytest.param(prior, rules, family, seed, {}, marks=pytest.mark.slow)
+            for prior in lp.PRIORS
+            for rules in ("gaps", "cuts")
+            for seed, family in enumerate(ep.FAMILIES, start=2)
+        ],
+        5,
     ),
 ]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from every_estimator import FITS, NEW, X, Y, fitted
+from every_estimator import KINDS, NEW, X, Y, fitted
 from joblib import parallel_config
-from tiers import slow_but
+from tiers import in_turn, slow_but
 
 import bdtppl
 from bdtppl.estimators import base
@@ -108,7 +108,7 @@ def test_workers_predict_the_same_bits(monkeypatch):
             np.testing.assert_array_equal(values, whole[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", slow_but((), FITS))
+@pytest.mark.parametrize("name", slow_but((), in_turn(KINDS)))
 def test_a_row_gets_the_same_bits_of_every_estimator(name, monkeypatch):
     # A chart adds up over all rows that it is asked for at once, so its last digit may differ.
     check_pieces(fitted(name), NEW, monkeypatch, rtol=1e-13 if name.startswith("Exact") else 0.0)

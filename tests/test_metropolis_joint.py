@@ -26,6 +26,7 @@ import pytest
 from chains import Chains
 from scipy.stats import binom, ks_2samp
 from test_metropolis import KERNELS, LOCAL
+from tiers import few_of
 
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.kernel import Tally, steps
@@ -174,7 +175,9 @@ def check_jointly(family, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kernel", "family"), list(zip(KERNELS, cycle(ep.FAMILIES), strict=False)))
+@pytest.mark.parametrize(
+    ("kernel", "family"), few_of(zip(KERNELS, cycle(ep.FAMILIES), strict=False), 2)
+)
 def test_trees_and_targets_keep_their_joint_law(kernel, family):
     check_jointly(family, KERNELS[kernel])
 

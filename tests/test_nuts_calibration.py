@@ -12,7 +12,7 @@ import soft_problems as sp
 from numpyro import handlers
 from scipy.stats import chisquare
 from soft_chains import KERNELS, MODEL, SAMPLER, check_moments, parameters, sampled
-from tiers import slow_but
+from tiers import few_of, slow_but
 
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
@@ -58,7 +58,7 @@ def check_agreement(ours, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", few_of(KERNELS, 1))
 def test_moments_are_those_of_numpyros_sampler(kernel):
     theirs, sampler = of_numpyro(), replace(SAMPLER, kernel=kernel)
     density = SoftDensity(MODEL, sp.X, sp.Y, 1)

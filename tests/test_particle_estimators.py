@@ -21,9 +21,7 @@ FEW = {"particles": 20, "runs": 4, "capacity": 31}
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few particles
-@parametrize_with_checks(
-    [ParticleTreeClassifier(**FEW), ParticleTreeRegressor(**FEW, leaf="from_targets")]
-)
+@parametrize_with_checks([ParticleTreeRegressor(**FEW, leaf="from_targets")])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import leaf_count_problems as lp
 import numpy as np
 import pytest
+from tiers import few_of
 
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis import redraw
@@ -109,7 +110,7 @@ def check_conditional_laws(start, before, after, first, log_acceptance):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", list(GIBBS)[::2])
+@pytest.mark.parametrize("model", few_of(GIBBS, 2))
 def test_steps_are_draws_from_conditional_laws(model):
     case = distinct_case(model)
     with jax.enable_x64(True):
@@ -172,7 +173,7 @@ def check_invariance(case, kernel, num_steps, power=1.0):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "num_steps"),
-    [(model, (1, 5)[i % 2]) for i, model in enumerate([*CASES, *LAWS, *lp.PRIORS][::2])],
+    [(model, (1, 5)[i % 2]) for i, model in enumerate(few_of([*CASES, *LAWS, *lp.PRIORS], 2))],
 )
 def test_exact_draws_stay_exact(model, num_steps):
     check_invariance(the_case(model), Redraw(), num_steps)
@@ -281,7 +282,7 @@ COMPILED = [  # every two of prior, rules and family meet
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "family", "seed"), COMPILED)
+@pytest.mark.parametrize(("model", "family", "seed"), few_of(COMPILED, 3))
 def test_compiled_sums_are_those_of_xla(model, family, seed):
     check_sums(model, family, seed, redraw._compiled_log_below)
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_metropolis import check_invariance, posed
+from tiers import few_of, slow_but
 
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape, write_out
@@ -223,21 +224,10 @@ def check_steps(case, kernel, number=0, mistake=(1.0, 0.0)):
     assert ep.g_test(observed, expected) > ep.FALSE_ALARM
 
 
-def slow_but(fast, cases):
-    """Mark all cases but one as slow, and name them."""
-
-    def text(value):
-        is_kernel = isinstance(value, Regrow)
-        return f"{value.choice} {value.points} {value.prune}" if is_kernel else str(value)
-
-    return [
-        pytest.param(
-            *case,
-            marks=() if case == fast else pytest.mark.slow,
-            id=", ".join(map(text, case)),
-        )
-        for case in cases
-    ]
+def text(value):
+    """Name a kernel in the names of tests."""
+    is_kernel = isinstance(value, Regrow)
+    return f"{value.choice} {value.points} {value.prune}" if is_kernel else str(value)
 
 
 STEPS = [
@@ -248,7 +238,7 @@ STEPS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "family", "kernel"), STEPS)
+@pytest.mark.parametrize(("model", "family", "kernel"), few_of(STEPS, 4), ids=text)
 def test_steps_have_the_law_of_the_reference(model, family, kernel):
     for number in (0, 2) if kernel.choice == "cycle" else (0,):
         check_steps(small_case(model, family), kernel, number)
@@ -280,7 +270,8 @@ def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
 
 @pytest.mark.parametrize(
     ("kernel", "num_steps"),
-    slow_but(None, [*itertools.product(IN_PAIRS[::2], (5,)), (FAST, 20)]),
+    slow_but((), [(IN_PAIRS[0], 5), (FAST, 20)]),
+    ids=text,
 )
 def test_exact_draws_stay_exact(kernel, num_steps):
     model = PRIORS[VARIANTS.index(kernel) % len(PRIORS)]

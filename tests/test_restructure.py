@@ -10,6 +10,7 @@ import jax
 import leaf_count_problems as lp
 import numpy as np
 import pytest
+from tiers import few_of
 
 from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
@@ -131,7 +132,7 @@ def check_balance(reference, before, after, proposal):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [*CASES, *lp.PRIORS][::2])
+@pytest.mark.parametrize("model", few_of([*CASES, *lp.PRIORS], 2))
 def test_proposals_are_those_of_the_reference(model):
     case = the_case(model)
     with jax.enable_x64(True):
@@ -168,7 +169,7 @@ def check_invariance(case, restructure, num_steps):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "num_steps"),
-    [(model, 20 if model in WALKED_LONG else 2) for model in (*CASES, *lp.PRIORS)],
+    [(model, 20 if model in WALKED_LONG else 2) for model in few_of([*CASES, *lp.PRIORS], 3)],
 )
 def test_exact_draws_stay_exact(model, num_steps):
     check_invariance(the_case(model), Restructure(), num_steps)

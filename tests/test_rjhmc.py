@@ -221,7 +221,7 @@ def test_restarts_bring_chains_together():
     sampler = NUTS(warmup=300, h_init=0.1, h_final=0.025)
 
     def spread(restarts):
-        walk = RJHMC(sampler, prior, restarts=restarts).sample(
+        walk = RJHMC(sampler, prior, start="prior", restarts=restarts).sample(
             jax.random.key(2), SoftRegression(), x, y, chains=4, burn_in=400, draws=50
         )
         return np.ptp(walk.log_joint[:, -50:].mean(axis=1)), len(set(walk.ancestors))

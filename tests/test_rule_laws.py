@@ -23,7 +23,7 @@ from test_exact_posterior import (
     check_sizes,
 )
 from test_path_constraints import by_rows, by_tables, check_draws, check_predictive, check_scores
-from tiers import slow_but
+from tiers import few_of, slow_but
 
 from bdtppl import ExactTreeClassifier, MetropolisTreeClassifier, ParticleTreeClassifier
 from bdtppl.inference.greedy_modal import problem as greedy
@@ -78,7 +78,7 @@ def test_a_program_equals_the_enumeration():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("law", "rules", "family", "path"), ENUMERATED)
+@pytest.mark.parametrize(("law", "rules", "family", "path"), few_of(ENUMERATED, 6))
 def test_every_law_equals_the_enumeration(law, rules, family, path):
     case = ep.case_of_law(law, rules, family, 0, path=path)
     for check in CHECKS:
@@ -91,7 +91,7 @@ def test_every_law_equals_the_enumeration(law, rules, family, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("law", "rules"), MODELS[::2])
+@pytest.mark.parametrize(("law", "rules"), few_of(MODELS, 4))
 def test_weights_of_all_rules_are_those_of_each(law, rules):
     case = ep.case_of_law(law, rules, "classes", 3, path=("boxes",))
     with jax.enable_x64(True):
@@ -280,6 +280,7 @@ INFERENCES = {
     slow_but(
         [("enumeration", "weight")],
         list(zip(reversed(INFERENCES), itertools.cycle(SENSELESS), strict=False)),
+        few=3,
     ),
 )
 def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, prior):

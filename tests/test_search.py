@@ -138,7 +138,7 @@ def faults(model: TreeModel, goal: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", slow_but(range(2), range(NUM_TABLES)))
+@pytest.mark.parametrize("number", slow_but(range(2), range(NUM_TABLES), few=4))
 def test_intervals_hold_the_exact_values_and_close_on_them(number):
     """At every moment, for best trees and for sums, and the best tree is the chart's."""
     for name, prior in PRIORS.items():
@@ -147,7 +147,7 @@ def test_intervals_hold_the_exact_values_and_close_on_them(number):
             assert faults(model, goal) == [], (name, goal)
 
 
-@pytest.mark.parametrize("name", slow_but(("all rules alike",), FURTHER))
+@pytest.mark.parametrize("name", slow_but(("all rules alike",), FURTHER, few=3))
 def test_any_prior_that_weighs_nodes_is_searched(name):
     for number in (0, 6, 9, 12):
         model = with_prior(table(number), FURTHER[name])

@@ -56,7 +56,7 @@ def check(found, truth):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", ["0", "100", "11000", "10100"])
+@pytest.mark.parametrize("code", ["100", "11000"])
 def test_estimates_agree_with_quadrature(code):
     found = estimates(code)
     assert [each.method for each in found] == ["lais", "bridge", "smc"]

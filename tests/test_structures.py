@@ -152,7 +152,7 @@ def test_errors_of_topologies_follow_from_those_of_evidence():
     )
 
 
-@pytest.mark.parametrize("name", slow_but(FAST, FITS))
+@pytest.mark.parametrize("name", slow_but(FAST, FITS, few=7))
 def test_every_estimator_sums_its_structures_up(name):
     found = fitted(name).structures()
     summary = json.loads(json.dumps(found.summary(), allow_nan=False))

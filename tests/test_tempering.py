@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import few_of
 
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves, tempering
@@ -186,7 +187,7 @@ def test_stones_of_the_next_higher_power_are_noticed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "family"), list(zip(ep.SOME_MODELS, cycle(ep.FAMILIES), strict=False))
+    ("model", "family"), few_of(zip(ep.SOME_MODELS, cycle(ep.FAMILIES), strict=False), 3)
 )
 def test_tempered_chains_find_evidence_and_posterior(model, family):
     case = ep.random_case(model, family, 2)

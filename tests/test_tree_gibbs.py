@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
-from tiers import slow_but
+from tiers import few_of, slow_but
 
 from bdtppl import BARTRegressor, TreeGibbs, TreeSum
 from bdtppl.inference.additive import any_likelihood, tree_gibbs
@@ -97,7 +97,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(["all"], MOVES))
+@pytest.mark.parametrize("name", slow_but(["all"], MOVES, few=3))
 def test_accepted_proposals_keep_the_enumerated_law_of_counts(name):
     assert law_after(*MOVES[name]) > ep.FALSE_ALARM
 
@@ -107,7 +107,7 @@ def accept_everything(gain, slope, precision, before, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("name", few_of(MOVES, 3))
 def test_proposals_that_expand_twice_keep_the_enumerated_law(name):
     assert law_after(*MOVES[name], twice=True) > ep.FALSE_ALARM
 

@@ -7,6 +7,7 @@ import enumeration as en
 import exact_problems as ep
 import numpy as np
 import pytest
+from tiers import few_of, slow_but
 
 from bdtppl.inference.prior_predictive import trees as tree_prior
 from bdtppl.inference.prior_predictive.trees import PriorTrees
@@ -15,10 +16,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.priors import DepthDecay, DescriptionLength
 
-MODELS = [
-    pytest.param(model, marks=() if model == "depth decay, cuts" else pytest.mark.slow)
-    for model in ep.MODELS
-]
+MODELS = slow_but(["depth decay, cuts"], ep.MODELS, few=6)
 
 
 def small_case(model):
@@ -49,7 +47,7 @@ def test_all_trees_are_listed_with_their_probabilities(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ep.MODELS)
+@pytest.mark.parametrize("model", few_of(ep.MODELS, 6))
 def test_draws_have_the_law_of_the_enumeration(model):
     case = small_case(model)
     drawn = Counter(ep.rule_trees(case, law_of(case).sample(ep.key(3), 20_000)))

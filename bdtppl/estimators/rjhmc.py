@@ -41,7 +41,7 @@ class RJHMCParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
         is_of_run=False,
     )
     warmup: int = parameter(
-        500,
+        200,
         "Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move "
         "of the published scheme.",
     )
@@ -60,6 +60,12 @@ class RJHMCParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
         "Draws of new parameters that a jump chooses from by likelihood; always 1 in the published "
         "scheme.",
         least=1,
+    )
+    start: Literal["greedy", "prior"] = parameter(
+        "greedy",
+        'Where chains start. "greedy" is for greedy modal trees of at most three levels, each of '
+        "rows that are drawn with replacement, "
+        '"prior" for the best of some trees drawn from the prior, as in the paper.',
     )
     restarts: int = parameter(
         4,
@@ -134,6 +140,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             topology_prior=self.topology_prior_,
             max_splits=self.max_splits,
             published=self.published,
+            start=self.start,
             restarts=self.restarts,
             tries=1 if self.published else self.tries,
         )

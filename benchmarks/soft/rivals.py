@@ -56,6 +56,7 @@ class RivalScore(NamedTuple):
 _LENGTH: dict[str, Any] = {"chains": 4, "warmup": 5_000, "draws": 250, "thin": 20}
 _OF_JUMPS: dict[str, Any] = {
     "published": True,
+    "start": "prior",
     "chains": 4,
     "warmup": 50,
     "burn_in": 500,

@@ -48,7 +48,8 @@ def walk(
     if jax.default_backend() != "cpu":
         run.work(len(seeds))
         return run.chains, run.draws
-    width = 1 if stop - first >= _FEW_STEPS and run.is_one_kernel() else _LANES
+    is_much = stop - first >= _FEW_STEPS or len(seeds) < _LANES
+    width = 1 if is_much and run.is_one_kernel() else _LANES
     threads = min(num_threads(), -(-len(seeds) // width))
     if threads > 1:
         run.work(width, rehearse=True)  # otherwise all threads would compile it
