@@ -334,7 +334,7 @@ class _JumpRun:
         """Draw parameters from the prior some times, and take those of the greatest likelihood."""
         density, tries = self.density(topology.num_splits), max(self.settings.tries, _LEAST_TRIES)
         values, inputs = density.draw_prior(rng, tries)
-        tried = np.array(_positions(density, values)), inputs
+        tried = np.array(_positions(density, values, tries)), inputs
         # Where splits are soft more of these draws can be told apart.
         log_likelihoods = self._log_likelihoods(topology, *tried, self.settings.sampler.h_init)
         best = int(np.where(np.isfinite(log_likelihoods), log_likelihoods, -np.inf).argmax())
@@ -422,7 +422,7 @@ class _JumpRun:
         """Carry parameters to a larger neighbour; draw new ones from the prior, some times."""
         density = self.density(new.num_splits)
         values, inputs = density.draw_prior(rng, number)
-        position = np.array(_positions(density, values))
+        position = np.array(_positions(density, values, number))
         in_smaller, in_larger, splits = self.shared(place.topology, new)
         position[:, in_larger] = place.position[in_smaller]
         if inputs is not None:
@@ -573,9 +573,10 @@ def _draw_by_weight(rng, log_weights: np.ndarray) -> int:
 _compiled = partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
 
 
-@_compiled
-def _positions(density: SoftDensity, parameters: dict[str, Any]) -> jax.Array:
-    return jax.vmap(density.position)(parameters)
+@partial(_compiled, static_argnames="number")
+def _positions(density: SoftDensity, parameters: dict[str, Any], number: int) -> jax.Array:
+    """Positions [number, size]; a tree of one leaf may have no parameters at all."""
+    return jax.vmap(density.position, axis_size=number)(parameters)
 
 
 @_compiled

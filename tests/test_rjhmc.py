@@ -57,7 +57,7 @@ def walked(draws, chains=16, hard=False, settings=SETTINGS, rows=ROWS):
 
 @pytest.mark.slow
 def test_arrays_of_a_walk():
-    walk = walked(30, chains=3, settings=replace(SETTINGS, max_splits=1), rows=None)
+    walk = walked(30, chains=3, settings=replace(SETTINGS, max_splits=1, start="prior"), rows=None)
     assert walk.topology.shape == walk.log_joint.shape == walk.is_accepted.shape == (3, 30)
     assert walk.is_accepted.any()
     moved = np.diff(walk.topology, axis=1) != 0
