@@ -2,8 +2,8 @@
 
 On CPUs each thread has one lane, so that no chain waits for another. It has several where XLA
 cannot make one kernel of a step (see `bdtppl.inference.compiling`), to share the cost of passing
-from kernel to kernel, or where chains make few steps, to share the cost of a call. A lane whose
-chain has made its steps gets the next one. On accelerators all chains have lanes at once.
+from kernel to kernel, or where many chains make few steps, to share the cost of a call. A lane
+whose chain has made its steps gets the next one. On accelerators all chains have lanes at once.
 
 Chains have random numbers of their own: their draws depend neither on lanes nor on other chains.
 """
