@@ -337,7 +337,12 @@ class _JumpRun:
         tried = np.array(_positions(density, values, tries)), inputs
         # Where splits are soft more of these draws can be told apart.
         log_likelihoods = self._log_likelihoods(topology, *tried, self.settings.sampler.h_init)
-        best = int(np.where(np.isfinite(log_likelihoods), log_likelihoods, -np.inf).argmax())
+        best = int(log_likelihoods.argmax())
+        if log_likelihoods[best] == -np.inf:
+            raise ValueError(
+                f"No density was finite in {tries} tries from the prior: scale inputs to [0, 1], "
+                "and priors to the targets."
+            )
         return jax.tree.map(lambda a: a[best], tried)
 
     def _started(self, rngs) -> list[_Place]:
@@ -430,8 +435,11 @@ class _JumpRun:
         return position, inputs
 
     def _log_likelihoods(self, topology: Topology, position, inputs, sharpness) -> np.ndarray:
+        """Log likelihoods at some positions; -inf where float64 cannot tell them."""
         density = self.density(topology.num_splits)
-        return np.asarray(_likelihoods_of(density, position, topology.paths, sharpness, inputs))
+        found = np.asarray(_likelihoods_of(density, position, topology.paths, sharpness, inputs))
+        is_known = np.isfinite(position).all(axis=1) & ~np.isnan(found)
+        return np.where(is_known, found, -np.inf)
 
     def _scored(self, topology: Topology, position, inputs) -> _Place:
         density, h = self.density(topology.num_splits), self.settings.sampler.h_final

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start
@@ -86,3 +87,22 @@ def test_starts_of_chains_differ_and_unknown_ones_are_refused():
     assert not np.array_equal(starts[0][1]["mean"], starts[1][1]["mean"])
     with pytest.raises(ValueError, match="start must be 'greedy' or 'prior'; got 'root'"):
         RJHMC(start="root")
+
+
+def test_rows_without_a_target_say_nothing():
+    for model, y in (MODELS["values"], MODELS["classes"]):
+        filled = np.append(y, [model.no_target] * 3)
+        rows = np.concatenate([X, np.ones((3, 3))])
+        topology, sites, _ = greedy_start(np.random.default_rng(1), model, X, y, PRIOR, 0.02)
+        again, same, _ = greedy_start(np.random.default_rng(1), model, rows, filled, PRIOR, 0.02)
+        assert again == topology
+        assert all(np.array_equal(same[name], sites[name]) for name in sites)
+        with pytest.raises(ValueError, match="No row has a target"):
+            greedy_start(np.random.default_rng(1), model, rows[-3:], filled[-3:], PRIOR, 0.02)
+
+
+def test_priors_whose_draws_are_not_finite_are_said():
+    model = SoftRegression(input_concentration=1e-4)
+    settings = RJHMC(NUTS(20, 0.1, 0.025), max_splits=1)
+    with pytest.raises(ValueError, match="No density was finite in 10 tries"):
+        settings.sample(jax.random.key(0), model, X, Y, chains=2, draws=20)

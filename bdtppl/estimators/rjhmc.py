@@ -168,7 +168,9 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         iterations = walk.topology.shape[1]
         self.burn_in_ = self.burn_in
         if iterations < self.burn_in + self.draws:
-            self.burn_in_ = min(self.burn_in, iterations // 2)
+            # No kept draw may come before chains went where others were.
+            compared = [last for last in rjhmc.stages(self.burn_in) if last < iterations]
+            self.burn_in_ = min(self.burn_in, max(iterations // 2, *compared, 0))
             warnings.warn(
                 f"Chains ended after {iterations} of {self.burn_in + self.draws} iterations, of "
                 f"which the first {self.burn_in_} are thrown away: the time_limit of "

@@ -68,8 +68,18 @@ def greedy_start(
     tuple
         The topology; values of the model's sites; and inputs of splits, int [n], None where they
         look along directions.
+
+    Raises
+    ------
+    ValueError
+        If no row has a target.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y)
+    is_known = (y == y) & (y != model.no_target)  # NaN is not itself
+    if not is_known.any():
+        raise ValueError("No row has a target to grow a greedy tree by: take start='prior'.")
+    x, y = x[is_known], y[is_known]
+    y = y.astype(float if isinstance(model, SoftRegression) else int)
     rows = rng.integers(len(y), size=len(y))
     code, feature, cut = _in_preorder(_grown(model, x[rows], y[rows], prior), max_splits)
     topology, num_inputs, split = Topology(code), x.shape[1], np.arange(len(feature))
@@ -83,9 +93,10 @@ def greedy_start(
     sites: dict[str, Any] = {"threshold": threshold} if len(feature) else {}
     if share and len(feature):
         sites["direction"] = direction
-    left = expit((threshold[:, None] - direction @ x.T) / sharpness)[None]
-    way = topology.paths[:, :, None]
-    reached = np.where(way > 0, left, np.where(way < 0, 1 - left, 1.0)).prod(axis=1)
+    reached = np.ones((topology.num_leaves, len(y)))
+    for j, way in enumerate(topology.paths.T[:, :, None]):  # few large arrays at once
+        left = expit((threshold[j] - x @ direction[j]) / sharpness)[None]
+        reached *= np.where(way > 0, left, np.where(way < 0, 1 - left, 1.0))
     sites |= _leaves(model, reached, y)
     return topology, sites, feature if hard_inputs else None
 
