@@ -230,7 +230,10 @@ DEFAULTS = Experiment(
         "diagnostics. Systems that are not in a table were not run there: on the two large tables "
         "these are the slow ones. pymc-bart, with twenty minutes a table, has two tables. Four "
         "long runs have a task for each fold, whose seconds include compiling: GFlowNet on "
-        "messidor_features, DCC-Tree on concrete, EBM on the two large tables."
+        "messidor_features, DCC-Tree on concrete, EBM on the two large tables. "
+        "In tables of classes RJHMC's chains start at draws of the prior, with 500 steps of "
+        "warm-up; in tables of numbers at greedy trees with 200 steps, as is the default now. "
+        "They end after two minutes, so what they answer depends on the machine."
     ),
     tasks=_tasks,
     tables=[_table(name) for name in (*CLASSES, *NUMBERS, *LARGE)],

@@ -121,7 +121,7 @@ def _grown(model: Any, x: np.ndarray, y: np.ndarray, prior: TopologyPrior) -> Tr
         leaf: Any = NormalInverseGamma.from_targets(y)
     else:
         leaf = DirichletCategorical(np.asarray(model.concentration, np.float64))
-    shapes = DepthDecay(prior.alpha, prior.beta)
+    shapes: Any = DepthDecay(prior.alpha, prior.beta)
     return grow(pose(TreeModel(Design.from_matrix(x), y, shapes, leaf, _LIMITS))).tree
 
 
