@@ -22,7 +22,7 @@ TESTS = [
         f"tests/test_arviz.py::test_arviz_takes_every_estimator[{name}]"
         for name in (
             "ExactTreeClassifier",
-            "GreedyModalTreeRegressor",
+            "GreedyModalTreeClassifier",
             "MetropolisTreeClassifier",
             "ParticleTreeRegressor",
             "GFlowNetTreeClassifier",

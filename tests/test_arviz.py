@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from every_estimator import FAST, FITS, X, fitted
+from every_estimator import FAST, KINDS, X, fitted
 from handmade import LEAF, posterior_of, some_posterior, split
 from sklearn.base import clone
-from tiers import slow_but
+from tiers import in_turn, slow_but
 
 from bdtppl.arviz import for_installed_arviz, to_arviz
 from bdtppl.arviz.conversion import _without_ties
@@ -207,7 +207,7 @@ def test_arviz_reads_the_file_that_the_tree_is_written_to(tmp_path):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that never change
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # ArviZ 0.23 with pandas 3
 @pytest.mark.filterwarnings("ignore:Variables y in")  # of classes: ArviZ has other plots too
-@pytest.mark.parametrize("name", slow_but(FAST[:1], FITS, few=8))
+@pytest.mark.parametrize("name", slow_but(FAST[:1], [FAST[0], *in_turn(KINDS)]))
 def test_arviz_takes_every_estimator(name):
     model = fitted(name)
     data = model.to_arviz(prior_draws=40)
