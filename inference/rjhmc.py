@@ -43,7 +43,7 @@ import numpy as np
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.nuts.kernel import new_chains
-from bdtppl.inference.nuts.sample import NUTS, Chains
+from bdtppl.inference.nuts.sample import NUTS, Chains, nothing_finite
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
@@ -339,10 +339,7 @@ class _JumpRun:
         log_likelihoods = self._log_likelihoods(topology, *tried, self.settings.sampler.h_init)
         best = int(log_likelihoods.argmax())
         if log_likelihoods[best] == -np.inf:
-            raise ValueError(
-                f"No density was finite in {tries} tries from the prior: scale inputs to [0, 1], "
-                "and priors to the targets."
-            )
+            raise nothing_finite(tries)
         return jax.tree.map(lambda a: a[best], tried)
 
     def _started(self, rngs) -> list[_Place]:
@@ -360,7 +357,8 @@ class _JumpRun:
             hard_inputs=self.hard_inputs,
         )
         position = np.asarray(self.density(topology.num_splits).position(sites))
-        return self._scored(topology, position, inputs)
+        place = self._scored(topology, position, inputs)
+        return place if np.isfinite(place.log_density) else self._at_prior(rng)
 
     def _at_prior(self, rng) -> _Place:
         """Begin in a topology of the prior, at the best of some draws."""

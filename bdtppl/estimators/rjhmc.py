@@ -63,9 +63,9 @@ class RJHMCParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
     )
     start: Literal["greedy", "prior"] = parameter(
         "greedy",
-        'Where chains start. "greedy" is for greedy modal trees of at most three levels, each of '
-        "rows that are drawn with replacement, "
-        '"prior" for the best of some trees drawn from the prior, as in the paper.',
+        'Where chains start. "greedy" is for greedy modal trees of at most three levels, each '
+        'grown on rows that are drawn with replacement; "prior" for the best of some draws of the '
+        "prior, as in the paper.",
     )
     restarts: int = parameter(
         4,

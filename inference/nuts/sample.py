@@ -32,7 +32,7 @@ from bdtppl.inference.parallel import in_shares
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
 
-__all__ = ["NUTS", "Chains", "Density", "KernelName", "NutsDraws"]
+__all__ = ["NUTS", "Chains", "Density", "KernelName", "NutsDraws", "nothing_finite"]
 
 KernelName = Literal["lanes", "blackjax"]
 
@@ -190,10 +190,7 @@ class NUTS:
             lambda *a: np.concatenate(a)[: len(drawn)].reshape(*lead, *a[0].shape[1:]), *pieces
         )
         if not np.isfinite(log_density).all():
-            raise ValueError(
-                f"No density was finite in {tries} tries from the prior: scale inputs to [0, 1], "
-                "and priors to the targets."
-            )
+            raise nothing_finite(tries)
         return new_chains(position, inputs)
 
     @in_float32
@@ -299,6 +296,14 @@ class NUTS:
         walk = {"lanes": lanes.walk, "blackjax": blackjax_steps.walk}[self.kernel]
         walked = in_shares(walk, (np.stack(seeds), of_chains, flat), shared=(shared, first, stop))
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), walked)
+
+
+def nothing_finite(tries: int) -> ValueError:
+    """Make the error of a chain that cannot start."""
+    return ValueError(
+        f"No density was finite in {tries} tries from the prior: scale inputs to [0, 1], and "
+        "priors to the targets."
+    )
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=COMPILED_QUICKLY)
