@@ -14,8 +14,8 @@ from test_cli import run, write_table
 
 import bdtppl
 from bdtppl.cli.specification import make_leaf, parse_prior
-from bdtppl.estimators import all_inferences
-from bdtppl.estimators.base import INFERENCES, estimator
+from bdtppl.estimators import INFERENCES, all_inferences
+from bdtppl.estimators.base import estimator
 from bdtppl.estimators.greedy_modal import GreedyModalTree
 from bdtppl.estimators.hard import RealLeaves
 from bdtppl.estimators.parameters import declared, parameter

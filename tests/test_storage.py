@@ -25,7 +25,7 @@ from sklearn.exceptions import NotFittedError
 from tiers import slow_but
 
 from bdtppl.array_files import read_arrays, write_arrays
-from bdtppl.estimators.base import INFERENCES
+from bdtppl.estimators import INFERENCES
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeRegressor
 from bdtppl.files import staged

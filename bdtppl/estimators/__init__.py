@@ -6,7 +6,13 @@ from typing import Any
 
 from bdtppl import DEFINED_IN
 
-__all__ = ["all_inferences", "estimator_class"]
+__all__ = ["INFERENCES", "all_inferences", "estimator_class"]
+
+INFERENCES: dict[str, dict[str, type]] = {}
+"""Estimators by the name of their inference and the task, which the decorator `estimator` enters.
+
+They are here, below all estimators, so that a module which looks one up does not import them all.
+"""
 
 
 def all_inferences() -> dict[str, dict[str, Any]]:
@@ -17,8 +23,6 @@ def all_inferences() -> dict[str, dict[str, Any]]:
     >>> all_inferences()["exact"]["regression"].__name__
     'ExactTreeRegressor'
     """
-    from bdtppl.estimators.base import INFERENCES
-
     _import_all()
     return dict(sorted(INFERENCES.items()))
 
@@ -33,8 +37,6 @@ def _import_all() -> None:
 
 def estimator_class(name: str) -> Any:
     """Look an estimator up by the name of its class; None where there is none of that name."""
-    from bdtppl.estimators.base import INFERENCES
-
     if DEFINED_IN.get(name, "").startswith(f"{__name__}."):
         import_module(DEFINED_IN[name])
     classes = [cls for of_tasks in INFERENCES.values() for cls in of_tasks.values()]

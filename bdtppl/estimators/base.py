@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from bdtppl.estimators import INFERENCES
 from bdtppl.estimators.checkpoints import Run, keeping, name_of_run
 from bdtppl.estimators.parameters import (
     check_parameters,
@@ -47,7 +48,6 @@ from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
 
 __all__ = [
-    "INFERENCES",
     "ChoiceWarning",
     "FansOut",
     "HasCheckpoint",
@@ -58,9 +58,6 @@ __all__ = [
     "read_target",
     "read_weights",
 ]
-
-INFERENCES: dict[str, dict[str, type]] = {}
-"""Estimators by the name of their inference and the task; `estimator` enters them."""
 
 
 class ChoiceWarning(UserWarning):
