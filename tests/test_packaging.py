@@ -1,10 +1,8 @@
-"""The house stands: three folders are one package, names are lazy, and imports only go down."""
+"""The house stands: three folders are one package, and names are lazy."""
 
-import ast
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,6 @@ HEAVY = (
     *("jax", "numpyro", "blackjax", "optax", "numba"),
     *("arviz", "xarray", "matplotlib", "sklearn", "numpy"),
 )
-MAY_IMPORT = {
-    "models": ("bdtppl.models",),
-    "inference": ("bdtppl.models", "bdtppl.inference"),
-    "bdtppl": ("bdtppl",),
-}
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -47,33 +40,6 @@ print(hasattr(dist, "distribution"))
 def test_numpyro_is_whole_after_arviz_has_put_it_off(first, has_its_names):
     found = run_python("-c", AS_ARVIZ_1_DOES.format(first=first))
     assert found.stdout.strip() == str(has_its_names), found.stderr
-
-
-def imported_modules(source: str) -> Iterator[str]:
-    """Name what a source imports; `from a import b` as `a.b` where `a` is the package itself."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                yield "." * node.level + (node.module or "")
-            elif node.module == "bdtppl":
-                yield from (f"bdtppl.{alias.name}" for alias in node.names)
-            else:
-                yield node.module or ""
-
-
-def wrong_imports(folder: str, source: str) -> list[str]:
-    """List imports that run up the floors, are relative, or use a folder's bare name."""
-
-    def is_wrong(name: str) -> bool:
-        first = name.split(".")[0]
-        if first == "bdtppl":
-            allowed = MAY_IMPORT[folder]
-            return not any(name == part or name.startswith(f"{part}.") for part in allowed)
-        return first in ("", "models", "inference", "tests", "benchmarks")
-
-    return [name for name in imported_modules(source) if is_wrong(name)]
 
 
 @pytest.mark.parametrize("name", ["models", "inference"])
@@ -107,33 +73,6 @@ def test_every_public_name_resolves():
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'ExactForest'"):
         _ = bdtppl.ExactForest
-
-
-@pytest.mark.parametrize("folder", list(MAY_IMPORT))
-def test_imports_only_go_down(folder):
-    wrong = {
-        str(path.relative_to(ROOT)): found
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if (found := wrong_imports(folder, path.read_text(encoding="utf-8")))
-    }
-    assert wrong == {}
-
-
-@pytest.mark.parametrize(
-    ("folder", "line"),
-    [
-        ("models", "from bdtppl.inference.hard.posterior import Posterior"),
-        ("models", "from bdtppl import inference"),
-        ("models", "import bdtppl"),
-        ("models", "def f():\n    from bdtppl.storage import load"),
-        ("inference", "import bdtppl.plotting"),
-        ("inference", "from bdtppl.inference_extra import x"),
-        ("inference", "from ..models import data"),
-        ("bdtppl", "from models.data import Design"),
-    ],
-)
-def test_check_of_the_floors_sees_a_wrong_import(folder, line):
-    assert wrong_imports(folder, line)
 
 
 def test_every_package_is_listed():
