@@ -24,14 +24,14 @@ from bdtppl.files import open_ordinary, reason_of, write_whole
 
 __all__ = ["DAMAGED", "read_arrays", "write_arrays"]
 
-_VERSION = 2  # the first one kept arrays in an HDF5 file
+_FORMAT_VERSION = 2  # the first one kept arrays in an HDF5 file
 _FIRST_LINE = re.compile(
     rb"(?P<kind>[a-z ]{1,40}), format (?P<version>\d{1,9}), "
     rb"sha256 (?P<sha256>[0-9a-f]{64}), header (?P<length>\d{1,12})\n"
 )
 _LONGEST_FIRST_LINE = 200
 _LONGEST_HEADER = 1 << 27
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _LAST_CHARACTER = 0x10FFFF  # of Unicode
 _DTYPES = re.compile(r"\|b1|\|[iu]1|<[iu][248]|<f[248]|<U[1-9]\d{0,8}")
 
@@ -74,11 +74,11 @@ def write_arrays(
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False).encode() + b"\n"
     if len(text) > _LONGEST_HEADER:
         raise ValueError(f"The description is longer than {_LONGEST_HEADER:,} bytes.")
-    pieces = [text, *(_bytes_of(a).data for a in stored.values() if a.size)]
+    pieces = [text, *(_byte_view(a).data for a in stored.values() if a.size)]
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
-    first = f"{kind}, format {_VERSION}, sha256 {digest.hexdigest()}, header {len(text)}\n"
+    first = f"{kind}, format {_FORMAT_VERSION}, sha256 {digest.hexdigest()}, header {len(text)}\n"
     write_whole(path, [first.encode(), *pieces])
 
 
@@ -98,13 +98,13 @@ def read_arrays(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         line = _FIRST_LINE.fullmatch(first)
         if line is None or line["kind"] != kind.encode():
             raise ValueError(f"{path} is damaged, or is no {kind}: its first line is another.")
-        if (version := int(line["version"])) != _VERSION:
+        if (version := int(line["version"])) != _FORMAT_VERSION:
             raise ValueError(
                 f"{path} has format version {version}; bdtppl {bdtppl.__version__} reads version "
-                f"{_VERSION}: install a newer bdtppl."
+                f"{_FORMAT_VERSION}: install a newer bdtppl."
             )
         digest = hashlib.sha256()
-        for block in _blocks(file):
+        for block in _read_blocks(file):
             digest.update(block)
         if digest.hexdigest() != line["sha256"].decode():
             raise ValueError(f"{path} is damaged or was altered: its checksum does not match.")
@@ -115,14 +115,14 @@ def read_arrays(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
             if length > min(_LONGEST_HEADER, size):
                 raise ValueError("its header is longer than it may be")
             header = json.loads(file.read(length), parse_constant=_refuse_constant)
-            arrays = dict(_arrays(file, header.pop("arrays"), size - len(first) - length))
+            arrays = dict(_stored(file, header.pop("arrays"), size - len(first) - length))
         except DAMAGED as error:
             raise ValueError(f"{path} was not written by bdtppl: {reason_of(error)}.") from error
     return header, arrays
 
 
-def _blocks(file: io.BufferedReader) -> Iterator[bytes]:
-    while block := file.read(_BLOCK):
+def _read_blocks(file: io.BufferedReader) -> Iterator[bytes]:
+    while block := file.read(_BLOCK_BYTES):
         yield block
 
 
@@ -134,12 +134,12 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _bytes_of(array: np.ndarray) -> np.ndarray:
+def _byte_view(array: np.ndarray) -> np.ndarray:
     """View an array in C order as its bytes, uint8 [bytes]."""
     return array.reshape(-1).view(np.uint8)
 
 
-def _arrays(file: io.BufferedReader, described: Any, size: int) -> Iterator[tuple[str, np.ndarray]]:
+def _stored(file: io.BufferedReader, described: Any, size: int) -> Iterator[tuple[str, np.ndarray]]:
     """Read the arrays one after the other, with no more memory than the file has bytes."""
     for name, (code, shape) in described.items():
         if not _DTYPES.fullmatch(code):
@@ -152,10 +152,10 @@ def _arrays(file: io.BufferedReader, described: Any, size: int) -> Iterator[tupl
             raise ValueError(f"the array {name} is larger than the file")
         array = np.empty(shape, dtype)
         if array.size:
-            file.readinto(_bytes_of(array).data)
-        if dtype.kind == "b" and (_bytes_of(array) > 1).any():
+            file.readinto(_byte_view(array).data)
+        if dtype.kind == "b" and (_byte_view(array) > 1).any():
             raise ValueError(f"the array {name} has booleans that are neither true nor false")
-        if dtype.kind == "U" and (_bytes_of(array).view("<u4") > _LAST_CHARACTER).any():
+        if dtype.kind == "U" and (_byte_view(array).view("<u4") > _LAST_CHARACTER).any():
             raise ValueError(f"the array {name} has text that is none")
         yield name, array
     if size:

@@ -259,12 +259,12 @@ def read_prior_file(path: str | Path) -> PriorFile:
     """
     path = Path(path)
     try:
-        return _read(path)
+        return _read_file(path)
     except RecursionError:
         raise ValueError(f"{path} has too many brackets or tables inside one another.") from None
 
 
-def _read(path: Path) -> PriorFile:
+def _read_file(path: Path) -> PriorFile:
     """Read a file whose tables are not nested too deep."""
     try:
         text = path.read_text(encoding="utf-8")

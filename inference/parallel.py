@@ -36,11 +36,11 @@ __all__ = ["WorkersLost", "fan_out", "in_shares", "num_at_once", "num_workers", 
 
 _SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
 _TRIES = 3  # of tasks whose workers were lost
-_KEPT = 4  # sets of shared arguments that a process keeps
-_PATIENCE = 10  # seconds for a scheduler to answer
+_MOST_ARGUMENTS_KEPT = 4  # sets of shared arguments that a process keeps
+_SCHEDULER_TIMEOUT = 10  # seconds for a scheduler to answer
 
 _same: set[tuple[str, str]] = set()  # clients and workers, of which this has been checked
-_read: OrderedDict[str, tuple[Callable, tuple]] = OrderedDict()
+_arguments_read: OrderedDict[str, tuple[Callable, tuple]] = OrderedDict()
 _reading = Lock()
 
 
@@ -79,7 +79,7 @@ def workers(n_jobs: int | None = None, dask: str | None = None) -> Iterator[None
             "Workers of a cluster need dask: run `python -m pip install 'bdtppl[dask]'`."
         ) from None
     try:
-        client = Client(dask, set_as_default=False, timeout=_PATIENCE)
+        client = Client(dask, set_as_default=False, timeout=_SCHEDULER_TIMEOUT)
     except (OSError, ValueError) as error:
         raise WorkersLost(f"No dask scheduler answers at {dask}.") from error
     with client, parallel_config("dask", client=client):
@@ -168,7 +168,7 @@ def fan_out(
     for _ in range(_TRIES):
         try:
             sent = _sent(backend, written)
-            tasks = [delayed(_run)(sent, name, _versions(), _portable(item)) for item in items]
+            tasks = [delayed(_run_task)(sent, name, _versions(), _portable(item)) for item in items]
             return cast(Any, Parallel)(batch_size=1, pre_dispatch="all")(tasks)
         except _lost(backend) as lost:
             num_workers()  # raises where the scheduler does not answer
@@ -228,18 +228,18 @@ def _devices() -> list:
     return [] if is_chosen else jax.local_devices()
 
 
-def _run(written: np.ndarray, name: str, versions: dict[str, str], item: tuple) -> Any:
+def _run_task(written: np.ndarray, name: str, versions: dict[str, str], item: tuple) -> Any:
     """Compute a task in a worker."""
     if _versions() != versions:
         raise _unlike("A worker", _versions(), versions)
     with _reading:
-        if name not in _read:
+        if name not in _arguments_read:
             with jax.enable_x64(True):  # else arrays of double precision would lose it
-                _read[name] = cloudpickle.loads(written.data)
-        _read.move_to_end(name)
-        function, shared = _read[name]
-        while len(_read) > _KEPT:
-            _read.popitem(last=False)
+                _arguments_read[name] = cloudpickle.loads(written.data)
+        _arguments_read.move_to_end(name)
+        function, shared = _arguments_read[name]
+        while len(_arguments_read) > _MOST_ARGUMENTS_KEPT:
+            _arguments_read.popitem(last=False)
     with as_worker():
         return _portable(function(*shared, *item))
 

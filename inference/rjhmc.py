@@ -576,22 +576,22 @@ def _draw_by_weight(rng, log_weights: np.ndarray) -> int:
 
 
 # Each number of splits compiles these anew, which takes longer than they run.
-_compiled = partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
+_jit_lightly = partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
 
 
-@partial(_compiled, static_argnames="number")
+@partial(_jit_lightly, static_argnames="number")
 def _positions(density: SoftDensity, parameters: dict[str, Any], number: int) -> jax.Array:
     """Positions [number, size]; a tree of one leaf may have no parameters at all."""
     return jax.vmap(density.position, axis_size=number)(parameters)
 
 
-@_compiled
+@_jit_lightly
 def _likelihoods_of(density: SoftDensity, position, paths, sharpness, inputs) -> jax.Array:
     """Log likelihoods at some positions."""
     return jax.vmap(lambda own, at: _both(density, own, paths, sharpness, at)[0])(position, inputs)
 
 
-@_compiled
+@_jit_lightly
 def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
     """Log likelihood and log density."""
     return _both(density, position, paths, sharpness, inputs)

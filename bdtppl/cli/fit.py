@@ -137,7 +137,7 @@ def make_fit() -> Any:
         )
         given |= {"prior": prior, "prior_file": prior_file, "leaf": leaf}
         with using_workers(n_jobs, dask):
-            _run(place, model, given, seed)
+            _fit_and_save(place, model, given, seed)
 
     command.__doc__ = fit.__doc__
     app = typer.Typer(add_completion=False)
@@ -159,7 +159,7 @@ class _ParameterPlace(NamedTuple):
     command: str
 
 
-def _run(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: int) -> None:
+def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: int) -> None:
     """Fit, print and save."""
     from bdtppl.cli.fit_options import fit_options, is_hard, own_settings
     from bdtppl.cli.results import ReadProblem, report_fit

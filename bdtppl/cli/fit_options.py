@@ -71,7 +71,7 @@ class FitOption(NamedTuple):
     def panel(self) -> str:
         """Heading of the group of options."""
         inferences = set(self.default_of)
-        kind_of = {name: _trees_of(classes) for name, classes in all_inferences().items()}
+        kind_of = {name: _kind_of_trees(classes) for name, classes in all_inferences().items()}
         if inferences == set(kind_of):
             return "Model"
         single = {name for name in inferences if kind_of[name] != "sums"}
@@ -135,10 +135,10 @@ def _model_in(args: list[str]) -> str | None:
 
 def trees_are(inference: str) -> str:
     """Kind of the trees of an inference (`bdtppl.estimators.results.Results`)."""
-    return _trees_of(all_inferences()[inference])
+    return _kind_of_trees(all_inferences()[inference])
 
 
-def _trees_of(classes: Mapping[str, Any]) -> str:
+def _kind_of_trees(classes: Mapping[str, Any]) -> str:
     return next(iter(classes.values())).trees_are
 
 

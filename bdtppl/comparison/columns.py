@@ -163,11 +163,11 @@ def cross_validate(
     ]
     start = time.monotonic()
     first = len(scorable) if num_workers() == 1 else len(tasks)
-    found = fan_out(_score, tasks[:first], shared=shared, most_threads=1)
+    found = fan_out(_score_fold, tasks[:first], shared=shared, most_threads=1)
     if first < len(tasks):
         more = (len(folds) - 1) * (time.monotonic() - start)
         forecast(f"Cross-validation in {len(folds)} folds", more)
-        found += fan_out(_score, tasks[first:], shared=shared, most_threads=1)
+        found += fan_out(_score_fold, tasks[first:], shared=shared, most_threads=1)
     for (name, _, test), scores in zip(tasks, found, strict=True):
         scorable[name].add(test, scores)
     return {name: each.cells(weights, error) for name, each in held_out.items()}
@@ -182,7 +182,7 @@ class _Scores(NamedTuple):
     said: list[str]
 
 
-def _score(
+def _score_fold(
     models: Mapping[str, Any],
     tables: Mapping[str, Any],
     y: np.ndarray,

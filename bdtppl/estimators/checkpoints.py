@@ -47,7 +47,7 @@ class Run:
         self.seed, self._file = seed, file
         self._read: dict[str, np.ndarray] | None = None
         if file is not None and os.path.lexists(file):
-            self.seed, self._read = _read(file)
+            self.seed, self._read = _read_checkpoint(file)
         self._offered: Callable[[], Mapping[str, Any]] | None = None
         self._last, self._has_warned = time.monotonic(), False
 
@@ -229,7 +229,7 @@ def _locked(file: Path) -> Iterator[None]:
         lock.release()
 
 
-def _read(file: Path) -> tuple[int, dict[str, np.ndarray]]:
+def _read_checkpoint(file: Path) -> tuple[int, dict[str, np.ndarray]]:
     """Read the seed and the state of a run."""
     try:
         header, arrays = read_arrays(file, _KIND)

@@ -226,7 +226,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         best = max(part.evidence.log_evidence for part in components)
         with np.errstate(divide="ignore"):
             rest = best + problem.log_jacobian + np.log(max(1 - self.prior_mass_, 0.0))
-        self.components_ = [_shifted(part, problem.log_jacobian) for part in components]
+        self.components_ = [_with_jacobian(part, problem.log_jacobian) for part in components]
         self._restore(problem.restored(posterior), {"seed": seed})
         self.log_evidence_upper_ = float(np.logaddexp(self.log_evidence_, rest))
         for reason in self._of_unseen():
@@ -378,7 +378,7 @@ def _log_allowed(dcc: DCC) -> float:
     return dcc.prior.log_mass(dcc.max_splits, with_leaf=dcc.with_leaf)
 
 
-def _shifted(part: Component, log_jacobian: float) -> Component:
+def _with_jacobian(part: Component, log_jacobian: float) -> Component:
     log_evidence = part.evidence.log_evidence + log_jacobian
     return part._replace(evidence=part.evidence._replace(log_evidence=log_evidence))
 

@@ -94,11 +94,11 @@ def plot_boundaries(
     y = training_targets(model)
     points = [rows.columns[place] for place in places]
     if classes is not None:
-        probability = _in_pieces(model.predict_proba, table)
+        probability = _predict_pieces(model.predict_proba, table)
         _draw_classes(ax, probability, grids, uncertainty)
         _draw_rows_of_classes(ax, points, y, [str(name) for name in classes])
     elif uncertainty:
-        ends = _in_pieces(lambda part: model.predict_interval(part, _CONTOUR_LEVEL), table)
+        ends = _predict_pieces(lambda part: model.predict_interval(part, _CONTOUR_LEVEL), table)
         _draw_colours(
             ax,
             ends[:, 1] - ends[:, 0],
@@ -107,7 +107,7 @@ def plot_boundaries(
         )
         ax.scatter(*points, color=INK, s=_marker_size(len(y)), edgecolors="white", linewidths=0.5)
     else:
-        mean = _in_pieces(model.predict, table)
+        mean = _predict_pieces(model.predict, table)
         limits = {"vmin": min(mean.min(), y.min()), "vmax": max(mean.max(), y.max())}
         _draw_colours(ax, mean, grids, "target", **limits)
         ax.scatter(
@@ -138,7 +138,7 @@ def _grid_of_rows(values: np.ndarray) -> np.ndarray:
     return np.linspace(low - room, high + room, _GRID_POINTS)
 
 
-def _in_pieces(predict: Callable[[dict], np.ndarray], table: dict) -> np.ndarray:
+def _predict_pieces(predict: Callable[[dict], np.ndarray], table: dict) -> np.ndarray:
     """Predict some rows at a time: many draws of soft trees take much memory for each."""
     size = len(next(iter(table.values())))
     pieces = [slice(start, start + _ROWS_PREDICTED) for start in range(0, size, _ROWS_PREDICTED)]

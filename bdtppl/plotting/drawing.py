@@ -24,7 +24,7 @@ _WIDEST_FIGURE = 30 * 72.0  # points
 _LEAF_LINES = 2.6  # lines of text below a leaf, with their distance
 _WRAPS = (20, 14, 10)  # characters
 _OUTLINE_POINTS = 72.0  # an inch
-_ROUNDING = 1.0  # points that keep rounding from making a figure too small for its text
+_ROUNDING_POINTS = 1.0  # points that keep rounding from making a figure too small for its text
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +55,11 @@ class TreeDrawing:
         """Width and height in points at which text has its usual size."""
         layout, leaves = self._layout(_WRAPS[0]), self.leaves
         pitch = max(_LEAST_PITCH, layout.pitch(FONT_SIZE))
-        width = pitch * len(layout.leaves) + leaves.margin + _ROUNDING
+        width = pitch * len(layout.leaves) + leaves.margin + _ROUNDING_POINTS
         width = float(np.clip(width, _LEAST_WIDTH, _WIDEST_FIGURE))
         height = layout.num_levels * layout.level_height(FONT_SIZE)
         height += self._end_height(layout, width, FONT_SIZE)
-        return width, height + leaves.usual_height - leaves.height(FONT_SIZE) + _ROUNDING
+        return width, height + leaves.usual_height - leaves.height(FONT_SIZE) + _ROUNDING_POINTS
 
     def draw(self, ax: "Axes", *, has_legend: bool) -> None:
         """Draw the tree so that it fills the axes."""

@@ -15,7 +15,7 @@ __all__ = ["trees"]
 
 _TREES_DRAWN = 10
 _DRAWN_TREES = 5
-_LEAST_SHARE = 0.01  # of the best tree's probability, for a tree to be drawn
+_LEAST_PROBABILITY = 0.01  # of the best tree's probability, for a tree to be drawn
 _MOST_LEAVES = 24  # of a tree that is drawn
 _MOST_LEAVES_BESIDE = 4  # of trees that are drawn side by side
 _RULES_LISTED = 60  # lines
@@ -60,7 +60,7 @@ def trees(subject: Subject) -> Iterator[Block]:
             "each leaf stands what is predicted there and its number of training rows.",
         )
     yield Code("Its rules", _shortened(model.rules()))
-    drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_SHARE * probability[0]))
+    drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_PROBABILITY * probability[0]))
     first = int(ranked.trees[0].to_nested() == best.trees[0].to_nested())  # drawn above
     if drawn > first and leaves[:drawn].max() <= _MOST_LEAVES:
         figures = [

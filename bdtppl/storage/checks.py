@@ -24,7 +24,7 @@ __all__ = ["require_classes", "require_posterior", "require_statistics", "requir
 
 _CLOSE = 1e-6  # of the largest value: sums are added in other orders
 _ENTRIES_AT_ONCE = 1 << 22  # of trees by rows
-_MOST_ENTRIES = 1 << 26  # of trees by rows whose statistics are counted again
+_MOST_ROWS_COUNTED = 1 << 26  # of trees by rows whose statistics are counted again
 
 
 def require_posterior(posterior: AnyPosterior, *, counts_rows: bool = True) -> None:
@@ -40,9 +40,9 @@ def require_posterior(posterior: AnyPosterior, *, counts_rows: bool = True) -> N
     if isinstance(posterior, SoftPosterior):
         _require_soft(posterior)
     elif isinstance(posterior, SumPosterior):
-        _require_sums(posterior)
+        _require_sum_posterior(posterior)
     else:
-        _require_hard(posterior, counts_rows)
+        _require_hard_posterior(posterior, counts_rows)
 
 
 def require_trees(trees: Tree, num_features: int, batch_shape: tuple[int, ...]) -> None:
@@ -90,7 +90,7 @@ def require_statistics(posterior: Posterior, trees: Tree, statistics: np.ndarray
         return
     own = _of_rows(posterior.leaf, posterior.y, design.weights)
     _require(own.shape[-1] == statistics.shape[-1], "statistics of another leaf family")
-    step = max(1, len(trees.num_nodes) * len(own) // _MOST_ENTRIES)  # of huge ones only some
+    step = max(1, len(trees.num_nodes) * len(own) // _MOST_ROWS_COUNTED)  # of huge ones only some
     chosen = np.arange(0, len(trees.num_nodes), step)
     size, capacity = max(1, _ENTRIES_AT_ONCE // len(own)), trees.capacity
     for first in range(0, len(chosen), size):
@@ -128,7 +128,7 @@ def require_classes(classes: Any, posterior: AnyPosterior) -> None:
     _require(is_whole and (y >= 0).all() and (y < number).all(), "classes of rows")
 
 
-def _require_hard(posterior: Posterior, counts_rows: bool) -> None:
+def _require_hard_posterior(posterior: Posterior, counts_rows: bool) -> None:
     trees, design = posterior.trees, posterior.design
     shape = np.shape(trees.num_nodes)
     _require(len(shape) == 2 and min(shape) >= 1, "draws")
@@ -170,7 +170,7 @@ def _require_design(posterior: Posterior | SumPosterior) -> None:
     _require(y.shape == (design.num_rows,) and np.isfinite(y).all(), "targets")
 
 
-def _require_sums(posterior: SumPosterior) -> None:
+def _require_sum_posterior(posterior: SumPosterior) -> None:
     prior, shape = posterior.prior, posterior.variance.shape
     _require(len(shape) == 2 and min(shape) >= 1, "draws")
     _require_design(posterior)

@@ -25,7 +25,7 @@ from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 __all__ = ["decode", "encode"]
 
-_PARTS = {
+_ENCODED_CLASSES = {
     part.__name__: part
     for part in (
         AdditivePrior,
@@ -96,7 +96,7 @@ def encode(value: Any, what: str) -> Any:
     if isinstance(value, Schema):
         return {"name": "Schema", "columns": value.to_json()}
     name = type(value).__name__
-    if _part(name) is type(value) or _ELSEWHERE.get(name) == type(value).__module__:
+    if _class_named(name) is type(value) or _ELSEWHERE.get(name) == type(value).__module__:
         parameters = {
             field.name: encode(getattr(value, field.name), f"{what}.{field.name}")
             for field in fields(value)
@@ -137,8 +137,8 @@ def decode(value: Any) -> Any:
             return {decode(key): decode(item) for key, item in value["items"]}
         case "Schema":
             return Schema.from_json(value["columns"])
-        case name if _part(name) is not None:
-            part: Any = _part(name)
+        case name if _class_named(name) is not None:
+            part: Any = _class_named(name)
         case name if name in _ELSEWHERE:
             part = getattr(import_module(_ELSEWHERE[name]), name)
         case name:
@@ -149,9 +149,9 @@ def decode(value: Any) -> Any:
     return part(**{k: decode(item) for k, item in value.items() if k != "name"})
 
 
-def _part(name: str) -> type | None:
+def _class_named(name: str) -> type | None:
     """Look up a part of bdtppl's, or a registered one; None where there is none of that name."""
-    parts = [table[name] for table in (_PARTS, *_REGISTRIES) if name in table]
+    parts = [table[name] for table in (_ENCODED_CLASSES, *_REGISTRIES) if name in table]
     return parts[0] if parts else None
 
 

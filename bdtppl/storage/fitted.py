@@ -58,9 +58,9 @@ from bdtppl.storage.posterior import (
 __all__ = ["FILE", "load", "save"]
 
 FILE = "model.bdtppl"
-_KIND = "bdtppl model"
+_MODEL_KIND = "bdtppl model"
 _NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself
-_PARTS = ("design", "prior", "leaf", "model")  # of a posterior, which attributes may be
+_OF_POSTERIOR = ("design", "prior", "leaf", "model")  # of a posterior, which attributes may be
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
@@ -97,7 +97,7 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     header, arrays = _take_apart(estimator, stacklevel=3)
     try:
         with staged(folder, obsolete=version_1.FILES) as staging:
-            write_arrays(staging / FILE, _KIND, header, arrays)
+            write_arrays(staging / FILE, _MODEL_KIND, header, arrays)
     except OSError as error:
         raise OSError(f"The model cannot be saved in {folder}: {reason_of(error)}.") from error
 
@@ -134,11 +134,11 @@ def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
     True
     """
     folder = Path(path).expanduser()
-    model, arrays = _read(folder, trusted)
+    model, arrays = _read_folder(folder, trusted)
     try:
         estimator = _rebuild(model, arrays)
         if not trusted:
-            _check(estimator, model, arrays)
+            _check_loaded(estimator, model, arrays)
     except DAMAGED as error:
         raise ValueError(
             f"{folder} is not a model that this version of bdtppl can rebuild: {reason_of(error)}."
@@ -146,7 +146,7 @@ def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
     return estimator
 
 
-def _read(folder: Path, trusted: bool) -> tuple[dict[str, Any], Arrays]:
+def _read_folder(folder: Path, trusted: bool) -> tuple[dict[str, Any], Arrays]:
     """Read the file of a folder, or the files of the first format."""
     is_old = not (folder / FILE).exists() and (folder / version_1.FILES[0]).exists()
     if is_old and not trusted:
@@ -158,7 +158,7 @@ def _read(folder: Path, trusted: bool) -> tuple[dict[str, Any], Arrays]:
     try:
         if is_old:
             return version_1.read_version_1(folder)
-        return read_arrays(folder / FILE, _KIND)
+        return read_arrays(folder / FILE, _MODEL_KIND)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(
             f"{folder} is not a saved model: {error.filename} does not exist."
@@ -202,7 +202,7 @@ def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Ar
     for attribute, value in vars(estimator).items():
         if not _is_fitted_attribute(attribute) or attribute in _NOT_ATTRIBUTES:
             continue
-        part = next((p for p in _PARTS if getattr(posterior, p, estimator) is value), None)
+        part = next((p for p in _OF_POSTERIOR if getattr(posterior, p, estimator) is value), None)
         if part is not None:
             attributes[attribute] = {"name": "posterior", "part": part}
         elif isinstance(value, Tree):
@@ -246,7 +246,7 @@ def _rebuild(model: dict[str, Any], arrays: Arrays) -> Any:
 
     def value_of(attribute: str, encoded: Any) -> Any:
         match encoded:
-            case {"name": "posterior", "part": part} if part in _PARTS:
+            case {"name": "posterior", "part": part} if part in _OF_POSTERIOR:
                 return getattr(posterior, part)
             case {"name": "Tree", **others} if not others:
                 return Tree(**below(attribute, arrays))
@@ -263,7 +263,7 @@ def _rebuild(model: dict[str, Any], arrays: Arrays) -> Any:
     return estimator
 
 
-def _check(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
+def _check_loaded(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
     """Refuse an estimator that no fit could have made, and a file that holds more than it."""
     posterior = estimator.posterior_
     require_posterior(posterior, counts_rows=estimator.counts_rows)

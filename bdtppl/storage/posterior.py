@@ -42,7 +42,7 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
     """
     arrays = {f"sample_stats.{name}": a for name, a in posterior.sample_stats.items()}
     if isinstance(posterior, SoftPosterior):
-        arrays |= _of(posterior, _SOFT)
+        arrays |= _attributes(posterior, _SOFT)
         arrays |= {
             f"trees.{name}": np.asarray(getattr(posterior.trees, name)) for name in _SOFT_TREES
         }
@@ -57,9 +57,9 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
         }
         numbers = ("sharpness", "log_evidence", "log_evidence_se", "effective_size")
     elif isinstance(posterior, SumPosterior):
-        arrays |= _of(posterior, ("y", *_SUMS))
+        arrays |= _attributes(posterior, ("y", *_SUMS))
         if posterior.noise_rule is not None:
-            arrays |= _of(posterior, _SUM_NOISE)
+            arrays |= _attributes(posterior, _SUM_NOISE)
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
         numbers = ()
     else:
@@ -121,7 +121,7 @@ def below(prefix: str, arrays: Arrays) -> Arrays:
     return {name[len(start) :]: a for name, a in arrays.items() if name.startswith(start)}
 
 
-def _of(owner: Any, names: Any) -> Arrays:
+def _attributes(owner: Any, names: Any) -> Arrays:
     return {name: np.asarray(getattr(owner, name)) for name in names}
 
 
@@ -131,8 +131,8 @@ def _take(arrays: Arrays, names: Any) -> Arrays:
 
 def _describe_design(design: CutPoints) -> tuple[dict[str, Any], Arrays]:
     if isinstance(design, RowlessDesign):
-        return {"names": list(design.names), "count": design.count}, _of(design, _ROWLESS)
-    return {"names": list(design.names)}, _of(design, _DESIGN)
+        return {"names": list(design.names), "count": design.count}, _attributes(design, _ROWLESS)
+    return {"names": list(design.names)}, _attributes(design, _DESIGN)
 
 
 def _rebuild_design(described: dict[str, Any], arrays: Arrays) -> Any:

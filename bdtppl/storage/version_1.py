@@ -53,12 +53,12 @@ def read_version_1(folder: Path) -> tuple[dict[str, Any], Arrays]:
         If one is damaged.
     """
     try:
-        return _read(*(folder / name for name in FILES))
+        return _read_files(*(folder / name for name in FILES))
     except DAMAGED as error:
         raise ValueError(f"The model in {folder} is damaged: {reason_of(error)}.") from error
 
 
-def _read(description: Path, stored: Path) -> tuple[dict[str, Any], Arrays]:
+def _read_files(description: Path, stored: Path) -> tuple[dict[str, Any], Arrays]:
     document = json.loads(description.read_bytes())
     model, checksums = document["model"], document["sha256"]
     text = json.dumps(model, sort_keys=True, separators=(",", ":"))
@@ -109,7 +109,7 @@ def _as_present(model: dict[str, Any], groups: dict[str, xr.Dataset]) -> tuple[d
             design["count"] = int(given["training.count"])
         posterior["design"] = encode(design, "the design")
     if kind == "hard":
-        arrays |= _tree("trees", groups["trees"])
+        arrays |= _tree_arrays("trees", groups["trees"])
     if kind == "sums":
         posterior.pop("log_evidence", None)
         posterior.pop("log_evidence_se", None)
@@ -118,13 +118,13 @@ def _as_present(model: dict[str, Any], groups: dict[str, xr.Dataset]) -> tuple[d
         match value:
             case {"name": "Tree", "group": group}:
                 value = {"name": "Tree"}
-                arrays |= _tree(name, groups[group])
+                arrays |= _tree_arrays(name, groups[group])
             case {"name": "Design"}:
                 value = {"name": "posterior", "part": "design"}
         attributes[name] = value
     return model | {"posterior": posterior, "attributes": attributes}, arrays
 
 
-def _tree(name: str, dataset: xr.Dataset) -> Arrays:
+def _tree_arrays(name: str, dataset: xr.Dataset) -> Arrays:
     arrays = {f"{name}.{each}": dataset[f"node_{each}"].values for each in _TREE}
     return arrays | {f"{name}.num_nodes": dataset["num_nodes"].values}

@@ -20,7 +20,7 @@ from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = ["SumState", "TreeSweep"]
 
-_NAME = "bdtppl_additive_sweep"
+_SWEEP_TARGET = "bdtppl_additive_sweep"
 _NUM_TABLES = len(RowTables._fields)
 
 
@@ -146,7 +146,7 @@ class TreeSweep:
             shapes += [jax.ShapeDtypeStruct((1, len(target)), jnp.float64), *scratch]
             flat = [a if a.ndim == 2 else a.reshape(1, -1) for a in inputs]
             operation = jax.ffi.ffi_call(
-                _NAME,
+                _SWEEP_TARGET,
                 shapes,
                 vmap_method="sequential",
                 input_output_aliases={len(flat) + k: k for k in range(3)},
@@ -252,4 +252,4 @@ def _sweep(frame):
     return 0
 
 
-register(_NAME, _sweep)
+register(_SWEEP_TARGET, _sweep)

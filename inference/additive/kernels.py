@@ -58,7 +58,7 @@ _inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="alway
 
 _LOG2_E = 1.4426950408889634
 _LN_2 = 0.6931471805599453
-_ROUNDING = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer, in the low bits
+_ROUNDS_TO_INTEGER = 6755399441055744.0  # 1.5 * 2^52: adding it rounds, into the low bits
 _EXPONENT_OF_1 = 1023.0
 _LEAST_LOG = -690.0
 
@@ -161,8 +161,8 @@ def _exponentials(room, count, largest):
     gain, weight, scaled, bits = room.gain, room.weight, room.scaled, room.bits
     for q in range(count):
         x = max(gain[q] - largest, _LEAST_LOG)
-        shifted = x * _LOG2_E + (_ROUNDING + _EXPONENT_OF_1)
-        f = x - (shifted - (_ROUNDING + _EXPONENT_OF_1)) * _LN_2
+        shifted = x * _LOG2_E + (_ROUNDS_TO_INTEGER + _EXPONENT_OF_1)
+        f = x - (shifted - (_ROUNDS_TO_INTEGER + _EXPONENT_OF_1)) * _LN_2
         scaled[q] = shifted
         p = 1 / 39916800.0
         p = p * f + 1 / 3628800.0

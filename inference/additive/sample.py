@@ -100,12 +100,12 @@ class SumChains:
                 )
             ]
             if has_workers:
-                for chain, made in enumerate(fan_out(_advance, tasks, shared=shared)):
+                for chain, made in enumerate(fan_out(_advance_chain, tasks, shared=shared)):
                     self._enter(chain, end, made)
             else:
 
                 def move(chain: int, tasks=tasks, end=end) -> None:
-                    self._enter(chain, end, _advance(*shared, *tasks[chain]))
+                    self._enter(chain, end, _advance_chain(*shared, *tasks[chain]))
 
                 in_threads(move, range(len(tasks)), most=num_threads())
             on_progress(end)
@@ -180,7 +180,7 @@ class SumChains:
 _Advanced = tuple[AdditiveState, np.ndarray, list[tuple[int, dict[str, np.ndarray]]]]
 
 
-def _advance(
+def _advance_chain(
     kernel: AdditiveKernel,
     seed: int,
     warmup: int,

@@ -136,7 +136,7 @@ def adapt(
     """
     dtype = particles.dtype
     power, step_size = 0.0, particles.shape[1] ** -0.25
-    log_ratio, rises = _log_ratio(path, particles), []
+    log_ratio, rises = _log_ratios(path, particles), []
     while power < 1:
         is_last = len(rises) == _MOST_RISES - 1
         higher = 1.0 if is_last else _next_power(np.asarray(log_ratio), power, target_ess)
@@ -152,7 +152,7 @@ def adapt(
             *rises[-1],
             num_moves=num_moves,
         )
-        log_ratio = _log_ratio(path, particles)
+        log_ratio = _log_ratios(path, particles)
         power, step_size = higher, step_size * np.exp(float(accepted) - _TARGET_ACCEPTANCE)
     return Schedule(*(np.stack(each) for each in zip(*rises, strict=True)))
 
@@ -175,13 +175,13 @@ def follow(
         What `adapt` has found with other particles.
     """
     power = np.zeros((), particles.dtype)
-    log_evidence, log_ratio = jnp.asarray(power), _log_ratio(path, particles)
+    log_evidence, log_ratio = jnp.asarray(power), _log_ratios(path, particles)
     for place, rise in enumerate(zip(*schedule, strict=True)):
         key = jax.random.fold_in(rng_key, place)
         particles, gain, _ = _rise(
             key, path, particles, log_ratio, power, *rise, num_moves=num_moves
         )
-        log_ratio = _log_ratio(path, particles)  # not in _rise, which takes longer to compile
+        log_ratio = _log_ratios(path, particles)  # not in _rise, which takes longer to compile
         log_evidence, power = log_evidence + gain, rise[0]
     return Tempered(log_evidence, particles)
 
@@ -269,7 +269,7 @@ def _weight(log_weight: np.ndarray) -> np.ndarray:
 
 
 @partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
-def _log_ratio(path: Path, particles: jax.Array) -> jax.Array:
+def _log_ratios(path: Path, particles: jax.Array) -> jax.Array:
     return jax.lax.map(path.log_ratio, particles, batch_size=_PARTICLES_A_BLOCK)
 
 

@@ -38,7 +38,7 @@ def _weigh_rules(
     return weighed.log_weight, weighed.log_term
 
 
-class _Level(NamedTuple):
+class _Depth(NamedTuple):
     """Subproblems of one depth and the splits kept of them; m nodes, p splits."""
 
     words: np.ndarray  # uint64 [m, W]
@@ -97,7 +97,7 @@ class _Search:
         for side in place:
             np.maximum.at(reach_below, side, use[node, rule])
         stop, weight = log_weight[:, -1], log_weight[node, rule]
-        return _Level(words, stop, node, rule, weight, place), below, reach_below
+        return _Depth(words, stop, node, rule, weight, place), below, reach_below
 
 
 @in_float64

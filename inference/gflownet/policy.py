@@ -176,8 +176,8 @@ class PathPolicy(eqx.Module):
         """Codes of nodes."""
         bias: Any = self.rules.bias
         summed = jnp.einsum("mdh,dh->mh", self._vectors(paths), self._gates(paths.shape[1]))
-        hidden = relu(_of(self.path, relu(summed + bias[None])))
-        return _Codes(hidden, _of(self.key, hidden))
+        hidden = relu(_linear(self.path, relu(summed + bias[None])))
+        return _Codes(hidden, _linear(self.key, hidden))
 
     def _vectors(self, paths: jax.Array) -> jax.Array:
         """Vectors of rules [m, D, h], interpolated between knots; 0 beyond the path."""
@@ -200,8 +200,8 @@ class PathPolicy(eqx.Module):
 
     def context(self, pooled: _Codes) -> _Context:
         """Contexts of trees."""
-        together = relu(_of(self.pooled, pooled.hidden))
-        return _Context(_of(self.termination, together)[:, 0], together * self.sees_all_leaves)
+        together = relu(_linear(self.pooled, pooled.hidden))
+        return _Context(_linear(self.termination, together)[:, 0], together * self.sees_all_leaves)
 
     def stop(self, context: _Context) -> jax.Array:
         """Logits of stopping."""
@@ -209,27 +209,27 @@ class PathPolicy(eqx.Module):
 
     def leaves(self, codes: _Codes, context: _Context) -> jax.Array:
         """Logits of the leaf to split."""
-        return jnp.einsum("ba,bka->bk", _of(self.query, context.action), codes.key)
+        return jnp.einsum("ba,bka->bk", _linear(self.query, context.action), codes.key)
 
     def _action(self, code: _Codes, context: _Context) -> jax.Array:
-        return _of(self.action, code.hidden) + _of(self.mixed, context.action)
+        return _linear(self.action, code.hidden) + _linear(self.mixed, context.action)
 
     def features(self, code: _Codes, context: _Context) -> jax.Array:
         """Logits of the feature."""
-        return _of(self.feature, relu(self._action(code, context)))
+        return _linear(self.feature, relu(self._action(code, context)))
 
     def cuts(self, code: _Codes, context: _Context, feature: jax.Array) -> jax.Array:
         """Logits of the cut, given the feature."""
         of_feature = jax.nn.one_hot(feature, self.feature.weight.shape[0], dtype=jnp.float32)
-        hidden = self._action(code, context) + _of(self.feature_code, of_feature)
-        return _of(self.cut, relu(hidden))
+        hidden = self._action(code, context) + _linear(self.feature_code, of_feature)
+        return _linear(self.cut, relu(hidden))
 
     def undo(self, codes: _Codes) -> jax.Array | None:
         """Logits of undoing the splits above left children."""
-        return None if self.last is None else _of(self.last, codes.hidden)[..., 0]
+        return None if self.last is None else _linear(self.last, codes.hidden)[..., 0]
 
 
-def _of(layer: eqx.nn.Linear, values: jax.Array) -> jax.Array:
+def _linear(layer: eqx.nn.Linear, values: jax.Array) -> jax.Array:
     """Apply a layer to values [..., inputs]."""
     bias: Any = layer.bias
     return values @ layer.weight.T + bias.reshape((1,) * (values.ndim - 1) + (-1,))

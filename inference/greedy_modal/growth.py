@@ -101,7 +101,7 @@ def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) ->
         -inf makes a node a leaf.
     """
     level = root_level(problem.columns, problem.smoothing)
-    grown = _Grown(problem)
+    grown = _Builder(problem)
     slot = np.zeros(1, np.int64)
     while len(slot):
         rules = given[level.depth] if level.depth < len(given) else None
@@ -114,7 +114,7 @@ def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) ->
     return grown.finish()
 
 
-class _Grown:
+class _Builder:
     """Collects nodes level by level."""
 
     def __init__(self, problem: Problem):

@@ -24,7 +24,7 @@ _TEMPERATURES = np.geomspace(0.5, 0.015, 60)  # standard deviations of the featu
 _LEARNING_RATE = 0.15
 _KEPT_STEPS = np.array([0, 30, 59])  # steps whose normals are tried: there are many maxima
 _FITTED_STARTS = 3  # most starts from least squares
-_LEAST_ROWS = 64  # least length of padded arrays in the compiled search
+_LEAST_LENGTH = 64  # least length of padded arrays in the compiled search
 
 
 def num_normals(problem: Problem) -> int:
@@ -77,7 +77,7 @@ def search(
     for j in np.flatnonzero((features == feature) & (scale > 0)):
         starts[len(fitted)] = np.arange(len(features) + 1) == j
         starts[len(fitted), -1] = (threshold - centre[j]) / scale[j]
-    length = _LEAST_ROWS
+    length = _LEAST_LENGTH
     while length < len(rows):  # few lengths, as each is compiled
         length *= 4
     padding = ((0, length - len(rows)), (0, 0))

@@ -111,7 +111,7 @@ class LeafMixture:
         weights = self.weights
         chosen = np.empty(uniform.shape, np.int64)
         sparse = weights.data, weights.indices, weights.indptr
-        _choose(*sparse, self.kind, uniform, int(np.diff(weights.indptr).max()), chosen)
+        _choose_leaves(*sparse, self.kind, uniform, int(np.diff(weights.indptr).max()), chosen)
         return chosen
 
     @in_float64
@@ -150,7 +150,7 @@ class LeafMixture:
             return 1.0
         if _FAST_CDFS.get(type(self.leaf.predictive(self.statistics[:1]))) is not StudentLaws:
             return 1e-9
-        numbers = _numbers_of(self.leaf, _padded(self.statistics))
+        numbers = _predictive_parameters(self.leaf, _padded(self.statistics))
         scale = np.asarray(numbers["scale"])[: len(self.statistics)]
         return float(scale[np.isfinite(scale)].max(initial=np.finfo(float).tiny))
 
@@ -269,7 +269,7 @@ def _bucket(weight):
 
 
 @numba.njit(cache=True, nogil=True)
-def _choose(weights, leaves, pointers, kind, uniform, most_leaves, chosen):
+def _choose_leaves(weights, leaves, pointers, kind, uniform, most_leaves, chosen):
     """Write the leaf that each number [m, draws] falls on, by the weights of the row's kind."""
     running = np.empty(most_leaves)
     for row in range(len(kind)):
@@ -379,7 +379,7 @@ def _cdf_of(leaf: Leaf, statistics: jax.Array, y: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _numbers_of(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
+def _predictive_parameters(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
     """Parameters of the leaves' predictives, by NumPyro's names for them."""
     law: Any = leaf.predictive(statistics)
     return {name: jnp.broadcast_to(getattr(law, name), law.shape()) for name in law.arg_constraints}
@@ -472,7 +472,7 @@ def _leaf_cdfs(leaf: Any, statistics: np.ndarray) -> StudentLaws | _Cdfs:
     fast = _FAST_CDFS.get(type(leaf.predictive(statistics[:1])))
     if fast is None:
         return _Cdfs(leaf, statistics)
-    numbers = _numbers_of(leaf, _padded(statistics))
+    numbers = _predictive_parameters(leaf, _padded(statistics))
     return fast(**{name: np.asarray(each)[: len(statistics)] for name, each in numbers.items()})
 
 

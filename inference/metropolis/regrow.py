@@ -115,10 +115,10 @@ class Regrow:
 
         is_new = new.shape.is_used & (places(shape) >= smaller.size[:, None])
         # The sums of weights at nodes that are open at first are the same on both ways.
-        forth = _sum(new.log_weights, is_start | is_new) - _sum(log_normaliser, is_new)
-        back = _sum(state.log_weights, is_open | is_gone)
+        forth = _sum_at(new.log_weights, is_start | is_new) - _sum_at(log_normaliser, is_new)
+        back = _sum_at(state.log_weights, is_open | is_gone)
         if not model.prior.is_normalised:
-            back -= _sum(log_normalisers(model, state, is_gone), is_gone)
+            back -= _sum_at(log_normalisers(model, state, is_gone), is_gone)
         log_ratio = back - forth
         if self.choice == "uniform":
             num_points = _proof(new.shape, self.points).num_points
@@ -138,7 +138,7 @@ class Regrow:
         """Nodes that choose anew and nodes that go, bool [b, k] each, from a point on."""
         is_after = shape.is_used & (proof.first > first)
         if self.prune == "subtree":
-            end = first + _sum(proof.below, is_top)[:, None]
+            end = first + _sum_at(proof.below, is_top)[:, None]
             return is_top, is_after & (proof.first < end)
         above = jnp.take_along_axis(proof.first, shape.parent, axis=1)
         is_open = is_top | (is_after & (above < first))  # what hangs on nodes that stay
@@ -185,7 +185,7 @@ def _proof(shape: Shape, points: Points) -> _Proof:
     return _Proof(first, own, below, below[:, 0])
 
 
-def _sum(values: jax.Array, flags: jax.Array) -> jax.Array:
+def _sum_at(values: jax.Array, flags: jax.Array) -> jax.Array:
     return jnp.where(flags, values, 0).sum(axis=1)
 
 

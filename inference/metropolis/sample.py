@@ -202,7 +202,7 @@ class _Run:
         self.packed, self.kernel, self.powers = packed, kernel, powers
         self.room, self.on_progress, self.keep = room, on_progress, keep
         self.steps, self.trajectory = [0], [np.asarray(states.log_likelihood)[None]]
-        size = _group_size(len(keys), len(powers))
+        size = _chains_per_group(len(keys), len(powers))
         ladders = jax.tree.map(lambda a: jnp.repeat(a, len(powers), axis=0), states)
         self.parts = []
         for first in range(0, len(keys), size):
@@ -232,7 +232,7 @@ class _Run:
         for num_draws, thin in stage[len(self.rounds) :]:
             step = self.steps[-1], self.powers, num_draws, thin
             tasks = [(*part, *step) for part in self.parts]
-            self.parts, made = zip(*fan_out(_advance, tasks, shared=shared), strict=True)
+            self.parts, made = zip(*fan_out(_advance_group, tasks, shared=shared), strict=True)
             self.steps.extend(self.steps[-1] + thin * np.arange(1, num_draws + 1))
             kept, counted = zip(*made, strict=True)
             self.rounds.append(jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept))
@@ -281,7 +281,7 @@ class _Run:
         states = [state for _, state in self.parts]
         keys, num_parts = self.parts[0][0], len(self.parts)
         _, kept, *counts = jax.eval_shape(
-            lambda: _climb(
+            lambda: _walk_on(
                 self.packed, self.kernel, self.room, keys, states[0], 0, self.powers, 1, 1
             )
         )
@@ -305,15 +305,15 @@ class _Run:
 
 
 @in_float64
-def _advance(packed, kernel, room: int, keys, state, *step: Any):
+def _advance_group(packed, kernel, room: int, keys, state, *step: Any):
     """Let a group of chains walk on; returns it, and its kept states and counts."""
     num_draws = step[-2]
-    state, kept, *counts = _climb(packed, kernel, room, keys, state, *step)
+    state, kept, *counts = _walk_on(packed, kernel, room, keys, state, *step)
     kept = jax.tree.map(lambda a: np.asarray(a)[:num_draws], kept)
     return (keys, jax.block_until_ready(state)), (kept, jax.tree.map(np.asarray, counts))
 
 
-def _climb(packed, kernel, room: int, keys, state, first: int, powers, num_draws: int, thin: int):
+def _walk_on(packed, kernel, room: int, keys, state, first: int, powers, num_draws: int, thin: int):
     return climb(
         keys,
         jnp.int32(first),
@@ -466,7 +466,7 @@ def _placed(packed: PackedModel, design: Any, chains: int, capacity: int, start:
     return states
 
 
-def _group_size(chains: int, num_powers: int) -> int:
+def _chains_per_group(chains: int, num_powers: int) -> int:
     """Part chains into groups of one size, so that all run the same compiled code."""
     most = min(_GROUPS, -(-chains * num_powers // _LEAST_WALKS))
     return chains // max(number for number in range(1, most + 1) if chains % number == 0)

@@ -17,7 +17,7 @@ from bdtppl.models.arrays.foreign import arguments, matrix, register, results
 
 __all__ = ["Tables", "stump_sums"]
 
-_NAME = "bdtppl_stump_sums"
+_SUMS_TARGET = "bdtppl_stump_sums"
 _LOG_LOST = -40.0  # logs of terms that rounding loses anyway
 # Rows of `Tables.rules`.
 _FEATURE, _CODE, _MISSING_LEFT, _CAN_CUT = range(4)
@@ -84,7 +84,7 @@ def stump_sums(tables: Tables) -> jax.Array:
         float64 [m, R]; logs of the sums of both sides, added up; 0 for rules that are not wanted.
     """
     shape = jax.ShapeDtypeStruct(tables.is_wanted.shape, jnp.float64)
-    return jax.ffi.ffi_call(_NAME, shape, vmap_method="sequential")(*tables)
+    return jax.ffi.ffi_call(_SUMS_TARGET, shape, vmap_method="sequential")(*tables)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -333,4 +333,4 @@ def _call(frame):
     return 0
 
 
-register(_NAME, _call)
+register(_SUMS_TARGET, _call)

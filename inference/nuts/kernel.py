@@ -293,7 +293,7 @@ def advance(
         return number + 1, take_step(lanes, ends, record), ends, made, kept
 
     def begin_steps(lanes, begins):
-        return jax.vmap(_choose)(begins, _begin_all(shared, lanes), lanes)
+        return jax.vmap(_select_lane)(begins, _begin_all(shared, lanes), lanes)
 
     with jax.numpy_rank_promotion("allow"):
         shapes = jax.eval_shape(jax.vmap(_kept), lanes), jax.ShapeDtypeStruct(begins.shape, bool)
@@ -308,7 +308,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
     kind, sharpness, most = (a[place] for a in (shared.kinds, shared.sharpness, shared.doublings))
     step = step_size(kind, lane.chain.averaging)
     numbers = 3 * lane.count + jnp.arange(3)
-    uniform = _uniform(lane.seed, lane.step, numbers, lane.chain.position.dtype)
+    uniform = _counted_uniform(lane.seed, lane.step, numbers, lane.chain.position.dtype)
     inverse_mass = lane.chain.inverse_mass
     if lane.inputs is None:
 
@@ -364,14 +364,14 @@ def _take_step(shared: Steps, lane: Lane, ends: jax.Array, made: NutsDraws) -> L
     chain = lane.chain
     kind = shared.kinds[jnp.minimum(lane.step, len(shared.kinds) - 1)]
     chain = adapt(shared, kind, chain, made)
-    return _choose(ends, lane._replace(chain=chain, step=lane.step + 1), lane)
+    return _select_lane(ends, lane._replace(chain=chain, step=lane.step + 1), lane)
 
 
 def _begun(shared: Steps, lane: Lane) -> Lane:
     """Begin the present step."""
     position, inputs = lane.chain.position, lane.chain.inputs
     numbers = jnp.arange(2 * position.size) + _OF_MOMENTUM
-    uniform = _uniform(lane.seed, lane.step, numbers, position.dtype)
+    uniform = _counted_uniform(lane.seed, lane.step, numbers, position.dtype)
     radius, angle = uniform[: position.size], uniform[position.size :]
     normal = jnp.sqrt(-2 * jnp.log(radius)) * jnp.cos(2 * np.pi * angle)  # of Box and Muller
     momentum = normal / jnp.sqrt(lane.chain.inverse_mass)
@@ -387,7 +387,7 @@ def _begin_all(shared: Steps, lanes: Lane) -> Lane:
     return jax.vmap(partial(_begun, shared))(lanes)
 
 
-def _choose(which: jax.Array, one: Lane, other: Lane) -> Lane:
+def _select_lane(which: jax.Array, one: Lane, other: Lane) -> Lane:
     return jax.tree.map(lambda a, b: jnp.where(which, a, b).astype(b.dtype), one, other)
 
 
@@ -418,7 +418,7 @@ def adapt(shared: Steps, kind: Any, chain: Chains, made: NutsDraws) -> Chains:
     return Chains(made.position, made.inputs, averaging, mass, num_warm)
 
 
-def _uniform(seed: jax.Array, step: jax.Array, number: Any, dtype: Any) -> jax.Array:
+def _counted_uniform(seed: jax.Array, step: jax.Array, number: Any, dtype: Any) -> jax.Array:
     """Uniform numbers from (0, 1), by seed [2], step and number.
 
     Threefry of 13 rounds, the fewest that pass all tests of Salmon et al. 2011. Where few numbers

@@ -39,7 +39,7 @@ ResamplingName = Literal["systematic", "multinomial", "never"]
 _WORK_AT_ONCE = 20_000_000  # rows times features times particles of runs: ten seconds
 
 
-class _Grown(NamedTuple):
+class _Runs(NamedTuple):
     """Particles [m] of some finished runs, and how these went."""
 
     shape: Shape
@@ -153,11 +153,11 @@ def sample_particles(
     """
     require_weighs(model.prior, "The particle filter", "nodes")
     model.constraints.require_free_leaves("The particle filter")
-    _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
+    _check_settings(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
     packed = PackedModel.of(model)
     noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
     work = model.design.num_rows * model.design.num_features * int(particles)
-    size = _group_size(int(runs), work)
+    size = _runs_per_group(int(runs), work)
 
     tasks = [
         (noise.uniform[:, first : first + size], noise.rng_keys[:, first : first + size])
@@ -167,14 +167,14 @@ def sample_particles(
     law = "systematic" if resampling == "never" else resampling
     shared = packed, growth == "layer", threshold, proposal, law
 
-    def read(arrays: Mapping[str, np.ndarray]) -> list[_Grown]:
-        like = jax.eval_shape(lambda: _grow(*shared, *tasks[0]))
+    def read(arrays: Mapping[str, np.ndarray]) -> list[_Runs]:
+        like = jax.eval_shape(lambda: _run_group(*shared, *tasks[0]))
         return from_arrays([like] * int(arrays["num_groups"]), arrays)
 
     groups = resumed(read) or []
     while len(groups) < len(tasks):
         some = tasks[len(groups) : len(groups) + num_at_once()]
-        groups = [*groups, *fan_out(_grown, some, shared=shared)]
+        groups = [*groups, *fan_out(_finished_runs, some, shared=shared)]
         keep(lambda done=groups: {"num_groups": np.array(len(done)), **to_arrays(done)})
     stages = [each.stages for each in groups]
     grown = jax.tree.map(
@@ -223,12 +223,12 @@ def sample_particles(
 
 
 @in_float64
-def _grown(*arguments: Any) -> _Grown:
+def _finished_runs(*arguments: Any) -> _Runs:
     """Make the runs of a group."""
-    return jax.tree.map(np.asarray, _grow(*arguments))
+    return jax.tree.map(np.asarray, _run_group(*arguments))
 
 
-def _grow(packed, by_layer: bool, ess_threshold: float, proposal, resampling, *noise) -> _Grown:
+def _run_group(packed, by_layer: bool, ess_threshold: float, proposal, resampling, *noise) -> _Runs:
     grown, stages = grow_particles(
         Noise(*noise),
         packed,
@@ -237,16 +237,16 @@ def _grow(packed, by_layer: bool, ess_threshold: float, proposal, resampling, *n
         proposal=PROPOSALS[proposal],
         resampling=RESAMPLING[resampling],
     )
-    return _Grown(grown.shape, grown.log_prior, grown.log_likelihood, grown.log_weight, stages)
+    return _Runs(grown.shape, grown.log_prior, grown.log_likelihood, grown.log_weight, stages)
 
 
-def _group_size(runs: int, work: float) -> int:
+def _runs_per_group(runs: int, work: float) -> int:
     """Part runs into groups of one size, so that all run the same compiled code."""
     sizes = [size for size in range(1, runs + 1) if runs % size == 0]
     return max([size for size in sizes if size * work <= _WORK_AT_ONCE], default=1)
 
 
-def _check(particles, runs, proposal, growth, resampling, ess_threshold, capacity) -> None:
+def _check_settings(particles, runs, proposal, growth, resampling, ess_threshold, capacity) -> None:
     for name, value, least in (
         ("particles", particles, 1),
         ("runs", runs, 1),

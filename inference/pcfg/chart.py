@@ -27,6 +27,7 @@ __all__ = [
     "Chart",
     "block_of",
     "chart_for",
+    "facts_of",
     "node_at",
     "nodes_at_all_depths",
     "rule_at",
@@ -102,11 +103,7 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     num_levels = max(8, padded_size(grammar.depth_limit + 1)) if needs_depth else 1
     first = np.full(num_nodes + 1, grammar.num_productions, np.int32)
     first[: grammar.num_subproblems + 1] = grammar.first_production
-    cuts = {"log_num_cuts"} if prior.rules == "cuts" else set()
-    node_facts = {name: _fact(grammar, name) for name in sorted(prior.node_facts)}
-    rule_facts = {
-        name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts) - {"log_share"})
-    }
+    node_facts, rule_facts = facts_of(grammar, prior)
     law = rule_law(prior)
     if law is not None:
         rule_facts["log_share"] = log_shares(grammar, law, num_levels)
@@ -140,10 +137,17 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     )
 
 
-def _fact(grammar: Grammar, name: str) -> np.ndarray:
-    """Values of one fact; logs of counts are looked up later, so a chart keeps the counts."""
-    values = getattr(grammar, name.removeprefix("log_"))
-    return np.log(values) if name.startswith("log_") and values.dtype == np.float64 else values
+def facts_of(grammar: Grammar, prior: TreePrior) -> tuple[dict[str, np.ndarray], ...]:
+    """Values that a prior reads of nodes and of rules; logs of counts are left as the counts."""
+
+    def values(name: str) -> np.ndarray:
+        own = getattr(grammar, name.removeprefix("log_"))
+        return np.log(own) if name.startswith("log_") and own.dtype == np.float64 else own
+
+    cuts = {"log_num_cuts"} if prior.rules == "cuts" else set()
+    names = prior.node_facts, cuts.union(prior.rule_facts) - {"log_share"}
+    node_facts, rule_facts = ({name: values(name) for name in sorted(each)} for each in names)
+    return node_facts, rule_facts
 
 
 def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:

@@ -161,7 +161,7 @@ class _Exploration:
         for name, growing in self._productions.items():
             values = growing.array
             moved[name] = room if room.dtype == values.dtype else np.empty_like(values)
-            _move(values, *starts, moved[name])
+            _move_values(values, *starts, moved[name])
             if moved[name] is room:
                 room = values  # what was moved leaves room for the next
         rank = np.empty(len(order), np.int32)
@@ -312,7 +312,7 @@ def _num_rows(members, weight):
 
 
 @numba.njit(cache=True, nogil=True)
-def _move(values, first, moved_first, moved):
+def _move_values(values, first, moved_first, moved):
     """Move the values of productions: node i had them from ``first[i]`` on."""
     for node in range(len(first)):
         shift = first[node] - moved_first[node]

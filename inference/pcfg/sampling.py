@@ -36,7 +36,7 @@ __all__ = [
     "sample_paths",
 ]
 
-_BLOCK = 512  # draws that share a key
+_DRAWS_PER_KEY = 512  # draws that share a key
 _MOST_BLOCKS = 16  # in a chunk
 
 Finished = TypeVar("Finished")
@@ -253,11 +253,11 @@ def sample_derivations(
     """
     capacity = padded_size(max(capacity, 16))
     workers = num_threads()
-    num_blocks = -(-num_draws // _BLOCK)
+    num_blocks = -(-num_draws // _DRAWS_PER_KEY)
     rounds = -(-num_blocks // (_MOST_BLOCKS * workers))
     # Workers draw about equal numbers; few sizes are compiled.
     blocks = min(padded_size(-(-num_blocks // (rounds * workers)), 4), _MOST_BLOCKS)
-    size = blocks * min(_BLOCK, max(64, padded_size(num_draws)))
+    size = blocks * min(_DRAWS_PER_KEY, max(64, padded_size(num_draws)))
     draws = np.zeros(size, np.int8)
 
     @in_float64

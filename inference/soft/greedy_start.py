@@ -81,7 +81,7 @@ def greedy_start(
     x, y = x[is_known], y[is_known]
     y = y.astype(float if isinstance(model, SoftRegression) else int)
     rows = rng.integers(len(y), size=len(y))
-    code, feature, cut = _in_preorder(_grown(model, x[rows], y[rows], prior), max_splits)
+    code, feature, cut = _in_preorder(_greedy_tree(model, x[rows], y[rows], prior), max_splits)
     topology, num_inputs, split = Topology(code), x.shape[1], np.arange(len(feature))
     share = 0.0 if hard_inputs or num_inputs == 1 else _SHARED
     direction = np.full((len(feature), num_inputs), share / num_inputs)
@@ -97,11 +97,11 @@ def greedy_start(
     for j, way in enumerate(topology.paths.T[:, :, None]):  # few large arrays at once
         left = expit((threshold[j] - x @ direction[j]) / sharpness)[None]
         reached *= np.where(way > 0, left, np.where(way < 0, 1 - left, 1.0))
-    sites |= _leaves(model, reached, y)
+    sites |= _leaf_parameters(model, reached, y)
     return topology, sites, feature if hard_inputs else None
 
 
-def _leaves(model: Any, reached: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def _leaf_parameters(model: Any, reached: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     """Choose parameters of leaves that rows reach with some probabilities [n + 1, N]."""
     if isinstance(model, SoftRegression):
         mean = (reached @ y + model.mean_loc) / (reached.sum(axis=1) + 1)  # worth one row
@@ -115,7 +115,7 @@ def _leaves(model: Any, reached: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     return {"classes": weight / weight.sum(axis=1, keepdims=True)}
 
 
-def _grown(model: Any, x: np.ndarray, y: np.ndarray, prior: TopologyPrior) -> Tree:
+def _greedy_tree(model: Any, x: np.ndarray, y: np.ndarray, prior: TopologyPrior) -> Tree:
     """Grow the greedy modal tree of leaves like the soft model's."""
     if isinstance(model, SoftRegression):
         leaf: Any = NormalInverseGamma.from_targets(y)

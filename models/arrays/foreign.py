@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 __all__ = ["arguments", "matrix", "register", "results"]
 
-_VERSION = 3 << 32  # of the interface, 0.3: the minor number is the upper half of the word
+_INTERFACE_VERSION = 3 << 32  # 0.3: the minor number is the upper half of the word
 _METADATA = 1  # kind of a frame that asks for the version alone
 
 
@@ -49,7 +49,7 @@ def arguments(frame):
     if words[1] != 0:
         extension = _read_words(words[1], 4)
         if extension[1] & 0xFFFFFFFF == _METADATA:
-            _read_words(extension[3], 4)[3] = _VERSION
+            _read_words(extension[3], 4)[3] = _INTERFACE_VERSION
             return words[:0]
     return _read_words(words[9], words[7])
 

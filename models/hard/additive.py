@@ -62,7 +62,7 @@ NOISE_QUANTILE = 0.9  # their q
 
 _PROBIT_REACH = 3.0  # of the sum: Chipman et al., section 3.3 of probit BART
 _LOGIT_IN_PROBIT = 1.7  # a logistic law is about a normal one of this standard deviation
-_LEAST_VARIANCE = 1e-10  # of the noise, relative to that of the targets
+_LEAST_NOISE = 1e-10  # of the noise, relative to that of the targets
 
 
 @pytree_dataclass
@@ -314,7 +314,7 @@ def _noise_guess(design: Design, y: np.ndarray) -> float:
         left = (y - mean) * root - table @ solution
         if total > rank:
             guess = left @ left / (total - rank)
-    return float(max(guess, _LEAST_VARIANCE * around / total, np.finfo(float).tiny))
+    return float(max(guess, _LEAST_NOISE * around / total, np.finfo(float).tiny))
 
 
 def rules_of_features(design: Design) -> np.ndarray:
@@ -373,13 +373,13 @@ def additive_log_joint(
     noise = None
     if drawn.noise_trees is not None:
         noise_slot, has_allowed_noise = _routed(prior, design, drawn.noise_trees)
-        noise = *_arrays(drawn.noise_trees, noise_slot), jnp.asarray(drawn.noise_value)
+        noise = *_density_arrays(drawn.noise_trees, noise_slot), jnp.asarray(drawn.noise_value)
         is_allowed = is_allowed.all(axis=-1) & has_allowed_noise
     else:
         is_allowed = is_allowed.all(axis=-1)
     log_density = _log_density(
         prior,
-        _arrays(drawn.trees, slot),
+        _density_arrays(drawn.trees, slot),
         jnp.asarray(rules_of_features(design)),
         jnp.asarray(y),
         jnp.asarray(design.weights),
@@ -389,7 +389,7 @@ def additive_log_joint(
     return np.where(is_allowed, log_density, -np.inf)
 
 
-def _arrays(trees: Tree, slot: np.ndarray) -> tuple[jax.Array, ...]:
+def _density_arrays(trees: Tree, slot: np.ndarray) -> tuple[jax.Array, ...]:
     """Arrays of trees that a density reads."""
     return tuple(map(jnp.asarray, (trees.feature, trees.node_depth, trees.is_leaf, slot)))
 
@@ -424,7 +424,7 @@ def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_w
 
     with jax.numpy_rank_promotion("allow"):
         feature, depth, is_leaf, slot = trees
-        of_nodes = of_trees(feature, depth, is_leaf, _normal(value, prior.leaf_scale))
+        of_nodes = of_trees(feature, depth, is_leaf, _log_normal_density(value, prior.leaf_scale))
         total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, num_rules, feature_weight)
         f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
@@ -433,10 +433,10 @@ def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_w
             of_nodes = of_trees(feature, depth, is_leaf, _of_variance(factor, *prior.noise_leaf))
             total += of_nodes.sum(axis=(-1, -2))
             variances = jnp.take_along_axis(factor, slot, axis=-1).prod(axis=-2)
-            each = _normal(y - f[..., 0, :], jnp.sqrt(variances))
+            each = _log_normal_density(y - f[..., 0, :], jnp.sqrt(variances))
         elif prior.link == "identity":
             total += _of_variance(variance, prior.noise_degrees, prior.noise_scale)
-            each = _normal(y - f[..., 0, :], jnp.sqrt(variance)[..., None])
+            each = _log_normal_density(y - f[..., 0, :], jnp.sqrt(variance)[..., None])
         elif prior.num_sums > 1:
             logs = jax.nn.log_softmax(f, axis=-2)
             each = jnp.take_along_axis(logs, y[None], axis=-2)[..., 0, :]
@@ -446,7 +446,7 @@ def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_w
         return total + (weights * each).sum(axis=-1)
 
 
-def _normal(x, scale):
+def _log_normal_density(x, scale):
     return -0.5 * (x / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
 
 

@@ -257,7 +257,7 @@ class Graph:
         nodes = self.nodes
         expanded = np.flatnonzero(nodes.place[: self.num_nodes] >= 0)
         order = expanded[np.argsort(nodes.num_cells[expanded], kind="stable")]
-        _settle(order, nodes, self.rules)
+        _update_bounds(order, nodes, self.rules)
         return order
 
     def reach(self, order: np.ndarray, goal: int) -> np.ndarray:
@@ -305,7 +305,7 @@ def _fill_slots(slots, keys, number):
 
 
 @numba.njit(inline="always")
-def _part(own, cells, code, missing_left, is_right, side):
+def _one_side(own, cells, code, missing_left, is_right, side):
     """Write the cells [W] on one side of a rule."""
     for word in range(len(own)):
         left = cells.at_or_below[code, word]
@@ -323,7 +323,7 @@ def copy_members(chosen, start, nodes, members, cells):
         if nodes.parent[node] >= 0:
             own, side = members[nodes.place[nodes.parent[node]]], nodes.side[node]
             code = side >> 2
-            _part(own, cells, code, side & 2 != 0, side & 1 != 0, members[start])
+            _one_side(own, cells, code, side & 2 != 0, side & 1 != 0, members[start])
         nodes.place[node] = start
         start += 1
     return start
@@ -395,7 +395,7 @@ def _insert(
                 rule = start + place
                 code, weight = found.low[rule], batch.log_rule[rule]
                 for side in range(2):
-                    _part(own, cells, code, found.missing_left[rule], side == 1, side_cells)
+                    _one_side(own, cells, code, found.missing_left[rule], side == 1, side_cells)
                     apart[side, place], is_mixed[side, place] = compare(
                         side_cells, facts, ones, zeros
                     )
@@ -450,7 +450,7 @@ def _insert(
             rule = start + place
             code = found.low[rule]
             for side in range(2):
-                _part(own, cells, code, found.missing_left[rule], side == 1, side_cells)
+                _one_side(own, cells, code, found.missing_left[rule], side == 1, side_cells)
                 if not is_compared[place]:
                     apart[side, place], is_mixed[side, place] = compare(
                         side_cells, facts, ones, zeros
@@ -517,7 +517,7 @@ def _insert(
 
 
 @numba.njit(cache=True, nogil=True)
-def _settle(order, nodes, rules):
+def _update_bounds(order, nodes, rules):
     """Bring bounds up to date, children before parents; they never widen."""
     number = nodes.low.shape[0]
     for node in order:

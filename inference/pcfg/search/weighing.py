@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bdtppl.inference.pcfg.chart import facts_of
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
 from bdtppl.models.arrays.padding import padded
@@ -76,38 +77,35 @@ def weigh(
     log_rule, log_split
         float64 [p]; the latter is the former if it is not wanted.
     """
-    prior, names = as_float64(prior), sorted(prior.node_facts)
-    facts = {name: _fact(grammar, name) for name in names}
-    nodes = Node(level.astype(float), grammar.has_rule, **facts)
-    cuts = {"log_num_cuts"} if prior.rules == "cuts" else set()
-    rule_facts = {
-        name: _fact(grammar, name) for name in sorted(cuts.union(prior.rule_facts) - {"log_share"})
-    }
+    prior = as_float64(prior)
+    node_facts, rule_facts = (
+        {name: _as_floats(name, values) for name, values in facts.items()}
+        for facts in facts_of(grammar, prior)
+    )
+    nodes = Node(level.astype(float), grammar.has_rule, **node_facts)
     law = rule_law(prior)
     if law is not None and grammar.num_productions:
         shares = log_shares(grammar, law, int(level.max()) + 1)
         if shares.ndim > 1:
             shares = shares[np.arange(len(shares)), level[grammar.parent]]
         rule_facts["log_share"] = shares
-    log_stop = _in_pieces(lambda some: (_stops(prior, *some),), (nodes,), len(level))[0]
+    log_stop = _weigh_pieces(lambda some: (_stops(prior, *some),), (nodes,), len(level))[0]
     if not grammar.num_productions:
         return log_stop, np.zeros(0), np.zeros(0)
     of_rules = jax.tree.map(lambda fact: fact[grammar.parent], nodes)
     rules = Rule(grammar.feature, **rule_facts)
-    weights = _in_pieces(
+    weights = _weigh_pieces(
         lambda some: _weights(prior, *some, wants_split), (of_rules, rules), grammar.num_productions
     )
     return log_stop, weights[0], weights[-1]
 
 
-def _fact(grammar: Grammar, name: str) -> np.ndarray:
-    values = getattr(grammar, name.removeprefix("log_"))
-    if not name.startswith("log_"):
-        return values.astype(float)
-    return np.log(np.maximum(values, 1) if values.dtype != float else values)
+def _as_floats(name: str, values: np.ndarray) -> np.ndarray:
+    is_log_of_count = name.startswith("log_") and values.dtype != float
+    return np.log(np.maximum(values, 1)) if is_log_of_count else values.astype(float)
 
 
-def _in_pieces(weigh, facts: Any, length: int) -> list[np.ndarray]:
+def _weigh_pieces(weigh, facts: Any, length: int) -> list[np.ndarray]:
     """Weigh pieces of facts, padded to few sizes."""
     parts, start = [], 0
     while start < length:
