@@ -15,12 +15,12 @@ import numpy as np
 from bdtppl.estimators.base import read_target, read_weights
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import (
+    BoxTally,
     Chunks,
     Labels,
     Part,
     Parts,
     Survey,
-    Tally,
     TargetMoments,
     in_pairs,
 )
@@ -164,7 +164,7 @@ class Reader:
             known["leaf"].require_targets(y)
         else:
             y = np.searchsorted(labels, y)
-        return Tally.of(matrix, y, weights[kept], **known)
+        return BoxTally.of(matrix, y, weights[kept], **known)
 
 
 def survey(parts: Parts, reader: Reader) -> Survey:
@@ -224,7 +224,9 @@ def fill(
         If the rows cannot be read, or are not as many as in the first pass.
     """
     known = {"cut_points": cut_points, "space": space, "leaf": leaf, "with_keys": with_keys}
-    tally = parts.reduce(partial(reader.tally, schema=schema, labels=labels, **known), Tally.merge)
+    tally = parts.reduce(
+        partial(reader.tally, schema=schema, labels=labels, **known), BoxTally.merge
+    )
     count = 0 if tally is None else tally.count
     if tally is None or count != cut_points.count:
         raise ValueError(

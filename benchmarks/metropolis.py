@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.metropolis.kernel import Kernel, walk
+from bdtppl.inference.metropolis.kernel import Kernel, walk_chains
 from bdtppl.inference.metropolis.moves import CHIPMAN, ROTATING, LocalMoves
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.state import initial
@@ -74,7 +74,7 @@ def measure(
 
     @in_float64
     def advance(thread: int):
-        state, kept, tally = walk(
+        state, kept, tally = walk_chains(
             keys[thread],
             jnp.int32(first),
             states[thread],

@@ -19,10 +19,10 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.priors import TreePrior
 
-__all__ = ["EmpiricalBayes", "Evidence", "empirical_bayes"]
+__all__ = ["EmpiricalBayes", "HasGradient", "empirical_bayes"]
 
 
-class Evidence(Protocol):
+class HasGradient(Protocol):
     """An exact posterior whose evidence depends on numbers of its prior and leaf family."""
 
     prior: Any
@@ -37,7 +37,7 @@ class Evidence(Protocol):
         """Derive it by the numbers of the prior or the leaf family."""
         ...
 
-    def with_model(self, prior: Any = None, leaf: Any = None) -> "Evidence":
+    def with_model(self, prior: Any = None, leaf: Any = None) -> "HasGradient":
         """Score the same rows by other numbers."""
         ...
 
@@ -76,7 +76,7 @@ def empirical_bayes(
     Parameters
     ----------
     exact
-        Exact posterior to start from, an `Evidence`; it is not changed. It is a
+        Exact posterior to start from, a `HasGradient`; it is not changed. It is a
         `bdtppl.inference.pcfg.exact.ExactPosterior` or
         `bdtppl.inference.boxes.exact.BoxPosterior`.
     parameters

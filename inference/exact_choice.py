@@ -28,9 +28,9 @@ from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.exact_cost import (
     DEFAULT_BUDGET,
-    MOST_LEVELS,
+    MOST_DEPTH_SUGGESTED,
     Budget,
-    Method,
+    ExactMethod,
     box_cost,
     box_cost_of,
     exact_of,
@@ -132,7 +132,7 @@ class _BudgetedSearch:
     def ladder(self, design: Design, bins: int | None) -> list[Setting]:
         """List rungs that one alone could be paid for; the first beyond is noted."""
         limit = self.constraints.max_depth
-        most = MOST_LEVELS if limit is None else min(limit, MOST_LEVELS)
+        most = MOST_DEPTH_SUGGESTED if limit is None else min(limit, MOST_DEPTH_SUGGESTED)
         model = TreeModel(design, self.y, self.prior, self.leaf, self.constraints)
         rungs: list[Setting] = []
         for levels in range(min(1, most), 1 + most):  # without a split there is one rung, 0
@@ -314,7 +314,7 @@ def choose_by_evidence(
     constraints: Constraints,
     *,
     bins: int | None | Literal["auto"] = "auto",
-    method: Method = "auto",
+    method: ExactMethod = "auto",
     fitted: Collection[str] = (),
     budget: Budget = DEFAULT_BUDGET,
     on_step: Callable[[int], None] | None = None,

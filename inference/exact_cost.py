@@ -24,9 +24,9 @@ from bdtppl.models.priors import TreePrior, weighs_each_cut
 
 __all__ = [
     "DEFAULT_BUDGET",
-    "MOST_LEVELS",
+    "MOST_DEPTH_SUGGESTED",
     "Budget",
-    "Method",
+    "ExactMethod",
     "box_cost",
     "box_cost_of",
     "exact_of",
@@ -34,9 +34,9 @@ __all__ = [
     "suggest",
 ]
 
-Method = Literal["auto", "boxes", "chart", "search"]
+ExactMethod = Literal["auto", "boxes", "chart", "search"]
 
-MOST_LEVELS = 8
+MOST_DEPTH_SUGGESTED = 8
 _SECONDS_A_SCORE = 1.3e-8  # and a statistic
 _SECONDS_A_GROUP = 2.5e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
@@ -174,7 +174,7 @@ def suggest(
                 break
     if why_no_boxes(model.prior, limits) is None:
         cheap = 0
-        while cheap < MOST_LEVELS:
+        while cheap < MOST_DEPTH_SUGGESTED:
             cost = box_cost_of(model, cheap + 1)
             if cost.seconds > budget.seconds or cost.num_bytes > budget.num_bytes:
                 break
@@ -184,7 +184,7 @@ def suggest(
 
 
 def exact_within_budget(
-    model: TreeModel, method: Method = "auto", budget: Budget = DEFAULT_BUDGET
+    model: TreeModel, method: ExactMethod = "auto", budget: Budget = DEFAULT_BUDGET
 ) -> tuple[ExactPosterior | BoxPosterior, str]:
     """Make the exact posterior of a model.
 

@@ -11,7 +11,7 @@ from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["from_arrays", "to_arrays"]
 
-State = TypeVar("State")  # a pytree of arrays
+Pytree = TypeVar("Pytree")  # a pytree of arrays
 
 
 def to_arrays(state: Any) -> dict[str, np.ndarray]:
@@ -20,7 +20,7 @@ def to_arrays(state: Any) -> dict[str, np.ndarray]:
 
 
 @in_float64
-def from_arrays(state: State, arrays: Mapping[str, np.ndarray]) -> State:
+def from_arrays(state: Pytree, arrays: Mapping[str, np.ndarray]) -> Pytree:
     """Read a state back.
 
     Parameters

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard.written_trees import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.models.hard import packed_model
 from bdtppl.models.hard.tree import Tree
@@ -70,7 +70,7 @@ class Chains:
     def walked(self, kernel, num_chains, num_steps):
         """Rule-trees after some steps from exact draws."""
         _, state = self.drawn(num_chains)
-        _, kept, _ = walk(
+        _, kept, _ = walk_chains(
             jax.random.split(ep.key(1), num_chains),
             jnp.int32(0),
             state,

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import bdtppl
 from bdtppl import files
 from bdtppl.cli import app, results
-from bdtppl.cli.console import notes_after, to_json
+from bdtppl.cli.console import notes_after, readable_json
 from bdtppl.cli.fit_options import fit_options
 from bdtppl.cli.specification import make_leaf, parse_prior
 from bdtppl.estimators import all_inferences
@@ -144,7 +144,7 @@ def test_fit_writes_what_it_says(classifier):
 
 
 def test_numbers_that_are_not_finite_become_null():
-    said = to_json({"ess": np.nan, "r_hat": [np.float64(np.inf), 1.5], "draws": 3})
+    said = readable_json({"ess": np.nan, "r_hat": [np.float64(np.inf), 1.5], "draws": 3})
     assert json.loads(said) == {"ess": None, "r_hat": [None, 1.5], "draws": 3}
 
 

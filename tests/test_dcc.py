@@ -12,9 +12,15 @@ from scipy.special import betaln, softmax
 from bdtppl.datasets import make_cgm, make_wu
 from bdtppl.inference.dcc import combine as combining
 from bdtppl.inference.dcc import local
-from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
+from bdtppl.inference.dcc.checkpoint import walk_from_arrays, walk_to_arrays
 from bdtppl.inference.dcc.combine import combine, layered_evidence
-from bdtppl.inference.dcc.explore import _is_exhausted, explore, log_joint, start, within_reach
+from bdtppl.inference.dcc.explore import (
+    _is_exhausted,
+    explore,
+    log_topology_joint,
+    start,
+    within_reach,
+)
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.evidence.tempered import Tempered
@@ -104,8 +110,8 @@ def test_topologies_of_two_splits_too():
     state = explore(LARGER, start(LARGER, jax.random.key(0)), 8)
     check_problem(LARGER, state)
     shapes = topologies(2)
-    together = local.begin(LARGER, jax.random.key(0), shapes, since=0)
-    alone = local.begin(LARGER, jax.random.key(0), shapes[1:], since=0)
+    together = local.begin_topologies(LARGER, jax.random.key(0), shapes, since=0)
+    alone = local.begin_topologies(LARGER, jax.random.key(0), shapes[1:], since=0)
     np.testing.assert_array_equal(together[1].log_weight, alone[0].log_weight)
 
 
@@ -135,8 +141,10 @@ def test_estimators_agree_where_splits_are_sharp():
     sampler = NUTS(warmup=1000, h_init=0.5, h_final=0.025)
     dcc = DCC(model=SoftRegression(noise_on="sd"), x=x, y=y, nuts=sampler)
     key = jax.random.key(0)
-    (explored,) = local.burn_in(dcc, key, local.begin(dcc, key, [Topology("10100")], since=0))
-    explored = local.visit(dcc, key, explored)
+    (explored,) = local.burn_in(
+        dcc, key, local.begin_topologies(dcc, key, [Topology("10100")], since=0)
+    )
+    explored = local.visit_topology(dcc, key, explored)
 
     def check(dcc):
         tempered, _ = local.temper(dcc, key, explored)
@@ -178,14 +186,14 @@ def test_auto_takes_tempered_smc_where_weights_are_uneven(state, monkeypatch):
 
 def test_steps_in_two_parts_are_those_of_one_run(state):
     first = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 3)
-    arrays = to_arrays(first)
+    arrays = walk_to_arrays(first)
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
     assert not any(array.dtype == object for array in arrays.values())
-    again = explore(SETTINGS, from_arrays(SETTINGS, arrays), 3)
+    again = explore(SETTINGS, walk_from_arrays(SETTINGS, arrays), 3)
     assert again.visited == state.visited
     assert again.proposed == state.proposed
-    for name, array in to_arrays(state).items():
-        np.testing.assert_array_equal(to_arrays(again)[name], array)
+    for name, array in walk_to_arrays(state).items():
+        np.testing.assert_array_equal(walk_to_arrays(again)[name], array)
 
 
 def test_steps_of_the_walk(state):
@@ -255,7 +263,7 @@ def test_pilots_find_modes_that_sharp_splits_miss():
 
     def evidence(settings):
         generating = [Topology("110100100")]
-        (found,) = local.begin(settings, jax.random.key(0), generating, since=0)
+        (found,) = local.begin_topologies(settings, jax.random.key(0), generating, since=0)
         return found.evidence.log_evidence
 
     sharp = replace(settings, h_search=0.0)
@@ -289,10 +297,10 @@ def test_every_setting_of_the_utility_and_the_weights_finds_the_same():
 def test_warmup_is_made_again_where_chains_disagree(limit, doublings, monkeypatch):
     monkeypatch.setattr(local, "_LARGEST_R_HAT", limit)
     settings = replace(SETTINGS, warmup_doublings=2)
-    begun = local.begin(settings, jax.random.key(0), [Topology("100")], since=0)
+    begun = local.begin_topologies(settings, jax.random.key(0), [Topology("100")], since=0)
     (found,) = local.burn_in(settings, jax.random.key(0), begun)
     assert (found.chains.num_warm == 200 * 2**doublings).all()
-    visited = local.visit(settings, jax.random.key(0), found)
+    visited = local.visit_topology(settings, jax.random.key(0), found)
     assert visited.draws.position.shape[:2] == (4, 50)
 
 
@@ -310,7 +318,7 @@ def test_chains_are_compared_where_splits_are_sharp(monkeypatch):
     compared = []
     monkeypatch.setattr(local, "log_masses", lambda x, lp: compared.append(lp) or log_masses(x, lp))
     settings = replace(SETTINGS, nuts=NUTS(warmup=200, h_init=0.1, h_final=0.1), restarts=0)
-    begun = local.begin(settings, jax.random.key(0), [Topology("100")], since=0)
+    begun = local.begin_topologies(settings, jax.random.key(0), [Topology("100")], since=0)
     local.burn_in(settings, jax.random.key(0), begun)
     chains, pilots = compared
     assert chains.shape == pilots.shape == (4, 12)  # half of the pilot's steps
@@ -321,7 +329,7 @@ def test_chains_are_compared_where_splits_are_sharp(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pilot():
-    return local.begin(SETTINGS, jax.random.key(0), [Topology("100")], since=0)[0]
+    return local.begin_topologies(SETTINGS, jax.random.key(0), [Topology("100")], since=0)[0]
 
 
 def test_stuck_chains_go_where_those_of_the_pilot_are(pilot, monkeypatch):
@@ -369,7 +377,7 @@ def test_the_walk_stops_where_nothing_of_weight_is_found():
 def test_what_became_active_of_late_is_late():
     """It holds the weight, and became active in the last step but some."""
     state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 4)
-    best = max(state.explored.values(), key=lambda each: log_joint(each, SETTINGS.prior))
+    best = max(state.explored.values(), key=lambda each: log_topology_joint(each, SETTINGS.prior))
     for ago in (1, 2, 3):
         late = {**state.explored, best.topology: replace(best, since=4 - ago)}
         for patience in (1, 2, 3):

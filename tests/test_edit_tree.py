@@ -20,7 +20,7 @@ from tiers import few_of
 import bdtppl
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits
-from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.prior_predictive.draws import draw_prior_trees
@@ -258,7 +258,7 @@ def check_invariance(model, family, num_steps, power_of_r=1.0):
         keys = jax.random.split(ep.key(5), num_chains)
         one = jnp.ones(num_chains)
         for number in range(num_steps):
-            exact, _, _ = walk(
+            exact, _, _ = walk_chains(
                 keys, jnp.int32(number), exact, tabled, kernel, one, num_draws=1, thin=1
             )
         assert ep.g_test(counted(case, tabled, exact), posterior_law(case, start)) > ep.FALSE_ALARM

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdtppl.inference.evidence.estimates import Evidence, choose, moments, pareto_k, summarise
+from bdtppl.inference.evidence.estimates import (
+    Evidence,
+    choose_estimate,
+    moments,
+    pareto_k,
+    summarise,
+)
 
 
 def test_summary_of_weights():
@@ -90,15 +96,15 @@ def test_which_estimate_is_taken():
     def smc():
         return Evidence(-2.0, 0.1, "smc", 500.0)
 
-    assert choose("lais", uneven, smc).method == "lais"
-    assert choose("smc", even, smc).method == "smc"
-    assert choose("auto", even, smc).method == "lais"
+    assert choose_estimate("lais", uneven, smc).method == "lais"
+    assert choose_estimate("smc", even, smc).method == "smc"
+    assert choose_estimate("auto", even, smc).method == "lais"
     for layered in (uneven, few):
-        found = choose("auto", layered, smc)
+        found = choose_estimate("auto", layered, smc)
         assert found.method == "smc"
         assert layered.describe_weights() in found.reason
-    missed = choose("auto", uneven, lambda: Evidence(-9.0, 0.8, "smc", 500.0))
+    missed = choose_estimate("auto", uneven, lambda: Evidence(-9.0, 0.8, "smc", 500.0))
     assert missed.method == "lais"
     assert "it found -9.00" in missed.reason
     with pytest.raises(ValueError, match="method must be one of"):
-        choose("bridge", even, smc)
+        choose_estimate("bridge", even, smc)

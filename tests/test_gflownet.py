@@ -28,7 +28,7 @@ from bdtppl.inference.gflownet.replay import empty, recall, remember
 from bdtppl.inference.gflownet.reward import rewards
 from bdtppl.inference.gflownet.rollout import judged, roll_out
 from bdtppl.inference.gflownet.sample import sample, upper_bound
-from bdtppl.inference.gflownet.training import PolicySettings, begin, train
+from bdtppl.inference.gflownet.training import PolicySettings, begin_training, train
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -480,7 +480,7 @@ FEW = PolicySettings(num_steps=30, num_forward=16, num_replayed=4, buffer_size=8
 @functools.cache
 def started():
     found = enumerated()
-    return found, begin(ep.key(0), found.construction, path_policy(found), FEW)
+    return found, begin_training(ep.key(0), found.construction, path_policy(found), FEW)
 
 
 @pytest.mark.slow
@@ -523,7 +523,7 @@ def trained(balance="trajectory", learns_backward=False, **options):
         **({"learning_rate": 3e-3} | options),
     )
     policy = path_policy(found, learns_backward=learns_backward)
-    learner = begin(ep.key(0), found.construction, policy, settings)
+    learner = begin_training(ep.key(0), found.construction, policy, settings)
     with jax.enable_x64(True):
         learner = learner._replace(log_z=learner.log_z + 5)
     return train(ep.key(1), found.construction, learner, settings)[0]
@@ -656,7 +656,7 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
     settings = PolicySettings(num_steps=2000)
     with jax.enable_x64(True):
         policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts)
-    learner = begin(ep.key(1), made_of, policy, settings)
+    learner = begin_training(ep.key(1), made_of, policy, settings)
     learner, _ = train(ep.key(2), made_of, learner, settings)
     drawn = sample(ep.key(3), made_of, learner.policy, TreeModel(*model), chains=4, draws=1024)
     # A policy that draws no tree less than half as often as it should misses more of the best 100

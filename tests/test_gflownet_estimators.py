@@ -220,7 +220,7 @@ def test_distances_fall_in_training(fits, exact, monkeypatch):
     method = methods.by_construction(target, training.PolicySettings(num_steps=200))
     trees = exact.posterior_.trees.reshape(-1) if fits else None
     found = []
-    methods.train(
+    methods.train_by(
         method,
         ep.key(0),
         method.start(ep.key(1)),

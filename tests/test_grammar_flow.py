@@ -16,16 +16,16 @@ from tiers import slow_but
 from bdtppl.inference.gflownet import grammar
 from bdtppl.inference.gflownet.grammar import NUM_FACTS, pose_problem
 from bdtppl.inference.gflownet.grammar_best import best_tree
-from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap, walk
+from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow_trees, from_heap, go_down
 from bdtppl.inference.gflownet.grammar_network import FlowNetwork
-from bdtppl.inference.gflownet.grammar_posterior import sample, score
+from bdtppl.inference.gflownet.grammar_posterior import sample_weighted, score
 from bdtppl.inference.gflownet.grammar_training import (
     GrammarSettings,
     balance_loss,
-    initial,
+    initial_flow_state,
     learn,
-    step,
-    train,
+    train_flow,
+    train_step,
 )
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
@@ -38,7 +38,7 @@ from bdtppl.models.priors import DescriptionLength
 
 DEPTH = 3
 WITHIN = 4  # standard errors: a false alarm in 16,000 tests
-TREES = 16  # drawn at once, as by `sample`
+TREES = 16  # drawn at once, as by `sample_weighted`
 SETTINGS = GrammarSettings(num_trees=TREES, epsilon=0.5, updates=8, batch=64, ring=512)
 
 MODELS = ("description length, cuts", "depth decay, gaps", "leaf penalty, gaps")
@@ -126,7 +126,7 @@ def balanced(case, problem):
         for _ in range(DEPTH):  # from the bottom up
             losses = []
             for some in pieces(heap):
-                _, visits = follow(problem, flow, some)
+                _, visits = follow_trees(problem, flow, some)
                 words, facts, imbalance = (
                     np.asarray(array)[np.asarray(visits.is_learned)] for array in visits[:3]
                 )
@@ -177,12 +177,12 @@ def test_a_flow_out_of_balance_is_noticed():
 def test_a_child_counted_twice_is_noticed(monkeypatch):
     """Its flows are in balance, too, but they are those of another posterior."""
     monkeypatch.setattr(grammar, "joined", lambda left, right: 2 * left)
-    walk.clear_cache()
+    go_down.clear_cache()
     try:
         with pytest.raises(AssertionError):
             check_balance_is_the_posterior(case_of(*FIRST), posed(*FIRST))
     finally:
-        walk.clear_cache()
+        go_down.clear_cache()
 
 
 # -------------------------------------------------------------------- draws of any flow at all
@@ -220,7 +220,7 @@ def test_weights_are_the_imbalance_of_what_was_visited():
     deepest = np.argsort(-all_trees(case)[0].num_nodes)[:5]
     for heap in heaps(case, problem, all_trees(case)[0][deepest]):
         with jax.enable_x64(True):
-            drawn, visits = follow(problem, flow, np.tile(heap, (TREES, 1)))
+            drawn, visits = follow_trees(problem, flow, np.tile(heap, (TREES, 1)))
             sums = grammar.row_sums(visits.words, flow.statistics(problem.rows))
             imbalance = np.asarray(visits.imbalance - flow(sums, visits.facts))
         is_learned = np.asarray(visits.is_learned)
@@ -231,7 +231,7 @@ def test_weights_are_the_imbalance_of_what_was_visited():
 
 def follow_in_float64(problem, flow, rule):
     with jax.enable_x64(True):
-        return follow(problem, flow, rule)[0]
+        return follow_trees(problem, flow, rule)[0]
 
 
 def p_value_of_draws(case, problem, epsilon):
@@ -292,7 +292,7 @@ def test_weighted_draws_estimate_the_evidence(family):
 
 def sampled(case, problem, flow, seed=0, **options):
     arguments = case.design, case.y, case.prior, case.leaf
-    return sample(ep.key(seed), problem, flow, TreeModel(*arguments), **options)
+    return sample_weighted(ep.key(seed), problem, flow, TreeModel(*arguments), **options)
 
 
 def test_draws_depend_on_their_key_alone():
@@ -320,8 +320,8 @@ def test_the_best_tree_is_found(model, family, lookahead):
 def test_training_brings_flows_into_balance():
     case, problem = case_of(*FIRST), posed(*FIRST)
     before = total_variation(case, problem, network(problem))
-    state = initial(ep.key(0), problem, SETTINGS, network(problem))
-    state, metrics = train(ep.key(1), problem, state, SETTINGS, 60)
+    state = initial_flow_state(ep.key(0), problem, SETTINGS, network(problem))
+    state, metrics = train_flow(ep.key(1), problem, state, SETTINGS, 60)
     assert metrics.loss.shape == (60,)
     assert metrics.loss[-1] < 0.01 * metrics.loss[0]
     assert total_variation(case, problem, state.flow) < 0.05 < before
@@ -332,17 +332,17 @@ def test_training_brings_flows_into_balance():
 
 def test_a_checkpoint_goes_on_to_the_same_state():
     problem = posed(*FIRST)
-    start = initial(ep.key(0), problem, SETTINGS, network(problem))
-    whole, _ = train(ep.key(1), problem, start, SETTINGS, 4)
-    half, _ = train(
+    start = initial_flow_state(ep.key(0), problem, SETTINGS, network(problem))
+    whole, _ = train_flow(ep.key(1), problem, start, SETTINGS, 4)
+    half, _ = train_flow(
         ep.key(1), problem, start, SETTINGS, 9, on_progress=lambda s, _: s.num_steps == 2
     )
     assert half.num_steps == 2
     arrays = {name: array.copy() for name, array in to_arrays(half).items()}
-    resumed, _ = train(ep.key(1), problem, from_arrays(start, arrays), SETTINGS, 2)
+    resumed, _ = train_flow(ep.key(1), problem, from_arrays(start, arrays), SETTINGS, 2)
     for name, array in to_arrays(whole).items():
         np.testing.assert_array_equal(array, to_arrays(resumed)[name])
-    other, _ = train(ep.key(2), problem, start, SETTINGS, 4)
+    other, _ = train_flow(ep.key(2), problem, start, SETTINGS, 4)
     assert (other.ring.words != whole.ring.words).any()
 
     arrays.popitem()
@@ -352,11 +352,11 @@ def test_a_checkpoint_goes_on_to_the_same_state():
 
 def test_a_step_keeps_its_state_and_compiles_once():
     problem = posed(*FIRST)
-    state = initial(ep.key(0), problem, SETTINGS, network(problem))
-    state, _ = step(ep.key(1), problem, state, SETTINGS)
-    sizes = [function._cache_size() for function in (walk, learn)]
-    later, _ = step(ep.key(1), problem, state, SETTINGS)
-    assert sizes == [function._cache_size() for function in (walk, learn)]
+    state = initial_flow_state(ep.key(0), problem, SETTINGS, network(problem))
+    state, _ = train_step(ep.key(1), problem, state, SETTINGS)
+    sizes = [function._cache_size() for function in (go_down, learn)]
+    later, _ = train_step(ep.key(1), problem, state, SETTINGS)
+    assert sizes == [function._cache_size() for function in (go_down, learn)]
     kinds = [jax.tree.map(lambda a: (a.shape, a.dtype), one) for one in (state, later)]
     assert kinds[0] == kinds[1]
 
@@ -365,7 +365,7 @@ def test_the_ring_keeps_the_latest():
     problem = posed(*FIRST)
     small = GrammarSettings(num_trees=TREES, ring=8)
     with jax.enable_x64(True):
-        ring = initial(ep.key(0), problem, small).ring
+        ring = initial_flow_state(ep.key(0), problem, small).ring
         _, visits = draw(ep.key(0), problem, network(problem), 0.5, num_trees=TREES)
         full = ring.put(visits)
     expected = np.asarray(visits.words)[np.asarray(visits.is_learned)]
@@ -415,9 +415,9 @@ def test_bad_settings_are_named(options, message):
 
 def test_bad_numbers_are_named():
     case, problem = case_of(*FIRST), posed(*FIRST)
-    state = initial(ep.key(0), problem, SETTINGS, network(problem))
+    state = initial_flow_state(ep.key(0), problem, SETTINGS, network(problem))
     with pytest.raises(ValueError, match="num_steps must be an integer of at least 1"):
-        train(ep.key(0), problem, state, SETTINGS, 0)
+        train_flow(ep.key(0), problem, state, SETTINGS, 0)
     with pytest.raises(ValueError, match="At least one draw"):
         sampled(case, problem, state.flow, draws=0)
     with pytest.raises(ValueError, match="width must be at least 1"):

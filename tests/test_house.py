@@ -21,16 +21,10 @@ MAY_IMPORT = {
 }
 MOST_LINES_OF_A_FUNCTION = 184
 MOST_LINES_OF_A_FILE = 917
-MOST_LINES_OF_CODE = 38752
+MOST_LINES_OF_CODE = 38792
 # Names that several modules define. A name that only one still defines leaves the list.
 REPEATED_NAMES = {
-    *("Choices", "Evidence", "MOST_LEVELS", "MOVES", "Method", "Path", "Rules", "Run", "State"),
-    *("Summary", "Tally", "Usage", "_require_sizes", "adapt", "begin", "children"),
-    *("choice_probabilities", "choose", "compare", "count_rules", "draw_noise", "evidence"),
-    *("expand", "follow", "from_arrays", "grow", "initial", "inside", "leaf_statistics"),
-    *("leave_one_out", "load", "log_joint", "log_stops", "make_room", "outside", "plain"),
-    *("read_target", "read_tree", "sample", "sample_chunk", "select", "step", "summed"),
-    *("to_arrays", "to_json", "train", "visit", "walk", "weigh"),
+    *("compare", "load"),
 }
 
 

@@ -17,7 +17,7 @@ from bdtppl.inference.evidence.importance import (
     fit_proposals,
     sample_layer,
     thin,
-    weigh,
+    weigh_proposals,
 )
 from bdtppl.models.pytrees import as_partial
 
@@ -75,7 +75,7 @@ def repeated(
     each = jax.tree.map(lambda *a: np.stack(a), *each)
 
     def one(noise, mean, scale, compared):
-        return weigh(noise, as_partial(density), mean, scale, compared)[1:]
+        return weigh_proposals(noise, as_partial(density), mean, scale, compared)[1:]
 
     found = jax.vmap(jax.vmap(one))(*each)
     return tuple(np.asarray(a, np.float64) for a in found)
@@ -218,7 +218,7 @@ def test_what_threads_run_calls_no_linear_algebra():
     """JAX's batched routines, called in as many threads as there are cores, may never return."""
     noise, draws, scale = np.zeros((3, 2, 2)), np.zeros((3, 2)), np.eye(2)
     compared = Mixture.of(fit_proposals(np.random.default_rng(0).normal(size=(4, 3, 2))))
-    found = weigh.lower(noise, as_partial(log_normal), draws, scale, compared).as_text()
+    found = weigh_proposals.lower(noise, as_partial(log_normal), draws, scale, compared).as_text()
     assert "lapack" not in found
     assert "lapack" in jax.jit(jnp.linalg.inv).lower(scale[None]).as_text()
 

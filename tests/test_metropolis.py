@@ -17,7 +17,7 @@ from bdtppl.inference.hard import written_trees
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.alternate import Alternate
-from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.redraw import Redraw
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.restructure import Restructure
@@ -234,7 +234,7 @@ def walked(case, trees, num_steps, kernel=LOCAL, power=1.0):
         tabled = posed(case)
         state = state_of(tabled, as_shape(tabled, case.design, trees, CAPACITY))
         num_chains = len(trees.num_nodes)
-        _, kept, _ = walk(
+        _, kept, _ = walk_chains(
             jax.random.split(ep.key(1), num_chains),
             jnp.int32(0),
             state,

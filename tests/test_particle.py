@@ -16,7 +16,7 @@ from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.particle import filter as particle_filter
 from bdtppl.inference.particle.filter import (
-    draw_noise,
+    draw_particle_noise,
     grow_particles,
     initial_particles,
     renewed,
@@ -250,13 +250,13 @@ def test_resampled_particles_that_keep_their_weights_are_noticed(monkeypatch):
 
 @pytest.mark.slow
 def test_proposals_that_are_taken_for_the_prior_are_noticed(monkeypatch):
-    choose = particle_filter.choose
+    choose = particle_filter.draw_particle_choice
 
     def broken(*arguments):
         choice = choose(*arguments)
         return choice._replace(terms=choice.terms.at[:, 1].set(choice.terms[:, 0]))
 
-    monkeypatch.setattr(particle_filter, "choose", broken)
+    monkeypatch.setattr(particle_filter, "draw_particle_choice", broken)
     case = case_of(PROBLEM, "classes")
     grow_particles.clear_cache()
     try:
@@ -336,7 +336,7 @@ def test_without_resampling_nodes_and_layers_grow_the_same_trees():
 
 def test_a_run_depends_on_its_own_number_alone():
     with jax.enable_x64(True):
-        few, many = (draw_noise(ep.key(0), runs=n, size=3, capacity=5) for n in (2, 4))
+        few, many = (draw_particle_noise(ep.key(0), runs=n, size=3, capacity=5) for n in (2, 4))
     np.testing.assert_array_equal(few.uniform, many.uniform[:, :2])
     np.testing.assert_array_equal(
         *(jax.random.key_data(noise.rng_keys[:, :2]) for noise in (few, many))
@@ -345,7 +345,7 @@ def test_a_run_depends_on_its_own_number_alone():
 
 def test_resampled_runs_draw_numbers_that_no_particle_has_used():
     with jax.enable_x64(True):
-        old = draw_noise(ep.key(0), runs=3, size=4, capacity=5).uniform
+        old = draw_particle_noise(ep.key(0), runs=3, size=4, capacity=5).uniform
         new = renewed(jax.random.split(ep.key(1), 3), old, jnp.array([True, False, True]))
     np.testing.assert_array_equal(new[:, 1], old[:, 1])
     assert not np.isin(new[:, ::2], old).any()

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from bdtppl import ExactTreeClassifier, ExactTreeRegressor, load
 from bdtppl.cli import app
 from bdtppl.inference.boxes import parts as of_parts
-from bdtppl.inference.boxes.parts import Chunks, Sketch, Survey, Tally, TargetMoments, in_pairs
+from bdtppl.inference.boxes.parts import BoxTally, Chunks, Sketch, Survey, TargetMoments, in_pairs
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import NormalInverseGamma, PoissonGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
@@ -131,9 +131,9 @@ def _lost(merge):
 
 
 FAULTS = {
-    "rows of a part are lost": (Tally, "merge", _lost),
+    "rows of a part are lost": (BoxTally, "merge", _lost),
     "a range is not widened": (
-        Tally,
+        BoxTally,
         "merge",
         lambda merge: lambda one, other: replace(merge(one, other), high_edge=one.high_edge),
     ),

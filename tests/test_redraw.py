@@ -15,7 +15,7 @@ from tiers import few_of
 
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis import redraw
-from bdtppl.inference.metropolis.kernel import walk
+from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.redraw import Redraw, redrawn
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.models.hard import packed_model
@@ -150,7 +150,7 @@ def walked(case, kernel, num_steps, power=1.0):
     start.probability = start.probability * np.exp((power - 1) * likelihood)
     start.probability /= start.probability.sum()
     _, state = start.drawn(NUM_CHAINS)
-    _, kept, _ = walk(
+    _, kept, _ = walk_chains(
         jax.random.split(ep.key(1), NUM_CHAINS),
         jnp.int32(0),
         state,
@@ -249,7 +249,7 @@ def test_trees_that_find_no_room_are_left_as_they_are():
         )
         keys = jax.random.split(ep.key(1), NUM_CHAINS)
         arguments = jnp.int32(0), state, start.model, Redraw(), jnp.ones(NUM_CHAINS)
-        _, kept, tally = walk(keys, *arguments, num_draws=1, thin=2)
+        _, kept, tally = walk_chains(keys, *arguments, num_draws=1, thin=2)
         found = Counter(start.read(jax.tree.map(lambda a: np.asarray(a)[0], kept.shape)))
     assert tally.overflows.sum() > 0
     assert ep.g_test(found, dict(zip(start.trees, start.probability, strict=True))) > ep.FALSE_ALARM

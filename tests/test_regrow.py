@@ -22,7 +22,7 @@ from tiers import few_of, slow_but
 
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import step, walk
+from bdtppl.inference.metropolis.kernel import step, walk_chains
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.metropolis.state import initial, state_of
@@ -295,7 +295,7 @@ def test_without_data_chains_draw_from_the_prior(model, kernel):
         chains = NUM_CHAINS // 5
         keys, no_power = jax.random.split(ep.key(2), chains), jnp.zeros(chains)
         state = initial(tabled, chains, CAPACITY)
-        _, kept, tally = walk(
+        _, kept, tally = walk_chains(
             keys, jnp.int32(0), state, tabled, kernel, no_power, num_draws=1, thin=60
         )
         drawn = Counter(names(case, tabled, jax.tree.map(lambda a: a[0], kept.shape)))

@@ -31,7 +31,7 @@ from bdtppl import (
 from bdtppl.inference.dcc import local
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.rjhmc import _JumpRun
-from bdtppl.models.soft.topology import MOVES, Topology, TopologyPrior
+from bdtppl.models.soft.topology import DEFAULT_MOVES, Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.presets import dcc_tree, dcc_tree_rival
 
@@ -136,7 +136,7 @@ def test_a_walk_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     whole = DCCTreeRegressor(**(DCC | {"iterations": 3})).fit(X, Y)
     visits = 0
 
-    def interrupted(*args, visit=local.visit):
+    def interrupted(*args, visit=local.visit_topology):
         nonlocal visits
         visits += 1
         if visits == 3:
@@ -144,7 +144,7 @@ def test_a_walk_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         return visit(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "visit", interrupted)
+        patch.setattr(local, "visit_topology", interrupted)
         with pytest.raises(KeyboardInterrupt):
             DCCTreeRegressor(**options).fit(X, Y)
         visits = 3
@@ -379,7 +379,7 @@ def test_settings_of_the_paper_reach_the_walk(monkeypatch):
             DCCTreeRegressor(**preset).fit(X, Y)
     plain, changed = seen
     assert (plain.nuts.warmup, plain.nuts.h_init, plain.nuts.h_final) == (2000, 0.5, 0.025)
-    assert (plain.moves, plain.denominator) == (MOVES, "mixture")
+    assert (plain.moves, plain.denominator) == (DEFAULT_MOVES, "mixture")
     assert {name: getattr(changed, name) for name in given} == given
 
 

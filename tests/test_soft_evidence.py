@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 
 from bdtppl.inference.evidence.estimates import summarise
 from bdtppl.inference.evidence.importance import sample_layer
-from bdtppl.inference.evidence.tempered import Path, tempered_evidence
+from bdtppl.inference.evidence.tempered import TemperedPath, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.soft.topology import Topology
@@ -40,7 +40,7 @@ def estimates(code):
         _, draws = sampler.draw(keys[2], density, topology.paths, chains, 200)
         given = {"paths": topology.paths, "sharpness": SHARPNESS}
         log_density = Partial(SoftDensity.log_density, density, **given)
-        path = Path(Partial(log_density, power=0.0), log_density)
+        path = TemperedPath(Partial(log_density, power=0.0), log_density)
         layer = sample_layer(keys[3], log_density, draws.position)
         return [
             summarise(layer.log_weight),

@@ -7,7 +7,12 @@ from jax.tree_util import Partial
 from scipy import stats
 
 from bdtppl.inference.evidence.estimates import log_mean
-from bdtppl.inference.evidence.tempered import Path, adapt, follow, tempered_evidence
+from bdtppl.inference.evidence.tempered import (
+    TemperedPath,
+    adapt_schedule,
+    follow_schedule,
+    tempered_evidence,
+)
 
 MODES = np.array([[1.5, 0.5], [-1.0, 1.0]], np.float32)
 SCALE = 0.3
@@ -29,7 +34,7 @@ def log_joint(x):
     return log_prior(x) + jax.scipy.special.logsumexp(each)
 
 
-PATH = Path(Partial(log_prior), Partial(log_joint))
+PATH = TemperedPath(Partial(log_prior), Partial(log_joint))
 
 
 def draw_prior(rng, number):
@@ -39,14 +44,14 @@ def draw_prior(rng, number):
 @pytest.fixture(scope="module")
 def schedule():
     particles = jax.random.normal(jax.random.key(0), (64, 2))
-    return adapt(jax.random.key(1), PATH, particles)
+    return adapt_schedule(jax.random.key(1), PATH, particles)
 
 
 def run_many(keys, schedule, particles):
     def one(key):
         key_start, key_run = jax.random.split(key)
         start = jax.random.normal(key_start, (particles, 2))
-        return follow(key_run, PATH, start, schedule).log_evidence
+        return follow_schedule(key_run, PATH, start, schedule).log_evidence
 
     return jax.vmap(one)(keys)
 
@@ -92,7 +97,9 @@ def test_the_error_of_runs_covers(schedule):
 
 @pytest.mark.slow
 def test_evidence_and_weighted_particles():
-    evidence, found = tempered_evidence(jax.random.key(3), Path(log_prior, log_joint), draw_prior)
+    evidence, found = tempered_evidence(
+        jax.random.key(3), TemperedPath(log_prior, log_joint), draw_prior
+    )
     assert abs(evidence.log_evidence - LOG_EVIDENCE) < 4 * evidence.standard_error < 0.4
     assert found.position.shape == (16, 128, 2)
     weight = np.exp(found.log_weight - np.max(found.log_weight))

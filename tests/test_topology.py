@@ -7,7 +7,13 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
-from bdtppl.models.soft.topology import MOVES, Topology, TopologyPrior, neighbours, topologies
+from bdtppl.models.soft.topology import (
+    DEFAULT_MOVES,
+    Topology,
+    TopologyPrior,
+    neighbours,
+    topologies,
+)
 
 
 def nested(num_splits):
@@ -89,7 +95,9 @@ def test_steps_of_the_walk():
         found = neighbours(shape)
         assert sum(found.values()) == pytest.approx(1)
         made = {
-            name: weight for name, weight in MOVES.items() if name != "prune" or shape.num_splits
+            name: weight
+            for name, weight in DEFAULT_MOVES.items()
+            if name != "prune" or shape.num_splits
         }
         total = sum(made.values())
         expected = Counter()

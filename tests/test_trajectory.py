@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bdtppl.inference.nuts import trajectory
-from bdtppl.inference.nuts.trajectory import begin, extend
+from bdtppl.inference.nuts.trajectory import begin_trajectory, extend
 
 PRECISION = np.array([[1.0, 0.6], [0.6, 4.0]])
 INVERSE_MASS = np.array([1.5, 0.4])
@@ -69,7 +69,7 @@ def point_by_point(position, momentum, uniform):
         found = extend(found, log_density, STEP_SIZE, INVERSE_MASS, uniform[number])
         return found, number + 1
 
-    start = begin(position, momentum, MOST_DOUBLINGS), 0
+    start = begin_trajectory(position, momentum, MOST_DOUBLINGS), 0
     return jax.lax.while_loop(lambda carry: ~carry[0].is_over, add, start)[0]
 
 
@@ -115,7 +115,7 @@ def check_share(uniform):
     @jax.jit
     @jax.vmap
     def run(uniform):
-        found = begin(jnp.array([0.5, -0.2]), jnp.array([0.5, 1.0]), 1)
+        found = begin_trajectory(jnp.array([0.5, -0.2]), jnp.array([0.5, 1.0]), 1)
         for number in range(2):
             found = extend(found, log_density, 0.5, INVERSE_MASS, uniform[number])
         return found

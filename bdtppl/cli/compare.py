@@ -56,7 +56,7 @@ def compare(
 ) -> None:
     """Compare saved models: evidence, leave-one-out, and held-out scores if a table is given."""
     from bdtppl.cli.predict import features_of
-    from bdtppl.cli.target import read_target
+    from bdtppl.cli.target import target_of
     from bdtppl.comparison import compare as compare_models
     from bdtppl.progress import waiting
     from bdtppl.storage import load
@@ -74,7 +74,7 @@ def compare(
             rows = read_table(table)
             is_classifier = next(iter(fitted.values())).is_classifier
             task = "classification" if is_classifier else "regression"
-            y = read_target(rows, str(target), task).y
+            y = target_of(rows, str(target), task).y
             weights = None if weight is None else rows.repeats(weight)
             X = {}
             for model in fitted.values():

@@ -31,7 +31,7 @@ __all__ = [
     "refusing",
     "say",
     "say_json",
-    "to_json",
+    "readable_json",
 ]
 
 _INTERRUPTED = 130  # the status of a shell command that Ctrl-C has ended
@@ -146,7 +146,7 @@ def say(*contents: Any) -> None:
     typer.echo("\n".join(line.rstrip() for line in capture.get().split("\n")), nl=False)
 
 
-def to_json(value: Any) -> str:
+def readable_json(value: Any) -> str:
     """Write JSON that people can read too; numbers that are not finite become null."""
     return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -162,7 +162,7 @@ def _finite(value: Any) -> Any:
 
 def say_json(value: Any) -> None:
     """Print JSON."""
-    typer.echo(to_json(value))
+    typer.echo(readable_json(value))
 
 
 def _fail(message: str, status: int) -> int:

@@ -164,7 +164,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
     from bdtppl.cli.fit_options import fit_options, is_hard, own_settings
     from bdtppl.cli.results import ReadProblem, report_fit
     from bdtppl.cli.specification import make_leaf
-    from bdtppl.cli.target import read_target
+    from bdtppl.cli.target import target_of
     from bdtppl.estimators import all_inferences
     from bdtppl.files import require_writable
     from bdtppl.table_files import read_table
@@ -188,7 +188,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
             problem = _read_parts(place, inference, settings, file)
         else:
             rows = read_table(table)
-            goal = read_target(rows, target, task)
+            goal = target_of(rows, target, task)
             beside = [*drop, *([] if weight is None else [weight])]
             names = feature_names(rows, target, beside)
             weights = None if weight is None else rows.repeats(weight)

@@ -83,9 +83,9 @@ def _target_of(folder: Path) -> str | None:
 def _judged_by(rows: "Table", fitted: Any, target: str | None) -> tuple[Any, Any]:
     """Read features and targets of new rows."""
     from bdtppl.cli.predict import features_of
-    from bdtppl.cli.target import read_target
+    from bdtppl.cli.target import target_of
 
     if target is None:
         raise UserError("The model does not know the name of its target: give --target COLUMN.")
-    y = read_target(rows, target, fitted.task).y
+    y = target_of(rows, target, fitted.task).y
     return features_of(rows.without(target), fitted), y

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from bdtppl.cli.console import UserError, refusing, say, to_json
+from bdtppl.cli.console import UserError, readable_json, refusing, say
 from bdtppl.cli.target import Target
 from bdtppl.estimators import all_inferences
 from bdtppl.files import staged
@@ -162,7 +162,7 @@ def _write(model: Any, summary: Mapping[str, Any], problem: ReadProblem, folder:
         ):
             _draw_results(model, problem, staging)
             model.save(staging)
-            (staging / "summary.json").write_text(to_json(summary) + "\n", encoding="utf-8")
+            (staging / "summary.json").write_text(readable_json(summary) + "\n", encoding="utf-8")
             return sorted(path.name for path in staging.iterdir())
     except OSError as error:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error

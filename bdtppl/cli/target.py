@@ -7,7 +7,7 @@ import numpy as np
 from bdtppl.models.data.schema import are_dates, are_identifiers
 from bdtppl.table_files import Table
 
-__all__ = ["Target", "Task", "read_target"]
+__all__ = ["Target", "Task", "target_of"]
 
 Task = Literal["classification", "regression"]
 
@@ -27,7 +27,7 @@ class Target(NamedTuple):
     """Why the task was guessed; None where it was given."""
 
 
-def read_target(table: Table, name: str, task: Task | None) -> Target:
+def target_of(table: Table, name: str, task: Task | None) -> Target:
     """Read the column to predict, guessing the task where it is not given.
 
     Words are classes, and so are whole numbers of few distinct values.

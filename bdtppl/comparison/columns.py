@@ -29,12 +29,12 @@ __all__ = [
     "Cell",
     "best_trees",
     "cross_validate",
-    "evidence",
-    "leave_one_out",
+    "evidence_cell",
+    "leave_one_out_cell",
     "read_folds",
     "stack",
     "stacking_weights",
-    "summed",
+    "summed_cell",
 ]
 
 _EM_STEPS = 2000  # of the weights' iteration
@@ -72,7 +72,7 @@ class Cell:
     high: float | None = None
 
 
-def evidence(scored: Scored) -> Cell:
+def evidence_cell(scored: Scored) -> Cell:
     """Log evidence, or bounds of it, or why there is none."""
     try:
         value, error, high = scored.log_evidence()
@@ -104,7 +104,7 @@ def best_trees(scored: Mapping[str, Scored]) -> dict[str, Cell]:
     return cells
 
 
-def leave_one_out(scored: Scored) -> Cell:
+def leave_one_out_cell(scored: Scored) -> Cell:
     """PSIS-LOO, summed over observations, or why there is none."""
     try:
         loo = scored.leave_one_out()
@@ -115,10 +115,10 @@ def leave_one_out(scored: Scored) -> Cell:
         f"PSIS-LOO may be off, Pareto k exceeds {LARGEST_PARETO_K} in {bad} of "
         f"{len(loo.pareto_k)} rows"
     )
-    return summed(loo.log_density, pareto_k=loo.pareto_k, warning=warning * bool(bad))
+    return summed_cell(loo.log_density, pareto_k=loo.pareto_k, warning=warning * bool(bad))
 
 
-def summed(values: np.ndarray, *, mean: bool = False, **more: Any) -> Cell:
+def summed_cell(values: np.ndarray, *, mean: bool = False, **more: Any) -> Cell:
     """Sum or mean of independent values, with its standard error."""
     scale = 1 / len(values) if mean else 1.0
     error = None
@@ -252,8 +252,8 @@ class _HeldOut:
             )
         errors = Cell(reason=self.reason)
         if not self.reason:
-            errors = summed(self.errors[tested], mean=True)
-        return {"log_score": summed(self.log_scores[tested], warning=warning), error: errors}
+            errors = summed_cell(self.errors[tested], mean=True)
+        return {"log_score": summed_cell(self.log_scores[tested], warning=warning), error: errors}
 
 
 def _missing_in_one_fold(scored: Scored, X: Any, weights: np.ndarray, folds: list) -> str:

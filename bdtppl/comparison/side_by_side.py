@@ -19,11 +19,11 @@ from bdtppl.comparison.columns import (
     Cell,
     best_trees,
     cross_validate,
-    evidence,
-    leave_one_out,
+    evidence_cell,
+    leave_one_out_cell,
     read_folds,
     stack,
-    summed,
+    summed_cell,
 )
 from bdtppl.comparison.same_data import require_fitted_to, require_same_data
 from bdtppl.comparison.scoring import Scored
@@ -125,7 +125,7 @@ class Comparison:
             if cell.pointwise is None:
                 raise ValueError(f"{quantity!r} is no sum over rows.")
             apart = cell.pointwise - known[best].pointwise
-            behind[name] = summed(apart, mean=quantity in _LESS_IS_BETTER)
+            behind[name] = summed_cell(apart, mean=quantity in _LESS_IS_BETTER)
         return behind
 
     def rows(self) -> list[dict[str, Any]]:
@@ -303,13 +303,13 @@ def compare(
     scored = {str(name): Scored.of(str(name), model) for name, model in models.items()}
     require_same_data(scored)
     cells: dict[str, dict[str, Cell]] = {
-        name: {"log_evidence": evidence(each)} for name, each in scored.items()
+        name: {"log_evidence": evidence_cell(each)} for name, each in scored.items()
     }
     if any(each.estimator.trees_are == "hard" for each in scored.values()):
         for name, cell in best_trees(scored).items():
             cells[name]["map_log_joint"] = cell
     for name, each in scored.items():
-        cells[name]["elpd_loo"] = leave_one_out(each)
+        cells[name]["elpd_loo"] = leave_one_out_cell(each)
     is_classifier = next(iter(scored.values())).is_classifier
     error = "brier" if is_classifier else "crps"
     if X is None or cv is None:

@@ -18,7 +18,7 @@ from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
-from bdtppl.inference.additive.tables import MOST_BINS, MOST_LEVELS, USUAL_BINS
+from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.data.design import Binning, Design
@@ -60,7 +60,7 @@ class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
     )
     max_depth: int = parameter(
         AdditivePrior.max_depth,
-        f"Most levels of splits of a tree, at most {MOST_LEVELS}. Under the prior of splits "
+        f"Most levels of splits of a tree, at most {MOST_TREE_LEVELS}. Under the prior of splits "
         "few trees want more than 3.",
         least=1,
     )
@@ -198,7 +198,7 @@ class BART(BARTParameters, TableEstimator):
     """
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        for name, most in (("max_depth", MOST_LEVELS), ("bins", MOST_BINS - 1)):
+        for name, most in (("max_depth", MOST_TREE_LEVELS), ("bins", MOST_BINS - 1)):
             if (value := getattr(self, name)) > most:
                 raise ValueError(f"{name} must be at most {most}; got {value}.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)

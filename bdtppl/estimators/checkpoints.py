@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from bdtppl.array_files import read_arrays, write_arrays
 from bdtppl.files import reason_of, require_writable
+from bdtppl.inference.pytree_arrays import Pytree
 from bdtppl.interruption import terminable
 
 __all__ = ["KEPT_EVERY", "Run", "keeping", "name_of_run"]
@@ -31,7 +32,6 @@ KEPT_EVERY = 60.0
 """Seconds from one writing of a state to the next."""
 
 _KIND = "bdtppl checkpoint"
-State = TypeVar("State")
 
 
 class Run:
@@ -51,7 +51,7 @@ class Run:
         self._offered: Callable[[], Mapping[str, Any]] | None = None
         self._last, self._has_warned = time.monotonic(), False
 
-    def resumed(self, read: Callable[[Mapping[str, np.ndarray]], State]) -> State | None:
+    def resumed(self, read: Callable[[Mapping[str, np.ndarray]], Pytree]) -> Pytree | None:
         """Read the state that was kept last.
 
         Parameters

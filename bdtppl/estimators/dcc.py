@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
-from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
-from bdtppl.inference.dcc.checkpoint import from_arrays, to_arrays
+from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
+from bdtppl.inference.dcc.checkpoint import walk_from_arrays, walk_to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
 from bdtppl.inference.dcc.explore import WalkState, explore, start
 from bdtppl.inference.dcc.local import Explored
@@ -21,7 +21,7 @@ from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K
 from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.soft.posterior import TopologyDraws, resample
 from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
-from bdtppl.models.soft.topology import MOVES
+from bdtppl.models.soft.topology import DEFAULT_MOVES
 from bdtppl.models.wording import counted
 from bdtppl.progress import counting
 from bdtppl.summary import why_no_r_hat
@@ -191,7 +191,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             kappa=self.kappa,
             optimism=self.optimism,
             look_ahead=self.look_ahead,
-            moves=MOVES if self.moves is None else self.moves,
+            moves=DEFAULT_MOVES if self.moves is None else self.moves,
             warmup_doublings=self.warmup_doublings,
             initial_trees=self.initial_trees,
             activation_count=self.activation_count,
@@ -243,13 +243,13 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             self._run(self.schema_.features, (dcc.x, dcc.y), **given) as run,
             counting("iterations", shown=self.progress) as report,
         ):
-            state = run.resumed(lambda arrays: from_arrays(dcc, arrays))
+            state = run.resumed(lambda arrays: walk_from_arrays(dcc, arrays))
             if state is None:
                 state = start(dcc, jax.random.key(run.seed))
             run.require_length("iterations", len(state.visited), self.iterations)
 
             def on_progress(state: WalkState) -> None:
-                run.offer(lambda: to_arrays(state))
+                run.offer(lambda: walk_to_arrays(state))
                 if report is not None:
                     report(len(state.visited))
 
@@ -352,8 +352,8 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
     diagnosed = {
         "method": evidence.method,
         "reason": evidence.reason,
-        "effective_size": plain(evidence.effective_size),
-        "pareto_k": plain(evidence.pareto_k),
+        "effective_size": finite(evidence.effective_size),
+        "pareto_k": finite(evidence.pareto_k),
         "restarts": explored.num_restarts,
         "warmup": None if explored.chains is None else int(explored.chains.num_warm.max()),
         "r_hat": None,
@@ -366,9 +366,9 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
         return diagnosed
     agreement = diagnose({"log_density": draws.log_density})["log_density"]
     return diagnosed | {
-        "r_hat": plain(agreement.r_hat),
-        "ess": plain(agreement.ess),
-        "e_bfmi": plain(energy_information(draws.energy).min()),
+        "r_hat": finite(agreement.r_hat),
+        "ess": finite(agreement.ess),
+        "e_bfmi": finite(energy_information(draws.energy).min()),
         "divergences": int(draws.is_divergent.sum()),
     }
 

@@ -29,7 +29,7 @@ from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.exact_choice import Setting, choose_by_evidence, fit_numbers
 from bdtppl.inference.exact_cost import (
     Budget,
-    Method,
+    ExactMethod,
     box_cost,
     exact_of,
     exact_within_budget,
@@ -128,7 +128,7 @@ class ExactParameters(HasCheckpoint, ShowsProgress):
         "numbers of a default prior and leaf family, and keeps what has the greatest evidence.",
         option=str,
     )
-    method: Method = parameter(
+    method: ExactMethod = parameter(
         "auto",
         'How trees are summed over: "boxes", trees of few levels at any number of rows; "chart", '
         'trees of any depth, by the sets of rows that they can make; "search", as a chart, but of '

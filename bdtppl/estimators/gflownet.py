@@ -25,7 +25,7 @@ from bdtppl.inference.gflownet.methods import (
     by_construction,
     by_grammar,
     distance,
-    train,
+    train_by,
 )
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
@@ -362,7 +362,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
             if resumed is None or not is_near(kept.state):
                 key = _key_of_use(run.seed, "train")
-                train(method, key, kept.state, on_progress=tell, keep=keep)
+                train_by(method, key, kept.state, on_progress=tell, keep=keep)
         if is_over:
             warnings.warn(
                 f"Training ended after {method.steps(kept.state)} of {method.num_steps} steps: the "

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from bdtppl.estimators.base import HasCheckpoint, HasTimeLimit, ShowsProgress, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
-from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, plain
+from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
 from bdtppl.inference.rjhmc import RJHMC
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import along_chains
@@ -242,7 +242,10 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         summary = super().summary()
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
-        summary |= {"largest_r_hat": plain(max(r_hats)), "least_ess": plain(min(sizes))}
+        summary |= {
+            "largest_r_hat": finite(max(r_hats)),
+            "least_ess": finite(min(sizes)),
+        }
         if self.ancestors_ is not None:
             summary["ancestors"] = self.ancestors_.tolist()
         return summary

@@ -22,7 +22,7 @@ __all__ = [
     "SoftClasses",
     "SoftTargets",
     "SoftTreeEstimator",
-    "plain",
+    "finite",
 ]
 
 _LEAST_SHARPNESS = 1e-30  # in single precision its inverse is far from overflow
@@ -303,16 +303,16 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
                     "code": posterior.topologies[m].code,
                     "splits": posterior.topologies[m].num_splits,
                     "probability": float(posterior.probability[m]),
-                    "log_evidence": plain(posterior.log_evidences[m]),
-                    "log_evidence_se": plain(posterior.log_evidence_ses[m]),
+                    "log_evidence": finite(posterior.log_evidences[m]),
+                    "log_evidence_se": finite(posterior.log_evidence_ses[m]),
                 }
                 for m in shown
             ],
             "expected_leaves": float(
                 posterior.probability @ [shape.num_leaves for shape in posterior.topologies]
             ),
-            "log_evidence": plain(posterior.log_evidence),
-            "log_evidence_se": plain(posterior.log_evidence_se),
+            "log_evidence": finite(posterior.log_evidence),
+            "log_evidence_se": finite(posterior.log_evidence_se),
             "input_weights": dict(
                 zip(
                     posterior.names, posterior.input_weights.mean(axis=(0, 1)).tolist(), strict=True
@@ -386,6 +386,6 @@ class SoftClasses(SoftClassParameters, ClassTargets):
         return replace(self.model, concentration=concentration)
 
 
-def plain(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """Write a number that JSON has; None for what is not finite."""
     return float(value) if np.isfinite(value) else None

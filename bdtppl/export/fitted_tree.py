@@ -13,7 +13,14 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.wording import threshold_text
 
-__all__ = ["FittedTree", "Split", "plain", "read_tree", "require_axis_splits", "require_hard_trees"]
+__all__ = [
+    "FittedTree",
+    "Split",
+    "plain",
+    "take_tree",
+    "require_axis_splits",
+    "require_hard_trees",
+]
 
 
 class Split(NamedTuple):
@@ -96,7 +103,7 @@ class FittedTree:
         return threshold_text(threshold, self.model.design_.values_around(feature, threshold))
 
 
-def read_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTree:
+def take_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTree:
     """Take a tree of a fitted estimator, by rank.
 
     Parameters

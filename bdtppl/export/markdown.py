@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from bdtppl.export.fitted_tree import FittedTree, read_tree
+from bdtppl.export.fitted_tree import FittedTree, take_tree
 from bdtppl.export.leaf_rules import Values, leaf_rules
 
 __all__ = ["to_markdown"]
@@ -38,7 +38,7 @@ def to_markdown(model: Any, rank: int = 0) -> str:
     | size < 2.5 | a | 0.75 | 2 |
     | size >= 2.5 | b | 0.75 | 2 |
     """
-    fitted = read_tree(model, rank)
+    fitted = take_tree(model, rank)
     is_class = fitted.classes is not None
     head = ["when", "prediction", *(["probability"] if is_class else []), "rows"]
     aligned = [":--", ":--" if is_class else "--:", *(["--:"] if is_class else []), "--:"]

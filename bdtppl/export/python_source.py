@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bdtppl.export.fitted_tree import read_tree
+from bdtppl.export.fitted_tree import take_tree
 from bdtppl.export.leaf_rules import LeafRule, Values, leaf_rules, used_columns
 from bdtppl.models.data.schema import Column
 
@@ -79,7 +79,7 @@ def to_python(
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"name must be one that a function can have; got {name!r}.")
-    fitted = read_tree(model, rank, probability_of)
+    fitted = take_tree(model, rank, probability_of)
     rules = leaf_rules(fitted)
     columns = used_columns(rules)
     variables = _variables(columns)

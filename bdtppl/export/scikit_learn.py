@@ -12,7 +12,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sklearn.tree._tree import NODE_DTYPE
 from sklearn.tree._tree import Tree as ScikitLearnTree
 
-from bdtppl.export.fitted_tree import FittedTree, read_tree
+from bdtppl.export.fitted_tree import FittedTree, take_tree
 from bdtppl.plotting.rows import training_targets
 
 __all__ = ["single_threshold", "to_sklearn"]
@@ -61,7 +61,7 @@ def to_sklearn(model: Any, rank: int = 0) -> DecisionTreeClassifier | DecisionTr
     >>> tree.predict([[1.0], [4.0]]).round(2).tolist()
     [0.0, 9.0]
     """
-    fitted = read_tree(model, rank)
+    fitted = take_tree(model, rank)
     schema = model.schema_
     is_coded = any(column.levels is not None for column in schema.columns)
     columns, width = np.arange(len(schema.features)), len(schema.features)

@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Any
 
-from bdtppl.export.fitted_tree import read_tree
+from bdtppl.export.fitted_tree import take_tree
 from bdtppl.export.leaf_rules import Values, leaf_rules
 
 __all__ = ["to_sql"]
@@ -47,7 +47,7 @@ def to_sql(model: Any, rank: int = 0, *, probability_of: Any = None) -> str:
       WHEN "body mass" >= 2.5 THEN 'whale'
     END
     """
-    fitted = read_tree(model, rank, probability_of)
+    fitted = take_tree(model, rank, probability_of)
     rules = leaf_rules(fitted)
     predictions = [_literal(fitted.prediction(rule.slot, probability_of)) for rule in rules]
     if len(rules) == 1:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.export.fitted_tree import FittedTree, read_tree
+from bdtppl.export.fitted_tree import FittedTree, take_tree
 
 __all__ = ["to_json"]
 
@@ -41,7 +41,7 @@ def to_json(model: Any, rank: int = 0) -> str:
     >>> tree["column"], tree["below"], tree["missing"], tree["left"]["rows"]
     ('size', 2.5, None, 10)
     """
-    fitted = read_tree(model, rank)
+    fitted = take_tree(model, rank)
     document = {
         "model": type(model).__name__,
         "rank": rank,

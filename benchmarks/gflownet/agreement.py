@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
-from bdtppl.inference.gflownet.methods import by_construction, train
+from bdtppl.inference.gflownet.methods import by_construction, train_by
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.inference.hard.partitions import group_by_rows
 from bdtppl.models.hard.tree import Tree
@@ -136,7 +136,7 @@ def policies(seeds: Sequence[int], depth: int, steps: int, grid: int = 9) -> Non
         trees = exact.posterior_.trees.reshape(-1)
         for name, options in _POLICIES.items():
             method = by_construction(target, PolicySettings(num_steps=steps, **options))
-            state = train(method, jax.random.key(seed), method.start(jax.random.key(seed)))
+            state = train_by(method, jax.random.key(seed), method.start(jax.random.key(seed)))
             drawn = method.draw(jax.random.key(1), state, 4, 250)
             above = method.upper_bound(jax.random.key(2), state, trees)
             log_z = exact.log_partition_

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bdtppl.inference.gflownet.ensembles import reweighted
-from bdtppl.inference.gflownet.methods import by_construction, train
+from bdtppl.inference.gflownet.methods import by_construction, train_by
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.presets import dt_gfn
 from benchmarks.gflownet.models import target_of
@@ -62,6 +62,6 @@ def _trained(method: Any, seed: int, budget: float) -> Any:
     key, state = jax.random.key(seed), method.start(jax.random.key(seed))
     if budget == 0:
         return state
-    train(method, key, state, keep=lambda *_: True)  # compiles
+    train_by(method, key, state, keep=lambda *_: True)  # compiles
     end = time.perf_counter() + budget
-    return train(method, key, state, keep=lambda *_: time.perf_counter() > end)
+    return train_by(method, key, state, keep=lambda *_: time.perf_counter() > end)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from bdtppl.inference.dcc import local
-from bdtppl.inference.dcc.explore import explore, log_joint, start
+from bdtppl.inference.dcc.explore import explore, log_topology_joint, start
 from benchmarks.soft.sets import Runs, problem
 from benchmarks.text_table import print_table
 
@@ -21,13 +21,17 @@ def print_dismissals(name: str, runs: Runs) -> None:
     for seed in runs.seeds:
         state = explore(dcc, start(dcc, jax.random.key(seed)), runs.iterations)
         left = [each for each in state.explored.values() if each.is_left]
-        rest = [log_joint(each, dcc.prior) for each in state.explored.values() if not each.is_left]
+        rest = [
+            log_topology_joint(each, dcc.prior)
+            for each in state.explored.values()
+            if not each.is_left
+        ]
         for each in left:
             # The same keys give the same pilot, whose chains have been thrown away.
-            begun = local.begin(dcc, state.rng_key, [each.topology], since=each.since)
+            begun = local.begin_topologies(dcc, state.rng_key, [each.topology], since=each.since)
             (burnt_in,) = local.burn_in(dcc, state.rng_key, begun)
-            found = local.visit(dcc, state.rng_key, burnt_in)
-            own = max(log_joint(each, dcc.prior), log_joint(found, dcc.prior))
+            found = local.visit_topology(dcc, state.rng_key, burnt_in)
+            own = max(log_topology_joint(each, dcc.prior), log_topology_joint(found, dcc.prior))
             share = float(np.exp(own - np.logaddexp.reduce([own, *rest])))
             num_left, num_false = num_left + 1, num_false + (share >= dcc.least_share)
             of_pilot, in_full = each.evidence.log_evidence, found.evidence.log_evidence

@@ -34,7 +34,7 @@ from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = [
     "best_level",
-    "expand",
+    "gradient_and_curvature",
     "first_power",
     "is_normal",
     "redraw_all",
@@ -57,7 +57,7 @@ def total_of(terms: Any) -> jax.Array:
     return sum((jnp.sum(each) for each in jax.tree.leaves(terms)), jnp.zeros(()))
 
 
-def expand(terms: Terms, f: jax.Array) -> tuple[jax.Array, jax.Array]:
+def gradient_and_curvature(terms: Terms, f: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Compute the gradient [n], and minus the Hessian's row sums [n], of the log likelihood."""
     gradient = jax.grad(lambda f: total_of(terms(f)))
     slope, curve = jax.jvp(gradient, (f,), (jnp.ones_like(f),))
@@ -111,7 +111,7 @@ def redraw_all(
     key
         Key.
     """
-    slope, precision = expand(terms, f)
+    slope, precision = gradient_and_curvature(terms, f)
     has_target = precision > 0
     target = f + jnp.where(has_target, slope / jnp.where(has_target, precision, 1.0), 0.0)
     precision = jnp.maximum(precision, 0.0)
@@ -164,7 +164,7 @@ def redraw_each(
         others = f - before
 
         def targets(around):
-            slope, precision = expand(terms, others + around)
+            slope, precision = gradient_and_curvature(terms, others + around)
             slope, precision = power * slope, power * _precision(slope, precision)
             precision = jnp.maximum(precision, _LEAST_SHARE * precision.mean() + _TINY)
             return slope + precision * around, precision
@@ -214,7 +214,7 @@ def best_level(terms: Terms, num_rows: int) -> float:
     @jax.jit
     def at(level: float) -> tuple[jax.Array, jax.Array, jax.Array]:
         f = jnp.full(num_rows, level)
-        slope, curve = expand(terms, f)
+        slope, curve = gradient_and_curvature(terms, f)
         return total_of(terms(f)), slope.sum(), jnp.abs(curve.sum()) + _TINY
 
     level, (now, slope, curve) = 0.0, at(0.0)
@@ -235,7 +235,7 @@ def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> float:
     Far from the bulk of the posterior the expansion overshoots, and all is rejected. With this
     power the likelihood moves a leaf with all rows by about one prior standard deviation.
     """
-    slope = float(jax.jit(lambda f: jnp.abs(expand(terms, f)[0]).sum())(f))
+    slope = float(jax.jit(lambda f: jnp.abs(gradient_and_curvature(terms, f)[0]).sum())(f))
     return min(1.0, 1.0 / (float(prior.leaf_scale) * slope + _TINY))
 
 

@@ -17,10 +17,10 @@ from scipy.special import logsumexp
 from bdtppl.inference.additive.kernels import (
     BY_ONE_FEATURE,
     Room,
-    make_room,
     multiply,
     sweep,
     sweep_noise,
+    sweep_room,
     uniforms_of_visit,
 )
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
@@ -134,7 +134,7 @@ class AdditiveKernel:
     def make_room(self) -> Room:
         """Allocate what `advance` works in; chains that run side by side need one each."""
         size = len(self.y), self.rows.num_bins, len(self.rows.feature)
-        return make_room(*size, self.prior.max_depth)
+        return sweep_room(*size, self.prior.max_depth)
 
     def init(self) -> AdditiveState:
         """Start at trees of one leaf with value 0, and noise as large as the targets' spread."""

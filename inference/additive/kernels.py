@@ -39,7 +39,7 @@ __all__ = [
     "Room",
     "add_up",
     "grow_prior",
-    "make_room",
+    "sweep_room",
     "multiply",
     "sweep",
     "sweep_noise",
@@ -97,7 +97,7 @@ class Room(NamedTuple):
     place: np.ndarray
 
 
-def make_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room:
+def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room:
     """Allocate what a sweep works in."""
     leaves = max(2**levels, 2)
     scaled = np.empty(num_rules)

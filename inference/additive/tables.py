@@ -10,7 +10,7 @@ from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = [
     "MOST_BINS",
-    "MOST_LEVELS",
+    "MOST_TREE_LEVELS",
     "USUAL_BINS",
     "RowTables",
     "SumPriorTables",
@@ -22,7 +22,7 @@ __all__ = [
 
 MOST_BINS = 256  # a bin of a feature is one byte
 USUAL_BINS = 100  # of a feature, at most
-MOST_LEVELS = 6  # leaves of a tree are numbered by a byte
+MOST_TREE_LEVELS = 6  # leaves of a tree are numbered by a byte
 
 
 class RowTables(NamedTuple):

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
-from bdtppl.inference.additive.tables import MOST_LEVELS, USUAL_BINS
+from bdtppl.inference.additive.tables import MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.schema import Schema, as_table, has_names, refuse_new_missing
 from bdtppl.models.hard.additive import AdditivePrior
@@ -184,7 +184,7 @@ class TreeSum(dist.Distribution):
             raise TypeError("The scale of a TreeSum must be a number, and no site of the model.")
         for name, value, most in (
             ("trees", trees, None),
-            ("max_depth", max_depth, MOST_LEVELS),
+            ("max_depth", max_depth, MOST_TREE_LEVELS),
             ("min_leaf", min_leaf, None),
         ):
             if not isinstance(value, int | np.integer) or value < 1 or value > (most or value):

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
-from bdtppl.inference.boxes.kernels import PriorTables, Usage
+from bdtppl.inference.boxes.kernels import BoxUsage, PriorTables
 from bdtppl.inference.boxes.predictive import BoxMixture, LeafList, LeafTable
 from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
@@ -82,7 +82,7 @@ def _bytes_of(prior: TreePrior) -> bytes:
 class _Marginals(NamedTuple):
     """What one walk from the root down tells."""
 
-    usage: list[Usage]
+    usage: list[BoxUsage]
     table: LeafTable
     leaves: LeafList | None
 
@@ -252,7 +252,7 @@ class BoxPosterior:
         return by_prior
 
     @cached_property
-    def _derived_usage(self) -> list[Usage]:
+    def _derived_usage(self) -> list[BoxUsage]:
         return self.recursion.no_usage()
 
     @cached_property
@@ -267,7 +267,7 @@ class BoxPosterior:
             total = some if total is None else jax.tree.map(jnp.add, total, some)
         return total
 
-    def _prior_gradient(self, usage: list[Usage]) -> Any:
+    def _prior_gradient(self, usage: list[BoxUsage]) -> Any:
         split = np.stack([each.split for each in usage])
         stop = np.stack([each.stop for each in usage])
         # Every split of the last level has two leaves below it.
@@ -278,7 +278,7 @@ class BoxPosterior:
     # Marginals.
 
     def _walk(
-        self, leaf: Leaf | None, log_q: list[np.ndarray], usage: list[Usage], least: float
+        self, leaf: Leaf | None, log_q: list[np.ndarray], usage: list[BoxUsage], least: float
     ) -> Iterator[Leaves]:
         """Yield leaves with the statistics that the family knows."""
         for leaves in self.recursion.outside(self.prior, leaf, log_q, usage, least=least):

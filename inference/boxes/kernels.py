@@ -19,12 +19,12 @@ __all__ = [
     "LeafEvents",
     "LeafTables",
     "PriorTables",
-    "Rules",
+    "BoxRules",
     "BEST",
     "EXPAND",
     "INSIDE",
     "OUTSIDE",
-    "Usage",
+    "BoxUsage",
     "statistics",
     "visit",
 ]
@@ -169,7 +169,7 @@ class LeafTables(NamedTuple):
     right: np.ndarray
 
 
-class Rules(NamedTuple):
+class BoxRules(NamedTuple):
     """Room for the rules of one box, r entries.
 
     Attributes
@@ -201,13 +201,13 @@ class Rules(NamedTuple):
     right: np.ndarray
 
     @classmethod
-    def empty(cls, size: int) -> "Rules":
+    def empty(cls, size: int) -> "BoxRules":
         """Make room for so many rules."""
         types = ("i8",) * 5 + ("u8",) + ("f8",) * 3 + ("i8",) * 2
         return cls(*(np.zeros(size, each) for each in types))
 
 
-class Usage(NamedTuple):
+class BoxUsage(NamedTuple):
     """Expectations under the posterior, added up by the outside pass.
 
     Attributes
@@ -228,7 +228,7 @@ class Usage(NamedTuple):
     entropy: np.ndarray
 
     @classmethod
-    def empty(cls, num_weights: int, num_features: int, width: int) -> "Usage":
+    def empty(cls, num_weights: int, num_features: int, width: int) -> "BoxUsage":
         """Begin with nothing."""
         return cls(
             np.zeros(num_weights),
@@ -798,11 +798,11 @@ def visit(
     first, last
         The boxes of the group from ``first`` to ``last`` - 1.
     rules
-        `Rules` with room for those of a box.
+        `BoxRules` with room for those of a box.
     visits, visits_below
         float64; expected number of nodes that are each box, of this level and the next.
     usage
-        `Usage` to add to.
+        `BoxUsage` to add to.
     events
         `LeafEvents` to fill.
     least

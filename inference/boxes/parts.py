@@ -2,7 +2,7 @@
 
 A pass is a map and a reduction. Each part of the rows becomes a small summary, and summaries merge.
 The first pass (`Survey`) learns how columns are read, sketches their values and sums the targets
-up; cut points follow from it. The second pass (`Tally`) fills histograms between these cut points.
+up; cut points follow from it. The second pass (`BoxTally`) fills histograms between these points.
 No pass holds more rows than one part has. Whatever can map and reduce can run it: `Chunks` does, in
 this process.
 """
@@ -30,13 +30,13 @@ __all__ = [
     "Parts",
     "Sketch",
     "Survey",
-    "Tally",
+    "BoxTally",
     "in_pairs",
 ]
 
 _MOST_VALUES = 1 << 14  # of a sketch: 256 kB a column
 
-Summary = TypeVar("Summary")
+Merged = TypeVar("Merged")
 
 
 class Part(NamedTuple):
@@ -57,9 +57,9 @@ class Parts(Protocol):
 
     def reduce(
         self,
-        summarise: Callable[[Part], Summary | None],
-        merge: Callable[[Summary, Summary], Summary],
-    ) -> Summary | None:
+        summarise: Callable[[Part], Merged | None],
+        merge: Callable[[Merged, Merged], Merged],
+    ) -> Merged | None:
         """Summarise each part and merge the summaries in pairs; None stands for no rows."""
         ...
 
@@ -420,7 +420,7 @@ def _is_empty(values: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class BoxTally:
     """What the second pass sums up: histograms, and the range of the values of each code.
 
     Attributes
@@ -450,7 +450,7 @@ class Tally:
         space: BoxSpace,
         leaf: Leaf,
         with_keys: bool,
-    ) -> "Tally":
+    ) -> "BoxTally":
         """Fill histograms with rows [n, d], targets [n] and repeat counts [n], at least one row."""
         ends = cut_points.offset.tolist()
         cuts = [cut_points.cut_threshold[a + 1 : b] for a, b in pairwise(ends)]
@@ -461,9 +461,9 @@ class Tally:
         edges = design.low_edge, design.high_edge
         return cls(*histograms.sums(), *edges, design.total_weight)
 
-    def merge(self, other: "Tally") -> "Tally":
+    def merge(self, other: "BoxTally") -> "BoxTally":
         """Sum up the rows of both."""
-        return Tally(
+        return BoxTally(
             self.values + other.values,
             self.keys + other.keys,
             np.fmin(self.low_edge, other.low_edge),

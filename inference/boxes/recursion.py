@@ -21,12 +21,12 @@ from bdtppl.inference.boxes.kernels import (
     EXPAND,
     INSIDE,
     OUTSIDE,
+    BoxRules,
+    BoxUsage,
     GroupTables,
     LeafEvents,
     LeafTables,
     PriorTables,
-    Rules,
-    Usage,
     statistics,
     visit,
 )
@@ -45,7 +45,7 @@ _MOST_SCORES = 1 << 22  # given scores of one call
 _SUMS_KEPT = 8  # prefix sums of feature sets that trees were looked up in last
 
 _NONE = np.zeros(1)
-_NO_USAGE = Usage.empty(1, 1, 1)
+_NO_USAGE = BoxUsage.empty(1, 1, 1)
 _NO_VISITS = (_NONE, _NONE, _NO_USAGE, LeafEvents.empty(0, 1), 0.0)  # what sums do not look at
 
 
@@ -63,14 +63,14 @@ class Expansion(NamedTuple):
     left_statistics
         float64 [r, s]; those of the left sides.
     rules
-        `Rules`.
+        `BoxRules`.
     """
 
     log_stop: float
     score: float
     statistics: np.ndarray
     left_statistics: np.ndarray
-    rules: Rules
+    rules: BoxRules
 
 
 class Leaves(NamedTuple):
@@ -205,8 +205,8 @@ class Recursion:
             each_cut=self.grid.each_cut,
         )
 
-    def _make_rules(self) -> Rules:
-        return Rules.empty(2 * self.space.num_features * self.space.width)
+    def _make_rules(self) -> BoxRules:
+        return BoxRules.empty(2 * self.space.num_features * self.space.width)
 
     # Leaf scores.
 
@@ -306,10 +306,12 @@ class Recursion:
             levels.append(target)
         return levels[:0:-1]
 
-    def no_usage(self) -> list[Usage]:
+    def no_usage(self) -> list[BoxUsage]:
         """Begin expectations on each level."""
         space, size = self.space, math.prod(self.grid.shape[1:])
-        return [Usage.empty(size, space.num_features, space.width) for _ in range(space.num_levels)]
+        return [
+            BoxUsage.empty(size, space.num_features, space.width) for _ in range(space.num_levels)
+        ]
 
     def leaf_tables(self, leaf: Leaf | None) -> LeafTables:
         """Tables of a family's scores, or of no scores at all."""
@@ -322,7 +324,7 @@ class Recursion:
         prior: TreePrior,
         leaf: Leaf | None,
         log_q: list[np.ndarray],
-        usage: list[Usage],
+        usage: list[BoxUsage],
         *,
         least: float,
     ) -> Iterator[Leaves]:
@@ -462,6 +464,6 @@ class Recursion:
                     events,
                     0.0,
                 )
-                rules = Rules(*(each[:count] for each in rules))
+                rules = BoxRules(*(each[:count] for each in rules))
                 total, left = events.statistics[0], events.statistics[1 : 1 + count]
                 yield Expansion(stop, score, total, left, rules)

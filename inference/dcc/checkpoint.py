@@ -17,12 +17,12 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.nuts.kernel import NutsDraws
 from bdtppl.models.soft.topology import Topology
 
-__all__ = ["from_arrays", "to_arrays"]
+__all__ = ["walk_from_arrays", "walk_to_arrays"]
 
 _NUMBERS = ("since", "visits", "num_restarts")
 
 
-def to_arrays(state: WalkState) -> dict[str, np.ndarray]:
+def walk_to_arrays(state: WalkState) -> dict[str, np.ndarray]:
     """Write a state as arrays of numbers and of text."""
     arrays = {
         "rng_key": np.asarray(jax.random.key_data(state.rng_key)),
@@ -44,8 +44,8 @@ def to_arrays(state: WalkState) -> dict[str, np.ndarray]:
     return arrays
 
 
-def from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> WalkState:
-    """Read a state that `to_arrays` has written.
+def walk_from_arrays(dcc: DCC, arrays: Mapping[str, np.ndarray]) -> WalkState:
+    """Read a state that `walk_to_arrays` has written.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import (
     Evidence,
     EvidenceMethod,
-    choose,
+    choose_estimate,
     log_mean,
     may_need_tempered,
 )
@@ -133,7 +133,7 @@ def combine(
         if evidence == "auto" and each.topology not in matters:
             reason = f"it cannot hold {smc_share:g} of the weight"
             return own._replace(reason=reason), *_layered(each)
-        chosen = choose(evidence, own, lambda: tempered[each.topology][0])
+        chosen = choose_estimate(evidence, own, lambda: tempered[each.topology][0])
         if chosen.method != "smc":
             return chosen, *_layered(each)
         _, particles = tempered[each.topology]

@@ -25,7 +25,7 @@ from bdtppl.inference.dcc.utility import exploitation, exploration, utility
 from bdtppl.inference.parallel import fan_out
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
-__all__ = ["WalkState", "explore", "log_joint", "start", "utilities", "within_reach"]
+__all__ = ["WalkState", "explore", "log_topology_joint", "start", "utilities", "within_reach"]
 
 _ERRORS = 3.0  # standard errors by which an estimate may be too low
 _MISSED = 5.0  # nats by which it may be too low if chains missed the main mode
@@ -97,7 +97,7 @@ def explore(
     return state
 
 
-def log_joint(explored: Explored, prior: TopologyPrior) -> float:
+def log_topology_joint(explored: Explored, prior: TopologyPrior) -> float:
     """Log of Z_m p(m) by importance sampling."""
     return explored.evidence.log_evidence + prior.log_prob(explored.topology)
 
@@ -110,7 +110,7 @@ def _activate(dcc: DCC, state: WalkState) -> WalkState:
         new = [max(proposed, key=proposed.__getitem__)]
     since = len(state.visited)
     shared = dcc, state.rng_key
-    begun = _for_each_size(partial(local.begin, since=since), shared, new)
+    begun = _for_each_size(partial(local.begin_topologies, since=since), shared, new)
     explored |= {each.topology: each for each in begun}
     if dcc.pilot and new:
         reached = within_reach(dcc, explored, dcc.least_share)
@@ -136,7 +136,7 @@ def _for_each_size(function: Callable, shared: tuple, items: Sequence) -> list[E
 
 def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) -> set[Topology]:
     """Find the topologies that may hold a share of the weight, by their evidence and its error."""
-    joint = {m: log_joint(each, dcc.prior) for m, each in explored.items()}
+    joint = {m: log_topology_joint(each, dcc.prior) for m, each in explored.items()}
     with np.errstate(divide="ignore"):
         least = np.logaddexp.reduce(list(joint.values())) + np.log(share)
 
@@ -154,7 +154,7 @@ def _look_at(dcc: DCC, state: WalkState) -> WalkState:
         chosen = max(unseen, key=lambda each: state.proposed[each.topology])
     else:
         chosen = candidates[int(np.argmax(utilities(dcc, candidates)))]
-    visited = local.visit(dcc, state.rng_key, chosen)
+    visited = local.visit_topology(dcc, state.rng_key, chosen)
     return replace(
         state,
         explored={**state.explored, chosen.topology: visited},
@@ -194,7 +194,7 @@ def _is_exhausted(dcc: DCC, state: WalkState, patience: int, tolerance: float) -
     explored = state.explored.values()
     if since < 0 or not explored or any(not (each.visits or each.is_left) for each in explored):
         return False
-    joint = np.array([log_joint(each, dcc.prior) for each in explored])
+    joint = np.array([log_topology_joint(each, dcc.prior) for each in explored])
     # The walk begins with those of the first step.
     is_late = np.array([each.since >= max(since, 1) for each in explored])
     weight = np.exp(joint - np.logaddexp.reduce(joint))

@@ -40,7 +40,7 @@ from bdtppl.inference.evidence.importance import (
     sample_layer,
     thin,
 )
-from bdtppl.inference.evidence.tempered import Path, Tempered, tempered_evidence
+from bdtppl.inference.evidence.tempered import Tempered, TemperedPath, tempered_evidence
 from bdtppl.inference.nuts.sample import NUTS, Chains, NutsDraws
 from bdtppl.inference.parallel import num_workers
 from bdtppl.inference.soft.density import SoftDensity
@@ -48,7 +48,7 @@ from bdtppl.inference.summaries.diagnostics import diagnose, log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 
-__all__ = ["Explored", "begin", "burn_in", "temper", "visit"]
+__all__ = ["Explored", "begin_topologies", "burn_in", "temper", "visit_topology"]
 
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain that tempered SMC starts around
@@ -110,7 +110,7 @@ class Explored:
 
 
 @in_float64
-def begin(
+def begin_topologies(
     dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], since: int
 ) -> list[Explored]:
     """Begin topologies of one size, by pilots side by side if there is a first stage."""
@@ -178,7 +178,7 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
 
 
 @in_float64
-def visit(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
+def visit_topology(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
     """Draw from the chains and weigh importance samples around the draws."""
     topology, visits = explored.topology, explored.visits
     before: Any = explored.chains
@@ -214,7 +214,9 @@ def temper(
     draws = np.asarray(cast(Any, explored.draws).position, np.float64)
     proposals = fit_proposals(draws)
     some = proposals._replace(mean=proposals.mean[:, :: -(-draws.shape[1] // _CENTRES)])
-    path = Path(Partial(Mixture.log_density, Mixture.of(some)), dcc.log_density(explored.topology))
+    path = TemperedPath(
+        Partial(Mixture.log_density, Mixture.of(some)), dcc.log_density(explored.topology)
+    )
     key = _key_of_topology(rng_key, explored.topology, _TEMPERED)
     return tempered_evidence(key, path, some.draw, **options)
 

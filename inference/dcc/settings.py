@@ -11,7 +11,7 @@ from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.models.soft.topology import (
-    MOVES,
+    DEFAULT_MOVES,
     Topology,
     TopologyPrior,
     neighbours,
@@ -82,7 +82,7 @@ class DCC:
     kappa: float = 0.0
     optimism: float = 1.0
     look_ahead: int = 1000
-    moves: Mapping[str, float] = field(default_factory=lambda: MOVES)
+    moves: Mapping[str, float] = field(default_factory=lambda: DEFAULT_MOVES)
     max_splits: int | None = None
     with_leaf: bool = True
     pilot: float = 0.125

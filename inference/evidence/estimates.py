@@ -26,7 +26,7 @@ __all__ = [
     "Evidence",
     "EvidenceMethod",
     "Moments",
-    "choose",
+    "choose_estimate",
     "log_mean",
     "log_normal_error",
     "may_need_tempered",
@@ -242,11 +242,13 @@ def log_normal_error(log_estimates: np.ndarray) -> float:
 
 
 def may_need_tempered(method: EvidenceMethod, layered: Evidence) -> bool:
-    """Whether `choose` would run tempered SMC."""
+    """Whether `choose_estimate` would run tempered SMC."""
     return method == "smc" or (method == "auto" and not layered.is_reliable)
 
 
-def choose(method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]) -> Evidence:
+def choose_estimate(
+    method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]
+) -> Evidence:
     """Take the estimate by importance sampling, or run tempered SMC for another one.
 
     Both have mean Z, so neither is often far too high: P(estimate > a Z) < 1 / a. Where one has

@@ -50,7 +50,7 @@ __all__ = [
     "fit_proposals",
     "sample_layer",
     "thin",
-    "weigh",
+    "weigh_proposals",
 ]
 
 Denominator = Literal["basic", "spatial", "mixture"]
@@ -249,7 +249,7 @@ def _weigh_chains(
         uniform = draw_uniforms(rng_key, shape, first=chain * math.prod(shape))
         noise = ndtri(uniform + 2.0**-54)  # uniform may be 0
         with jax.enable_x64(True):  # a setting of each thread
-            sample = weigh(noise, density, own.mean[0], own.scale[0], compared)
+            sample = weigh_proposals(noise, density, own.mean[0], own.scale[0], compared)
             return jax.tree.map(np.asarray, sample)
 
     samples = in_threads(of_chain, chains.tolist(), most=num_threads())
@@ -257,7 +257,7 @@ def _weigh_chains(
 
 
 @partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
-def weigh(
+def weigh_proposals(
     noise: jax.Array,
     log_density: Partial,
     draws: jax.Array,

@@ -39,7 +39,14 @@ from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
-__all__ = ["Path", "Schedule", "Tempered", "adapt", "follow", "tempered_evidence"]
+__all__ = [
+    "TemperedPath",
+    "Schedule",
+    "Tempered",
+    "adapt_schedule",
+    "follow_schedule",
+    "tempered_evidence",
+]
 
 _TARGET_ACCEPTANCE = 0.8
 _INTEGRATION_STEPS = 5
@@ -48,7 +55,7 @@ _HALVINGS = 30
 _PARTICLES_A_BLOCK = 16  # particles that are moved together
 
 
-class Path(NamedTuple):
+class TemperedPath(NamedTuple):
     """Log densities of a position [size] at both ends of a path.
 
     Attributes
@@ -110,9 +117,9 @@ class Tempered(NamedTuple):
         return np.broadcast_to(self.log_evidence[..., None], self.position.shape[:-1])
 
 
-def adapt(
+def adapt_schedule(
     rng_key: jax.Array,
-    path: Path,
+    path: TemperedPath,
     particles: jax.Array,
     *,
     target_ess: float = 0.7,
@@ -157,9 +164,9 @@ def adapt(
     return Schedule(*(np.stack(each) for each in zip(*rises, strict=True)))
 
 
-def follow(
+def follow_schedule(
     rng_key: jax.Array,
-    path: Path,
+    path: TemperedPath,
     particles: jax.Array,
     schedule: Schedule,
     *,
@@ -170,9 +177,9 @@ def follow(
     Parameters
     ----------
     rng_key, path, particles, num_moves
-        See `adapt`.
+        See `adapt_schedule`.
     schedule
-        What `adapt` has found with other particles.
+        What `adapt_schedule` has found with other particles.
     """
     power = np.zeros((), particles.dtype)
     log_evidence, log_ratio = jnp.asarray(power), _log_ratios(path, particles)
@@ -188,7 +195,7 @@ def follow(
 
 def tempered_evidence(
     rng_key: jax.Array,
-    path: Path,
+    path: TemperedPath,
     draw_start: Callable[[np.random.Generator, int], Any],
     *,
     particles: int = 128,
@@ -201,7 +208,7 @@ def tempered_evidence(
     Parameters
     ----------
     rng_key, path, target_ess, num_moves
-        See `adapt`.
+        See `adapt_schedule`.
     draw_start
         Draws a number of positions [number, size] from the start density.
     particles, runs
@@ -217,8 +224,8 @@ def tempered_evidence(
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key_start)))
     start = jnp.asarray(draw_start(rng, (runs + 1) * particles))
     start = start.reshape(runs + 1, particles, -1)
-    path = Path(*map(as_partial, path))
-    schedule = adapt(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
+    path = TemperedPath(*map(as_partial, path))
+    schedule = adapt_schedule(key_adapt, path, start[0], target_ess=target_ess, num_moves=num_moves)
 
     of_runs = jax.random.split(key_follow, runs), start[1:]
     tempered = in_shares(_follow_all, of_runs, shared=(path, schedule, num_moves))
@@ -228,13 +235,13 @@ def tempered_evidence(
 
 
 def _follow_all(
-    path: Path, schedule: Schedule, num_moves: int, keys: jax.Array, particles: Any
+    path: TemperedPath, schedule: Schedule, num_moves: int, keys: jax.Array, particles: Any
 ) -> Tempered:
     """Make some of the runs, in threads."""
 
     def run(rng_key: jax.Array, particles: jax.Array) -> Tempered:
         with jax.enable_x64(particles.dtype == np.float64):  # a setting of each thread
-            return follow(rng_key, path, particles, schedule, num_moves=num_moves)
+            return follow_schedule(rng_key, path, particles, schedule, num_moves=num_moves)
 
     runs = zip(keys, particles, strict=True)
     each = in_threads(lambda given: run(*given), runs, most=num_threads())
@@ -269,14 +276,14 @@ def _weight(log_weight: np.ndarray) -> np.ndarray:
 
 
 @partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
-def _log_ratios(path: Path, particles: jax.Array) -> jax.Array:
+def _log_ratios(path: TemperedPath, particles: jax.Array) -> jax.Array:
     return jax.lax.map(path.log_ratio, particles, batch_size=_PARTICLES_A_BLOCK)
 
 
 @partial(jax.jit, static_argnames="num_moves", compiler_options=COMPILED_LIGHTLY)
 def _rise(
     rng_key,
-    path: Path,
+    path: TemperedPath,
     particles,
     log_ratio,
     power,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.hard.shapes import Shape, roots, select
+from bdtppl.inference.hard.shapes import Shape, roots, select_trees
 from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.state import split_leaves
 from bdtppl.models.arrays.precision import in_float64
@@ -24,7 +24,15 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.priors import require_weighs
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = ["MOST_SPLITS", "NOTHING", "Construction", "Partial", "begin", "offered", "split_leaf"]
+__all__ = [
+    "MOST_SPLITS",
+    "NOTHING",
+    "Construction",
+    "Partial",
+    "begin_trees",
+    "offered",
+    "split_leaf",
+]
 
 NOTHING = -1  # in paths, beyond a node's depth
 
@@ -158,7 +166,7 @@ class Partial(NamedTuple):
         return NodeTerms(*jnp.moveaxis(self.scores, -1, 0))
 
 
-def begin(construction: Construction, num_trees: int) -> Partial:
+def begin_trees(construction: Construction, num_trees: int) -> Partial:
     """Trees of one leaf."""
     model, shape = construction.model, roots(num_trees, construction.capacity)
     root = node_terms(model, model.every_row[None], jnp.zeros(1, jnp.int32))
@@ -212,4 +220,4 @@ def split_leaf(
     for side in (0, 1):
         path = jnp.where(level, (2 * place + side)[:, None], paths[tree, slot])
         longer = longer.at[tree, shape.size + side].set(path, mode="drop")
-    return Partial(*select(is_split, (*grown, longer), tuple(trees)))
+    return Partial(*select_trees(is_split, (*grown, longer), tuple(trees)))

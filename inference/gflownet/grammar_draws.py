@@ -22,10 +22,10 @@ __all__ = [
     "Visits",
     "as_heap",
     "draw",
-    "follow",
+    "follow_trees",
     "from_heap",
     "log_policy",
-    "walk",
+    "go_down",
 ]
 
 FREE = -2  # slots of given trees whose rules are drawn
@@ -91,7 +91,7 @@ def log_policy(weighed: FlowChoices, epsilon: jax.Array | float = 0.0) -> jax.Ar
 
 
 @jax.jit
-def walk(
+def go_down(
     rng_key: jax.Array,
     problem: FlowProblem,
     flow: Flow,
@@ -173,14 +173,14 @@ def draw(
     *,
     num_trees: int,
 ) -> tuple[HeapDraws, Visits]:
-    """Draw trees from the policy (see `walk`)."""
+    """Draw trees from the policy (see `go_down`)."""
     free = np.full((num_trees, 2**problem.max_depth - 1), FREE, np.int32)
-    return walk(rng_key, problem, flow, free, jnp.float64(epsilon))
+    return go_down(rng_key, problem, flow, free, jnp.float64(epsilon))
 
 
-def follow(problem: FlowProblem, flow: Flow, rule: np.ndarray) -> tuple[HeapDraws, Visits]:
-    """Go down given trees, heaps of rules int32 [b, 2^D - 1] (see `walk`)."""
-    return walk(jax.random.key(0), problem, flow, rule, jnp.float64(0.0))
+def follow_trees(problem: FlowProblem, flow: Flow, rule: np.ndarray) -> tuple[HeapDraws, Visits]:
+    """Go down given trees, heaps of rules int32 [b, 2^D - 1] (see `go_down`)."""
+    return go_down(jax.random.key(0), problem, flow, rule, jnp.float64(0.0))
 
 
 def from_heap(rule: np.ndarray) -> Shape:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bdtppl.inference.gflownet.drawn import Drawn, weighed
 from bdtppl.inference.gflownet.grammar import FlowProblem
-from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow, from_heap
+from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow_trees, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.models.arrays.precision import in_float64
@@ -20,7 +20,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Scores", "log_flow", "sample", "score"]
+__all__ = ["Scores", "log_flow", "sample_weighted", "score"]
 
 _TREES_AT_ONCE = 16  # trees drawn at once, as many as in training, to share its compiled code
 
@@ -47,7 +47,7 @@ class Scores(NamedTuple):
 
 
 @in_float64
-def sample(
+def sample_weighted(
     rng_key: jax.Array,
     problem: FlowProblem,
     flow: Flow,
@@ -111,6 +111,6 @@ def score(problem: FlowProblem, flow: Flow, design: Design, trees: Tree) -> Scor
     heap, parts = as_heap(shape, problem.max_depth), []
     for start in range(0, len(heap), _TREES_AT_ONCE):
         own = np.resize(heap[start : start + _TREES_AT_ONCE], (_TREES_AT_ONCE, heap.shape[1]))
-        drawn, _ = follow(problem, flow, own)
+        drawn, _ = follow_trees(problem, flow, own)
         parts.append(np.stack([drawn.log_joint, drawn.log_probability])[:, : len(heap) - start])
     return Scores(*np.concatenate(parts, axis=1).reshape(2, *trees.batch_shape))

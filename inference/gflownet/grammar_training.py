@@ -29,11 +29,11 @@ __all__ = [
     "GrammarSettings",
     "FlowState",
     "balance_loss",
-    "initial",
+    "initial_flow_state",
     "learn",
     "optimiser",
-    "step",
-    "train",
+    "train_step",
+    "train_flow",
 ]
 
 
@@ -165,7 +165,7 @@ def optimiser(settings: GrammarSettings) -> optax.GradientTransformation:
 
 
 @in_float64
-def initial(
+def initial_flow_state(
     rng_key: jax.Array, problem: FlowProblem, settings: GrammarSettings, flow: Flow | None = None
 ) -> FlowState:
     """Start with a new network, or with a flow that is given, and an empty ring."""
@@ -231,7 +231,7 @@ def learn(
 
 
 @in_float64
-def step(
+def train_step(
     rng_key: jax.Array, problem: FlowProblem, state: FlowState, settings: GrammarSettings
 ) -> tuple[FlowState, Metrics]:
     """Draw trees, and learn from the subproblems that they and earlier ones have met.
@@ -255,7 +255,7 @@ def step(
 
 
 @in_float64
-def train(
+def train_flow(
     rng_key: jax.Array,
     problem: FlowProblem,
     state: FlowState,
@@ -292,7 +292,7 @@ def train(
         raise ValueError(f"num_steps must be an integer of at least 1; got {num_steps!r}.")
     history = []
     for _ in range(num_steps):
-        state, metrics = step(rng_key, problem, state, settings)
+        state, metrics = train_step(rng_key, problem, state, settings)
         history.append(jax.tree.map(np.asarray, metrics))
         if on_progress(state, history[-1]):
             break

@@ -1,7 +1,7 @@
 """The two ways to amortise a posterior, by subproblems or tree by tree, with one interface.
 
-A method starts a state, takes steps of training, and makes draws. `train` trains in rounds; after
-each round a caller may save the state.
+A method starts a state, takes steps of training, and makes draws. `train_by` trains in rounds;
+a caller may save the state after each.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from bdtppl.inference.gflownet.drawn import Drawn
 from bdtppl.inference.gflownet.grammar import pose_problem
 from bdtppl.inference.gflownet.grammar_best import best_tree
 from bdtppl.inference.gflownet.grammar_posterior import log_flow, score
-from bdtppl.inference.gflownet.grammar_posterior import sample as sample_flow
+from bdtppl.inference.gflownet.grammar_posterior import sample_weighted as sample_flow
 from bdtppl.inference.gflownet.policy import PathPolicy
 from bdtppl.inference.gflownet.sample import sample as sample_policy
 from bdtppl.inference.gflownet.sample import upper_bound
@@ -27,7 +27,7 @@ from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Method", "by_construction", "by_grammar", "distance", "train"]
+__all__ = ["Method", "by_construction", "by_grammar", "distance", "train_by"]
 
 _ROUND = 100  # steps
 _DRAWS = 256  # for an estimate of the distance
@@ -84,7 +84,9 @@ def by_grammar(
             said = _in_words(metrics.loss, metrics.log_partition, metrics.best_log_joint)
             return on_progress(int(state.num_steps), said)
 
-        return grammar_training.train(rng_key, problem, state, settings, number, on_progress=told)
+        return grammar_training.train_flow(
+            rng_key, problem, state, settings, number, on_progress=told
+        )
 
     def draw(rng_key, state, chains, draws):
         return sample_flow(rng_key, problem, state.flow, target, chains=chains, draws=draws)
@@ -94,7 +96,7 @@ def by_grammar(
 
     return Method(
         num_steps,
-        start=lambda rng_key: grammar_training.initial(rng_key, problem, settings),
+        start=lambda rng_key: grammar_training.initial_flow_state(rng_key, problem, settings),
         steps=lambda state: int(state.num_steps),
         advance=advance,
         draw=draw,
@@ -117,7 +119,7 @@ def by_construction(target: TreeModel, settings: training.PolicySettings) -> Met
             sees_all_leaves=settings.sees_all_leaves,
             learns_backward=settings.learns_backward,
         )
-        return training.begin(key_begin, construction, policy, settings)
+        return training.begin_training(key_begin, construction, policy, settings)
 
     def advance(rng_key, state, on_progress):
         def is_over(state, info):
@@ -159,7 +161,7 @@ def _in_words(loss: Any, log_z: Any, best: Any) -> str:
     return f"loss {loss:.3g}, log Z {log_z:.2f}, best log joint {best:.2f}"
 
 
-def train(
+def train_by(
     method: Method,
     rng_key: jax.Array,
     state: Any,

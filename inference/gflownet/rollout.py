@@ -16,7 +16,7 @@ from bdtppl.inference.gflownet.backward import log_backward, steps_of_splits
 from bdtppl.inference.gflownet.construction import (
     Construction,
     Partial,
-    begin,
+    begin_trees,
     offered,
     split_leaf,
 )
@@ -89,7 +89,7 @@ def roll_out(
     """
     wanted = _wanted(construction, num_drawn, given)
     num_trees, most, num_choices = wanted.shape
-    trees = begin(construction, num_trees)
+    trees = begin_trees(construction, num_trees)
     made = _Making(
         trees,
         jax.tree.map(

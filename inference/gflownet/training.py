@@ -29,7 +29,7 @@ from bdtppl.inference.gflownet.trajectories import Trajectories
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 
-__all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin", "train"]
+__all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin_training", "train"]
 
 Decay = Literal["cosine", "constant"]
 LogZOptimiser = Literal["descent", "adam"]
@@ -196,7 +196,7 @@ class TrainingInfo(NamedTuple):
 
 
 @in_float64
-def begin(
+def begin_training(
     rng_key: jax.Array, construction: Construction, policy: Policy, settings: PolicySettings
 ) -> Learner:
     """Start at a policy; log Z starts at what the trajectories of a step estimate."""

@@ -22,7 +22,7 @@ from bdtppl.inference.greedy_modal.partitions import (
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
 from bdtppl.inference.greedy_modal.sparse_partitions import best_sparse_rules
-from bdtppl.inference.greedy_modal.weights import log_stops
+from bdtppl.inference.greedy_modal.weights import log_stop_of_nodes
 
 __all__ = ["NodeChoice", "choose", "may_split", "rules_ahead"]
 
@@ -83,7 +83,7 @@ def choose(
     else:
         nodes = [only(level, k) for k in range(level.num_segments)]
         best = Best.joined([_best_ahead(problem, node, lookahead) for node in nodes])
-    log_stop = log_stops(problem, level, best.num_features)
+    log_stop = log_stop_of_nodes(problem, level, best.num_features)
     is_better = best.score > (log_stop + leaf_score if given is None else -np.inf)
     return NodeChoice(log_stop, leaf_score, best, is_better & is_searched)
 

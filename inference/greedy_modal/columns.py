@@ -17,7 +17,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.leaves import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["Columns", "Level", "RowGroups", "descend", "leaf_statistics", "only", "root_level"]
+__all__ = ["Columns", "Level", "RowGroups", "descend", "row_leaf_statistics", "only", "root_level"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class RowGroups:
         return np.stack([np.add.reduceat(each, start) for each in taken], axis=1)
 
 
-def leaf_statistics(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def row_leaf_statistics(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Compute the statistics of single rows, [s, n], as integers where sums of these are exact."""
     statistics = np.ascontiguousarray(row_statistics(leaf, y, weights).T)
     largest = np.abs(statistics).max()
@@ -84,7 +84,7 @@ class Columns(RowGroups):
         codes = design.codes.T
         features = np.flatnonzero(allowed & design.has_cut)
         return cls(
-            leaf_statistics(leaf, y, design.weights),
+            row_leaf_statistics(leaf, y, design.weights),
             None if (design.weights == 1).all() else design.weights,
             features,
             np.ascontiguousarray(codes if len(codes) == len(features) else codes[features]),

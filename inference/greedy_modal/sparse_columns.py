@@ -14,8 +14,8 @@ from bdtppl.inference.greedy_modal.columns import (
     Level,
     RowGroups,
     descend,
-    leaf_statistics,
     root_level,
+    row_leaf_statistics,
 )
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.leaves import Leaf
@@ -47,7 +47,7 @@ class SparseColumns(RowGroups):
     ) -> "SparseColumns":
         """Lay out the features that are allowed, bool [d]."""
         return cls(
-            leaf_statistics(leaf, y, design.weights),
+            row_leaf_statistics(leaf, y, design.weights),
             None if (design.weights == 1).all() else design.weights,
             np.arange(design.num_features),
             allowed & design.has_cut,

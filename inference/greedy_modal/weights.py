@@ -12,7 +12,13 @@ from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_featur
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.priors import Node, Rule, TreePrior
 
-__all__ = ["LawOfCuts", "compile_weights", "log_rules", "log_rules_of_features", "log_stops"]
+__all__ = [
+    "LawOfCuts",
+    "compile_weights",
+    "log_rules",
+    "log_rules_of_features",
+    "log_stop_of_nodes",
+]
 
 _NODES_A_BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
@@ -60,7 +66,7 @@ def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
     return np.add.reduceat(weights.take(level.members), level.start[:-1]).astype(float)
 
 
-def log_stops(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
+def log_stop_of_nodes(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
     """Log weight of stopping in every node, float64 [K]."""
     num_nodes = level.num_segments
     node = Node(

@@ -22,7 +22,7 @@ __all__ = [
     "roots",
     "rotated",
     "running_count",
-    "select",
+    "select_trees",
     "subtree_sums",
     "with_capacity",
     "with_rules",
@@ -230,7 +230,7 @@ def rotated(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     return Shape(nodes, size), source
 
 
-def select(condition: jax.Array, one, other):
+def select_trees(condition: jax.Array, one, other):
     """Choose between two pytrees tree by tree, by bool [b]."""
 
     def choose(a, b):

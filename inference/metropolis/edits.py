@@ -22,7 +22,7 @@ from bdtppl.inference.hard.shapes import (
     grown,
     places,
     pruned,
-    select,
+    select_trees,
     with_capacity,
     with_rules,
 )
@@ -135,8 +135,8 @@ def _edit(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Ar
     is_leaf, is_merge = shape.rule[chain, slot] == LEAF, rule == LEAF
     smaller, source = pruned(shape, slot)
     new = with_rules(shape, place == slot[:, None], rule[:, None])
-    new = select(is_leaf, grown(shape, slot, rule), new)
-    new = select(is_merge, smaller, new)
+    new = select_trees(is_leaf, grown(shape, slot, rule), new)
+    new = select_trees(is_merge, smaller, new)
     return new, jnp.where(is_merge[:, None], source, place)
 
 
@@ -147,7 +147,7 @@ def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
 
     def make(place, shape):
         new, _ = _edit(shape, state.slot[:, place], state.rule[:, place])
-        return select(place < num_edits, new, shape)
+        return select_trees(place < num_edits, new, shape)
 
     return lax.fori_loop(0, num_edits.max(), make, shape)
 
@@ -237,7 +237,7 @@ def _with_drawn_rule(
         is_possible = (~jnp.isneginf(new.terms.log_rule) | ~shape.is_split).all(axis=1)
         is_made = is_left & (is_possible | is_undefined.any(axis=1))
         rule = jnp.where(is_made, drawn, rule)
-        return number + 1, is_left & ~is_made, rule, select(is_made, new, tree)
+        return number + 1, is_left & ~is_made, rule, select_trees(is_made, new, tree)
 
     carry = jnp.int32(0), is_wanted, jnp.zeros_like(slot), old
     _, _, rule, tree = lax.while_loop(lambda carry: carry[1].any(), attempt, carry)

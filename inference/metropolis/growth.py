@@ -19,7 +19,15 @@ from bdtppl.inference.metropolis.state import State, at_nodes, summed
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights
 from bdtppl.models.hard.packed_model import PackedModel, children
 
-__all__ = ["ANY", "SPLIT", "GrownTrees", "draw_choice", "grow", "grown_trees", "log_normalisers"]
+__all__ = [
+    "ANY",
+    "SPLIT",
+    "GrownTrees",
+    "draw_choice",
+    "grow_from_prior",
+    "grown_trees",
+    "log_normalisers",
+]
 
 ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
 
@@ -42,7 +50,7 @@ class GrownTrees(NamedTuple):
     overflows: jax.Array
 
 
-def grow(model: PackedModel, start: State, is_open, wanted, uniform) -> GrownTrees:
+def grow_from_prior(model: PackedModel, start: State, is_open, wanted, uniform) -> GrownTrees:
     """Grow trees from the prior below some of their leaves.
 
     Parameters
@@ -110,7 +118,7 @@ def grown_trees(rng_keys: jax.Array, model: PackedModel, *, capacity: int) -> Gr
     start = State(shape, root_rows(model, shape), scores, sums, sums)
     anything = jnp.full((num_trees, capacity), ANY, jnp.int32)
     uniform = jax.vmap(_uniform_of_slots, (0, None))(rng_keys, jnp.arange(capacity))
-    return grow(model, start, shape.is_used, anything, uniform)
+    return grow_from_prior(model, start, shape.is_used, anything, uniform)
 
 
 def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import Shape, select
+from bdtppl.inference.hard.shapes import Shape, select_trees
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
 
@@ -25,7 +25,7 @@ __all__ = [
     "Walk",
     "step",
     "steps",
-    "walk",
+    "walk_chains",
 ]
 
 
@@ -159,7 +159,7 @@ def step(
     is_undefined = jnp.isnan(new.log_prior + proposal.log_ratio)
     is_undefined &= ~jnp.isneginf(proposal.log_ratio)
     info = Info(proposal.move, is_accepted, proposal.overflows, is_undefined)
-    return select(is_accepted, new, state), info
+    return select_trees(is_accepted, new, state), info
 
 
 class Tally(NamedTuple):
@@ -208,7 +208,7 @@ def steps(
 ) -> tuple[State, Tally]:
     """Make the steps from one number up to another, and count what became of them.
 
-    A step's keys [b] are made from those of the chains and its number; see `step` and `walk`.
+    A step's keys [b] are made from those of the chains and its number; see `walk_chains`.
     """
 
     def one(i, carry):
@@ -237,7 +237,7 @@ class Walk(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("num_draws", "thin"))
-def walk(
+def walk_chains(
     rng_keys: jax.Array,
     first_step: jax.Array,
     state: State,

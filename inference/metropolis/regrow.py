@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.hard.shapes import Shape, cut_back, places, subtree_sums
-from bdtppl.inference.metropolis.growth import ANY, grow, log_normalisers
+from bdtppl.inference.metropolis.growth import ANY, grow_from_prior, log_normalisers
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
@@ -111,7 +111,9 @@ class Regrow:
         feature = model.feature[shape.rule[chain, top]][:, None]
         kept = jnp.where(kind == _THRESHOLD, feature, ANY + kind)
         wanted = jnp.where(moved(is_top), kept, ANY)
-        new, log_normaliser, overflows = grow(model, start, is_start, wanted, uniform[:, 1:])
+        new, log_normaliser, overflows = grow_from_prior(
+            model, start, is_start, wanted, uniform[:, 1:]
+        )
 
         is_new = new.shape.is_used & (places(shape) >= smaller.size[:, None])
         # The sums of weights at nodes that are open at first are the same on both ways.

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, select
+from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, select_trees
 from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.moves import CHIPMAN, LocalMoves
@@ -97,7 +97,7 @@ def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Propos
         has_several = (slot < shape.size) & (num_leaves > 1)
         splits, is_stuck = has_several & (count > 0), has_several & (count == 0)
         end = jnp.where(splits, shape.size, capacity)
-        shape = select(splits, grown(shape, jnp.full(num_chains, slot), rule), shape)
+        shape = select_trees(splits, grown(shape, jnp.full(num_chains, slot), rule), shape)
         for place, side in zip((end, end + 1), children(model, own, rule), strict=True):
             rows = rows.at[chain, place].set(side, mode="drop")
 
@@ -112,8 +112,8 @@ def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Propos
     )
     shape, rows, log_ratio = lax.fori_loop(0, state.shape.size.max(), settle, start)
     is_built = log_ratio > -jnp.inf
-    shape: Shape = select(is_built, shape, state.shape)
-    rows = select(is_built, rows, state.rows)
+    shape: Shape = select_trees(is_built, shape, state.shape)
+    rows = select_trees(is_built, rows, state.rows)
     proposed = scored(model, shape, rows, state.scores, is_built[:, None] & shape.is_used)
     none = jnp.zeros(num_chains, jnp.int32)
     return Proposal(proposed, log_ratio, none, none > 0)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard.posterior import Posterior
-from bdtppl.inference.hard.shapes import select
+from bdtppl.inference.hard.shapes import select_trees
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis.edits import EditState, RegrowEdits, edited, initial_edits
 from bdtppl.inference.metropolis.evidence import stepping_stones
@@ -438,7 +438,7 @@ def _allowed(rng_keys: jax.Array, draw: Callable[[jax.Array], Any]) -> Any:
     states, is_allowed = None, np.zeros(len(rng_keys), bool)
     for number in range(_MOST_STARTS):
         drawn = draw(jax.vmap(jax.random.fold_in, (0, None))(rng_keys, number))
-        states = drawn if states is None else select(jnp.asarray(is_allowed), states, drawn)
+        states = drawn if states is None else select_trees(jnp.asarray(is_allowed), states, drawn)
         tree = states.tree if isinstance(states, EditState) else states
         is_allowed = ~np.isneginf(np.asarray(tree.log_prior))
         if is_allowed.all():

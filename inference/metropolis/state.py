@@ -18,7 +18,7 @@ from bdtppl.inference.hard.shapes import (
     pruned,
     roots,
     running_count,
-    select,
+    select_trees,
     with_capacity,
 )
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
@@ -186,7 +186,7 @@ def resized(
     """
     larger = split_leaves(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
     smaller = _merge_children(state, slot)
-    return summed(model, *select(grows, larger, smaller))
+    return summed(model, *select_trees(grows, larger, smaller))
 
 
 def split_leaves(

@@ -21,18 +21,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.nuts.kernel import COMPILED, Chains, NutsDraws, Steps, adapt, step_size
+from bdtppl.inference.nuts.kernel import COMPILED, Chains, NutsDraws, Steps, adapt_chain, step_size
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float32
 
-__all__ = ["walk"]
+__all__ = ["walk_by_blackjax"]
 
 _CHAINS_TOGETHER = 4  # chains on CPUs, so that one size is compiled
 _STEPS_A_CALL = 256  # steps of one call of the compiled function
 
 
 @in_float32
-def walk(
+def walk_by_blackjax(
     shared: Steps, first: int, stop: int, seeds: np.ndarray, paths: Any, chains: Chains
 ) -> tuple[Chains, NutsDraws]:
     """Make steps of all chains; see `bdtppl.inference.nuts.lanes.walk`.
@@ -109,7 +109,7 @@ def _one_step(shared: Steps, seed, paths, chain: Chains, number) -> tuple[Chains
         info.is_divergent,
     )
     return jax.tree.map(
-        lambda a, b: a.astype(b.dtype), adapt(shared, kind, chain, made), chain
+        lambda a, b: a.astype(b.dtype), adapt_chain(shared, kind, chain, made), chain
     ), made
 
 

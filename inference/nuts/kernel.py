@@ -25,7 +25,7 @@ from blackjax.adaptation.step_size import dual_averaging_adaptation
 from jax import lax
 
 from bdtppl.inference.compiling import OneKernel
-from bdtppl.inference.nuts.trajectory import Trajectory, begin, extend
+from bdtppl.inference.nuts.trajectory import Trajectory, begin_trajectory, extend
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "Kind",
     "Lane",
     "Steps",
-    "adapt",
+    "adapt_chain",
     "advance",
     "empty_lane",
     "new_chains",
@@ -363,7 +363,7 @@ def _take_step(shared: Steps, lane: Lane, ends: jax.Array, made: NutsDraws) -> L
     """Adapt to a step, if it ends."""
     chain = lane.chain
     kind = shared.kinds[jnp.minimum(lane.step, len(shared.kinds) - 1)]
-    chain = adapt(shared, kind, chain, made)
+    chain = adapt_chain(shared, kind, chain, made)
     return _select_lane(ends, lane._replace(chain=chain, step=lane.step + 1), lane)
 
 
@@ -375,7 +375,7 @@ def _begun(shared: Steps, lane: Lane) -> Lane:
     radius, angle = uniform[: position.size], uniform[position.size :]
     normal = jnp.sqrt(-2 * jnp.log(radius)) * jnp.cos(2 * np.pi * angle)  # of Box and Muller
     momentum = normal / jnp.sqrt(lane.chain.inverse_mass)
-    trajectory = begin(position, momentum, shared.max_doublings)
+    trajectory = begin_trajectory(position, momentum, shared.max_doublings)
     if inputs is not None:
         lowest = jnp.full((), -jnp.inf, position.dtype)
         inputs = Inputs(inputs, jnp.int32(0), lowest, jnp.zeros((), inputs.dtype))
@@ -398,7 +398,7 @@ def step_size(kind: Any, averaging: Any) -> jax.Array:
     )
 
 
-def adapt(shared: Steps, kind: Any, chain: Chains, made: NutsDraws) -> Chains:
+def adapt_chain(shared: Steps, kind: Any, chain: Chains, made: NutsDraws) -> Chains:
     """Stan's adaptation of step size and mass matrix to a step of one chain, by kinds of steps."""
     begin_average, average, end_average = dual_averaging_adaptation(shared.target_acceptance)
     averaged = average(chain.averaging, made.acceptance_rate)

@@ -293,7 +293,7 @@ class NUTS:
             lambda a: a.reshape(math.prod(lead), *a.shape[len(lead) :]), as_float32(chains)
         )
         of_chains = as_float32(_of_chains(paths, lead))
-        walk = {"lanes": lanes.walk, "blackjax": blackjax_steps.walk}[self.kernel]
+        walk = {"lanes": lanes.walk, "blackjax": blackjax_steps.walk_by_blackjax}[self.kernel]
         walked = in_shares(walk, (np.stack(seeds), of_chains, flat), shared=(shared, first, stop))
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), walked)
 

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["Draw", "Trajectory", "begin", "extend"]
+__all__ = ["Draw", "Trajectory", "begin_trajectory", "extend"]
 
 _DIVERGENCE = 1000.0  # of the energy, as in Stan
 
@@ -97,7 +97,7 @@ class Trajectory(NamedTuple):
     is_divergent: Any
 
 
-def begin(position: jax.Array, momentum: jax.Array, max_doublings: int) -> Trajectory:
+def begin_trajectory(position: jax.Array, momentum: jax.Array, max_doublings: int) -> Trajectory:
     """Begin with a start that is not evaluated yet."""
     zero, none = jnp.zeros((), position.dtype), jnp.zeros_like(position)
     draw = Draw(position, zero, zero)

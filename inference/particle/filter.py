@@ -24,8 +24,8 @@ from blackjax.smc.resampling import multinomial, systematic
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard.shapes import Shape, grown, roots, select
-from bdtppl.inference.particle.proposals import ProposalWeights, choose
+from bdtppl.inference.hard.shapes import Shape, grown, roots, select_trees
+from bdtppl.inference.particle.proposals import ProposalWeights, draw_particle_choice
 from bdtppl.models.hard.node_scores import leaf_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
 
@@ -34,9 +34,9 @@ __all__ = [
     "Noise",
     "Particles",
     "Resampling",
-    "Run",
+    "FinishedRuns",
     "Stages",
-    "draw_noise",
+    "draw_particle_noise",
     "grow_particles",
     "initial_particles",
     "renewed",
@@ -99,7 +99,7 @@ class Stages(NamedTuple):
     num_stages: jax.Array
 
 
-class Run(NamedTuple):
+class FinishedRuns(NamedTuple):
     """Finished particles, and how the runs went."""
 
     particles: Particles
@@ -156,7 +156,7 @@ def settle(
     depth = shape.depth[every, at]
     # Particles with nothing to settle stand at one and the same node, which costs next to nothing.
     rows = jnp.where(is_open[:, None], particles.rows[every, at], 0)
-    choice = choose(model, proposal, rows, jnp.where(is_open, depth, 0), uniform)
+    choice = draw_particle_choice(model, proposal, rows, jnp.where(is_open, depth, 0), uniform)
 
     log_weight, log_probability, log_stop = choice.terms.T
     is_full = shape.size + 2 > capacity
@@ -171,7 +171,7 @@ def settle(
     new_slots = jnp.where(is_split, shape.size, capacity)[:, None] + jnp.arange(2)[None]
     sides = jnp.stack([left, right], axis=1)
     settled = Particles(
-        select(is_split, grown(shape, at, rule), shape),
+        select_trees(is_split, grown(shape, at, rule), shape),
         particles.rows.at[every[:, None], new_slots].set(sides, mode="drop"),
         slot + is_open,
         particles.log_prior + log_weight,
@@ -234,7 +234,7 @@ class Noise(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("runs", "size", "capacity"))
-def draw_noise(rng_key: jax.Array, *, runs: int, size: int, capacity: int) -> Noise:
+def draw_particle_noise(rng_key: jax.Array, *, runs: int, size: int, capacity: int) -> Noise:
     """Draw for runs of N particles (``size``); a run's numbers do not depend on how many there are.
 
     This is apart from `grow_particles` because it is compiled once for all tables.
@@ -276,7 +276,7 @@ def grow_particles(
     *,
     proposal: ProposalWeights,
     resampling: Resampling,
-) -> Run:
+) -> FinishedRuns:
     """Run filters until all trees are grown.
 
     Parameters
@@ -359,4 +359,4 @@ def grow_particles(
     )
     start = initial_particles(model, num_runs * size, capacity), noise.uniform, nothing
     carry = lax.while_loop(lambda carry: is_unsettled(carry[0]).any(), stage, start)
-    return Run(carry[0], carry[2])
+    return FinishedRuns(carry[0], carry[2])

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from bdtppl.inference.hard.shapes import select
+from bdtppl.inference.hard.shapes import select_trees
 from bdtppl.inference.summaries.distinct import distinct
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.models.hard.packed_model import PackedModel
 
-__all__ = ["PROPOSALS", "ParticleChoice", "ProposalWeights", "choose"]
+__all__ = ["PROPOSALS", "ParticleChoice", "ProposalWeights", "draw_particle_choice"]
 
 _ENTRIES_WEIGHED = 1 << 15  # nodes times rules that are weighed at once
 _LEAST_PIECE = 4
@@ -80,7 +80,7 @@ class ParticleChoice(NamedTuple):
     has_rule: jax.Array
 
 
-def choose(
+def draw_particle_choice(
     model: PackedModel,
     proposal: ProposalWeights,
     rows: jax.Array,
@@ -122,7 +122,7 @@ def choose(
         rule = _draw_choices(jnp.cumsum(jnp.exp(log_probability), axis=1), own, uniform)
         choice = ParticleChoice(rule, terms[own, rule], has_rule[own])
         is_here = (group >= start) & (group < start + piece)
-        return start + piece, select(is_here, choice, chosen)
+        return start + piece, select_trees(is_here, choice, chosen)
 
     none = ParticleChoice(
         jnp.zeros(num_particles, jnp.int32),

@@ -18,7 +18,7 @@ from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.parallel import fan_out, num_at_once
-from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_noise, grow_particles
+from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_particle_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.arrays.padding import padded_size
@@ -155,7 +155,9 @@ def sample_particles(
     model.constraints.require_free_leaves("The particle filter")
     _check_settings(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
     packed = PackedModel.of(model)
-    noise = draw_noise(rng_key, runs=int(runs), size=int(particles), capacity=int(capacity))
+    noise = draw_particle_noise(
+        rng_key, runs=int(runs), size=int(particles), capacity=int(capacity)
+    )
     work = model.design.num_rows * model.design.num_features * int(particles)
     size = _runs_per_group(int(runs), work)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from bdtppl.inference.pcfg.expansion import Cells, Found, children, expand
+from bdtppl.inference.pcfg.expansion import Cells, Found, cells_of_children, expand
 from bdtppl.inference.pcfg.grammar import Grammar, gap_threshold
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.arrays.bit_loops import trailing_zeros, unsigned
@@ -115,7 +115,7 @@ class _Exploration:
             self._memory.append(memories.ravel()[first])
         if self.size > most:
             return False
-        self._members.append(children(members, self.cells, found, first))
+        self._members.append(cells_of_children(members, self.cells, found, first))
         if not self.keeps_productions:
             return True
         self._counts.append(np.bincount(found.parent, minlength=len(members)))

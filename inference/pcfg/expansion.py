@@ -14,7 +14,7 @@ from bdtppl.models.arrays.bit_loops import trailing_zeros
 from bdtppl.models.arrays.bitsets import pack
 from bdtppl.models.data.design import Design
 
-__all__ = ["Cells", "Found", "children", "expand"]
+__all__ = ["Cells", "Found", "cells_of_children", "expand"]
 
 
 class Cells(NamedTuple):
@@ -213,7 +213,7 @@ def _expand(members, keys, cells, rules):
 
 
 @numba.njit(cache=True, nogil=True)
-def children(members, cells, rules, which):
+def cells_of_children(members, cells, rules, which):
     """Cells of some children of subproblems, uint64 [len(which), W].
 
     Parameters

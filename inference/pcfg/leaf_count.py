@@ -36,17 +36,17 @@ from bdtppl.inference.pcfg.passes import (
     one_level_up,
     segment,
 )
-from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations, accumulate, choose
+from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations, accumulate, draw_production
 from bdtppl.models.leaf_count_priors import LeafCountPrior
 
 __all__ = [
     "LeafCountUsage",
     "Weights",
-    "choice_probabilities",
-    "inside",
+    "leaf_count_choices",
+    "inside_by_leaves",
     "log_leaves",
-    "outside",
-    "sample_chunk",
+    "outside_by_leaves",
+    "draw_with_leaf_counts",
     "without_facts",
 ]
 
@@ -163,7 +163,9 @@ def _finite_part(log_values: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="semiring")
-def inside(chart: Chart, weights: Weights, leaf_scores: jax.Array, semiring: Semiring) -> jax.Array:
+def inside_by_leaves(
+    chart: Chart, weights: Weights, leaf_scores: jax.Array, semiring: Semiring
+) -> jax.Array:
     """Score every subproblem with every number of leaves, from the smallest up.
 
     Parameters
@@ -220,12 +222,12 @@ class LeafCountUsage(NamedTuple):
 
 
 @jax.jit
-def outside(
+def outside_by_leaves(
     chart: Chart, weights: Weights, log_q: jax.Array, leaves_probability: jax.Array
 ) -> LeafCountUsage:
     """Hand the probabilities of 1 to K leaves [K] down from the root.
 
-    Takes what `inside` took and gave ("sum").
+    Takes what `inside_by_leaves` took and gave ("sum").
     """
     most = weights.most_leaves
 
@@ -269,7 +271,7 @@ def outside(
 
 
 @jax.jit
-def choice_probabilities(chart: Chart, weights: Weights, log_q: jax.Array) -> ChartChoices:
+def leaf_count_choices(chart: Chart, weights: Weights, log_q: jax.Array) -> ChartChoices:
     """Tabulate every node's choice of a production, at each depth and leaf count, [..., D * K]."""
 
     def step(i, cumulative):
@@ -287,7 +289,7 @@ def choice_probabilities(chart: Chart, weights: Weights, log_q: jax.Array) -> Ch
 
 
 @partial(jax.jit, static_argnames="num_draws")
-def sample_chunk(
+def draw_with_leaf_counts(
     chart: Chart,
     weights: Weights,
     log_q: jax.Array,
@@ -313,7 +315,9 @@ def sample_chunk(
     def step(slot, carry):
         queue, production, end = carry
         node, count, level = (queue[:, slot, i] for i in range(3))
-        _, used = choose(chart, choices, node, level * most + count - 1, uniform[:, slot, 0])
+        _, used = draw_production(
+            chart, choices, node, level * most + count - 1, uniform[:, slot, 0]
+        )
         splits = count > 1
         used = jnp.where(splits, used, 0)
         left, right = take(chart.left, used), take(chart.right, used)

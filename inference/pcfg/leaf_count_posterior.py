@@ -17,11 +17,11 @@ from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.leaf_count import (
     LeafCountUsage,
     Weights,
-    choice_probabilities,
-    inside,
+    draw_with_leaf_counts,
+    inside_by_leaves,
+    leaf_count_choices,
     log_leaves,
-    outside,
-    sample_chunk,
+    outside_by_leaves,
     without_facts,
 )
 from bdtppl.inference.pcfg.passes import Semiring
@@ -81,7 +81,7 @@ def with_num_trees(prior: LeafCount, grammar: Grammar) -> LeafCount:
     _check_size(grammar, prior)
     chart = chart_for(grammar, cast(Any, prior))
     weights, _ = Weights.of(chart, as_float64(prior), np.zeros(grammar.design.num_features))
-    log_q = inside(without_facts(chart), weights, np.zeros(len(chart.has_rule)), "sum")
+    log_q = inside_by_leaves(without_facts(chart), weights, np.zeros(len(chart.has_rule)), "sum")
     counts = np.array(log_q[grammar.root, 0])
     return LeafCount(prior.rate, counts, max_leaves=prior.max_leaves, rules=prior.rules)
 
@@ -166,7 +166,7 @@ class LeafCountPosterior(ExactPosterior):
     def _inside(self, prior, scores, feature_weight, semiring: Semiring = "sum") -> jax.Array:
         by_split, by_rule = Weights.of(self.chart, prior, feature_weight)
         weights = by_rule if semiring == "max" else by_split
-        return inside(without_facts(self.chart), weights, scores, semiring)
+        return inside_by_leaves(without_facts(self.chart), weights, scores, semiring)
 
     @cached_in_float64
     def _weights(self) -> tuple[Weights, Weights]:
@@ -214,7 +214,7 @@ class LeafCountPosterior(ExactPosterior):
     @cached_in_float64
     def _usage(self) -> LeafCountUsage:
         chart = without_facts(self.chart)
-        return outside(chart, self._weights[0], self._log_q, self.leaves_probability)
+        return outside_by_leaves(chart, self._weights[0], self._log_q, self.leaves_probability)
 
     @property
     def expected_splits(self) -> np.ndarray:
@@ -243,7 +243,7 @@ class LeafCountPosterior(ExactPosterior):
 
     @cached_in_float64
     def _choices(self) -> ChartChoices:
-        return choice_probabilities(without_facts(self.chart), self._weights[0], self._log_q)
+        return leaf_count_choices(without_facts(self.chart), self._weights[0], self._log_q)
 
     @in_float64
     def _sample(self, rng_key, num_draws: int, finish) -> list:
@@ -251,7 +251,7 @@ class LeafCountPosterior(ExactPosterior):
             raise ValueError(f"At least one draw is needed; got {num_draws}.")
         parts = []
         for chunk, start in enumerate(range(0, num_draws, _CHUNK)):
-            drawn = sample_chunk(
+            drawn = draw_with_leaf_counts(
                 without_facts(self.chart),
                 self._weights[0],
                 self._log_q,

@@ -30,7 +30,7 @@ __all__ = [
     "Derivations",
     "accumulate",
     "choice_probabilities",
-    "choose",
+    "draw_production",
     "sample_chunk",
     "sample_derivations",
     "sample_paths",
@@ -120,7 +120,7 @@ def choice_probabilities(chart: Chart, prior, leaf_scores, feature_weight, log_q
     )
 
 
-def choose(chart: Chart, choices: ChartChoices, node, depth, uniform):
+def draw_production(chart: Chart, choices: ChartChoices, node, depth, uniform):
     """Whether nodes stop, and the production they use if not; all [b]."""
     level = jnp.minimum(depth, choices.stop.shape[1] - 1)
     target = uniform - take(choices.stop, (node, level))
@@ -172,7 +172,7 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
     def settle(number, node, depth, exists, queue, depths, count):
         """Choose for one or two nodes of each draw [b, 1 or 2], and queue those that split."""
         uniform = random_numbers(number)[:, : node.shape[1]]
-        stops, used = choose(chart, choices, node, depth, uniform)
+        stops, used = draw_production(chart, choices, node, depth, uniform)
         splits = exists & ~stops
         end = count[:, None] + jnp.pad(splits[:, :-1], ((0, 0), (1, 0)))  # the left one first
         # Nodes that do not split, or find no room, are written to extra rows beyond the queue.
@@ -313,7 +313,7 @@ def sample_paths(
         i, node, done = state
         key_choice, key_side = jax.random.split(jax.random.fold_in(rng_key, i))
         uniform = jax.random.uniform(key_choice, node.shape)
-        stops, used = choose(chart, choices, node, jnp.zeros_like(node) + i, uniform)
+        stops, used = draw_production(chart, choices, node, jnp.zeros_like(node) + i, uniform)
         feature = sides.feature[used]
         share = sides.left_share(jnp, used, rows[query, feature], codes[query, feature])
         goes_left = jax.random.uniform(key_side, node.shape) < share

@@ -46,9 +46,8 @@ from bdtppl.models.pytrees import describe_kind
 
 __all__ = [
     "NO_LIKELIHOOD",
-    "Choices",
-    "EnumeratedTrees",
     "NodeChoices",
+    "EnumeratedTrees",
     "PriorTrees",
     "exact_prior",
     "has_root_rule",
@@ -255,7 +254,7 @@ Nested = tuple[int, Any, Any] | None  # a rule and two subtrees, or a leaf
 _weigh = jax.jit(node_weights)
 
 
-class Choices(NamedTuple):
+class NodeOptions(NamedTuple):
     """Choices of a node.
 
     Attributes
@@ -276,9 +275,9 @@ class NodeChoices:
     def __init__(self, model: PackedModel):
         self.model = model
         self.root_rows = np.asarray(root_rows(model, roots(1, 1)))[0, 0]
-        self._known: dict[tuple[bytes, int], Choices] = {}
+        self._known: dict[tuple[bytes, int], NodeOptions] = {}
 
-    def __call__(self, rows: np.ndarray, depth: int) -> Choices:
+    def __call__(self, rows: np.ndarray, depth: int) -> NodeOptions:
         """Look up the choices of a node, or compute them."""
         key = rows.tobytes(), depth
         if key not in self._known:
@@ -289,7 +288,7 @@ class NodeChoices:
             repeated = jnp.repeat(rows[None], len(rules), axis=0)
             sides = children(self.model, repeated, jnp.asarray(rules))
             entries = zip(log_rules[rules].tolist(), *map(np.asarray, sides), strict=True)
-            self._known[key] = Choices(
+            self._known[key] = NodeOptions(
                 float(weights.log_stop[0]), dict(zip(rules.tolist(), entries, strict=True))
             )
         return self._known[key]

@@ -21,7 +21,7 @@ import numpy as np
 from bdtppl.models.pytrees import require
 
 __all__ = [
-    "MOVES",
+    "DEFAULT_MOVES",
     "Topology",
     "TopologyPrior",
     "neighbours",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # Relative probabilities of the moves that Cochrane et al.'s program makes.
-MOVES: Mapping[str, float] = {"grow": 0.6, "prune": 0.3, "stay": 0.1}
+DEFAULT_MOVES: Mapping[str, float] = {"grow": 0.6, "prune": 0.3, "stay": 0.1}
 
 _ENDLESS = 10_000  # splits
 
@@ -168,7 +168,10 @@ class Topology:
 
 
 def neighbours(
-    topology: Topology, *, moves: Mapping[str, float] = MOVES, max_splits: int | None = None
+    topology: Topology,
+    *,
+    moves: Mapping[str, float] = DEFAULT_MOVES,
+    max_splits: int | None = None,
 ) -> dict[Topology, float]:
     """List where a step of the random walk over topologies leads, with probabilities.
 
@@ -199,8 +202,8 @@ def neighbours(
     0 0.5
     """
     for name, weight in moves.items():
-        if name not in MOVES:
-            raise ValueError(f"moves names {name!r}; there are {', '.join(MOVES)}.")
+        if name not in DEFAULT_MOVES:
+            raise ValueError(f"moves names {name!r}; there are {', '.join(DEFAULT_MOVES)}.")
         if not weight >= 0:
             raise ValueError(f"moves must have probabilities of at least 0; got {dict(moves)!r}.")
     may_grow = max_splits is None or topology.num_splits < max_splits

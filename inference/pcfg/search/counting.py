@@ -17,8 +17,8 @@ __all__ = [
     "CellFacts",
     "FoundRules",
     "bit_planes",
-    "compare",
-    "count_rules",
+    "compare_cells",
+    "find_rules",
     "hash_of",
     "least_apart",
     "scattered",
@@ -150,7 +150,7 @@ def scattered(value):
 
 
 @numba.njit(inline="always")
-def compare(side, facts, ones, zeros):
+def compare_cells(side, facts, ones, zeros):
     """Compare some cells of a set [W]: how many features or cuts it has, and whether it is mixed.
 
     ``ones`` and ``zeros`` [2, T] are room for what the cells of both classes have in common.
@@ -252,7 +252,7 @@ def _repeat(found, room, rule):
 
 
 @numba.njit(cache=True, nogil=True)
-def count_rules(members, cells, facts, room, totals):
+def find_rules(members, cells, facts, room, totals):
     """Find the rules of sets of cells uint64 [m, W], and their statistics.
 
     The fewest rows of a leaf and refused cuts are not looked at.

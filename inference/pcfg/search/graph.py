@@ -13,7 +13,13 @@ import numpy as np
 
 from bdtppl.inference.pcfg.expansion import Cells
 from bdtppl.inference.pcfg.search.bounds import WeightTables, bound_set
-from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules, compare, hash_of, scattered
+from bdtppl.inference.pcfg.search.counting import (
+    CellFacts,
+    FoundRules,
+    compare_cells,
+    hash_of,
+    scattered,
+)
 
 __all__ = ["Batch", "Graph", "copy_members", "derive"]
 
@@ -64,7 +70,7 @@ class Nodes(NamedTuple):
     count: np.ndarray
 
 
-class Rules(NamedTuple):
+class KeptRules(NamedTuple):
     """Kept rules; E rules.
 
     Attributes
@@ -184,9 +190,9 @@ class Graph:
             count=count,
         )
 
-    def _rules(self, size: int) -> Rules:
+    def _rules(self, size: int) -> KeptRules:
         left, right, low, high, cut = (np.empty(size, np.int32) for _ in range(5))
-        return Rules(
+        return KeptRules(
             left=left,
             right=right,
             low=low,
@@ -216,7 +222,7 @@ class Graph:
             arrays = list(self.rules)
             del self.rules
             _lengthen(arrays, self.num_rules, size)
-            self.rules = Rules(*arrays)
+            self.rules = KeptRules(*arrays)
         if len(self.members) < self.num_expanded + num_expanded:
             size = (self.num_expanded + num_expanded) * 5 // 4
             members = np.empty((size, self.members.shape[1]), np.uint64)
@@ -396,7 +402,7 @@ def _insert(
                 code, weight = found.low[rule], batch.log_rule[rule]
                 for side in range(2):
                     _one_side(own, cells, code, found.missing_left[rule], side == 1, side_cells)
-                    apart[side, place], is_mixed[side, place] = compare(
+                    apart[side, place], is_mixed[side, place] = compare_cells(
                         side_cells, facts, ones, zeros
                     )
                     number_here = found.num_left[rule] if side == 0 else size - found.num_left[rule]
@@ -452,7 +458,7 @@ def _insert(
             for side in range(2):
                 _one_side(own, cells, code, found.missing_left[rule], side == 1, side_cells)
                 if not is_compared[place]:
-                    apart[side, place], is_mixed[side, place] = compare(
+                    apart[side, place], is_mixed[side, place] = compare_cells(
                         side_cells, facts, ones, zeros
                     )
                 begin = scattered(np.uint64(level + 1))

@@ -26,7 +26,7 @@ from bdtppl.inference.pcfg.search.counting import (
     CellFacts,
     FoundRules,
     bit_planes,
-    count_rules,
+    find_rules,
     least_apart,
 )
 from bdtppl.inference.pcfg.search.graph import Batch, Graph, copy_members, derive
@@ -359,7 +359,7 @@ class TreeSearch:
         nodes = graph.nodes
         members = graph.members[nodes.place[chosen]]
         totals = np.empty((len(chosen), facts.statistics.shape[1]))
-        found = self._room.take(slice(count_rules(members, self.cells, facts, self._room, totals)))
+        found = self._room.take(slice(find_rules(members, self.cells, facts, self._room, totals)))
         level = nodes.level[chosen]
         memory = None if self.path is None else nodes.memory[chosen]
         found, memories = self._allowed(found, totals, level, memory)
