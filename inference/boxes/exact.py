@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
-from bdtppl.inference.boxes.kernels import BoxUsage, PriorTables
 from bdtppl.inference.boxes.predictive import BoxMixture, LeafList, LeafTable
 from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.tables import BoxUsage, PriorTables
 from bdtppl.inference.boxes.trees import WrittenTrees, draw_trees, rank_trees
 from bdtppl.inference.boxes.weights import (
     PriorGrid,

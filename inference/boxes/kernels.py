@@ -5,7 +5,8 @@ They are taken axis by axis, so that boxes which share their sides on the first 
 work. Level l needs the values of level l + 1 alone; below the last level every node is a leaf,
 whose score is computed where it is needed and never stored.
 
-Functions take the tables of one group of boxes (`GroupTables`) and add to arrays of one level.
+Functions take the tables of one group of boxes (`bdtppl.inference.boxes.tables`) and add to arrays
+of one level.
 """
 
 import math
@@ -14,261 +15,10 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-__all__ = [
-    "GroupTables",
-    "LeafEvents",
-    "LeafTables",
-    "PriorTables",
-    "BoxRules",
-    "BEST",
-    "EXPAND",
-    "INSIDE",
-    "OUTSIDE",
-    "BoxUsage",
-    "statistics",
-    "visit",
-]
+__all__ = ["BEST", "EXPAND", "INSIDE", "OUTSIDE", "statistics", "visit"]
 
 INSIDE, BEST, OUTSIDE, EXPAND = 0, 1, 2, 3  # tasks of visits
 _COUNTS, _NORMAL, _GIVEN = 0, 1, 2  # kinds of leaf scores
-
-
-class GroupTables(NamedTuple):
-    """One group of boxes of a level; k features are cut, d can be.
-
-    Attributes
-    ----------
-    values, keys
-        Prefix sums [cells, d, width, s] and [cells, d, width, 1] (`BoxHistograms.prefix_sums`).
-    own
-        int64 [k]; the features that are cut.
-    side_low, side_high, side_missing
-        int64 [k, most sides]; the sides of each.
-    shape
-        int64 [k]; number of sides.
-    lengths
-        int64 [k]; entries of the prefix sums along each.
-    offset
-        Number of the group's first box in its level.
-    is_last
-        Whether children are leaves.
-    child_offset, child_step
-        int64 [d, 3]; first box of the child group by the feature of the rule and the kind of the
-        child's side, and step of that side; unused on the last level.
-    child_stride
-        int64 [d, 3, k]; steps of the sides of the k features in the child group.
-    allowed
-        bool [d]; features that rules may use.
-    num_codes, has_missing
-        [d].
-    side_place
-        int64 [d, 2, width, width]; place of each side among those of its kind.
-    middle
-        int64 [d, width, width]; cut of the gap between two codes that lies nearest its middle.
-    gap_width
-        float64 [d, width, width]; width of the gap between two codes.
-    min_leaf
-        Fewest rows in a leaf.
-    each_cut
-        Whether all cuts of a gap are rules.
-    """
-
-    values: np.ndarray
-    keys: np.ndarray
-    own: np.ndarray
-    side_low: np.ndarray
-    side_high: np.ndarray
-    side_missing: np.ndarray
-    shape: np.ndarray
-    lengths: np.ndarray
-    offset: int
-    is_last: bool
-    child_offset: np.ndarray
-    child_step: np.ndarray
-    child_stride: np.ndarray
-    allowed: np.ndarray
-    num_codes: np.ndarray
-    has_missing: np.ndarray
-    side_place: np.ndarray
-    middle: np.ndarray
-    gap_width: np.ndarray
-    min_leaf: float
-    each_cut: bool
-
-
-class PriorTables(NamedTuple):
-    """A prior's weights on one level, by what it reads (`bdtppl.inference.boxes.weights`).
-
-    Attributes
-    ----------
-    split
-        float64, flat; log weight of all rules that an entry stands for.
-    rule
-        The same for one of them, as the prior counts trees.
-    stop
-        float64 [d + 1]; log weight of stopping by the number of features with a rule.
-    stop_below
-        Log weight of stopping below the last level.
-    strides
-        int64 [5]; steps by feature, number of features with a rule, cuts of the gap, cuts of the
-        feature, and rules that make the same partition.
-    reads_width
-        Whether the log of the gap's share of its feature's width is added.
-    reads_partitions
-        Whether equal partitions are counted.
-    feature_weight
-        float64 [d]; added to the log weight of the feature's rules.
-    """
-
-    split: np.ndarray
-    rule: np.ndarray
-    stop: np.ndarray
-    stop_below: float
-    strides: np.ndarray
-    reads_width: bool
-    reads_partitions: bool
-    feature_weight: np.ndarray
-
-
-class LeafTables(NamedTuple):
-    """A leaf family's scores (`bdtppl.inference.boxes.weights`).
-
-    Attributes
-    ----------
-    kind
-        0: counts of classes; 1: count, sum and sum of squares of normal targets; 2: scores are
-        given, and the statistics are a row count followed by those of the family.
-    each
-        float64 [classes, counts]; log gamma ratios of the counts of each class.
-    total
-        float64 [counts]; what depends on the number of rows.
-    concentration
-        float64 [classes]; Dirichlet concentrations, for counts beyond the table.
-    numbers
-        float64 [4]; mean less centre, pseudo count, shape and scale of a normal leaf.
-    is_silent
-        Whether all scores are 0, as for sums over the prior alone.
-    first
-        Box of the group that the given scores begin with.
-    own
-        float64 [boxes]; given scores of the boxes.
-    left, right
-        float64 [boxes, d, 2, width]; given scores of both sides of rules, by whether missing values
-        go left, and by the number of codes on the left.
-    """
-
-    kind: int
-    is_silent: bool
-    each: np.ndarray
-    total: np.ndarray
-    concentration: np.ndarray
-    numbers: np.ndarray
-    first: int
-    own: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-
-
-class BoxRules(NamedTuple):
-    """Room for the rules of one box, r entries.
-
-    Attributes
-    ----------
-    feature, low, high, missing_left
-        int64 [r]; codes on both sides of the entry's gap, and where missing values go.
-    num_cuts
-        int64 [r]; rules that the entry stands for.
-    key
-        uint64 [r]; key of the partition.
-    split, rule
-        float64 [r]; log weights of the entry and of one of its rules.
-    below
-        float64 [r]; log Q of both children.
-    left, right
-        int64 [r]; numbers of the children in the next level, for the cut in the middle.
-    """
-
-    feature: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    missing_left: np.ndarray
-    num_cuts: np.ndarray
-    key: np.ndarray
-    split: np.ndarray
-    rule: np.ndarray
-    below: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-
-    @classmethod
-    def empty(cls, size: int) -> "BoxRules":
-        """Make room for so many rules."""
-        types = ("i8",) * 5 + ("u8",) + ("f8",) * 3 + ("i8",) * 2
-        return cls(*(np.zeros(size, each) for each in types))
-
-
-class BoxUsage(NamedTuple):
-    """Expectations under the posterior, added up by the outside pass.
-
-    Attributes
-    ----------
-    split
-        float64, as `PriorTables.split`; expected uses of each weight.
-    stop
-        float64 [d + 1]; expected leaves by the number of features with a rule.
-    cuts
-        float64 [d, width]; expected splits by feature and cut.
-    entropy
-        float64 [1]; entropy of the choices so far, in nats.
-    """
-
-    split: np.ndarray
-    stop: np.ndarray
-    cuts: np.ndarray
-    entropy: np.ndarray
-
-    @classmethod
-    def empty(cls, num_weights: int, num_features: int, width: int) -> "BoxUsage":
-        """Begin with nothing."""
-        return cls(
-            np.zeros(num_weights),
-            np.zeros(num_features + 1),
-            np.zeros((num_features, width)),
-            np.zeros(1),
-        )
-
-
-class LeafEvents(NamedTuple):
-    """Room for leaves that the outside pass meets.
-
-    Attributes
-    ----------
-    box
-        int64 [e]; box of the group that stops, or whose rule makes the leaf on the last level.
-    feature, cut, missing_left
-        int64 [e]; the rule, feature -1 where the box itself stops.
-    is_right
-        int64 [e]; side of the rule.
-    weight
-        float64 [e]; expected number of such leaves in a tree.
-    statistics
-        float64 [e, s].
-    """
-
-    box: np.ndarray
-    feature: np.ndarray
-    cut: np.ndarray
-    missing_left: np.ndarray
-    is_right: np.ndarray
-    weight: np.ndarray
-    statistics: np.ndarray
-
-    @classmethod
-    def empty(cls, size: int, num_values: int) -> "LeafEvents":
-        """Make room for so many leaves."""
-        box, feature, cut, missing_left, is_right = np.zeros((5, size), np.int64)
-        weight, statistics = np.zeros(size), np.zeros((size, num_values))
-        return cls(box, feature, cut, missing_left, is_right, weight, statistics)
 
 
 class _Box(NamedTuple):
@@ -763,23 +513,55 @@ def _list_sides(events, at, box, number, feature, start, end, missing_left, shar
     return at
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def _list_rules(group, box, rules, count, values, events):
+    """Write the statistics of the box and of left sides, and the children of each rule."""
+    events.statistics[0] = box.total
+    for j in range(count):
+        _left_side(group, box, rules, j, values)
+        events.statistics[1 + j] = box.left
+        if not group.is_last:
+            cut = group.middle[rules.feature[j], rules.low[j], rules.high[j]]
+            rules.left[j], rules.right[j] = _children(group, box, rules, j, cut)
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _hand_down(
+    group, box, rules, count, values, number, own, seen, least, visits_below, usage, events, at
+):
+    """Hand the visits of a box on by its rules; returns the next free place of the events."""
+    for j in range(count):
+        log_p = rules.split[j] + rules.below[j] - own
+        weight = seen * math.exp(log_p)
+        usage.split[rules.right[j]] += weight
+        usage.entropy[0] += _surprise(weight, log_p + rules.rule[j] - rules.split[j])
+        g, share = rules.feature[j], weight
+        start, end = rules.low[j] + 1, rules.high[j] + 1
+        if group.each_cut:
+            share /= rules.num_cuts[j]
+        else:
+            start = group.middle[g, rules.low[j], rules.high[j]]
+            end = start + 1
+        if weight <= least:
+            usage.cuts[g, start] += weight
+            continue
+        for cut in range(start, end):
+            usage.cuts[g, cut] += share
+            if not group.is_last:
+                left, right = _children(group, box, rules, j, cut)
+                visits_below[left] += share
+                visits_below[right] += share
+        if group.is_last:
+            _left_side(group, box, rules, j, values)
+            at = _list_sides(events, at, box, number, g, start, end, rules.missing_left[j], share)
+    return at
+
+
 @numba.njit(cache=True, nogil=True)
 def visit(
-    task,
-    group,
-    prior,
-    leaf,
-    log_q,
-    below,
-    first,
-    last,
-    rules,
-    visits,
-    visits_below,
-    usage,
-    events,
+    task, group, prior, leaf, log_q, below, first, last, rules, visits, visits_below, usage, events,
     least,
-):
+):  # fmt: skip
     """Visit some boxes of a group, for one of three tasks.
 
     `INSIDE` and `BEST` write log Q of boxes, or that of their best trees, into their level's array.
@@ -835,13 +617,7 @@ def visit(
             log_q[group.offset + number] = _add_up(rules, count, stop + score, task == BEST)
             continue
         if task == EXPAND:
-            events.statistics[0] = box.total
-            for j in range(count):
-                _left_side(group, box, rules, j, values)
-                events.statistics[1 + j] = box.left
-                if not group.is_last:
-                    cut = group.middle[rules.feature[j], rules.low[j], rules.high[j]]
-                    rules.left[j], rules.right[j] = _children(group, box, rules, j, cut)
+            _list_rules(group, box, rules, count, values, events)
             num_events = count
             continue
         own = log_q[group.offset + number]
@@ -853,32 +629,10 @@ def visit(
             events.weight[num_events] = weight
             events.statistics[num_events] = box.total
             num_events += 1
-        for j in range(count):
-            log_p = rules.split[j] + rules.below[j] - own
-            weight = seen * math.exp(log_p)
-            usage.split[rules.right[j]] += weight
-            usage.entropy[0] += _surprise(weight, log_p + rules.rule[j] - rules.split[j])
-            g, share = rules.feature[j], weight
-            start, end = rules.low[j] + 1, rules.high[j] + 1
-            if group.each_cut:
-                share /= rules.num_cuts[j]
-            else:
-                start = group.middle[g, rules.low[j], rules.high[j]]
-                end = start + 1
-            if weight <= least:
-                usage.cuts[g, start] += weight
-                continue
-            for cut in range(start, end):
-                usage.cuts[g, cut] += share
-                if not group.is_last:
-                    left, right = _children(group, box, rules, j, cut)
-                    visits_below[left] += share
-                    visits_below[right] += share
-            if group.is_last:
-                _left_side(group, box, rules, j, values)
-                num_events = _list_sides(
-                    events, num_events, box, number, g, start, end, rules.missing_left[j], share
-                )
+        num_events = _hand_down(
+            group, box, rules, count, values, number, own, seen, least, visits_below, usage, events,
+            num_events,
+        )  # fmt: skip
     return last, num_events, stop, score
 
 

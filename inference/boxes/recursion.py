@@ -16,21 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms
-from bdtppl.inference.boxes.kernels import (
-    BEST,
-    EXPAND,
-    INSIDE,
-    OUTSIDE,
+from bdtppl.inference.boxes.kernels import BEST, EXPAND, INSIDE, OUTSIDE, statistics, visit
+from bdtppl.inference.boxes.space import BoxSpace, Group
+from bdtppl.inference.boxes.tables import (
     BoxRules,
     BoxUsage,
     GroupTables,
     LeafEvents,
     LeafTables,
     PriorTables,
-    statistics,
-    visit,
 )
-from bdtppl.inference.boxes.space import BoxSpace, Group
 from bdtppl.inference.boxes.weights import PriorGrid, leaf_tables
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design

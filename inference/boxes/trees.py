@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bdtppl.inference.boxes.kernels import PriorTables
 from bdtppl.inference.boxes.recursion import Expansion, Recursion
+from bdtppl.inference.boxes.tables import PriorTables
 from bdtppl.inference.hard.ranking import STOP, Candidate, ranked_trees
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.boxes.kernels import LeafTables, PriorTables
 from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.tables import LeafTables, PriorTables
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaves import (
