@@ -251,6 +251,40 @@ def _repeat(found, room, rule):
     room.part[found] = room.part[rule]
 
 
+@numba.njit(inline="always")
+def _sum_cells(own, cells, facts, sums_total, total, sums, number):
+    """Sum the cells of a set by their codes, and all together if that is asked for."""
+    num_statistics = facts.statistics.shape[1]
+    sums[:] = 0.0
+    number[:] = 0
+    if sums_total:
+        total[:] = 0.0
+    for word in range(len(own)):
+        bits = own[word]
+        while bits != 0:
+            cell = 64 * word + np.int64(trailing_zeros(bits))
+            bits &= bits - np.uint64(1)
+            if sums_total:
+                for i in range(num_statistics):
+                    total[i] += facts.statistics[cell, i]
+            for j in range(len(cells.has_missing)):
+                place = cells.position[cell, j]
+                number[place] += 1
+                for i in range(num_statistics):
+                    sums[place, i] += facts.statistics[cell, i]
+
+
+@numba.njit(inline="always")
+def _split_cells(own, cells, code, feature, missing_left, left, right):
+    """Write the cells of a set at or below a code, and all others."""
+    for word in range(len(own)):
+        mask = cells.at_or_below[code, word]
+        if missing_left:
+            mask |= cells.missing[feature, word]
+        left[word] = own[word] & mask
+        right[word] = own[word] & ~mask
+
+
 @numba.njit(cache=True, nogil=True)
 def find_rules(members, cells, facts, room, totals):
     """Find the rules of sets of cells uint64 [m, W], and their statistics.
@@ -296,23 +330,7 @@ def find_rules(members, cells, facts, room, totals):
         if has_planes:
             _sum_planes(own, num_cells, facts, total)
         if by_cells:
-            sums[:] = 0.0
-            number[:] = 0
-            if not has_planes:
-                total[:] = 0.0
-            for word in range(num_words):
-                bits = own[word]
-                while bits != 0:
-                    cell = 64 * word + np.int64(trailing_zeros(bits))
-                    bits &= bits - np.uint64(1)
-                    if not has_planes:
-                        for i in range(num_statistics):
-                            total[i] += facts.statistics[cell, i]
-                    for j in range(num_features):
-                        place = cells.position[cell, j]
-                        number[place] += 1
-                        for i in range(num_statistics):
-                            sums[place, i] += facts.statistics[cell, i]
+            _sum_cells(own, cells, facts, not has_planes, total, sums, number)
         for j in range(num_features):
             num_missing = 0
             if cells.has_missing[j]:
@@ -338,12 +356,7 @@ def find_rules(members, cells, facts, room, totals):
                     cut = np.int32(cells.code[last]) + 1
                     for side in range(1 + cells.has_missing[j]):
                         if not by_cells or facts.hashes_all:
-                            for word in range(num_words):
-                                mask = cells.at_or_below[last, word]
-                                if side == 1:
-                                    mask |= cells.missing[j, word]
-                                left[word] = own[word] & mask
-                                right[word] = own[word] & ~mask
+                            _split_cells(own, cells, last, j, side == 1, left, right)
                         num_left = so_far + num_missing * side
                         if by_cells:
                             for i in range(num_statistics):

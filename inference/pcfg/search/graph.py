@@ -12,19 +12,13 @@ import numba
 import numpy as np
 
 from bdtppl.inference.pcfg.expansion import Cells
-from bdtppl.inference.pcfg.search.bounds import WeightTables, bound_set
-from bdtppl.inference.pcfg.search.counting import (
-    CellFacts,
-    FoundRules,
-    compare_cells,
-    hash_of,
-    scattered,
-)
+from bdtppl.inference.pcfg.search.bounds import WeightTables
+from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules
+from bdtppl.inference.pcfg.search.insertion import GREEDY_RULES, insert_rules, write_side
 
 __all__ = ["Batch", "Graph", "copy_members", "derive"]
 
 _FIRST_SLOTS = 1 << 12
-_GREEDY = 4  # rules of a node that are kept because they are best if trees end below them
 
 
 class Nodes(NamedTuple):
@@ -251,9 +245,9 @@ class Graph:
         """
         count = self.nodes.count[batch.nodes]
         kept = np.minimum(np.maximum(most, 3 * count).astype(np.int64), np.diff(batch.first))
-        more = int(kept.sum()) + _GREEDY * len(kept)
+        more = int(kept.sum()) + GREEDY_RULES * len(kept)
         self.make_room(2 * more, more + int(count.sum()), 0)
-        self.num_nodes, self.num_rules = _insert(
+        self.num_nodes, self.num_rules = insert_rules(
             batch, kept, goal, self.uses_level, self.num_nodes, self.num_rules, self.nodes,
             self.rules, self.slots, self.members, cells, facts, self.tables,
         )  # fmt: skip
@@ -310,16 +304,6 @@ def _fill_slots(slots, keys, number):
         slots[slot] = node
 
 
-@numba.njit(inline="always")
-def _one_side(own, cells, code, missing_left, is_right, side):
-    """Write the cells [W] on one side of a rule."""
-    for word in range(len(own)):
-        left = cells.at_or_below[code, word]
-        if missing_left:
-            left |= cells.missing[cells.feature[code], word]
-        side[word] = own[word] & (~left if is_right else left)
-
-
 @numba.njit(cache=True, nogil=True)
 def copy_members(chosen, start, nodes, members, cells):
     """Write the cells of nodes that are expanded first, from row ``start`` on; returns the next."""
@@ -329,197 +313,10 @@ def copy_members(chosen, start, nodes, members, cells):
         if nodes.parent[node] >= 0:
             own, side = members[nodes.place[nodes.parent[node]]], nodes.side[node]
             code = side >> 2
-            _one_side(own, cells, code, side & 2 != 0, side & 1 != 0, members[start])
+            write_side(own, cells, code, side & 2 != 0, side & 1 != 0, members[start])
         nodes.place[node] = start
         start += 1
     return start
-
-
-@numba.njit(cache=True, nogil=True)
-def _insert(
-    batch, kept, goal, uses_level, num_nodes, num_rules, nodes, rules, slots, members, cells,
-    facts, tables,
-):  # fmt: skip
-    """Keep rules of expanded nodes; returns the numbers of nodes and rules."""
-    number = nodes.low.shape[0]
-    most = 0
-    for i in range(len(batch.nodes)):
-        most = max(most, batch.first[i + 1] - batch.first[i])
-    high, is_kept = np.empty((number, most)), np.zeros(most, np.bool_)
-    apart, is_mixed = np.zeros((2, most), np.int64), np.zeros((2, most), np.bool_)
-    is_compared, order = np.zeros(most, np.bool_), np.empty(most, np.int64)
-    is_had, gain = np.zeros(most, np.bool_), np.empty(most)
-    place_of_cut = np.zeros(2 * len(cells.design_feature) + 2, np.int64)
-    ranked = np.empty(most + _GREEDY, np.int64)
-    side_cells = np.empty(members.shape[1], np.uint64)
-    one_low, one_high = np.empty(number), np.empty(number)
-    two_low, two_high = np.empty(number), np.empty(number)
-    ones = np.empty((2, facts.thermometer.shape[1]), np.uint64)
-    zeros = np.empty_like(ones)
-    compares = goal == 0 and (facts.apart != 0 or len(facts.classes) > 0)
-    last_slot = np.uint64(len(slots) - 1)
-    found = batch.found
-    for i in range(len(batch.nodes)):
-        node, start, stop = batch.nodes[i], batch.first[i], batch.first[i + 1]
-        own, size = members[nodes.place[node]], nodes.num_cells[node]
-        level = nodes.level[node] + (1 if uses_level else 0)
-        for k in range(number):
-            nodes.stop[k, node] = batch.stop[k, i]
-        num_ranked, wanted, num_open = 0, kept[i], 0
-        old_first, old_count = nodes.first[node], nodes.count[node]
-        for rule in range(start, stop):
-            place_of_cut[2 * found.cut[rule] + found.missing_left[rule]] = rule - start
-            is_had[rule - start] = False
-        for rule in range(old_first, old_first + old_count):
-            is_had[place_of_cut[2 * rules.cut[rule] + rules.missing_left[rule]]] = True
-        for rule in range(start, stop):
-            place, left_cells = rule - start, found.num_left[rule]
-            bound_set(
-                level, left_cells, 0, False, batch.score[0, 0, rule], batch.score[1, 0, rule],
-                batch.score[2, 0, rule], tables, one_low, one_high,
-            )  # fmt: skip
-            bound_set(
-                level, size - left_cells, 0, False, batch.score[0, 1, rule],
-                batch.score[1, 1, rule], batch.score[2, 1, rule], tables, two_low, two_high,
-            )  # fmt: skip
-            for k in range(number):
-                weight = batch.log_rule[rule] if k == 0 else batch.log_split[rule]
-                high[k, place] = weight + one_high[k] + two_high[k]
-            gain[place] = batch.log_rule[rule] + batch.score[0, 0, rule] + batch.score[0, 1, rule]
-            is_compared[place] = False
-            is_kept[place] = is_had[place]
-            if number == 1 and high[goal, place] <= batch.stop[0, i]:
-                is_kept[place] = True  # as if it were: stopping is as good as all below it
-            if not is_kept[place]:
-                order[num_open] = place
-                num_open += 1
-        in_order = order[:num_open][np.argsort(-high[goal][order[:num_open]])]
-        for place in in_order:
-            if num_ranked == wanted and high[goal, place] <= high[goal, ranked[num_ranked - 1]]:
-                break  # comparing cells only lowers bounds
-            if compares:
-                rule = start + place
-                code, weight = found.low[rule], batch.log_rule[rule]
-                for side in range(2):
-                    _one_side(own, cells, code, found.missing_left[rule], side == 1, side_cells)
-                    apart[side, place], is_mixed[side, place] = compare_cells(
-                        side_cells, facts, ones, zeros
-                    )
-                    number_here = found.num_left[rule] if side == 0 else size - found.num_left[rule]
-                    bound_set(
-                        level, number_here, apart[side, place], is_mixed[side, place],
-                        batch.score[0, side, rule], batch.score[1, side, rule],
-                        batch.score[2, side, rule], tables, one_low, one_high,
-                    )  # fmt: skip
-                    weight += one_high[0]
-                high[0, place], is_compared[place] = weight, True
-                if number == 1 and weight <= batch.stop[0, i]:
-                    is_kept[place] = True
-                    continue
-            value = high[goal, place]
-            if num_ranked < wanted:
-                at = num_ranked
-                num_ranked += 1
-            elif value > high[goal, ranked[num_ranked - 1]]:
-                at = num_ranked - 1
-            else:
-                continue
-            while at > 0 and high[goal, ranked[at - 1]] < value:
-                ranked[at] = ranked[at - 1]
-                at -= 1
-            ranked[at] = place
-        first = num_rules
-        for rule in range(old_first, old_first + old_count):
-            rules.left[num_rules] = rules.left[rule]
-            rules.right[num_rules] = rules.right[rule]
-            rules.low[num_rules] = rules.low[rule]
-            rules.high[num_rules] = rules.high[rule]
-            rules.cut[num_rules] = rules.cut[rule]
-            rules.missing_left[num_rules] = rules.missing_left[rule]
-            rules.log_rule[num_rules] = rules.log_rule[rule]
-            if number > 1:
-                rules.log_split[num_rules] = rules.log_split[rule]
-            num_rules += 1
-        for rank in range(num_ranked):
-            is_kept[ranked[rank]] = True
-        for _ in range(_GREEDY if old_count == 0 else 0):
-            best = -1
-            for place in range(stop - start):
-                if not is_kept[place] and (best < 0 or gain[place] > gain[best]):
-                    best = place
-            if best >= 0:
-                ranked[num_ranked] = best
-                is_kept[best] = True
-                num_ranked += 1
-        for rank in range(num_ranked):
-            place = ranked[rank]
-            rule = start + place
-            code = found.low[rule]
-            for side in range(2):
-                _one_side(own, cells, code, found.missing_left[rule], side == 1, side_cells)
-                if not is_compared[place]:
-                    apart[side, place], is_mixed[side, place] = compare_cells(
-                        side_cells, facts, ones, zeros
-                    )
-                begin = scattered(np.uint64(level + 1))
-                if len(nodes.memory):
-                    begin = scattered(begin ^ batch.memory[side, rule])
-                key = hash_of(side_cells, facts.keys, begin)
-                slot = key & last_slot
-                while slots[slot] >= 0 and nodes.key[slots[slot]] != key:
-                    slot = (slot + np.uint64(1)) & last_slot
-                if slots[slot] < 0:
-                    slots[slot] = num_nodes
-                    nodes.key[num_nodes] = key
-                    if len(nodes.memory):
-                        nodes.memory[num_nodes] = batch.memory[side, rule]
-                    nodes.level[num_nodes] = level
-                    num_left = found.num_left[rule]
-                    nodes.num_cells[num_nodes] = num_left if side == 0 else size - num_left
-                    bound_set(
-                        level, nodes.num_cells[num_nodes], apart[side, place],
-                        is_mixed[side, place], batch.score[0, side, rule],
-                        batch.score[1, side, rule], batch.score[2, side, rule], tables, one_low,
-                        one_high,
-                    )  # fmt: skip
-                    for k in range(number):
-                        nodes.low[k, num_nodes] = one_low[k]
-                        nodes.high[k, num_nodes] = one_high[k]
-                        nodes.stop[k, num_nodes] = one_low[k]
-                        nodes.rest[k, num_nodes] = -np.inf
-                    nodes.place[num_nodes] = -1
-                    nodes.parent[num_nodes] = node
-                    nodes.side[num_nodes] = 4 * code + 2 * found.missing_left[rule] + side
-                    nodes.first[num_nodes] = 0
-                    nodes.count[num_nodes] = 0
-                    num_nodes += 1
-                if side == 0:
-                    rules.left[num_rules] = slots[slot]
-                else:
-                    rules.right[num_rules] = slots[slot]
-            rules.low[num_rules] = code
-            rules.high[num_rules] = found.high[rule]
-            rules.cut[num_rules] = found.cut[rule]
-            rules.missing_left[num_rules] = found.missing_left[rule]
-            rules.log_rule[num_rules] = batch.log_rule[rule]
-            if number > 1:
-                rules.log_split[num_rules] = batch.log_split[rule]
-            num_rules += 1
-        for k in range(number):
-            most_high = -np.inf
-            for place in range(stop - start):
-                if not is_kept[place]:
-                    most_high = max(most_high, high[k, place])
-            rest = most_high
-            if k > 0 and most_high > -np.inf:
-                total = 0.0
-                for place in range(stop - start):
-                    if not is_kept[place]:
-                        total += np.exp(high[k, place] - most_high)
-                rest = most_high + np.log(total)
-            nodes.rest[k, node] = rest
-        nodes.first[node], nodes.count[node] = first, num_rules - first
-    return num_nodes, num_rules
 
 
 @numba.njit(cache=True, nogil=True)
