@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bdtppl.estimators.parameters import require_integer
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.inference.metropolis.alternate import Alternate
 from bdtppl.inference.metropolis.proposals import as_kernel
 from bdtppl.inference.metropolis.restructure import Restructure
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.leaf_count_priors import Pinball
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength

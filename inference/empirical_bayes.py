@@ -113,29 +113,8 @@ def empirical_bayes(
     True
     """
     model = {"prior": exact.prior, "leaf": exact.leaf}
-    known = {
-        name: (part, support)
-        for part, value in model.items()
-        for name, support in value.parameter_support.items()
-    }
-    chosen = list(known) if parameters is None else list(parameters)
-    for name in chosen:
-        if name not in known:
-            raise ValueError(
-                f"There is no parameter {name!r} to fit; there are {', '.join(sorted(known))}."
-            )
-    to_support = {name: biject_to(known[name][1]) for name in chosen}
-    start = {
-        name: to_support[name].inv(jnp.asarray(getattr(model[known[name][0]], name), float))
-        for name in chosen
-    }
-    for name, value in start.items():
-        if not jnp.isfinite(value).all():
-            raise ValueError(
-                f"{name} starts at the edge of its range, {getattr(model[known[name][0]], name)}, "
-                "where no gradient leads away; start it inside, or leave it out of parameters."
-            )
-
+    known, start = _unconstrained_starts(model, parameters)
+    chosen, to_support = list(start), {name: biject_to(known[name][1]) for name in start}
     sizes = [max(np.size(start[name]), 1) for name in chosen]
     ends = np.cumsum([0, *sizes])
 
@@ -179,6 +158,34 @@ def empirical_bayes(
         np.array([*trace, -float(found.fun)]),
         bool(np.abs(found.jac).max() <= tolerance),
     )
+
+
+def _unconstrained_starts(
+    model: Mapping[str, Any], parameters: Collection[str] | None
+) -> tuple[dict[str, tuple[str, Any]], dict[str, jax.Array]]:
+    """Find the part and the range of each parameter, and the unconstrained start of chosen ones."""
+    known = {
+        name: (part, support)
+        for part, value in model.items()
+        for name, support in value.parameter_support.items()
+    }
+    chosen = list(known) if parameters is None else list(parameters)
+    for name in chosen:
+        if name not in known:
+            raise ValueError(
+                f"There is no parameter {name!r} to fit; there are {', '.join(sorted(known))}."
+            )
+    start = {}
+    for name in chosen:
+        part, support = known[name]
+        value = getattr(model[part], name)
+        start[name] = biject_to(support).inv(jnp.asarray(value, float))
+        if not jnp.isfinite(start[name]).all():
+            raise ValueError(
+                f"{name} starts at the edge of its range, {value}, where no gradient leads away; "
+                "start it inside, or leave it out of parameters."
+            )
+    return known, start
 
 
 def _as_numpy(value: Any) -> Any:

@@ -47,6 +47,7 @@ from bdtppl.inference.nuts.sample import NUTS, Chains, nothing_finite
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
@@ -150,14 +151,12 @@ class RJHMC:
     def __post_init__(self):
         neighbours(Topology("100"), moves=self.moves)  # raises if moves are wrong
         require_max_splits(self.max_splits)
-        if not isinstance(self.tries, int | np.integer) or self.tries < 1:
-            raise ValueError(f"tries must be an integer of at least 1; got {self.tries!r}.")
+        require_integer("tries", self.tries)
         if self.published and self.tries > 1:
             raise ValueError(f"tries must be 1 in the published scheme; got {self.tries!r}.")
         if self.start not in ("greedy", "prior"):
             raise ValueError(f"start must be 'greedy' or 'prior'; got {self.start!r}.")
-        if not isinstance(self.restarts, int | np.integer) or self.restarts < 0:
-            raise ValueError(f"restarts must be an integer of at least 0; got {self.restarts!r}.")
+        require_integer("restarts", self.restarts, 0)
 
     def stages(self, burn_in: int) -> range:
         """List the iterations after which chains are compared, a fixed number apart."""

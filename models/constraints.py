@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.path_memory import MOST_BITS, PathMemory
 
 __all__ = ["FUNCTIONS", "Constraints", "KeepTogether"]
@@ -149,8 +150,7 @@ class Constraints:
                 f"refused must list pairs of a feature and a threshold; got {self.refused!r}."
             ) from None
         object.__setattr__(self, "refused", cuts)
-        if not _is_count(self.min_leaf, 1):
-            raise ValueError(f"min_leaf must be an integer of at least 1; got {self.min_leaf!r}.")
+        require_integer("min_leaf", self.min_leaf)
         if self.max_depth is not None and not _is_count(self.max_depth, 0):
             raise ValueError(
                 f"max_depth must be None or an integer of at least 0; got {self.max_depth!r}."

@@ -21,6 +21,7 @@ from jax.scipy.special import betaln, gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.priors import Node, Rule, Rules, TreeShape, Weighed, WholeTreePrior
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import number
@@ -75,9 +76,7 @@ class LeafCountPrior(WholeTreePrior):
 
 
 def _require_sizes(prior: LeafCountPrior) -> None:
-    most = prior.max_leaves
-    if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
-        raise ValueError(f"max_leaves must be an integer of at least 1; got {most!r}.")
+    require_integer("max_leaves", prior.max_leaves)
     if prior.rules not in ("gaps", "cuts"):
         raise ValueError(f"rules must be 'gaps' or 'cuts'; got {prior.rules!r}.")
 

@@ -19,9 +19,9 @@ MAY_IMPORT = {
     "inference": ("bdtppl.models", "bdtppl.inference"),
     "bdtppl": ("bdtppl",),
 }
-MOST_LINES_OF_A_FUNCTION = 184
+MOST_LINES_OF_A_FUNCTION = 100
 MOST_LINES_OF_A_FILE = 917
-MOST_LINES_OF_CODE = 38816
+MOST_LINES_OF_CODE = 38822
 # Names that several modules define. A name that only one still defines leaves the list.
 REPEATED_NAMES = {
     *("compare", "load"),

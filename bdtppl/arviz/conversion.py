@@ -141,27 +141,13 @@ def to_arviz(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from bdtppl.models.data.design import Design
-    >>> from bdtppl.models.leaves import DirichletCategorical
-    >>> from bdtppl.models.priors import LeafPenalty
-    >>> from bdtppl.models.hard.tree import Tree
-    >>> X, y = np.array([[0.0], [1.0]]), np.array([0, 1])
-    >>> posterior = Posterior(
-    ...     trees=Tree.from_nested({}).reshape(1, 1),
-    ...     statistics=np.array([1.0, 1.0]).reshape(1, 1, 1, 2),
-    ...     sample_stats={"log_joint": np.log([[1 / 6]])},
-    ...     leaf=DirichletCategorical.symmetric(2),
-    ...     prior=LeafPenalty(),
-    ...     design=Design.from_matrix(X),
-    ...     y=y,
-    ...     log_evidence=0.0,
-    ... )
-    >>> data = to_arviz(posterior, random_state=0, classes=["no", "yes"])
-    >>> int(data.posterior.num_leaves.item())
-    1
-    >>> data.log_likelihood.y.values.round(4).ravel().tolist()
-    [-1.0986, -1.0986]
+    >>> from bdtppl import ExactTreeClassifier
+    >>> model = ExactTreeClassifier(random_state=0).fit([[0.0], [1.0]], ["no", "yes"])
+    >>> data = to_arviz(model.posterior_, random_state=0, classes=["no", "yes"])
+    >>> data.log_likelihood.y.dims
+    ('chain', 'draw', 'obs')
+    >>> int(data.posterior.num_leaves.max())
+    2
     """
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
     attributes = {

@@ -19,6 +19,41 @@ if TYPE_CHECKING:
 __all__ = ["feature_names", "fit", "located", "make_fit", "parse_bins", "read_prior"]
 
 
+_TableToFit = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE",
+        help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files "
+        "that hold parts of one table. Empty cells are missing values; so are NA, N/A, "
+        "NaN, null and ?, except in Parquet files. A column with anything but numbers is a "
+        "category.",
+        show_default=False,
+    ),
+]
+_Weight = Annotated[
+    str | None,
+    typer.Option(
+        help="Column that says how often each row counts, whole numbers of at least 0.",
+        show_default="once",
+    ),
+]
+_ModelFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for the model, the figures and the summary; made if it does not exist.",
+        show_default="nothing is saved",
+    ),
+]
+_Report = Annotated[
+    bool,
+    typer.Option(
+        "--report",
+        help="Write a page that explains the fit: report.html in the folder, or "
+        "TABLE-report.html here where nothing is saved.",
+    ),
+]
+
+
 def fit() -> None:
     """Fit the posterior over trees to a table, and print, draw and save it."""
     raise NotImplementedError  # stands in for `make_fit` where commands are listed
@@ -40,17 +75,7 @@ def make_fit() -> Any:
 
     def command(
         context: typer.Context,
-        table: Annotated[
-            Path,
-            typer.Argument(
-                metavar="TABLE",
-                help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files "
-                "that hold parts of one table. Empty cells are missing values; so are NA, N/A, "
-                "NaN, null and ?, except in Parquet files. A column with anything but numbers is a "
-                "category.",
-                show_default=False,
-            ),
-        ],
+        table: _TableToFit,
         target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
         model: Annotated[
             str, typer.Option(help="Inference: how the posterior is computed.")
@@ -63,29 +88,9 @@ def make_fit() -> Any:
             list[str] | None,
             typer.Option(help="Column to leave out; may be repeated.", show_default=False),
         ] = None,
-        weight: Annotated[
-            str | None,
-            typer.Option(
-                help="Column that says how often each row counts, whole numbers of at least 0.",
-                show_default="once",
-            ),
-        ] = None,
-        out: Annotated[
-            Path | None,
-            typer.Option(
-                help="Folder for the model, the figures and the summary; made if it does not "
-                "exist.",
-                show_default="nothing is saved",
-            ),
-        ] = None,
-        report: Annotated[
-            bool,
-            typer.Option(
-                "--report",
-                help="Write a page that explains the fit: report.html in the folder, or "
-                "TABLE-report.html here where nothing is saved.",
-            ),
-        ] = False,
+        weight: _Weight = None,
+        out: _ModelFolder = None,
+        report: _Report = False,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
         ] = False,

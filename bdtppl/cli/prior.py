@@ -23,6 +23,30 @@ __all__ = ["prior"]
 _DEFAULT = "depth-decay"
 
 
+_PriorFilePath = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]], as "
+        "for `bdtppl fit`.",
+        show_default=False,
+    ),
+]
+_MaxSubproblems = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Most sets of rows that trees may make, for priors that cannot simply grow trees.",
+    ),
+]
+_FigureFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for figures of the sizes and of the trees shown; made if it does not exist.",
+        show_default="nothing is drawn",
+    ),
+]
+
+
 def prior(
     table: Annotated[
         Path | None,
@@ -40,14 +64,7 @@ def prior(
             show_default=_DEFAULT,
         ),
     ] = None,
-    prior_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with tables \\[prior], \\[constraints] and \\[\\[keep_together]], as "
-            "for `bdtppl fit`.",
-            show_default=False,
-        ),
-    ] = None,
+    prior_file: _PriorFilePath = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,23 +95,10 @@ def prior(
         int | None, typer.Option(min=0, help="Most levels of splits.", show_default=False)
     ] = None,
     min_leaf: Annotated[int, typer.Option(min=1, help="Fewest rows in a leaf.")] = 1,
-    max_subproblems: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Most sets of rows that trees may make, for priors that cannot simply grow trees.",
-        ),
-    ] = 500_000,
+    max_subproblems: _MaxSubproblems = 500_000,
     draws: Annotated[int, typer.Option(min=1, help="Trees to draw.")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="Drawn trees to show.")] = 3,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for figures of the sizes and of the trees shown; made if it does not "
-            "exist.",
-            show_default="nothing is drawn",
-        ),
-    ] = None,
+    out: _FigureFolder = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all as JSON, and nothing else.")
     ] = False,

@@ -282,8 +282,7 @@ def compare(
     counts trees; with "≥" where better trees may not have been found. PSIS-LOO integrates the
     leaves' parameters out given all other rows. Stacking weighs the models so that the mixture of
     their predictives has the greatest log score, by cross-validation, or else by PSIS-LOO among the
-    models that have it. The Brier score sums squared errors over all classes, so it lies between 0
-    and 2.
+    models that have it. The Brier score sums squared errors over all classes: it is at most 2.
 
     Examples
     --------

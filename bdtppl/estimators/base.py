@@ -28,13 +28,13 @@ from bdtppl.estimators.parameters import (
     nested_parameters,
     parameter,
     parameters_section,
-    require_integer,
     with_parameter,
 )
 from bdtppl.estimators.results import Results
 from bdtppl.inference.compiling import make_room
 from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.data.schema import (
     Schema,
     as_table,

@@ -12,11 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.checkpoints import Run
-from bdtppl.estimators.parameters import declared, parameter, require_integer
+from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.leaf_choice import leaf_by_evidence
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import MOST_GRID_CUTS, Binning, CutPoints, Design
@@ -342,8 +343,7 @@ class TreeEstimator(HardParameters, TableEstimator):
     def _ranked(self, rank: int) -> tuple[Tree, np.ndarray]:
         """Get the rank-th most probable tree and the statistics of its slots."""
         check_is_fitted(self)
-        if not isinstance(rank, int | np.integer) or rank < 0:
-            raise ValueError(f"rank must be an integer of at least 0; got {rank!r}.")
+        require_integer("rank", rank, 0)
         ranked = self.k_best(rank + 1)
         if len(ranked.log_joint) <= rank:
             raise ValueError(

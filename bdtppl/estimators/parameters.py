@@ -23,6 +23,8 @@ from typing import (
 
 import numpy as np
 
+from bdtppl.models.arguments import require_integer
+
 __all__ = [
     "Declared",
     "check_parameters",
@@ -34,7 +36,6 @@ __all__ = [
     "parameter",
     "parameters_section",
     "require_boolean",
-    "require_integer",
     "require_level",
     "with_parameter",
 ]
@@ -133,12 +134,6 @@ def require_boolean(name: str, value: Any) -> None:
     """Raise ValueError unless a parameter is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False; got {value!r}.")
-
-
-def require_integer(name: str, value: Any, least: float = 1, or_none: str = "") -> None:
-    """Raise ValueError unless a parameter is an integer that is not too small."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}{or_none}; got {value!r}.")
 
 
 def require_level(level: Any) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.models.arguments import require_integer
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.bands import percent
 from bdtppl.plotting.colours import INK, LINE, tint
@@ -85,8 +86,7 @@ def plot_calibration(
     'predicted probability of the most probable class'
     """
     check_is_fitted(model)
-    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"bins must be an integer of at least 1; got {bins!r}.")
+    require_integer("bins", bins)
     if kind not in ("pit", "coverage"):
         raise ValueError(f"kind must be 'pit' or 'coverage'; got {kind!r}.")
     is_classifier = model.is_classifier

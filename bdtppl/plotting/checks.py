@@ -9,6 +9,7 @@ from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.predictive.replicates import replicate
+from bdtppl.models.arguments import require_integer
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import INK, tint
 from bdtppl.plotting.forecasts import observed_targets
@@ -89,8 +90,7 @@ def plot_predictive_check(
     check_is_fitted(model)
     if (X is None) != (y is None):
         raise ValueError("X and y belong together: give both, or neither for training rows.")
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
-        raise ValueError(f"draws must be an integer of at least 2; got {draws!r}.")
+    require_integer("draws", draws, 2)
     posterior, is_classifier = model.posterior_, model.is_classifier
     summarise = None if statistic is None else _read_statistic(statistic, is_classifier)
     if X is None:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.tree import route
 from bdtppl.plotting.axes import name_entries, prepared
 from bdtppl.plotting.bands import (
@@ -98,8 +99,7 @@ def plot_partial_dependence(
     shown = _shown_classes(model, target)
     if ice and len(shown) > 1:
         raise ValueError("ice draws curves of one class: name it by target.")
-    if isinstance(ice, bool) or not isinstance(ice, int | np.integer) or ice < 0:
-        raise ValueError(f"ice must be an integer of at least 0; got {ice!r}.")
+    require_integer("ice", ice, 0)
     rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _ROWS_SHOWN).astype(int)))
     places = Places.along(model, Rows.of(model, X), position, _CURVE_POINTS, of_draws=True)
     curves = _curves(model, rows, position, places, shown)

@@ -75,22 +75,7 @@ def plot_partitions(
     )
     if taken in order[num_axes:]:
         order[num_axes - 1] = taken
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        num_panels = max(1, min(len(order), _MOST_PANELS))
-        width, height = _PANEL
-        _, made = plt.subplots(
-            1,
-            num_panels,
-            figsize=(1 + num_panels * width, height),
-            layout="constrained",
-            sharey=True,
-            squeeze=False,
-        )
-        drawn = made[0]
-    else:
-        drawn = np.array(axes, object).ravel()[: max(1, len(order))]
+    drawn = _panels(axes, max(1, len(order)))
     names = model.design_.names
     for ax in drawn:
         ax.grid(axis="y", color=FAINT, linewidth=0.8)
@@ -99,22 +84,10 @@ def plot_partitions(
         ax.axhline(partitions.log_stop, color=LINE, linestyle="--", linewidth=1, label="no split")
     for feature, ax in zip(order, drawn, strict=False):
         own = partitions.feature == feature
-        place = np.argsort(partitions.threshold[own], kind="stable")
-        ax.plot(
-            partitions.threshold[own][place],
-            partitions.log_rule[own][place],
-            color=ACCENT,
-            marker="o",
-            markersize=2.5,
-            linewidth=0.6,
-            label="split",
-        )
+        _draw_rules(ax, partitions, own)
         if feature == taken:
-            at = (
-                own
-                & (partitions.threshold == threshold)
-                & (partitions.missing_left == missing_left)
-            )
+            at = own & (partitions.threshold == threshold)
+            at &= partitions.missing_left == missing_left
             ax.plot(partitions.threshold[at], partitions.log_rule[at], **_RING)
         share = np.exp(partitions.log_feature[feature])
         ax.set_title(f"{names[feature]}: probability {share:.3g}", fontsize="medium", color=INK)
@@ -126,3 +99,36 @@ def plot_partitions(
         drawn[0].plot([], [], label="the tree's rule", **_RING)
     drawn[0].legend(frameon=False, fontsize="small", labelcolor=INK)
     return drawn
+
+
+def _panels(axes: "Sequence[Axes] | None", most: int) -> np.ndarray:
+    """Make axes side by side, or take those that are given; at most so many."""
+    if axes is not None:
+        return np.array(axes, object).ravel()[:most]
+    import matplotlib.pyplot as plt
+
+    num_panels = min(most, _MOST_PANELS)
+    width, height = _PANEL
+    _, made = plt.subplots(
+        1,
+        num_panels,
+        figsize=(1 + num_panels * width, height),
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    return made[0]
+
+
+def _draw_rules(ax: "Axes", partitions: Any, own: np.ndarray) -> None:
+    """Draw the log probabilities of a feature's rules, by their thresholds."""
+    place = np.argsort(partitions.threshold[own], kind="stable")
+    ax.plot(
+        partitions.threshold[own][place],
+        partitions.log_rule[own][place],
+        color=ACCENT,
+        marker="o",
+        markersize=2.5,
+        linewidth=0.6,
+        label="split",
+    )

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array, eye_array
 from bdtppl.inference.hard.mixture import LeafMixture
 from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.plotting.colours import INK
@@ -88,7 +89,7 @@ def plot_tree(
     if names is not None:
         raise ValueError("names are for a bare tree; an estimator knows those of its features.")
     _require_hard(model)
-    _require_count("rank", rank, least=0)
+    require_integer("rank", rank, 0)
     ranked = model.k_best(rank + 1, by=by)
     num_trees = len(ranked.probability)
     if rank >= num_trees:
@@ -149,7 +150,7 @@ def plot_structures(
     2
     """
     _require_estimator(model)
-    _require_count("k", k, least=1)
+    require_integer("k", k)
     given = None if axes is None else np.array(axes, object).ravel()
     if given is not None and len(given) != k:
         raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
@@ -317,8 +318,3 @@ def _require_hard(model: Any) -> None:
             f"Single trees are drawn; a {type(model).__name__} has sums of many: use "
             f"plot_partial_dependence."
         )
-
-
-def _require_count(name: str, value: int, *, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")

@@ -10,6 +10,7 @@ from jax.tree_util import Partial
 from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.soft.topology import (
     DEFAULT_MOVES,
     Topology,
@@ -102,9 +103,7 @@ class DCC:
             ("warmup_doublings", 0),
             ("restarts", 0),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+            require_integer(name, getattr(self, name), least)
         for name, least, most in (
             ("delta", 0, 1),
             ("kappa", -1, np.inf),

@@ -21,6 +21,7 @@ from jax.scipy.special import logsumexp
 from bdtppl.inference.gflownet.grammar import NUM_FACTS, FlowProblem, row_sums
 from bdtppl.inference.gflownet.grammar_draws import HeapDraws, Visits, draw
 from bdtppl.inference.gflownet.grammar_network import Flow, FlowNetwork
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 
 __all__ = [
@@ -67,9 +68,7 @@ class GrammarSettings:
 
     def __post_init__(self):
         for name in ("num_trees", "updates", "batch", "ring", "decay_steps"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")
+            require_integer(name, getattr(self, name))
         if not 0 <= self.epsilon < 1:
             raise ValueError(f"epsilon must lie in [0, 1); got {self.epsilon!r}.")
         if not 0 < self.learning_rate < np.inf:
@@ -288,8 +287,7 @@ def train_flow(
     metrics
         float64 [steps] each.
     """
-    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
-        raise ValueError(f"num_steps must be an integer of at least 1; got {num_steps!r}.")
+    require_integer("num_steps", num_steps)
     history = []
     for _ in range(num_steps):
         state, metrics = train_step(rng_key, problem, state, settings)

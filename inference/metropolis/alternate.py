@@ -12,6 +12,7 @@ from jax import lax
 
 from bdtppl.inference.metropolis.kernel import Kernel, Proposal
 from bdtppl.inference.metropolis.state import State
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
@@ -35,8 +36,7 @@ class Alternate:
     period: int = setting(default=10)
 
     def __post_init__(self):
-        if not isinstance(self.period, int) or isinstance(self.period, bool) or self.period < 1:
-            raise ValueError(f"period must be an integer of at least 1; got {self.period!r}.")
+        require_integer("period", self.period)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from bdtppl.inference.hard.shapes import Shape, cut_back, places, subtree_sums
 from bdtppl.inference.metropolis.growth import ANY, grow_from_prior, log_normalisers
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
@@ -79,8 +80,7 @@ class Regrow:
             if getattr(self, name) not in known:
                 options = " or ".join(map(repr, known))
                 raise ValueError(f"{name} must be {options}; got {getattr(self, name)!r}.")
-        if not isinstance(self.last, int) or isinstance(self.last, bool) or self.last < 0:
-            raise ValueError(f"last must be an integer of at least 0; got {self.last!r}.")
+        require_integer("last", self.last, 0)
 
     def propose(
         self,

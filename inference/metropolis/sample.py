@@ -26,6 +26,7 @@ from bdtppl.inference.metropolis.state import State, initial, state_of
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
 from bdtppl.inference.parallel import fan_out
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.log_joint import log_joint
@@ -146,25 +147,11 @@ def sample_chains(
         ("extensions", extensions, 0),
         ("capacity", _FIRST_CAPACITY if capacity is None else capacity, 3),
     ):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+        require_integer(name, value, least)
     powers = as_powers(temperatures)
     key_start, key_walk = jax.random.split(rng_key)
     keys = jax.random.split(key_walk, chains)
-    if isinstance(model.prior, EditTree):
-        if kernel is not None:
-            raise ValueError("proposal has no use under an EditTree, whose edits are regrown.")
-        prior: Any = model.prior.resolve(model.design)
-        packed = PackedModel.of(replace(model, prior=prior.base))
-        room_at_first = _room_at_first(prior.tree) if capacity is None else capacity
-        proposing, states = _start_edits(
-            key_start, packed, model.design, prior, chains, room_at_first, start
-        )
-    else:
-        packed = PackedModel.of(model)
-        proposing = LocalMoves.of(ROTATING) if kernel is None else kernel
-        room_at_first = _room_at_first(start) if capacity is None else capacity
-        states = _start(key_start, packed, model, chains, room_at_first, start)
+    packed, proposing, states = _begin(key_start, model, chains, kernel, capacity, start)
     stages = _stages(warmup, draws, thin)
     room = max(num_draws for stage in stages for num_draws, _ in stage)
     *warming, keeping = stages
@@ -190,6 +177,21 @@ def sample_chains(
         if extended >= extensions or agree(sampled.posterior):
             return sampled
         run.end_stage()
+
+
+def _begin(rng_key, model: TreeModel, chains: int, kernel, capacity: int | None, start) -> Any:
+    """Make the compiled model, the proposal and the first states of all chains."""
+    if not isinstance(model.prior, EditTree):
+        packed = PackedModel.of(model)
+        room = _room_at_first(start) if capacity is None else capacity
+        states = _start(rng_key, packed, model, chains, room, start)
+        return packed, LocalMoves.of(ROTATING) if kernel is None else kernel, states
+    if kernel is not None:
+        raise ValueError("proposal has no use under an EditTree, whose edits are regrown.")
+    prior: Any = model.prior.resolve(model.design)
+    packed = PackedModel.of(replace(model, prior=prior.base))
+    room = _room_at_first(prior.tree) if capacity is None else capacity
+    return packed, *_start_edits(rng_key, packed, model.design, prior, chains, room, start)
 
 
 class _Run:

@@ -29,6 +29,7 @@ from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.nuts import blackjax_steps, lanes
 from bdtppl.inference.nuts.kernel import Chains, Kind, NutsDraws, Steps, new_chains
 from bdtppl.inference.parallel import in_shares
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
 
@@ -101,10 +102,8 @@ class NUTS:
     kernel: KernelName = "lanes"
 
     def __post_init__(self):
-        for name, least in (("warmup", 1), ("max_doublings", 1), ("early_doublings", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+        for name in ("warmup", "max_doublings", "early_doublings"):
+            require_integer(name, getattr(self, name))
         for name in ("h_init", "h_final"):
             value = getattr(self, name)
             if not (value > 0 and np.isfinite(value)):

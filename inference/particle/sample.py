@@ -21,6 +21,7 @@ from bdtppl.inference.parallel import fan_out, num_at_once
 from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_particle_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
@@ -178,6 +179,11 @@ def sample_particles(
         some = tasks[len(groups) : len(groups) + num_at_once()]
         groups = [*groups, *fan_out(_finished_runs, some, shared=shared)]
         keep(lambda done=groups: {"num_groups": np.array(len(done)), **to_arrays(done)})
+    return _gathered(model, packed, groups, int(runs))
+
+
+def _gathered(model: TreeModel, packed: PackedModel, groups: list[_Runs], runs: int) -> Filtered:
+    """Make a posterior of the particles of all runs."""
     stages = [each.stages for each in groups]
     grown = jax.tree.map(
         lambda *a: np.concatenate(a), *(each._replace(stages=()) for each in groups)
@@ -186,15 +192,14 @@ def sample_particles(
     shape = grown.shape
     shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
     written = write_out(packed, shape)
-    trees = written.trees.reshape(runs, particles)
+    trees = written.trees.reshape(runs, -1)
     log_prior, log_likelihood, log_weight = (
-        a.reshape(runs, particles)
-        for a in (grown.log_prior, grown.log_likelihood, grown.log_weight)
+        a.reshape(runs, -1) for a in (grown.log_prior, grown.log_likelihood, grown.log_weight)
     )
     scores = log_prior + log_likelihood
     if model.prior.counts_partitions:  # particles share a partition's weight among its rules
         scores = log_joint(trees, model).log_joint
-    of_run = np.logaddexp.reduce(log_weight, axis=1) - np.log(particles)
+    of_run = np.logaddexp.reduce(log_weight, axis=1) - np.log(log_weight.shape[1])
     log_partition, error = log_mean(of_run)
     flat = trees.reshape(-1)
     first, _ = group(flat, flat.threshold)
@@ -254,8 +259,7 @@ def _check_settings(particles, runs, proposal, growth, resampling, ess_threshold
         ("runs", runs, 1),
         ("capacity", capacity, 3),
     ):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
+        require_integer(name, value, least)
     for name, value, known in (
         ("proposal", proposal, tuple(PROPOSALS)),
         ("growth", growth, ("node", "layer")),

@@ -12,9 +12,8 @@ Nuti, Jimenez Rugama and Cross 2021, Efficient Bayesian Decision Tree Algorithm,
 
 from typing import Any
 
-import numpy as np
-
 from bdtppl.inference.prior_predictive.trees import exact_prior
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.rule_laws import Rules
@@ -46,7 +45,8 @@ def num_partition_spaces(num_rows: int, num_features: int) -> int:
     >>> num_partition_spaces(2, 1), f"{num_partition_spaces(10, 10):.1e}"
     (3, '7.9e+11')
     """
-    _require_positive(num_rows, num_features)
+    require_integer("num_rows", num_rows)
+    require_integer("num_features", num_features)
     return (2 * int(num_features) + 1) ** (int(num_rows) - 1)
 
 
@@ -68,7 +68,8 @@ def num_trees(num_rows: int, num_features: int) -> int:
     >>> [num_trees(n, 1) for n in range(1, 6)]
     [1, 2, 5, 15, 51]
     """
-    _require_positive(num_rows, num_features)
+    require_integer("num_rows", num_rows)
+    require_integer("num_features", num_features)
     counts = [0, 1]
     for n in range(2, num_rows + 1):
         counts.append(1 + int(num_features) * sum(counts[i] * counts[n - i] for i in range(1, n)))
@@ -102,9 +103,3 @@ def log_num_trees(
     limits = Constraints() if constraints is None else constraints
     prior: Any = DescriptionLength(0.0, rules)
     return float(exact_prior(design, prior, limits).log_prior_normaliser)
-
-
-def _require_positive(num_rows: int, num_features: int) -> None:
-    for name, value in (("num_rows", num_rows), ("num_features", num_features)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}.")

@@ -26,6 +26,7 @@ from bdtppl.inference.hard.written_trees import as_shape, root_rows, write_out
 from bdtppl.inference.metropolis.growth import grown_trees
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
@@ -142,8 +143,7 @@ class PriorTrees:
         ValueError
             If the number of draws is not a positive integer.
         """
-        if not isinstance(num_draws, int | np.integer) or num_draws < 1:
-            raise ValueError(f"num_draws must be an integer of at least 1; got {num_draws!r}.")
+        require_integer("num_draws", num_draws)
         if self.prior.is_normalised:
             return self._grown(rng_key, num_draws)
         return self._exact.sample_trees(rng_key, num_draws)

@@ -225,15 +225,8 @@ class Design(CutPoints):
         >>> design.cut_threshold.tolist()
         [-inf, 1.5, 3.5]
         """
-        matrix = np.asarray(matrix, dtype=np.float64)
-        if matrix.ndim != 2 or 0 in matrix.shape:
-            raise ValueError(f"The matrix must be [rows, features], not empty; got {matrix.shape}.")
+        matrix, names = _check_matrix(matrix, names)
         num_rows, num_features = matrix.shape
-        names = tuple(f"x{j}" for j in range(num_features)) if names is None else tuple(names)
-        infinite = np.argwhere(np.isinf(matrix))
-        if len(infinite):
-            row, column = infinite[0]
-            raise ValueError(f"Column {names[column]!r}, row {row}: the value is infinite (inf).")
         check_cuts(bins, binning, grid)
         if cuts is not None and (bins is not None or grid is not None or len(cuts) != num_features):
             raise ValueError("Give cuts of every feature, without bins and grid.")
@@ -365,6 +358,19 @@ class RowlessDesign(CutPoints):
 
 def _is_integer(value) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _check_matrix(matrix: Any, names: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Read a matrix, and name its columns."""
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"The matrix must be [rows, features], not empty; got {matrix.shape}.")
+    names = tuple(f"x{j}" for j in range(matrix.shape[1])) if names is None else tuple(names)
+    infinite = np.argwhere(np.isinf(matrix))
+    if len(infinite):
+        row, column = infinite[0]
+        raise ValueError(f"Column {names[column]!r}, row {row}: the value is infinite (inf).")
+    return matrix, names
 
 
 def _check_weights(weights: np.ndarray) -> np.ndarray:
