@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from scipy.special import logsumexp
 
+from bdtppl.inference.additive.complete_trees import multiply
 from bdtppl.inference.additive.kernels import (
     BY_ONE_FEATURE,
     Room,
-    multiply,
     sweep,
     sweep_noise,
     sweep_room,

@@ -34,27 +34,29 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from bdtppl.inference.additive.complete_trees import (
+    follow_rule,
+    inlined,
+    node_exists,
+    node_splits,
+    vectorised,
+)
+
 __all__ = [
     "BY_ONE_FEATURE",
     "Room",
-    "add_up",
-    "grow_prior",
     "sweep_room",
-    "multiply",
     "sweep",
     "sweep_noise",
     "uniforms_of_visit",
 ]
 
-# Divisions that may raise an error are not vectorised.
-_vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
 _reordered = numba.njit(
     cache=True,
     nogil=True,
     error_model="numpy",
     fastmath={"nnan", "nsz", "arcp", "contract", "reassoc"},
 )
-_inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 _LOG2_E = 1.4426950408889634
 _LN_2 = 0.6931471805599453
@@ -114,7 +116,7 @@ def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Roo
     )
 
 
-@_inlined
+@inlined
 def _uniforms_of_move(internal):
     """Count the uniform numbers that a move reads: for each node of a level three."""
     return 3 * (internal + 1) // 2
@@ -125,33 +127,7 @@ def uniforms_of_visit(levels: int, num_moves: int) -> int:
     return 1 + num_moves * _uniforms_of_move(2**levels - 1)
 
 
-@_inlined
-def _child_of(node, bin, rule, rows):
-    """Follow a rule from a node, without a branch: the processor could not predict it."""
-    goes_left = (bin <= rows.last[rule]) | (bin == rows.missing[rule])
-    return 2 * node + 2 - goes_left
-
-
-@_vectorised
-def _follow(node, rule, rows, place):
-    """Move the rows that are at a node to its children; ``place``, uint8 [n], is changed."""
-    bins, last, missing = rows.bins[rows.feature[rule]], rows.last[rule], rows.missing[rule]
-    for i in range(len(place)):
-        child = 2 * node + 2 - ((bins[i] <= last) | (bins[i] == missing))
-        place[i] = child if place[i] == node else place[i]
-
-
-@_inlined
-def _is_split(rule, tree, node):
-    return node < rule.shape[1] and rule[tree, node] >= 0
-
-
-@_inlined
-def _exists(rule, tree, node):
-    return node == 0 or rule[tree, (node - 1) // 2] >= 0
-
-
-@_vectorised
+@vectorised
 def _exponentials(room, count, largest):
     """Write exp(gain - largest) times weight into weight [count]; such loops use vector units.
 
@@ -186,7 +162,7 @@ def _exponentials(room, count, largest):
     return total
 
 
-@_vectorised
+@vectorised
 def _chosen(weight, count, total, uniform):
     """Draw an index in proportion to weights [count] of a known total."""
     left = uniform * total
@@ -200,7 +176,7 @@ def _chosen(weight, count, total, uniform):
     return last
 
 
-@_vectorised
+@vectorised
 def _count_rows(rows, room, precision, each_count, first, end, low, high):
     """Fill the histograms of the slots from ``first`` to ``end`` from the rows in them.
 
@@ -231,7 +207,7 @@ def _count_rows(rows, room, precision, each_count, first, end, low, high):
                 bin[1] += a
 
 
-@_vectorised
+@vectorised
 def _sum_left(rows, room, s, channels, low, high):
     """Sum a histogram up to the left sides of the rules of some features."""
     histogram, sums = room.histogram[s], room.sums[s]
@@ -256,7 +232,7 @@ def _sum_left(rows, room, s, channels, low, high):
                 sums[2, first + c] = n
 
 
-@_vectorised
+@vectorised
 def _totals(rows, room, s, channels, feature, total):
     """Sum a histogram up over the bins of a feature, which are those of all rows."""
     for c in range(channels):
@@ -293,7 +269,7 @@ def _score_splits(
     return largest
 
 
-@_inlined
+@inlined
 def _log_of_noise_leaf(prior, squares, count):
     """Log marginal likelihood of a leaf of variances, but for the constant."""
     half = 0.5 * (prior.degrees + count)
@@ -302,7 +278,7 @@ def _log_of_noise_leaf(prior, squares, count):
     )
 
 
-@_vectorised
+@vectorised
 def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
     """Draw the leaf (-1) or the split of a node of variances; see `_redraw_node`."""
     squares, n, fewest = total[0], total[1], prior.min_leaf - 0.5
@@ -332,7 +308,7 @@ def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
     return -1
 
 
-@_vectorised
+@vectorised
 def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, uniform):
     """Draw the leaf (-1) or the split of a node from its histogram, by two uniform numbers."""
     channels = 3 if each_count else 2
@@ -377,7 +353,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     return -1
 
 
-@_vectorised
+@vectorised
 def _redraw_level(
     tree, level, by_one, rows, prior, room, precision, scale, each_count, rule, leaf, uniform
 ):
@@ -395,11 +371,11 @@ def _redraw_level(
     high = np.full(last - first, len(rows.offset) - 1)
     num_slots = 0
     for v in range(first, last):
-        if not _exists(rule, tree, v):
+        if not node_exists(rule, tree, v):
             continue
         if rule[tree, v] >= 0:
             left = 2 * v + 1
-            if _is_split(rule, tree, left) or _is_split(rule, tree, left + 1):
+            if node_splits(rule, tree, left) or node_splits(rule, tree, left + 1):
                 continue
             slot_of[left] = slot_of[left + 1] = num_slots
         slot_of[v] = num_slots
@@ -440,10 +416,10 @@ def _redraw_level(
                 u = own_leaf[i]
                 own_leaf[i] = v if (u == left) | (u == left + 1) else u
         if q >= 0:
-            _follow(v, q, rows, own_leaf)
+            follow_rule(v, q, rows, own_leaf)
 
 
-@_vectorised
+@vectorised
 def _find_leaves(tree, node, rows, rule, place):
     """Write the leaf below a node that each row reaches if it comes to the node, uint8 [n].
 
@@ -455,13 +431,13 @@ def _find_leaves(tree, node, rows, rule, place):
     while low < internal:
         for v in range(low, high + 1):
             q = rule[tree, v]
-            if q < 0 or not _exists(rule, tree, v):
+            if q < 0 or not node_exists(rule, tree, v):
                 continue
-            _follow(v, q, rows, place)
+            follow_rule(v, q, rows, place)
         low, high = 2 * low + 1, 2 * high + 2
 
 
-@_vectorised
+@vectorised
 def _number_leaves(tree, node, rule, slot_of, num_slots):
     """Give numbers to the leaves below a node, from ``num_slots`` on; returns the next one."""
     internal = rule.shape[1]
@@ -473,19 +449,19 @@ def _number_leaves(tree, node, rule, slot_of, num_slots):
             if v != node:
                 parent = (v - 1) // 2
                 inside[v] = inside[parent] and rule[tree, parent] >= 0
-            if inside[v] and not _is_split(rule, tree, v):
+            if inside[v] and not node_splits(rule, tree, v):
                 slot_of[v] = num_slots
                 num_slots += 1
         low, high = 2 * low + 1, 2 * high + 2
     return num_slots
 
 
-@_vectorised
+@vectorised
 def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, uniform):
     """Redraw the rule of a split with splits below it, which are held."""
     internal = rule.shape[1]
     left = 2 * node + 1
-    if not _is_split(rule, tree, left) and not _is_split(rule, tree, left + 1):
+    if not node_splits(rule, tree, left) and not node_splits(rule, tree, left + 1):
         return
     channels = 3 if each_count else 2
     slot_of = np.full(2 * internal + 1, -1)
@@ -559,18 +535,18 @@ def _sums_of_leaf(node, leaf, precision, residual):
     return a, b
 
 
-@_vectorised
+@vectorised
 def _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal):
     """Draw the values of a tree's leaves."""
     for v in range(value.shape[1]):
         value[tree, v] = 0.0
-        if _exists(rule, tree, v) and not _is_split(rule, tree, v):
+        if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
             a, b = _sums_of_leaf(v, leaf[tree], precision, room.residual)
             total = scale * a + prior.precision
             value[tree, v] = scale * b / total + normal[v] / np.sqrt(total)
 
 
-@_vectorised
+@vectorised
 def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, uniform):
     """Make the moves of a visit, from uniform numbers."""
     of_move = _uniforms_of_move(rule.shape[1])
@@ -596,7 +572,7 @@ def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, le
         level = -1 - move
         first = 2**level - 1
         for node in range(first, 2 * first + 1):
-            if _is_split(rule, tree, node):
+            if node_splits(rule, tree, node):
                 _redraw_rule(
                     tree,
                     node,
@@ -612,7 +588,7 @@ def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, le
                 )
 
 
-@_vectorised
+@vectorised
 def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, generator):
     """Redraw all trees of a product of variances once, in place.
 
@@ -637,7 +613,7 @@ def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, gen
         _move(tree, visit, rows, prior, room, rows.repeats, 1.0, False, rule, leaf, moves, own)
         for v in range(value.shape[1]):
             value[tree, v] = 1.0
-            if _exists(rule, tree, v) and not _is_split(rule, tree, v):
+            if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
                 count, squares = _sums_of_leaf(v, leaf[tree], rows.repeats, residual)
                 chi = generator.chisquare(prior.degrees + count)
                 value[tree, v] = (prior.rate + squares) / chi
@@ -645,16 +621,7 @@ def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, gen
             ratio[i] = residual[i] / value[tree, leaf[tree, i]]
 
 
-@_vectorised
-def multiply(value, leaf, total):
-    """Multiply the values of the leaves that rows reach in all trees; ``total`` [n] is changed."""
-    total[:] = 1.0
-    for tree in range(len(leaf)):
-        for i in range(len(total)):
-            total[i] *= value[tree, leaf[tree, i]]
-
-
-@_vectorised
+@vectorised
 def sweep(
     rows,
     prior,
@@ -708,75 +675,3 @@ def sweep(
         _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal[tree])
         for i in range(num_rows):
             left[i] = residual[i] - own_value[own_leaf[i]]
-
-
-@_vectorised
-def grow_prior(rows, prior, rule, generator):
-    """Draw trees [m] from the prior, each anew until all its leaves have rows enough.
-
-    Parameters
-    ----------
-    rows, prior
-        As in `sweep`.
-    rule
-        int32 [m, 2^levels - 1]; changed.
-    generator
-        numpy.random.Generator.
-    """
-    num_rows, internal = len(rows.repeats), rule.shape[1]
-    running = np.cumsum(prior.rule)
-    leaf = np.empty(num_rows, np.int64)
-    count = np.empty(2 * internal + 1)
-    for tree in range(len(rule)):
-        fits = False
-        while not fits:
-            rule[tree] = -1
-            leaf[:] = 0
-            low, level = 0, 0
-            while low < internal:
-                for v in range(low, 2 * low + 1):
-                    if not _exists(rule, tree, v):
-                        continue
-                    if generator.random() >= np.exp(prior.log_split[level]):
-                        continue
-                    q = np.searchsorted(running, generator.random() * running[-1], side="right")
-                    q = min(q, len(running) - 1)
-                    rule[tree, v] = q
-                    for i in range(num_rows):
-                        if leaf[i] == v:
-                            leaf[i] = _child_of(v, rows.bins[rows.feature[q], i], q, rows)
-                low, level = 2 * low + 1, level + 1
-            count[:] = 0.0
-            for i in range(num_rows):
-                count[leaf[i]] += rows.repeats[i]
-            fits = True
-            for v in range(len(count)):
-                is_leaf = _exists(rule, tree, v) and not _is_split(rule, tree, v)
-                if is_leaf and count[v] < prior.min_leaf:
-                    fits = False
-
-
-@_vectorised
-def add_up(bins, rows, rule, value, total):
-    """Add the values of all trees of each draw at new rows.
-
-    Parameters
-    ----------
-    bins
-        uint8 [m, d].
-    rows
-        `bdtppl.inference.additive.tables.RowTables`, for the rules.
-    rule, value
-        Trees of draws, [s, trees, nodes], and the values of their leaves.
-    total
-        float64 [s, m]; changed.
-    """
-    num_draws, num_trees = rule.shape[:2]
-    for draw in range(num_draws):
-        for tree in range(num_trees):
-            for i in range(total.shape[1]):
-                node = 0
-                while _is_split(rule[draw], tree, node):
-                    q = rule[draw, tree, node]
-                    node = _child_of(node, bins[i, rows.feature[q]], q, rows)
-                total[draw, i] += value[draw, tree, node]

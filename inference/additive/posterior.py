@@ -8,7 +8,7 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from bdtppl.inference.additive.kernels import add_up
+from bdtppl.inference.additive.complete_trees import add_up
 from bdtppl.inference.additive.tables import RowTables, as_bins, row_tables
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.models.arrays.precision import in_float64

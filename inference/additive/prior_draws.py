@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bdtppl.inference.additive.kernels import grow_prior
+from bdtppl.inference.additive.complete_trees import grow_prior
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.tables import prior_tables, row_tables
 
