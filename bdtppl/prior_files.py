@@ -47,7 +47,7 @@ from bdtppl.models.constraints import FUNCTIONS, Constraints, KeepTogether
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.registry import LEAF_FAMILIES, writable_priors
 
 __all__ = ["PriorFile", "read_prior_file", "read_tree", "written_settings"]

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = ["EmpiricalBayes", "HasGradient", "empirical_bayes"]
 

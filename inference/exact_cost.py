@@ -20,7 +20,7 @@ from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, weighs_each_cut
+from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
 
 __all__ = [
     "DEFAULT_BUDGET",

@@ -114,7 +114,7 @@ class Constraints:
         node below these splits. The prior is that of the trees all of whose nodes are allowed.
         Only Metropolis keeps to it, and a fit with it cannot be saved.
     allows_tree
-        Function of a `bdtppl.models.priors.TreeShape`, likewise: whether a tree is allowed.
+        Function of a `bdtppl.models.prior_kinds.TreeShape`, likewise: whether a tree is allowed.
 
     Examples
     --------

@@ -14,8 +14,7 @@ import numpy as np
 
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.priors import (
-    DepthDecay,
+from bdtppl.models.prior_kinds import (
     Node,
     NodePrior,
     Rule,
@@ -25,6 +24,7 @@ from bdtppl.models.priors import (
     require_tree_prior,
     require_weighs,
 )
+from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import pytree_dataclass, setting
 from bdtppl.models.wording import counted, describe_model, number
 

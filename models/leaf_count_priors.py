@@ -22,7 +22,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from bdtppl.models.arguments import require_integer
-from bdtppl.models.priors import Node, Rule, Rules, TreeShape, Weighed, WholeTreePrior
+from bdtppl.models.prior_kinds import Node, Rule, Rules, TreeShape, Weighed, WholeTreePrior
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import number
 
@@ -30,7 +30,7 @@ __all__ = ["LeafCount", "LeafCountPrior", "Pinball"]
 
 
 class LeafCountPrior(WholeTreePrior):
-    """A prior on the number of leaves; see `bdtppl.models.priors.TreePrior`.
+    """A prior on the number of leaves; see `bdtppl.models.prior_kinds.TreePrior`.
 
     A tree T with K leaves weighs ``log_leaves(K)``, plus ``log_division(k_left, k)`` for every
     split with k leaves below it, k_left of them on its left, plus ``log_rule`` of every split.
@@ -40,7 +40,7 @@ class LeafCountPrior(WholeTreePrior):
     max_leaves
         Most leaves of a tree.
     rules
-        See `bdtppl.models.priors.TreePrior`.
+        See `bdtppl.models.prior_kinds.TreePrior`.
     """
 
     max_leaves: int

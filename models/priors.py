@@ -14,7 +14,7 @@ Angelopoulos and Cussens 2005, sections 2 and 3 (priors as stochastic programs).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,182 +34,24 @@ from bdtppl.models.hard.rule_laws import (
     Rules,
     facts_read,
 )
-from bdtppl.models.pytrees import Number, describe_kind, enter, pytree_dataclass, require, setting
-from bdtppl.models.wording import describe_model, number
+from bdtppl.models.prior_kinds import TREE_PRIORS as TREE_PRIORS
+from bdtppl.models.prior_kinds import NodePrior, WeightBounds
+from bdtppl.models.prior_kinds import TreePrior as TreePrior
+from bdtppl.models.prior_kinds import TreeShape as TreeShape
+from bdtppl.models.prior_kinds import WholeTreePrior as WholeTreePrior
+from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
+from bdtppl.models.wording import number
 
 __all__ = [
-    "TREE_PRIORS",
     "DepthDecay",
     "DescriptionLength",
     "GreedyPartition",
     "LeafPenalty",
     "Node",
-    "NodePrior",
     "Program",
-    "RegisteredPrior",
     "Rule",
-    "Rules",
-    "TreePrior",
-    "WeightBounds",
     "excluding",
-    "require_rules_apart",
-    "require_tree_prior",
-    "rule_law",
-    "weighs_each_cut",
-    "weight_bounds",
 ]
-
-
-@runtime_checkable
-class TreePrior(Protocol):
-    """A tree prior: an immutable pytree with these members.
-
-    Attributes
-    ----------
-    rules
-        "gaps": one rule per gap between neighbouring values in the node; "cuts": every cut of the
-        design between the node's least and largest value.
-    depends_on_depth
-        Whether the weights depend on the node's depth.
-    counts_partitions
-        Whether rules that make the same partition share one weight.
-    sums_to_at_most_one
-        Whether the weights of all trees of any table sum to at most 1.
-    is_normalised
-        Whether those of stopping and of all available rules sum to 1 in every node, and so do those
-        of all trees.
-    parameter_support
-        Support of each parameter that can be fitted.
-    node_facts, rule_facts
-        Names of the `Node` and `Rule` fields that the weights read, beside ``depth``, ``has_rule``
-        and ``feature``, which are always there. A prior that reads ``log_share`` has a member
-        ``law``, the `bdtppl.models.hard.rule_laws.RuleLaw` that it follows from.
-
-    A prior that also weighs the tree as a whole has a method ``log_tree`` (see `WholeTreePrior`).
-    """
-
-    @property
-    def rules(self) -> Rules:
-        """Rules of a node: "gaps" or "cuts"."""
-        ...
-
-    @property
-    def depends_on_depth(self) -> bool:
-        """Whether the weights depend on the node's depth."""
-        ...
-
-    @property
-    def counts_partitions(self) -> bool:
-        """Whether rules that make the same partition share one weight."""
-        ...
-
-    @property
-    def sums_to_at_most_one(self) -> bool:
-        """Whether the weights of all trees of any table sum to at most 1."""
-        ...
-
-    @property
-    def is_normalised(self) -> bool:
-        """Whether the weights of stopping and of all rules sum to 1 in every node."""
-        ...
-
-    @property
-    def parameter_support(self) -> dict[str, Constraint]:
-        """Support of each parameter that can be fitted."""
-        ...
-
-    @property
-    def node_facts(self) -> tuple[str, ...]:
-        """Names of the node's facts that the weights read."""
-        ...
-
-    @property
-    def rule_facts(self) -> tuple[str, ...]:
-        """Names of the rule's facts that the weights read."""
-        ...
-
-    def resolve(self, design: Design) -> "TreePrior":
-        """Fill in defaults that depend on the data."""
-        ...
-
-    def log_stop(self, node: Node) -> Any:
-        """Log weight of making the node a leaf."""
-        ...
-
-    def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log weight of all the rules that an entry stands for together."""
-        ...
-
-    def log_rule(self, node: Node, rule: Rule) -> Any:
-        """Log weight of the entry in one tree, as the prior counts trees.
-
-        One rule of the entry; where rules share a partition's weight, the whole weight.
-        """
-        ...
-
-
-def require_tree_prior(name: str, prior: Any) -> None:
-    """Refuse what is no node-wise tree prior, a class given in place of an object among them.
-
-    Raises
-    ------
-    TypeError
-        If it is none.
-    """
-    if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
-        raise TypeError(
-            f"{name} must be a tree prior of bdtppl.models.priors; got {describe_kind(prior)}."
-        )
-
-
-def rule_law(prior: Any) -> RuleLaw | None:
-    """Law that a prior reads ``log_share`` from, or None where it reads no such fact."""
-    return prior.law if "log_share" in prior.rule_facts else None
-
-
-def weight_bounds(prior: Any, depth: np.ndarray) -> "WeightBounds":
-    """Bound a prior's log weights of nodes at depths (`NodePrior.weight_bounds`).
-
-    Raises
-    ------
-    TypeError
-        If no bounds are known.
-    """
-    bounds = getattr(prior, "weight_bounds", None)
-    if bounds is None:
-        raise TypeError(_NO_BOUNDS.format(type(prior).__name__))
-    return bounds(depth)
-
-
-def weighs_each_cut(prior: TreePrior) -> bool:
-    """Whether a prior may weigh the cuts of one gap apart."""
-    return rule_law(prior) is not None
-
-
-def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
-    """Refuse a prior that does not tell rules apart where constraints do.
-
-    Rules that part the rows alike leave different things to the splits below them where constraints
-    look at the path, and cuts of one gap differ where some are refused.
-
-    Raises
-    ------
-    ValueError
-        If both are the case.
-    """
-    asks = constraints.allows_path or constraints.allows_tree
-    if prior.counts_partitions and (constraints.looks_at_path or constraints.judges_cuts or asks):
-        raise ValueError(
-            f"{type(prior).__name__} shares a weight among rules that make one partition, which "
-            f"keep_together, features_at_depth, before, refused, allows_rule, allows_path and "
-            f"allows_tree tell apart: use DepthDecay or DescriptionLength."
-        )
-    if constraints.judges_cuts and prior.rules != "cuts":
-        raise ValueError(
-            f"refused, allows_rule and weights of 0 exclude cuts of the table, and a "
-            f"{type(prior).__name__} with rules={prior.rules!r} has rules in gaps between values: "
-            f"use rules='cuts'."
-        )
 
 
 def excluding(prior: Any, constraints: Constraints, design: Any) -> Constraints:
@@ -228,23 +70,6 @@ def excluding(prior: Any, constraints: Constraints, design: Any) -> Constraints:
     return replace(limits, refused=(*limits.refused, *(pair for pair in new if pair not in known)))
 
 
-TREE_PRIORS: dict[str, type] = {}
-"""Tree priors by name; a subclass of `RegisteredPrior` enters itself."""
-
-
-class RegisteredPrior:
-    """A prior that saved models, prior files, the command line and reports know by its name."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if not cls.__name__.startswith("_"):
-            enter(TREE_PRIORS, cls)
-
-    def in_words(self) -> list[str]:
-        """Say in sentences how probable the prior finds trees."""
-        return [f"The prior is {describe_model(self)}."]
-
-
 def _chances(shares: Sequence[Any]) -> str:
     first, second, third = map(number, shares)
     return (
@@ -261,164 +86,6 @@ def _cut_in_words(cut_weights: Any) -> str:
     if cut_weights == "gap":
         return "cuts it anywhere in the node's range with the same density"
     return "cuts it at each possible place with the same probability"
-
-
-_NO_BOUNDS = "{} has no method weight_bounds, which a search needs to rule trees out."
-
-
-class WeightBounds(NamedTuple):
-    """Bounds of the log weights in any node that has a rule, at some depths; arrays like these.
-
-    Attributes
-    ----------
-    stop_least, stop_most
-        Of stopping.
-    rule_most
-        Of one rule, as `TreePrior.log_rule` gives it, times the number that `shared_by` names.
-    split_most
-        Of all rules of a node together; None for that of one rule times their number.
-    shared_by
-        What a rule's weight is divided by at least: the number of "features" that have a rule, the
-        number of "rules", or nothing (None).
-    """
-
-    stop_least: Any
-    stop_most: Any
-    rule_most: Any
-    split_most: Any = None
-    shared_by: Literal["features", "rules"] | None = None
-
-
-class NodePrior(RegisteredPrior):
-    """Members that most priors share; a node-wise prior of your own may begin with them."""
-
-    log_split: Any
-
-    depends_on_depth: ClassVar[bool] = False
-    counts_partitions: ClassVar[bool] = False
-    sums_to_at_most_one: ClassVar[bool] = False
-    is_normalised: ClassVar[bool] = False
-    parameter_support: ClassVar[dict[str, Constraint]] = {}
-    node_facts: ClassVar[tuple[str, ...]] = ()
-    rule_facts: ClassVar[tuple[str, ...]] = ()
-
-    def resolve(self, design: Design):
-        """Return the prior itself: nothing depends on the data."""
-        return self
-
-    def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
-        """Bound the log weights of nodes at depths, for searches (`bdtppl.inference.pcfg.search`).
-
-        A prior of your own that `is_normalised` has bounds: a probability is at most 1.
-
-        Raises
-        ------
-        TypeError
-            If no bounds are known.
-        """
-        if not self.is_normalised:
-            raise TypeError(_NO_BOUNDS.format(type(self).__name__))
-        zero = np.zeros(np.shape(depth))
-        return WeightBounds(zero - np.inf, zero, zero, zero)
-
-    def log_rule(self, node: Node, rule: Rule) -> Any:
-        """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
-        weight = self.log_split(node, rule)
-        return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
-
-
-class TreeShape(NamedTuple):
-    """The splits and leaves of one tree, k slots; children lie after their parent.
-
-    Functions of a tree read its arrays, and are written in `jax.numpy`.
-
-    Attributes
-    ----------
-    is_leaf, is_split
-        bool [k]; slots that hold a leaf or a split.
-    left, right
-        int [k]; slots of a split's children, meaningless elsewhere.
-    feature
-        int [k]; feature of a split, meaningless elsewhere.
-    depth
-        int [k]; number of splits above the slot.
-    threshold
-        float64 [k]; of a split, values below it go left; meaningless elsewhere. None where a prior
-        weighs the tree.
-    """
-
-    is_leaf: Any
-    is_split: Any
-    left: Any
-    right: Any
-    feature: Any
-    depth: Any
-    threshold: Any = None
-
-
-class WholeTreePrior(NodePrior):
-    """A prior that weighs whole trees: a prior of your own adds `log_tree`.
-
-    Stopping and every rule weigh 1, unless `log_stop` and `log_split` say otherwise. Metropolis
-    chains take such a prior; other inferences need priors that are products over nodes.
-
-    Attributes
-    ----------
-    rules
-        See `TreePrior`.
-    """
-
-    rules: Rules = "gaps"
-
-    def log_stop(self, node: Node) -> Any:
-        """Return 0."""
-        return jnp.zeros_like(node.depth, dtype=float)
-
-    def log_split(self, node: Node, rule: Rule) -> Any:
-        """Return log weight 0 for each rule that the entry stands for."""
-        one = jnp.zeros_like(rule.feature, dtype=float)
-        return one if rule.log_num_cuts is None else one + rule.log_num_cuts
-
-    def log_tree(self, tree: TreeShape) -> Any:
-        """Log weight of one tree, beside that of its nodes."""
-        raise NotImplementedError
-
-
-Weighed = Literal["nodes", "leaf counts", "trees", "edits"]
-
-_WEIGHED: dict[Weighed, tuple[str, str]] = {  # in words, and who can use it
-    "nodes": ("nodes one by one", "All estimators take it."),
-    "leaf counts": ("the number of leaves", "ExactTree and MetropolisTree estimators take it."),
-    "trees": ("whole trees", "MetropolisTree estimators take it."),
-    "edits": ("sequences of edits", "MetropolisTree estimators take it."),
-}
-
-
-def weighs(prior: Any) -> Weighed:
-    """Tell what a prior weighs: nodes one by one, numbers of leaves too, whole trees, or edits."""
-    return getattr(prior, "weighs", "trees" if hasattr(prior, "log_tree") else "nodes")
-
-
-def log_tree(prior: Any, tree: TreeShape) -> Any:
-    """Log weight of a tree as a whole, 0 under a prior that is a product over nodes."""
-    return 0.0 if weighs(prior) == "nodes" else prior.log_tree(tree)
-
-
-def require_weighs(prior: Any, inference: str, *kinds: Weighed) -> None:
-    """Refuse a prior that weighs what an inference cannot.
-
-    Raises
-    ------
-    ValueError
-        If the prior weighs none of these.
-    """
-    if (own := weighs(prior)) not in kinds:
-        wanted = " or ".join(_WEIGHED[kind][0] for kind in kinds)
-        words, taken_by = _WEIGHED[own]
-        raise ValueError(
-            f"{inference} takes priors that weigh {wanted}; {type(prior).__name__} weighs {words}. "
-            f"{taken_by}"
-        )
 
 
 class _NormalisedRules(NodePrior):

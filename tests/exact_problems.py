@@ -27,13 +27,13 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
+from bdtppl.models.prior_kinds import weighs_each_cut
 from bdtppl.models.priors import (
     DepthDecay,
     DescriptionLength,
     GreedyPartition,
     LeafPenalty,
     Program,
-    weighs_each_cut,
 )
 
 TIGHT = 1e-9

@@ -19,13 +19,8 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint as scored
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, PoissonGamma
-from bdtppl.models.priors import (
-    DepthDecay,
-    DescriptionLength,
-    GreedyPartition,
-    LeafPenalty,
-    weighs_each_cut,
-)
+from bdtppl.models.prior_kinds import weighs_each_cut
+from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
 PRIORS = (
     DepthDecay(0.9, 1.0),

@@ -20,7 +20,8 @@ from bdtppl.estimators.greedy_modal import GreedyModalTree
 from bdtppl.estimators.hard import RealLeaves
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
-from bdtppl.models.priors import TREE_PRIORS, NodePrior, Rules
+from bdtppl.models.prior_kinds import Rules
+from bdtppl.models.priors import TREE_PRIORS, NodePrior
 from bdtppl.models.pytrees import pytree_dataclass, setting
 from bdtppl.prior_files import read_prior_file
 from bdtppl.report.words import inference_in_words, prior_in_words

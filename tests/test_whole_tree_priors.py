@@ -21,7 +21,8 @@ from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.priors import TREE_PRIORS, Rules, WholeTreePrior
+from bdtppl.models.prior_kinds import Rules
+from bdtppl.models.priors import TREE_PRIORS, WholeTreePrior
 from bdtppl.models.pytrees import pytree_dataclass, setting
 from bdtppl.report.words import prior_in_words
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.registry import writable_priors
 from bdtppl.prior_files import read_tree, written_settings
 

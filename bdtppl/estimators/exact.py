@@ -46,12 +46,8 @@ from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import (
-    LeafPenalty,
-    TreePrior,
-    WholeTreePrior,
-    require_rules_apart,
-)
+from bdtppl.models.prior_kinds import TreePrior, WholeTreePrior, require_rules_apart
+from bdtppl.models.priors import LeafPenalty
 from bdtppl.models.wording import number
 from bdtppl.parted import Reader, fill, parts_of, survey
 from bdtppl.progress import counting, waiting

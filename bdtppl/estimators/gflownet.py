@@ -34,7 +34,8 @@ from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import DescriptionLength, weighs_each_cut
+from bdtppl.models.prior_kinds import weighs_each_cut
+from bdtppl.models.priors import DescriptionLength
 from bdtppl.progress import counting, paced
 
 __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]

@@ -37,7 +37,8 @@ from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import GreedyPartition, TreePrior
+from bdtppl.models.prior_kinds import TreePrior
+from bdtppl.models.priors import GreedyPartition
 from bdtppl.summary import summarised
 
 __all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]

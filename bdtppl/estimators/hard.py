@@ -26,7 +26,7 @@ from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, require_leaf
-from bdtppl.models.priors import TreePrior, require_tree_prior
+from bdtppl.models.prior_kinds import TreePrior, require_tree_prior
 from bdtppl.models.wording import describe_model, function_name, listed
 
 __all__ = [

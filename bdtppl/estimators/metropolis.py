@@ -29,7 +29,8 @@ from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
-from bdtppl.models.priors import DepthDecay, weighs
+from bdtppl.models.prior_kinds import weighs
+from bdtppl.models.priors import DepthDecay
 from bdtppl.progress import counting
 from bdtppl.summary import summarised, why_no_r_hat
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bdtppl.models.constraints import FUNCTIONS, Constraints
 from bdtppl.models.leaves import dirichlet_in_words
-from bdtppl.models.priors import RegisteredPrior
+from bdtppl.models.prior_kinds import RegisteredPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.models.wording import counted, describe_model, function_name, listed, number
 

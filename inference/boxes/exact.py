@@ -43,7 +43,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, require_rules_apart, weighs
+from bdtppl.models.prior_kinds import TreePrior, require_rules_apart, weighs
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["BoxPosterior", "why_no_boxes"]

@@ -31,7 +31,7 @@ from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.leaves import CountTable, Leaf
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = ["Expansion", "Leaves", "Recursion"]
 

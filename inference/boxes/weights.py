@@ -20,7 +20,7 @@ from bdtppl.models.leaves import (
     NormalInverseGamma,
     log_rising_factorial,
 )
-from bdtppl.models.priors import Node, Rule, TreePrior
+from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 
 __all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "has_own_score", "leaf_tables"]
 

@@ -21,7 +21,7 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.node_scores import NodeTerms, log_rule, node_terms
 from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import require_weighs
+from bdtppl.models.prior_kinds import require_weighs
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
 __all__ = [

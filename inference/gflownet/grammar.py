@@ -51,7 +51,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import Node, require_weighs
+from bdtppl.models.prior_kinds import Node, require_weighs
 
 __all__ = [
     "NUM_FACTS",

@@ -12,7 +12,7 @@ from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, require_weighs, weighs_each_cut
+from bdtppl.models.prior_kinds import TreePrior, require_weighs, weighs_each_cut
 
 __all__ = ["Problem", "pose"]
 

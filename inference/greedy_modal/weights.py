@@ -10,7 +10,7 @@ import numpy as np
 from bdtppl.inference.greedy_modal.columns import Columns, Level
 from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_feature, num_cuts
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.models.priors import Node, Rule, TreePrior
+from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 
 __all__ = [
     "LawOfCuts",

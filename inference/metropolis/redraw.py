@@ -28,7 +28,7 @@ from bdtppl.inference.metropolis.state import State, at_nodes, scored
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, side_stops, split_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.leaves import NormalInverseGamma
-from bdtppl.models.priors import Node, Rule
+from bdtppl.models.prior_kinds import Node, Rule
 from bdtppl.models.pytrees import pytree_dataclass
 
 __all__ = ["Redraw", "redrawn"]

@@ -34,7 +34,7 @@ from bdtppl.models.hard.node_scores import require_defined
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import require_weighs, weighs
+from bdtppl.models.prior_kinds import require_weighs, weighs
 
 __all__ = ["Sampled", "sample_chains"]
 

@@ -26,7 +26,7 @@ from bdtppl.models.hard.asked_trees import is_allowed
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import NodeTerms, leaf_statistics, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
-from bdtppl.models.priors import TreeShape, log_tree, weighs
+from bdtppl.models.prior_kinds import TreeShape, log_tree, weighs
 
 __all__ = [
     "State",

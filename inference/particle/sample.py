@@ -28,7 +28,7 @@ from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.node_scores import require_defined
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import require_weighs
+from bdtppl.models.prior_kinds import require_weighs
 
 __all__ = ["Filtered", "GrowthName", "ProposalName", "ResamplingName", "sample_particles"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, count_subproblems
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
-from bdtppl.models.priors import Rules
+from bdtppl.models.prior_kinds import Rules
 
 __all__ = ["AUTO_BINS", "estimate_subproblems"]
 

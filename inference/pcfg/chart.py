@@ -19,7 +19,7 @@ from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.threads import in_threads
-from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
+from bdtppl.models.prior_kinds import Node, Rule, TreePrior, rule_law
 
 __all__ = [
     "BLOCK_NODES",

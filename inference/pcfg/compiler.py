@@ -25,7 +25,7 @@ from bdtppl.models.arrays.growing import Growing
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.path_memory import PathMemory
-from bdtppl.models.priors import Rules
+from bdtppl.models.prior_kinds import Rules
 
 __all__ = ["TooManySubproblems", "compile_grammar", "count_subproblems"]
 
@@ -351,7 +351,7 @@ def compile_grammar(
     design
         Coded rows; only codes, weights and cut points matter.
     rules
-        "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
+        "gaps" or "cuts" (see `bdtppl.models.prior_kinds.TreePrior`).
     constraints
         Limits on the trees.
     each_cut

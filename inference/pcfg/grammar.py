@@ -18,7 +18,7 @@ from bdtppl.models.arrays.bitsets import unpack
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.path_memory import PathMemory
-from bdtppl.models.priors import Rules, TreePrior, require_rules_apart, weighs_each_cut
+from bdtppl.models.prior_kinds import Rules, TreePrior, require_rules_apart, weighs_each_cut
 
 __all__ = ["Grammar", "gap_threshold"]
 

@@ -29,7 +29,7 @@ from bdtppl.inference.pcfg.chart import (
     rule_at,
     take,
 )
-from bdtppl.models.priors import TreePrior
+from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = [
     "Semiring",

@@ -86,7 +86,7 @@ def log_num_trees(
     design
         The table.
     rules
-        "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
+        "gaps" or "cuts" (see `bdtppl.models.prior_kinds.TreePrior`).
     constraints
         Limits on the trees.
 

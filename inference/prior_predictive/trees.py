@@ -36,13 +36,8 @@ from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.priors import (
-    DepthDecay,
-    Rules,
-    TreePrior,
-    require_tree_prior,
-    require_weighs,
-)
+from bdtppl.models.prior_kinds import Rules, TreePrior, require_tree_prior, require_weighs
+from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import describe_kind
 
 __all__ = [
@@ -239,7 +234,7 @@ def has_root_rule(design: Design, rules: Rules, constraints: Constraints | None 
     design
         Rows.
     rules
-        "gaps" or "cuts" (see `bdtppl.models.priors.TreePrior`).
+        "gaps" or "cuts" (see `bdtppl.models.prior_kinds.TreePrior`).
     constraints
         Limits on the trees.
     """

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.models.priors import TreeShape
+from bdtppl.models.prior_kinds import TreeShape
 
 __all__ = ["Path", "is_allowed"]
 

@@ -18,7 +18,7 @@ from bdtppl.models.hard.node_scores import leaf_statistics, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.priors import TreeShape, log_tree
+from bdtppl.models.prior_kinds import TreeShape, log_tree
 
 __all__ = ["LogJoint", "log_joint"]
 

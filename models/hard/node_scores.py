@@ -20,7 +20,7 @@ from bdtppl.models.hard.packed_model import (
     next_present,
 )
 from bdtppl.models.hard.rule_laws import DenseRules, RuleLaw
-from bdtppl.models.priors import Node, Rule, rule_law
+from bdtppl.models.prior_kinds import Node, Rule, rule_law
 
 __all__ = [
     "NodeTerms",

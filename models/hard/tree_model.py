@@ -7,7 +7,8 @@ import numpy as np
 
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.leaves import Leaf
-from bdtppl.models.priors import TreePrior, excluding, require_rules_apart
+from bdtppl.models.prior_kinds import TreePrior, require_rules_apart
+from bdtppl.models.priors import excluding
 
 __all__ = ["TreeModel"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from bdtppl.inference.pcfg.expansion import Cells
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.priors import Node, TreePrior, weight_bounds
+from bdtppl.models.prior_kinds import Node, TreePrior, weight_bounds
 
 __all__ = ["MOST_LEVELS", "WeightTables", "bound_set", "score_counts", "weight_tables"]
 

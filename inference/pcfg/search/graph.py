@@ -76,7 +76,8 @@ class KeptRules(NamedTuple):
     missing_left
         bool [E].
     log_rule, log_split
-        float64 [E]; see `bdtppl.models.priors.TreePrior`; the latter [0] if no sums are bounded.
+        float64 [E]; see `bdtppl.models.prior_kinds.TreePrior`; the latter [0] without bounds of
+        sums.
     """
 
     left: np.ndarray

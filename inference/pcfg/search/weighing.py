@@ -12,7 +12,7 @@ from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64
-from bdtppl.models.priors import Node, Rule, TreePrior, rule_law
+from bdtppl.models.prior_kinds import Node, Rule, TreePrior, rule_law
 
 __all__ = ["Fragment", "weigh"]
 
