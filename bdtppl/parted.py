@@ -27,7 +27,7 @@ from bdtppl.inference.boxes.parts import (
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.models.data.design import RowlessDesign
 from bdtppl.models.data.schema import Schema
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.table_files import PARQUET
 
 __all__ = ["DaskParts", "Reader", "fill", "parts_of", "read_folder", "survey"]

@@ -46,7 +46,7 @@ import numpy as np
 from bdtppl.models.constraints import FUNCTIONS, Constraints, KeepTogether
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.registry import LEAF_FAMILIES, writable_priors
 

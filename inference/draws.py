@@ -9,7 +9,7 @@ import numpy as np
 
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["draw_classes", "draw_noise", "draw_targets", "draw_uniforms"]
 

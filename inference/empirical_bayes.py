@@ -16,7 +16,7 @@ from numpyro.distributions import biject_to
 from scipy.optimize import minimize
 
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = ["EmpiricalBayes", "HasGradient", "empirical_bayes"]

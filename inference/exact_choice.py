@@ -42,7 +42,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
 
 __all__ = ["Setting", "choose_by_evidence", "fit_numbers", "seconds_of"]

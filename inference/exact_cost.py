@@ -19,7 +19,7 @@ from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
 
 __all__ = [

@@ -21,7 +21,7 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import FUNCTIONS
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.priors import DepthDecay
 
 __all__ = ["REACH", "leaf_by_evidence", "units_of"]

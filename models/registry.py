@@ -1,7 +1,7 @@
 """Tree priors and leaf families by name, for whatever reads or writes names.
 
 A class enters itself where it is defined, in any module of `bdtppl.models`: a subclass of
-`bdtppl.models.prior_kinds.RegisteredPrior` or of `bdtppl.models.leaves.Leaf`.
+`bdtppl.models.prior_kinds.RegisteredPrior` or of `bdtppl.models.leaf.Leaf`.
 """
 
 from dataclasses import MISSING, fields
@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 
 import bdtppl.models
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import LEAF_FAMILIES
+from bdtppl.models.leaf import LEAF_FAMILIES
 from bdtppl.models.prior_kinds import TREE_PRIORS
 
 __all__ = ["LEAF_FAMILIES", "TREE_PRIORS", "writable_priors"]

@@ -5,7 +5,7 @@ import numpy as np
 
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float64
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["row_statistics"]
 

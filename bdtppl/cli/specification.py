@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bdtppl.models.edit_tree import EditTree
-from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
+from bdtppl.models.leaf import LEAF_FAMILIES, Leaf
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.registry import writable_priors
 from bdtppl.prior_files import read_tree, written_settings

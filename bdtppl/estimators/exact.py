@@ -45,7 +45,7 @@ from bdtppl.models.data.design import Design, check_cuts
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, WholeTreePrior, require_rules_apart
 from bdtppl.models.priors import LeafPenalty
 from bdtppl.models.wording import number

@@ -25,7 +25,8 @@ from bdtppl.models.data.schema import Schema
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import DirichletCategorical, Leaf, NormalInverseGamma, require_leaf
+from bdtppl.models.leaf import Leaf, require_leaf
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.prior_kinds import TreePrior, require_tree_prior
 from bdtppl.models.wording import describe_model, function_name, listed
 

@@ -17,7 +17,7 @@ from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.data.design import RowlessDesign
 from bdtppl.models.hard.tree import Tree, route
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.soft.tree import SoftRegression
 
 __all__ = ["require_classes", "require_posterior", "require_statistics", "require_trees"]

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from bdtppl.inference.boxes.exact import BoxPosterior
 from bdtppl.inference.smooth import smooth
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = ["box_log_evidence"]

@@ -19,7 +19,7 @@ from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.weights import add_row_count
 from bdtppl.models.data.design import Binning, Design, RowlessDesign, choose_cuts
 from bdtppl.models.data.schema import Column, Schema
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = [

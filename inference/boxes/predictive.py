@@ -21,7 +21,7 @@ from bdtppl.inference.draws import draw_classes
 from bdtppl.inference.hard.mixture import PiecedMixture
 from bdtppl.models.arrays.bit_loops import trailing_zeros
 from bdtppl.models.arrays.threads import in_threads
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["BoxMixture", "LeafList", "LeafTable"]
 

@@ -30,7 +30,7 @@ from bdtppl.inference.boxes.weights import PriorGrid, leaf_tables
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
-from bdtppl.models.leaves import CountTable, Leaf
+from bdtppl.models.leaf import CountTable, Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = ["Expansion", "Leaves", "Recursion"]

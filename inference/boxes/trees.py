@@ -10,7 +10,7 @@ from bdtppl.inference.boxes.recursion import Expansion, Recursion
 from bdtppl.inference.boxes.tables import PriorTables
 from bdtppl.inference.hard.ranking import STOP, Candidate, ranked_trees
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["WrittenTrees", "draw_trees", "rank_trees"]
 

@@ -14,12 +14,8 @@ from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.tables import LeafTables, PriorTables
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
-from bdtppl.models.leaves import (
-    DirichletCategorical,
-    Leaf,
-    NormalInverseGamma,
-    log_rising_factorial,
-)
+from bdtppl.models.leaf import Leaf
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, log_rising_factorial
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 
 __all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "has_own_score", "leaf_tables"]

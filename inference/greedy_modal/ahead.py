@@ -8,7 +8,7 @@ import numpy as np
 from bdtppl.inference.greedy_modal.weights import compile_weights
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.data.design import Design
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.row_statistics import row_statistics
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
 __all__ = ["Columns", "Level", "RowGroups", "descend", "row_leaf_statistics", "only", "root_level"]

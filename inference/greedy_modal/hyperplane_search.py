@@ -16,7 +16,7 @@ from bdtppl.inference.greedy_modal.columns import Level
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.arrays.precision import as_float64
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["num_normals", "search"]
 

@@ -15,7 +15,7 @@ from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_featur
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_features
 from bdtppl.models.arrays.threads import in_threads
-from bdtppl.models.leaves import CountTable
+from bdtppl.models.leaf import CountTable
 
 __all__ = [
     "Best",

@@ -11,7 +11,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.hard.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs, weighs_each_cut
 
 __all__ = ["Problem", "pose"]

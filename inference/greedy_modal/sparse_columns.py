@@ -18,7 +18,7 @@ from bdtppl.inference.greedy_modal.columns import (
     row_leaf_statistics,
 )
 from bdtppl.models.data.sparse import SparseDesign
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["SparseColumns", "SparseLevel"]
 

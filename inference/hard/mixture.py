@@ -27,7 +27,7 @@ from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, 
 from bdtppl.inference.student import StudentLaws
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
+from bdtppl.models.leaf import LEAF_FAMILIES, Leaf
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.wording import listed
 

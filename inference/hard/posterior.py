@@ -23,7 +23,8 @@ from bdtppl.models.arrays.distinct_rows import distinct_rows
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import DirichletCategorical, Leaf
+from bdtppl.models.leaf import Leaf
+from bdtppl.models.leaves import DirichletCategorical
 
 __all__ = ["Posterior", "RankedTrees"]
 

@@ -48,7 +48,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import CountTable, Leaf
+from bdtppl.models.leaf import CountTable, Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs
 from bdtppl.models.row_statistics import row_statistics
 

@@ -29,8 +29,8 @@ from bdtppl.inference.pcfg.paths import SampledPaths
 from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior
-from bdtppl.models.leaves import Leaf
 from bdtppl.models.prior_kinds import TreePrior, TreeShape, require_weighs, weighs
 
 __all__ = ["LeafCountPosterior", "exact_posterior", "with_num_trees"]

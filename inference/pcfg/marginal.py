@@ -29,7 +29,7 @@ from bdtppl.inference.pcfg.sampling import ChartChoices, choice_probabilities, s
 from bdtppl.inference.smooth import smooth
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs
 
 __all__ = ["TreeMarginal", "log_evidence_function", "value_and_gradient"]

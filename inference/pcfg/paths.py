@@ -23,7 +23,7 @@ from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.hard.tree import Tree, route
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["DEPTH_NEGLIGIBLE", "ChartMixture", "LeafWeights", "PathWeights", "SampledPaths"]
 

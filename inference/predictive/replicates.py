@@ -16,7 +16,7 @@ from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.hard.tree import route
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["draw_in_turn", "replicate"]
 

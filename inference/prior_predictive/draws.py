@@ -19,7 +19,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.row_statistics import row_statistics
 from bdtppl.models.soft.topology import Topology, TopologyPrior

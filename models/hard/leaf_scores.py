@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from bdtppl.models.arrays.padding import padded_size
-from bdtppl.models.leaves import CountTable, Leaf
+from bdtppl.models.leaf import CountTable, Leaf
 
 __all__ = ["leaf_scorer"]
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 
 __all__ = ["expected_target", "is_monotone"]
 

@@ -19,7 +19,7 @@ from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import CountTable
+from bdtppl.models.leaf import CountTable
 from bdtppl.models.prior_kinds import require_weighs
 from bdtppl.models.pytrees import as_partial
 from bdtppl.models.row_statistics import row_statistics

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.leaves import Leaf
+from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart
 from bdtppl.models.priors import excluding
 

@@ -2,7 +2,7 @@
 
 A subtree's worth is the product of its prior weights and of the marginal likelihoods of its leaves.
 Upper bounds give every class of labels, or what corresponds to that, a leaf of its own
-(`bdtppl.models.leaves.Leaf.log_marginal_bound`), and charge the prior weight of the splits that
+(`bdtppl.models.leaf.Leaf.log_marginal_bound`), and charge the prior weight of the splits that
 this takes at least. Sullivan, Tiwari and Thrun 2024 (MAPTree) bound the best tree by a perfect
 split that costs nothing; here the split is charged, and its rule shares its weight with those that
 tell two cells of the set apart. The sum over subtrees is bounded by the prior mass of all of them.

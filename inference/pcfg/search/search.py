@@ -38,7 +38,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaves import CountTable
+from bdtppl.models.leaf import CountTable
 from bdtppl.models.prior_kinds import require_weighs, weighs_each_cut, weight_bounds
 from bdtppl.models.priors import GreedyPartition
 from bdtppl.models.row_statistics import row_statistics
