@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.models.data.schema import as_table, column_names, has_names, lossless, select
+from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, select
 
 __all__ = ["Anomalies", "FindsAnomalies", "PermutedColumns", "find_anomalies", "num_permutations"]
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.data.schema import Column, are_dates, is_missing
+from bdtppl.models.data.schema import Column
+from bdtppl.models.data.tables import are_dates, is_missing
 from bdtppl.number_notation import (
     first_misfit,
     is_number,

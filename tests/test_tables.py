@@ -18,7 +18,8 @@ from bdtppl import (
 )
 from bdtppl.anomalies import PermutedColumns
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.schema import Column, Schema, TableWarning, are_dates
+from bdtppl.models.data.schema import Column, Schema, TableWarning
+from bdtppl.models.data.tables import are_dates
 from bdtppl.table_files import read_table, write_table
 
 

@@ -4,7 +4,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bdtppl.models.data.schema import are_dates, are_identifiers
+from bdtppl.models.data.tables import are_dates, are_identifiers
 from bdtppl.table_files import Table
 
 __all__ = ["Target", "Task", "target_of"]

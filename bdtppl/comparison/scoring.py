@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.arviz import PsisLoo, psis_loo
 from bdtppl.estimators.base import TableEstimator
-from bdtppl.models.data.schema import column_names, has_names, select
+from bdtppl.models.data.tables import column_names, has_names, select
 
 __all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
 

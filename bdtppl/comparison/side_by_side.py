@@ -29,7 +29,7 @@ from bdtppl.comparison.same_data import require_fitted_to, require_same_data
 from bdtppl.comparison.scoring import Scored
 from bdtppl.estimators.base import read_target, read_weights
 from bdtppl.inference.parallel import workers
-from bdtppl.models.data.schema import as_table
+from bdtppl.models.data.tables import as_table
 from bdtppl.rendering import as_text, html_table
 
 if TYPE_CHECKING:

@@ -35,15 +35,8 @@ from bdtppl.inference.compiling import make_room
 from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
 from bdtppl.models.arguments import require_integer
-from bdtppl.models.data.schema import (
-    Schema,
-    as_table,
-    column_names,
-    has_names,
-    lossless,
-    refuse_new_missing,
-    require_distinct,
-)
+from bdtppl.models.data.schema import Schema, refuse_new_missing
+from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
 

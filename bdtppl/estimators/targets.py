@@ -14,13 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
 from bdtppl.estimators.parameters import declared, parameter, require_level
-from bdtppl.models.data.schema import (
-    TableWarning,
-    are_identifiers,
-    is_missing,
-    refuse_times,
-    require_storable,
-)
+from bdtppl.models.data.schema import TableWarning
+from bdtppl.models.data.tables import are_identifiers, is_missing, refuse_times, require_storable
 
 __all__ = ["ClassTargets", "RealTargets"]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.data.schema import Column, as_level
+from bdtppl.models.data.schema import Column
+from bdtppl.models.data.tables import as_level
 
 __all__ = ["Rows", "class_index", "training_targets"]
 

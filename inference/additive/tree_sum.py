@@ -15,7 +15,8 @@ from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.tables import MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Design
-from bdtppl.models.data.schema import Schema, as_table, has_names, refuse_new_missing
+from bdtppl.models.data.schema import Schema, refuse_new_missing
+from bdtppl.models.data.tables import as_table, has_names
 from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = ["SumProblem", "TreeSum"]
