@@ -47,7 +47,7 @@ from bdtppl.inference.nuts.sample import NUTS, Chains, nothing_finite
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
-from bdtppl.models.arguments import require_integer
+from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
@@ -154,8 +154,7 @@ class RJHMC:
         require_integer("tries", self.tries)
         if self.published and self.tries > 1:
             raise ValueError(f"tries must be 1 in the published scheme; got {self.tries!r}.")
-        if self.start not in ("greedy", "prior"):
-            raise ValueError(f"start must be 'greedy' or 'prior'; got {self.start!r}.")
+        require_choice("start", self.start, ("greedy", "prior"))
         require_integer("restarts", self.restarts, 0)
 
     def stages(self, burn_in: int) -> range:

@@ -1,10 +1,24 @@
 """Checks of arguments that several modules share."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-__all__ = ["require_integer"]
+__all__ = ["require_choice", "require_integer"]
+
+
+def require_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise ValueError unless an argument is one of a few words.
+
+    Examples
+    --------
+    >>> require_choice("rules", "cut", ("gaps", "cuts"))
+    Traceback (most recent call last):
+    ValueError: rules must be 'gaps' or 'cuts'; got 'cut'.
+    """
+    if value not in known:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}; got {value!r}.")
 
 
 def require_integer(name: str, value: Any, least: float = 1, or_none: str = "") -> None:

@@ -21,7 +21,7 @@ from jax.scipy.special import betaln, gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
-from bdtppl.models.arguments import require_integer
+from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.prior_kinds import Node, Rule, Rules, TreeShape, Weighed, WholeTreePrior
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import number
@@ -77,8 +77,7 @@ class LeafCountPrior(WholeTreePrior):
 
 def _require_sizes(prior: LeafCountPrior) -> None:
     require_integer("max_leaves", prior.max_leaves)
-    if prior.rules not in ("gaps", "cuts"):
-        raise ValueError(f"rules must be 'gaps' or 'cuts'; got {prior.rules!r}.")
+    require_choice("rules", prior.rules, ("gaps", "cuts"))
 
 
 @pytree_dataclass

@@ -23,6 +23,7 @@ from jax.core import Tracer
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
+from bdtppl.models.arguments import require_choice
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.rule_laws import (
@@ -168,13 +169,11 @@ def _log_share_of_cut(cut_weights: CutWeights, rule: Rule) -> Any:
 
 
 def _check_cut_weights(cut_weights: Any) -> None:
-    if cut_weights not in ("uniform", "gap"):
-        raise ValueError(f"cut_weights must be 'uniform' or 'gap'; got {cut_weights!r}.")
+    require_choice("cut_weights", cut_weights, ("uniform", "gap"))
 
 
 def _check_rules(rules: str) -> None:
-    if rules not in ("gaps", "cuts"):
-        raise ValueError(f"rules must be 'gaps' or 'cuts'; got {rules!r}.")
+    require_choice("rules", rules, ("gaps", "cuts"))
 
 
 @pytree_dataclass

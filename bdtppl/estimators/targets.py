@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bdtppl.anomalies import FindsAnomalies
 from bdtppl.estimators.parameters import declared, parameter, require_level
+from bdtppl.models.arguments import require_choice
 from bdtppl.models.data.schema import TableWarning
 from bdtppl.models.data.tables import are_identifiers, is_missing, refuse_times, require_storable
 
@@ -201,8 +202,7 @@ class RealTargets(RegressorMixin):
             If the level is not a probability, there is no such kind, or the leaf family has no law
             of a leaf's mean.
         """
-        if kind not in ("target", "mean"):
-            raise ValueError(f"kind must be 'target' or 'mean'; got {kind!r}.")
+        require_choice("kind", kind, ("target", "mean"))
         if kind == "target":
             return self.predict_quantiles(X, _central(level))
         return self._mixture(X).mean_quantiles(_central(level))

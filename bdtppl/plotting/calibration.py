@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.models.arguments import require_integer
+from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.bands import percent
 from bdtppl.plotting.colours import INK, LINE, tint
@@ -87,8 +87,7 @@ def plot_calibration(
     """
     check_is_fitted(model)
     require_integer("bins", bins)
-    if kind not in ("pit", "coverage"):
-        raise ValueError(f"kind must be 'pit' or 'coverage'; got {kind!r}.")
+    require_choice("kind", kind, ("pit", "coverage"))
     is_classifier = model.is_classifier
     if target is not None and not is_classifier:
         raise ValueError(f"target names a class, and a {type(model).__name__} has none.")

@@ -23,7 +23,7 @@ from bdtppl.inference.hard.shapes import Shape, cut_back, places, subtree_sums
 from bdtppl.inference.metropolis.growth import ANY, grow_from_prior, log_normalisers
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State
-from bdtppl.models.arguments import require_integer
+from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
@@ -77,9 +77,7 @@ class Regrow:
             ("points", ("nodes", "choices")),
             ("prune", ("subtree", "sequence")),
         ):
-            if getattr(self, name) not in known:
-                options = " or ".join(map(repr, known))
-                raise ValueError(f"{name} must be {options}; got {getattr(self, name)!r}.")
+            require_choice(name, getattr(self, name), known)
         require_integer("last", self.last, 0)
 
     def propose(

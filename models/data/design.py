@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bdtppl.models.arguments import require_choice
 from bdtppl.models.arrays.threads import in_threads
 
 __all__ = [
@@ -434,8 +435,7 @@ def check_cuts(bins: int | None, binning: str, grid: int | None) -> None:
         )
     if bins is not None and grid is not None:
         raise ValueError("Give bins or grid, not both.")
-    if binning not in ("quantile", "uniform"):
-        raise ValueError(f"binning must be 'quantile' or 'uniform'; got {binning!r}.")
+    require_choice("binning", binning, ("quantile", "uniform"))
 
 
 def choose_cuts(

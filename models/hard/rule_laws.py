@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.models.arguments import require_choice
 from bdtppl.models.data.design import Design
 
 __all__ = [
@@ -283,10 +284,8 @@ class RuleLaw:
             raise ValueError(
                 f"cut_weights must be 'uniform', 'gap' or a function; got {self.cut_weights!r}."
             )
-        if self.over not in ("features", "rules"):
-            raise ValueError(f"over must be 'features' or 'rules'; got {self.over!r}.")
-        if self.choice not in ("uniform", "chronological"):
-            raise ValueError(f"choice must be 'uniform' or 'chronological'; got {self.choice!r}.")
+        require_choice("over", self.over, ("features", "rules"))
+        require_choice("choice", self.choice, ("uniform", "chronological"))
         if self.choice == "chronological":
             if rules != "cuts":
                 raise ValueError(

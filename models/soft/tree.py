@@ -28,6 +28,7 @@ import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import gammaln
 
+from bdtppl.models.arguments import require_choice
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 
 __all__ = ["LikelihoodName", "SoftClassification", "SoftRegression", "leaf_probabilities"]
@@ -255,8 +256,7 @@ class SoftRegression(_Splits):
         require(_is_positive, "mean_scale must be positive; got {}.", self.mean_scale)
         require(_is_positive, "noise_shape must be positive; got {}.", self.noise_shape)
         require(_is_positive, "noise_scale must be positive; got {}.", self.noise_scale)
-        if self.noise_on not in ("variance", "sd"):
-            raise ValueError(f"noise_on must be 'variance' or 'sd'; got {self.noise_on!r}.")
+        require_choice("noise_on", self.noise_on, ("variance", "sd"))
         if not isinstance(self.by_leaf, bool):
             raise TypeError(f"by_leaf must be True or False; got {self.by_leaf!r}.")
         if self.degrees_of_freedom is not None:
