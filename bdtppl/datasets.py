@@ -139,19 +139,13 @@ def make_cgm(
     X = generator.randint(1, 11, size=(num_rows, 2)).astype(np.float64)
     x1, x2 = X.T
     mean = np.where(
-        x2 <= 4,
-        np.select([x1 <= 3, x1 <= 7], [1.0, 5.0], 8.0),
-        np.where(x1 <= 5, 8.0, 2.0),
+        x2 <= 4, np.select([x1 <= 3, x1 <= 7], [1.0, 5.0], 8.0), np.where(x1 <= 5, 8.0, 2.0)
     )
     return X, mean + 0.2 * generator.standard_normal(num_rows)
 
 
 def make_hidden_xor(
-    num_rows: int,
-    num_features: int = 20,
-    num_relevant: int = 4,
-    *,
-    random_state: RandomState,
+    num_rows: int, num_features: int = 20, num_relevant: int = 4, *, random_state: RandomState
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Simulate fair bits of which the first few decide the class by their parity.
 
@@ -303,10 +297,7 @@ def load(name: str) -> Dataset:
     *feature_names, target_name = header
     *columns, target = zip(*rows, strict=True)
     return Dataset(
-        _features(columns),
-        _target(target, source.task),
-        tuple(feature_names),
-        target_name,
+        _features(columns), _target(target, source.task), tuple(feature_names), target_name
     )
 
 

@@ -9,13 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = [
-    "first_misfit",
-    "is_number",
-    "looks_like_number",
-    "notations_of",
-    "without_notation",
-]
+__all__ = ["first_misfit", "is_number", "looks_like_number", "notations_of", "without_notation"]
 
 _SPACES = " '\u2019\u00a0\u202f"
 _NOTATIONS = {  # the signs that may set off thousands, and the decimal sign

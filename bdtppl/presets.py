@@ -38,9 +38,7 @@ _DCC_TREE = {
 }
 
 
-def dcc_tree(
-    data_set: Literal["bcw", "cgm", "iris", "raisin", "wine", "wu"],
-) -> dict[str, Any]:
+def dcc_tree(data_set: Literal["bcw", "cgm", "iris", "raisin", "wine", "wu"]) -> dict[str, Any]:
     """Look up DCC-Tree's Table 5 and section 4, as parameters of `DCCTreeRegressor` or -Classifier.
 
     What the paper leaves open is as in the authors' program: 16 chains, 100 trees at first, and in

@@ -210,10 +210,7 @@ def evidence_in_words(summary: Mapping[str, Any], error_is: str) -> str:
 
 def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     """Name the facts of a summary of hard trees, those that it has."""
-    facts = {
-        "prior": summary["prior"],
-        "leaf family": summary["leaf"],
-    }
+    facts = {"prior": summary["prior"], "leaf family": summary["leaf"]}
     if summary.get("constraints") is not None:
         facts["constraints"] = summary["constraints"]
     facts["rows"] = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"

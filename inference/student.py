@@ -193,22 +193,9 @@ def _all_cdfs(which, points, df, loc, scale, table, root, start, per_step, value
 
 @numba.njit(cache=True, nogil=True)
 def _mix(
-    pointers,
-    entries,
-    weights,
-    kinds,
-    at,
-    df,
-    loc,
-    scale,
-    table,
-    root,
-    start,
-    per_step,
-    values,
-    cdf,
-    density,
-):
+    pointers, entries, weights, kinds, at, df, loc, scale, table, root, start, per_step, values,
+    cdf, density,
+):  # fmt: skip
     for k in range(len(kinds)):
         total = total_density = 0.0
         for e in range(pointers[kinds[k]], pointers[kinds[k] + 1]):
@@ -223,21 +210,9 @@ def _mix(
 
 @numba.njit(cache=True, nogil=True)
 def _mix_distances(
-    pointers,
-    entries,
-    weights,
-    kinds,
-    at,
-    df,
-    loc,
-    scale,
-    table,
-    root,
-    start,
-    per_step,
-    values,
+    pointers, entries, weights, kinds, at, df, loc, scale, table, root, start, per_step, values,
     result,
-):
+):  # fmt: skip
     """Jordan et al. 2019, appendix A: E|T - z| = z (2 F(z) - 1) + 2 f(z) (df + z^2) / (df - 1)."""
     for k in range(len(kinds)):
         total = 0.0

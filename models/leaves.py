@@ -99,9 +99,7 @@ class DirichletCategorical(Leaf):
     concentration: Array
 
     task: ClassVar = "classification"
-    parameter_support: ClassVar[dict[str, Constraint]] = {
-        "concentration": constraints.positive,
-    }
+    parameter_support: ClassVar[dict[str, Constraint]] = {"concentration": constraints.positive}
 
     def __post_init__(self):
         if isinstance(self.concentration, list | tuple):

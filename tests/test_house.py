@@ -21,7 +21,7 @@ MAY_IMPORT = {
 }
 MOST_LINES_OF_A_FUNCTION = 100
 MOST_LINES_OF_A_FILE = 700
-MOST_LINES_OF_CODE = 38883
+MOST_LINES_OF_CODE = 38532
 # Names that several modules define. A name that only one still defines leaves the list.
 REPEATED_NAMES = {
     *("compare", "load"),

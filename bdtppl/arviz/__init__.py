@@ -1,11 +1,5 @@
 """Posteriors as ArviZ reads them."""
 
-from bdtppl.arviz.conversion import (
-    PriorDraws,
-    PsisLoo,
-    for_installed_arviz,
-    psis_loo,
-    to_arviz,
-)
+from bdtppl.arviz.conversion import PriorDraws, PsisLoo, for_installed_arviz, psis_loo, to_arviz
 
 __all__ = ["PriorDraws", "PsisLoo", "for_installed_arviz", "psis_loo", "to_arviz"]

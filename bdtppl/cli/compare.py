@@ -36,14 +36,12 @@ def compare(
     weight: Annotated[
         str | None,
         typer.Option(
-            help="Column that says how often each row counted in their fits.",
-            show_default="once",
+            help="Column that says how often each row counted in their fits.", show_default="once"
         ),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
     figure: Annotated[
-        Path | None,
-        typer.Option(help="Image file to draw the comparison to.", show_default=False),
+        Path | None, typer.Option(help="Image file to draw the comparison to.", show_default=False)
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**32 - 1, help="Seed that deals rows to folds.")

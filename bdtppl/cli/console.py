@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
@@ -25,6 +25,7 @@ from bdtppl.interruption import TERMINATED, Terminated, terminable
 
 __all__ = [
     "Commands",
+    "SavedModel",
     "UserError",
     "note",
     "notes_after",
@@ -32,6 +33,15 @@ __all__ = [
     "say",
     "say_json",
     "readable_json",
+]
+
+SavedModel = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FOLDER",
+        help="What `bdtppl fit --out` has written, or an estimator's method `save`.",
+        show_default=False,
+    ),
 ]
 
 _INTERRUPTED = 130  # the status of a shell command that Ctrl-C has ended

@@ -13,12 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from bdtppl.estimators import all_inferences
-from bdtppl.estimators.parameters import (
-    Declared,
-    estimator_parameters,
-    first_sentence,
-    kinds_of,
-)
+from bdtppl.estimators.parameters import Declared, estimator_parameters, first_sentence, kinds_of
 
 __all__ = [
     "ARGUMENTS",

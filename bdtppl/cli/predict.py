@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+from bdtppl.cli.console import SavedModel, UserError, notes_after, refusing, say_json
 from bdtppl.files import staged
 
 if TYPE_CHECKING:
@@ -22,14 +22,7 @@ _IS_ID = re.compile(r"(?i:(^|[\W_])id)$|[a-z](Id|ID)$")  # id, customer_id, Pass
 
 
 def predict(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER",
-            help="What `bdtppl fit --out` has written, or an estimator's method `save`.",
-            show_default=False,
-        ),
-    ],
+    model: SavedModel,
     table: Annotated[
         Path,
         typer.Argument(

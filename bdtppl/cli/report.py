@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+from bdtppl.cli.console import SavedModel, UserError, notes_after, refusing, say_json
 from bdtppl.files import open_ordinary
 
 if TYPE_CHECKING:
@@ -18,14 +18,7 @@ _REPORT = "report.html"
 
 
 def report(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER",
-            help="What `bdtppl fit --out` has written, or an estimator's method `save`.",
-            show_default=False,
-        ),
-    ],
+    model: SavedModel,
     table: Annotated[
         Path | None,
         typer.Option(

@@ -176,11 +176,7 @@ def _write_report(model: Any, problem: ReadProblem, path: Path) -> None:
     _draw_without_window()
     with waiting("writing the report", shown=True), refusing(OSError):
         write_report(
-            model,
-            path,
-            target=problem.target.name,
-            title=problem.title,
-            command=problem.command,
+            model, path, target=problem.target.name, title=problem.title, command=problem.command
         )
 
 

@@ -66,10 +66,7 @@ class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
     )
     min_leaf: int = parameter(AdditivePrior.min_leaf, "Fewest rows in a leaf.", least=1)
     bins: int = parameter(
-        USUAL_BINS,
-        f"Most buckets of a column, at most {MOST_BINS - 1}.",
-        least=2,
-        option=str,
+        USUAL_BINS, f"Most buckets of a column, at most {MOST_BINS - 1}.", least=2, option=str
     )
     binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
     k: float = parameter(
@@ -79,10 +76,7 @@ class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
         above=0,
     )
     alpha: float = parameter(
-        AdditivePrior.alpha,
-        "Prior probability that a tree's root is split.",
-        above=0,
-        below=1,
+        AdditivePrior.alpha, "Prior probability that a tree's root is split.", above=0, below=1
     )
     beta: float = parameter(
         AdditivePrior.beta,
@@ -142,9 +136,7 @@ class BART(BARTParameters, TableEstimator):
     )
     draws_are = "chains"
     trees_are = "sums"
-    unknown: ClassVar = {
-        "log_evidence": "chains of sums of trees give no evidence",
-    }
+    unknown: ClassVar = {"log_evidence": "chains of sums of trees give no evidence"}
 
     design_: Design
     prior_: AdditivePrior

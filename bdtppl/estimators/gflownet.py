@@ -140,17 +140,9 @@ class GFlowNetParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
         is_of_run=False,
     )
     chains: int = parameter(
-        4,
-        "Chains that the draws after training are laid out as.",
-        least=1,
-        is_of_run=False,
+        4, "Chains that the draws after training are laid out as.", least=1, is_of_run=False
     )
-    draws: int = parameter(
-        250,
-        "Draws of each chain.",
-        least=1,
-        is_of_run=False,
-    )
+    draws: int = parameter(250, "Draws of each chain.", least=1, is_of_run=False)
 
 
 class GFlowNetTree(GFlowNetParameters, WeightedTrees):
@@ -320,10 +312,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
     def _train(self, method: Method, target: TreeModel) -> _Training:
         """Train, from the checkpoint on if there is one, and offer it each round."""
-        with (
-            self._run_of(target) as run,
-            counting("steps", shown=self.progress) as report,
-        ):
+        with self._run_of(target) as run, counting("steps", shown=self.progress) as report:
             start = method.start(_key_of_use(run.seed, "start"))
             resumed = run.resumed(partial(_Training.of_arrays, run.seed, start))
             kept = _Training(run.seed, start, {}) if resumed is None else resumed

@@ -322,10 +322,7 @@ class TreeEstimator(HardParameters, TableEstimator):
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
         from bdtppl.arviz.groups import describe_trees
-        from bdtppl.inference.prior_predictive.draws import (
-            draw_prior_targets,
-            draw_prior_trees,
-        )
+        from bdtppl.inference.prior_predictive.draws import draw_prior_targets, draw_prior_trees
 
         key_tree, key_target = jax.random.split(jax.random.key(self._seed))
         model = self.design_, self.prior_, self.constraints_

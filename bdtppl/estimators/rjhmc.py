@@ -34,12 +34,7 @@ class RJHMCParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
         "the topology.",
         least=0,
     )
-    draws: int = parameter(
-        500,
-        "Iterations of each chain that are kept.",
-        least=1,
-        is_of_run=False,
-    )
+    draws: int = parameter(500, "Iterations of each chain that are kept.", least=1, is_of_run=False)
     warmup: int = parameter(
         200,
         "Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move "
@@ -242,10 +237,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         summary = super().summary()
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]
-        summary |= {
-            "largest_r_hat": finite(max(r_hats)),
-            "least_ess": finite(min(sizes)),
-        }
+        summary |= {"largest_r_hat": finite(max(r_hats)), "least_ess": finite(min(sizes))}
         if self.ancestors_ is not None:
             summary["ancestors"] = self.ancestors_.tolist()
         return summary

@@ -18,12 +18,7 @@ from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.summary import summarised
 
-__all__ = [
-    "SoftClasses",
-    "SoftTargets",
-    "SoftTreeEstimator",
-    "finite",
-]
+__all__ = ["SoftClasses", "SoftTargets", "SoftTreeEstimator", "finite"]
 
 _LEAST_SHARPNESS = 1e-30  # in single precision its inverse is far from overflow
 
@@ -52,9 +47,7 @@ class SoftParameters:
         option=False,
     )
     topology_prior: TopologyPrior | None = parameter(
-        None,
-        "Prior of the topologies; None for ``TopologyPrior(0.95, 1.0)``.",
-        option=False,
+        None, "Prior of the topologies; None for ``TopologyPrior(0.95, 1.0)``.", option=False
     )
     max_splits: int | None = parameter(None, "Most splits of a tree; None for no limit.", least=0)
     nuts: KernelName = parameter(

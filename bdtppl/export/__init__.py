@@ -12,12 +12,4 @@ from bdtppl.export.shap_explanation import shap_values
 from bdtppl.export.sql import to_sql
 from bdtppl.export.tree_json import to_json
 
-__all__ = [
-    "shap_values",
-    "to_json",
-    "to_markdown",
-    "to_onnx",
-    "to_python",
-    "to_sklearn",
-    "to_sql",
-]
+__all__ = ["shap_values", "to_json", "to_markdown", "to_onnx", "to_python", "to_sklearn", "to_sql"]

@@ -13,14 +13,7 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.wording import threshold_text
 
-__all__ = [
-    "FittedTree",
-    "Split",
-    "plain",
-    "take_tree",
-    "require_axis_splits",
-    "require_hard_trees",
-]
+__all__ = ["FittedTree", "Split", "plain", "take_tree", "require_axis_splits", "require_hard_trees"]
 
 
 class Split(NamedTuple):

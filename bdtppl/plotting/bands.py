@@ -13,14 +13,7 @@ from bdtppl.plotting.rows import Rows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "Places",
-    "check_levels",
-    "draw_bands",
-    "draw_mean",
-    "legend_above",
-    "percent",
-]
+__all__ = ["Places", "check_levels", "draw_bands", "draw_mean", "legend_above", "percent"]
 
 _DRAW_STYLES = {"ranks": "steps-mid", "steps": "steps-post"}
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart

@@ -11,14 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.tree import route
 from bdtppl.plotting.axes import name_entries, prepared
-from bdtppl.plotting.bands import (
-    Places,
-    check_levels,
-    draw_bands,
-    draw_mean,
-    legend_above,
-    percent,
-)
+from bdtppl.plotting.bands import Places, check_levels, draw_bands, draw_mean, legend_above, percent
 from bdtppl.plotting.colours import INK, LINE, class_style
 from bdtppl.plotting.rows import Rows, class_index
 

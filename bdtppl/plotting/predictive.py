@@ -8,14 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.plotting.axes import prepared
-from bdtppl.plotting.bands import (
-    Places,
-    check_levels,
-    draw_bands,
-    draw_mean,
-    legend_above,
-    percent,
-)
+from bdtppl.plotting.bands import Places, check_levels, draw_bands, draw_mean, legend_above, percent
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.rows import Rows, training_targets
 

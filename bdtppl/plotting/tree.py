@@ -215,15 +215,7 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
                 leaf_text[slot] = f"{leaves.text(slot)}\nn = {num_rows[slot]:.0f}"
             else:
                 rules[slot] = _rule(design, tree, slot)
-        drawings.append(
-            TreeDrawing(
-                tree,
-                rules,
-                _yes_is_left(design, tree),
-                leaf_text,
-                leaves,
-            )
-        )
+        drawings.append(TreeDrawing(tree, rules, _yes_is_left(design, tree), leaf_text, leaves))
     return drawings
 
 

@@ -47,13 +47,7 @@ from bdtppl.storage.checks import (
     require_trees,
 )
 from bdtppl.storage.encoding import decode, encode
-from bdtppl.storage.posterior import (
-    Arrays,
-    below,
-    describe_posterior,
-    rebuild_posterior,
-    under,
-)
+from bdtppl.storage.posterior import Arrays, below, describe_posterior, rebuild_posterior, under
 
 __all__ = ["FILE", "load", "save"]
 

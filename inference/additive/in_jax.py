@@ -231,20 +231,9 @@ def _sweep(frame):
         # Repeats and precisions are the same but for a factor: histograms have two channels.
         precision, scale, each_count = rows.repeats, precision[0], False
     sweep(
-        rows,
-        prior,
-        room,
-        precision,
-        scale,
-        each_count,
-        total,
-        rule,
-        value,
-        leaf,
-        matrix(given[15], np.int64),
-        matrix(given[18], np.float64),
-        matrix(given[19], np.float64),
-    )
+        rows, prior, room, precision, scale, each_count, total, rule, value, leaf,
+        matrix(given[15], np.int64), matrix(given[18], np.float64), matrix(given[19], np.float64),
+    )  # fmt: skip
     total[:] = 0.0
     for tree in range(len(leaf)):
         for i in range(len(total)):

@@ -42,14 +42,7 @@ from bdtppl.inference.additive.complete_trees import (
     vectorised,
 )
 
-__all__ = [
-    "BY_ONE_FEATURE",
-    "Room",
-    "sweep_room",
-    "sweep",
-    "sweep_noise",
-    "uniforms_of_visit",
-]
+__all__ = ["BY_ONE_FEATURE", "Room", "sweep_room", "sweep", "sweep_noise", "uniforms_of_visit"]
 
 _reordered = numba.njit(
     cache=True,
@@ -104,16 +97,11 @@ def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Roo
     leaves = max(2**levels, 2)
     scaled = np.empty(num_rules)
     return Room(
-        histogram=np.empty((leaves, num_bins, 3)),
-        sums=np.empty((leaves, 3, num_rules)),
-        gain=np.empty(num_rules),
-        weight=np.empty(num_rules),
-        scaled=scaled,
-        bits=scaled.view(np.int64),
-        slot=np.empty(num_rows, np.int64),
-        residual=np.empty(num_rows),
+        histogram=np.empty((leaves, num_bins, 3)), sums=np.empty((leaves, 3, num_rules)),
+        gain=np.empty(num_rules), weight=np.empty(num_rules), scaled=scaled,
+        bits=scaled.view(np.int64), slot=np.empty(num_rows, np.int64), residual=np.empty(num_rows),
         place=np.empty((2, num_rows), np.uint8),
-    )
+    )  # fmt: skip
 
 
 @inlined
@@ -328,19 +316,9 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
         end = np.searchsorted(rows.feature, high)
         sums, chance = room.sums[s], prior.rule[first:end]
         best = _score_splits(
-            sums[0, first:end],
-            sums[1, first:end],
-            sums[counted, first:end],
-            chance,
-            total[0],
-            a,
-            n,
-            scale,
-            own,
-            fewest,
-            room.gain,
-            room.weight,
-        )
+            sums[0, first:end], sums[1, first:end], sums[counted, first:end], chance, total[0], a,
+            n, scale, own, fewest, room.gain, room.weight,
+        )  # fmt: skip
         largest = max(largest, best)
         of_splits = _exponentials(room, end - first, largest)
         below = prior.log_stop[level + 1]
@@ -395,17 +373,9 @@ def _redraw_level(
     _count_rows(rows, room, precision, each_count, 0, num_slots, low, high)
     for s in range(num_slots):
         rule[tree, node_of[s]] = _redraw_node(
-            rows,
-            prior,
-            room,
-            s,
-            level,
-            scale,
-            each_count,
-            low[s],
-            high[s],
+            rows, prior, room, s, level, scale, each_count, low[s], high[s],
             uniform[3 * s + 1 : 3 * s + 3],
-        )
+        )  # fmt: skip
     own_leaf = leaf[tree]
     for s in range(num_slots):
         v = node_of[s]
@@ -555,37 +525,18 @@ def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, le
         own = uniform[1 + k * of_move : 1 + (k + 1) * of_move]
         if move >= 0:
             _redraw_level(
-                tree,
-                move % BY_ONE_FEATURE,
-                move >= BY_ONE_FEATURE,
-                rows,
-                prior,
-                room,
-                precision,
-                scale,
-                each_count,
-                rule,
-                leaf,
-                own,
-            )
+                tree, move % BY_ONE_FEATURE, move >= BY_ONE_FEATURE, rows, prior, room, precision,
+                scale, each_count, rule, leaf, own,
+            )  # fmt: skip
             continue
         level = -1 - move
         first = 2**level - 1
         for node in range(first, 2 * first + 1):
             if node_splits(rule, tree, node):
                 _redraw_rule(
-                    tree,
-                    node,
-                    rows,
-                    prior,
-                    room,
-                    precision,
-                    scale,
-                    each_count,
-                    rule,
-                    leaf,
+                    tree, node, rows, prior, room, precision, scale, each_count, rule, leaf,
                     own[node - first],
-                )
+                )  # fmt: skip
 
 
 @vectorised
@@ -623,20 +574,9 @@ def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, gen
 
 @vectorised
 def sweep(
-    rows,
-    prior,
-    room,
-    precision,
-    scale,
-    each_count,
-    left,
-    rule,
-    value,
-    leaf,
-    moves,
-    uniform,
+    rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, uniform,
     normal,
-):
+):  # fmt: skip
     """Redraw all trees once, one after the other; arrays are changed in place.
 
     Parameters

@@ -71,20 +71,12 @@ def _make_box(group):
     while has_keys and slots < 4 * d * width:
         slots *= 2
     box = _Box(
-        np.zeros(d, np.int64),
-        group.num_codes.copy(),
-        np.zeros(d, np.int64),
-        np.full(k, -1, np.int64),
-        np.zeros(start[k]),
-        start,
-        np.zeros(key_start[k] if has_keys else 1, np.uint64),
-        key_start,
-        np.zeros(num_values),
-        np.zeros(num_values),
-        np.zeros(slots, np.uint64),
+        np.zeros(d, np.int64), group.num_codes.copy(), np.zeros(d, np.int64),
+        np.full(k, -1, np.int64), np.zeros(start[k]), start,
+        np.zeros(key_start[k] if has_keys else 1, np.uint64), key_start, np.zeros(num_values),
+        np.zeros(num_values), np.zeros(slots, np.uint64), np.zeros(slots, np.int64),
         np.zeros(slots, np.int64),
-        np.zeros(slots, np.int64),
-    )
+    )  # fmt: skip
     for g in range(d):
         box.missing[g] = 1 if group.has_missing[g] else 0
     return box
@@ -429,31 +421,14 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, count):
     width = group.values.shape[2]
     if leaf.kind == _COUNTS:
         _add_count_scores(
-            values,
-            width,
-            box.total,
-            leaf.each,
-            leaf.total,
-            leaf.concentration,
-            rules.feature,
-            rules.low,
-            rules.missing_left,
-            rules.below,
-            count,
-        )
+            values, width, box.total, leaf.each, leaf.total, leaf.concentration, rules.feature,
+            rules.low, rules.missing_left, rules.below, count,
+        )  # fmt: skip
     else:
         _add_normal_scores(
-            values,
-            width,
-            box.total,
-            leaf.total,
-            leaf.numbers,
-            rules.feature,
-            rules.low,
-            rules.missing_left,
-            rules.below,
-            count,
-        )
+            values, width, box.total, leaf.total, leaf.numbers, rules.feature, rules.low,
+            rules.missing_left, rules.below, count,
+        )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True, inline="always")

@@ -56,9 +56,7 @@ class Parts(Protocol):
         ...
 
     def reduce(
-        self,
-        summarise: Callable[[Part], Merged | None],
-        merge: Callable[[Merged, Merged], Merged],
+        self, summarise: Callable[[Part], Merged | None], merge: Callable[[Merged, Merged], Merged]
     ) -> Merged | None:
         """Summarise each part and merge the summaries in pairs; None stands for no rows."""
         ...

@@ -284,17 +284,9 @@ class Recursion:
                     for first, last, scored in self._pieces(leaf, tables, own, group.size):
                         own_prior = prior_tables[level]
                         visit(
-                            task,
-                            own,
-                            own_prior,
-                            scored,
-                            target,
-                            below,
-                            first,
-                            last,
-                            rules,
+                            task, own, own_prior, scored, target, below, first, last, rules,
                             *_NO_VISITS,
-                        )
+                        )  # fmt: skip
 
             sets = self._sets(level)
             in_threads(solve, sets, len(target) * self.space.num_features * self.space.width)
@@ -355,21 +347,10 @@ class Recursion:
                     for first, last, scored in self._pieces(leaf, tables, own, group.size):
                         while first < last:
                             first, count, *_ = visit(
-                                OUTSIDE,
-                                own,
-                                prior_tables[level],
-                                scored,
-                                log_q[level],
-                                below,
-                                first,
-                                last,
-                                rules,
-                                visits,
-                                visits_below,
-                                usage[level],
-                                events,
+                                OUTSIDE, own, prior_tables[level], scored, log_q[level], below,
+                                first, last, rules, visits, visits_below, usage[level], events,
                                 least,
-                            )
+                            )  # fmt: skip
                             if count:
                                 yield self._leaves(group, own, events, count)
             visits = visits_below

@@ -68,12 +68,7 @@ class Construction:
 
     @classmethod
     @in_float64
-    def of(
-        cls,
-        model: TreeModel,
-        *,
-        num_splits: int | None = None,
-    ) -> "Construction":
+    def of(cls, model: TreeModel, *, num_splits: int | None = None) -> "Construction":
         """Tabulate a model.
 
         Parameters

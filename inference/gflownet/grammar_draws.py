@@ -166,12 +166,7 @@ def go_down(
 
 
 def draw(
-    rng_key: jax.Array,
-    problem: FlowProblem,
-    flow: Flow,
-    epsilon: float = 0.0,
-    *,
-    num_trees: int,
+    rng_key: jax.Array, problem: FlowProblem, flow: Flow, epsilon: float = 0.0, *, num_trees: int
 ) -> tuple[HeapDraws, Visits]:
     """Draw trees from the policy (see `go_down`)."""
     free = np.full((num_trees, 2**problem.max_depth - 1), FREE, np.int32)

@@ -61,11 +61,7 @@ def sample(
 
 @in_float64
 def upper_bound(
-    rng_key: jax.Array,
-    construction: Construction,
-    policy: Policy,
-    design: Design,
-    trees: Tree,
+    rng_key: jax.Array, construction: Construction, policy: Policy, design: Design, trees: Tree
 ) -> float:
     """Bound log Z from above by trees of the posterior (EUBO).
 

@@ -264,16 +264,9 @@ def _fill(tables, result):
         least = tables.numbers[0, 4]
         able = every[(on_left >= least) & (count - on_left >= least)]
         _fill_node(
-            tables,
-            start,
-            joint,
-            able,
-            tables.nodes[node],
-            is_wanted[node],
-            terms,
-            room,
+            tables, start, joint, able, tables.nodes[node], is_wanted[node], terms, room,
             result[node],
-        )
+        )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)

@@ -139,13 +139,7 @@ class NUTS:
 
     @in_float32
     def start(
-        self,
-        rng_key: jax.Array,
-        density: Any,
-        paths: Any,
-        num_chains: int,
-        *,
-        tries: int = 10,
+        self, rng_key: jax.Array, density: Any, paths: Any, num_chains: int, *, tries: int = 10
     ) -> Chains:
         """Begin each chain at the best of some draws from the prior.
 
@@ -179,9 +173,7 @@ class NUTS:
 
         def begin(place: slice) -> Any:
             return _best(
-                tries,
-                *shared,
-                *jax.tree.map(lambda a: padded(a[place], _PADDED), of_chains),
+                tries, *shared, *jax.tree.map(lambda a: padded(a[place], _PADDED), of_chains)
             )
 
         pieces = [begin(slice(at, at + _PADDED)) for at in range(0, len(drawn), _PADDED)]
@@ -232,12 +224,7 @@ class NUTS:
 
     @in_float32
     def draw(
-        self,
-        rng_key: jax.Array,
-        density: Density,
-        paths: Any,
-        chains: Chains,
-        num_draws: int,
+        self, rng_key: jax.Array, density: Density, paths: Any, chains: Chains, num_draws: int
     ) -> tuple[Chains, NutsDraws]:
         """Draw from the states of the chains on, without adapting.
 

@@ -30,12 +30,7 @@ from bdtppl.inference.pcfg.chart import (
     rule_at,
     take,
 )
-from bdtppl.inference.pcfg.passes import (
-    Semiring,
-    one_level_down,
-    one_level_up,
-    segment,
-)
+from bdtppl.inference.pcfg.passes import Semiring, one_level_down, one_level_up, segment
 from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations, accumulate, draw_production
 from bdtppl.models.leaf_count_priors import LeafCountPrior
 

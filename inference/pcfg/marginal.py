@@ -72,12 +72,7 @@ class TreeMarginal(dist.Distribution):
     pytree_aux_fields = ("grammar",)
 
     def __init__(
-        self,
-        grammar: Grammar | BoxPosterior,
-        prior: TreePrior,
-        leaf: Leaf,
-        *,
-        validate_args=None,
+        self, grammar: Grammar | BoxPosterior, prior: TreePrior, leaf: Leaf, *, validate_args=None
     ):
         require_weighs(prior, "TreeMarginal", "nodes")
         if isinstance(grammar, Grammar):

@@ -190,11 +190,7 @@ class PriorTrees:
 
 
 def exact_prior(
-    design: Design,
-    prior: TreePrior,
-    constraints: Constraints,
-    *,
-    max_subproblems: int = 500_000,
+    design: Design, prior: TreePrior, constraints: Constraints, *, max_subproblems: int = 500_000
 ) -> ExactPosterior | BoxPosterior:
     """Make the exact posterior of rows without targets, which is the prior.
 

@@ -111,12 +111,7 @@ class SoftDensity:
         return sum(math.prod(shape) for _, shape in self._sites.values())
 
     def log_density(
-        self,
-        position: jax.Array,
-        paths: Any,
-        sharpness: Any,
-        power: Any = 1.0,
-        inputs: Any = None,
+        self, position: jax.Array, paths: Any, sharpness: Any, power: Any = 1.0, inputs: Any = None
     ) -> jax.Array:
         """Log of prior, Jacobian and likelihood.
 

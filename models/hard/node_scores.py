@@ -171,10 +171,7 @@ def _log_shares(
     features = jnp.arange(model.by_feature.shape[1])[None]
     table = DenseRules(model.feature, model.place, model.num_items, model.by_feature)
     return law.log_shares(
-        table,
-        available.is_rule,
-        law.weigh_features(each, features),
-        law.weigh_cuts(each, rule),
+        table, available.is_rule, law.weigh_features(each, features), law.weigh_cuts(each, rule)
     )
 
 

@@ -168,10 +168,7 @@ class Topology:
 
 
 def neighbours(
-    topology: Topology,
-    *,
-    moves: Mapping[str, float] = DEFAULT_MOVES,
-    max_splits: int | None = None,
+    topology: Topology, *, moves: Mapping[str, float] = DEFAULT_MOVES, max_splits: int | None = None
 ) -> dict[Topology, float]:
     """List where a step of the random walk over topologies leads, with probabilities.
 
