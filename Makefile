@@ -14,6 +14,7 @@ TOO_OLD = bdtppl needs Python 3.11 or later, and python3 here is \
 DEMO_OUT := bdtppl-demo
 WORKERS := 2
 PYTEST_FLAGS :=
+unexport PYTHONDONTWRITEBYTECODE  # else each of the many processes compiles the sources again
 CASES := 2000
 BENCHMARKS := systems exact greedy_modal map_trees metropolis particle amortised soft_trees reproduce
 

@@ -174,7 +174,7 @@ class PathWeights(LeafWeights):
             num_cuts,
             -sides.missing_left[:-1].astype(np.int32),
             grammar.height.astype(np.int32),
-            self.stop,
+            np.ascontiguousarray(self.stop),  # one compiled version
             self.use,
         )
 

@@ -390,7 +390,7 @@ class TreeSearch:
             found,
             log_rule,
             log_split,
-            score[:, :cut].reshape(3, 2, -1),
+            np.ascontiguousarray(score[:, :cut].reshape(3, 2, -1)),  # one compiled version
             memories,
         )
 
@@ -398,6 +398,7 @@ class TreeSearch:
         """Log marginals of sets, and bounds of them for two leaves and for any number, [3, m]."""
         own = statistics[:, :-1]
         if isinstance(self._score, CountTable):
+            own = np.ascontiguousarray(own)  # one compiled version
             return score_counts(own, np.stack(self._score.each), self._score.total)
         score = self.log_marginals(own)
         bound = np.maximum(np.asarray(self.model.leaf.log_marginal_bound(own), float), score)
