@@ -556,13 +556,13 @@ def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, gen
     """
     residual = room.residual
     num_trees, num_rows = leaf.shape
-    each_count = num_trees < 0  # never; a literal would have `_move` compiled a second time
+    # `tree < 0` is False, of which a literal would have `_move` compiled a second time.
     for tree in range(num_trees):
         for i in range(num_rows):
             residual[i] = ratio[i] * value[tree, leaf[tree, i]]
         visit = int(uniform[tree, 0] * len(moves))
         own = uniform[tree]
-        _move(tree, visit, rows, prior, room, rows.repeats, 1.0, each_count, rule, leaf, moves, own)
+        _move(tree, visit, rows, prior, room, rows.repeats, 1.0, tree < 0, rule, leaf, moves, own)
         for v in range(value.shape[1]):
             value[tree, v] = 1.0
             if node_exists(rule, tree, v) and not node_splits(rule, tree, v):

@@ -396,9 +396,8 @@ class TreeSearch:
 
     def _scores(self, statistics: np.ndarray) -> np.ndarray:
         """Log marginals of sets, and bounds of them for two leaves and for any number, [3, m]."""
-        own = statistics[:, :-1]
+        own = np.ascontiguousarray(statistics[:, :-1])  # one compiled version
         if isinstance(self._score, CountTable):
-            own = np.ascontiguousarray(own)  # one compiled version
             return score_counts(own, np.stack(self._score.each), self._score.total)
         score = self.log_marginals(own)
         bound = np.maximum(np.asarray(self.model.leaf.log_marginal_bound(own), float), score)
