@@ -206,6 +206,7 @@ def test_figures(model, classifier):
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_the_command_line_fits_sums_of_trees(tmp_path):
     table = write_table(tmp_path / "t.csv", {"a": X[:, 0], "b": X[:, 1], "y": Y})
     options = ["--model", "bart", "--trees", 10, "--warmup", 20, "--draws", 20, "--bins", 20]

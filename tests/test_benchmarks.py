@@ -80,6 +80,7 @@ def test_missing_set_is_named_with_its_source(monkeypatch, capsys):
     assert "doi:10.24432/C5XK51" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_greedy_benchmark_prints_its_bound(capsys):
     greedy_modal.main(["--rows", "200", "--repeats", "1"])
     printed = capsys.readouterr().out
@@ -137,6 +138,7 @@ def test_tasks_of_amortised_trees_fill_cells_of_their_tables():
         assert all(np.isfinite(value) for value in found.values())
 
 
+@pytest.mark.slow
 def test_other_scorings_of_a_tree_keep_their_order():
     """Leaves of the test rows' labels cannot do worse on these, nor the best choice of all."""
     data = divided("iris", 1)

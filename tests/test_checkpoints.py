@@ -180,6 +180,7 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
 # ---------------------------------------------------------------------------------- runs and names
 
 
+@pytest.mark.slow
 def test_each_run_has_a_file_of_its_own(tmp_path):
     model = BARTRegressor(**FEW, checkpoint=tmp_path).fit(X, Y)
     assert len(files_in(tmp_path)) == 1

@@ -202,6 +202,7 @@ def test_fit_leaves_other_files_alone(classifier, flowers, tmp_path):
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_constant_columns_fit(tmp_path):
     table = write_table(tmp_path / "t.csv", {"a": [1, 1, 1], "b": ["", "", ""], "y": list("uvv")})
     result = run("fit", table, "--target", "y", "--out", tmp_path / "out")
@@ -226,6 +227,7 @@ def test_the_task_is_guessed_from_the_target(tmp_path, cells, options, said):
     assert said in run("fit", table, "--target", "y", *options).stdout
 
 
+@pytest.mark.slow
 def test_notes_go_to_the_error_stream(tmp_path, monkeypatch):
     monkeypatch.setattr("bdtppl.estimators.exact._said", set())  # as in a new process
     table = tmp_path / "t.csv"
@@ -570,6 +572,7 @@ def test_leaf_families_are_parsed():
 # ----------------------------------------------------------------------------------- all in all
 
 
+@pytest.mark.slow
 def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
     demo = sys.modules["bdtppl.cli.demo"]
     (only,) = [given for given in demo._problems() if given[0] == "cgm"]
@@ -765,6 +768,7 @@ def test_prior_draws_trees_of_simulated_columns(tmp_path):
     assert abs(other["leaves"]["1"] - 0.5) > 5 * 0.5 / np.sqrt(400)
 
 
+@pytest.mark.slow
 def test_prior_draws_trees_by_their_number_of_leaves():
     """Under a Poisson(2) law given 1 to 3 leaves, within 5 standard errors (rate 1e-6)."""
     arguments = ["prior", "--rows", 20, "--columns", 1, "--draws", 500]

@@ -31,6 +31,7 @@ def saved(tmp_path_factory):
     return folder, table, compare(models, features, KIND, cv=2)
 
 
+@pytest.mark.slow
 def test_saved_models_are_compared_as_in_python(saved):
     folder, table, wanted = saved
     models = [folder / "exact", folder / "greedy"]

@@ -59,6 +59,7 @@ def found(classifiers) -> Comparison:
     return compare(classifiers, X, LABELS, cv=FOLDS)
 
 
+@pytest.mark.slow
 def test_the_first_fold_forecasts_the_others_without_a_terminal(classifiers, capsys, monkeypatch):
     monkeypatch.setattr("bdtppl.progress._LONG", 0.0)
     compare(classifiers, X, LABELS, cv=FOLDS)
@@ -171,6 +172,7 @@ def test_check_of_the_jacobian_sees_one_that_is_left_out(regressors, scaled, mon
     assert abs(other - plain) > 10
 
 
+@pytest.mark.slow
 def test_a_pipeline_ends_in_a_model(regressors):
     pipeline = make_pipeline(StandardScaler(), ExactTreeRegressor(random_state=0)).fit(X, Y)
     found = compare({"plain": regressors["exact"], "in a pipeline": pipeline}, X, Y, cv=FOLDS)
@@ -213,6 +215,7 @@ def test_what_is_no_fitted_model_is_refused(models):
         compare(models)
 
 
+@pytest.mark.slow
 def test_weighted_rows_are_repeated_rows():
     weights = np.arange(24) % 3
     row = np.repeat(np.arange(24), weights)
@@ -300,6 +303,7 @@ def test_the_figure_has_a_panel_for_each_quantity(found):
         plot_comparison({})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_bounds_are_compared_as_bounds():
     rng = np.random.default_rng(0)

@@ -66,6 +66,7 @@ def test_an_option_that_xla_does_not_know_is_told():
         function(*given)
 
 
+@pytest.mark.slow
 def test_a_process_that_fits_many_models_keeps_room_to_compile(monkeypatch):
     X, y = np.arange(12.0)[:, None], np.arange(12) % 2
     model = ParticleTreeClassifier(particles=20, random_state=0).fit(X, y)

@@ -304,6 +304,7 @@ def test_warmup_is_made_again_where_chains_disagree(limit, doublings, monkeypatc
     assert visited.draws.position.shape[:2] == (4, 50)
 
 
+@pytest.mark.slow
 def test_topologies_that_were_not_looked_at_keep_what_the_pilot_found():
     state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 1)
     found = {part.topology: part for part in combine(SETTINGS, state, evidence="smc")}

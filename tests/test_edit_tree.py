@@ -348,6 +348,7 @@ def test_a_tree_that_the_model_rules_out_is_refused():
         EditTree(stump(0.5), base=0.5)
 
 
+@pytest.mark.slow
 def test_a_tree_between_rows_of_one_bin_is_refused():
     design, y = Design.from_matrix(np.arange(12.0)[:, None], bins=4), np.zeros(12, int)
     with pytest.raises(ValueError, match=r"'x0' at 3\.5, .* next cuts are 2\.5 and 5\.5"):

@@ -53,6 +53,7 @@ def test_iris_fits_and_reports():
     assert model.sample_predictive(X[:3], 10).shape == (10, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prior",
     slow_but(
@@ -139,6 +140,7 @@ def test_refitting_reuses_the_grammar():
     assert again.exact_.grammar is model.exact_.grammar
 
 
+@pytest.mark.slow
 def test_auto_bins_are_said_once():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(120, 6)), rng.integers(0, 2, 120)
@@ -152,6 +154,7 @@ def test_auto_bins_are_said_once():
     assert model.bins_ in (3, 5, 10, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["boxes", "chart"])
 def test_targets_without_noise_are_fitted(method):
     """The evidence grows without end as leaves get sharper, so the numbers have ends."""
@@ -317,6 +320,7 @@ def test_bad_input_to_predict():
         model.predict(pd.DataFrame({"b": [1.0], "c": ["u"]}))
 
 
+@pytest.mark.slow
 def test_constant_columns_are_leaves_only():
     with pytest.warns(UserWarning, match="No cut in 'x0', 'x1' and 'x2'"):
         model = ExactTreeRegressor().fit(np.ones((20, 3)), Y0[:20])

@@ -27,6 +27,7 @@ def _rows():
     return Design.from_matrix(rng.normal(size=(12, 2))), rng.normal(size=12)
 
 
+@pytest.mark.slow
 def test_a_chart_first_laid_out_for_prior_draws_is_in_double_precision(rows):
     design, y = rows
     prior, leaf = DepthDecay(cut_weights="gap"), NormalInverseGamma.from_targets(y)

@@ -183,6 +183,7 @@ def large():
     return ExactPosterior(grammar, DepthDecay(), leaf, y)
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_pieces_that_rows_are_cut_into(large, monkeypatch):
     rng = np.random.default_rng(1)
     rows, y = rng.normal(size=(21, 4)), rng.normal(size=21)

@@ -286,6 +286,7 @@ def test_scikit_learn_predicts_what_the_tree_predicts(fitted):
     assert len(sklearn_plot_tree(tree)) >= tree.tree_.node_count
 
 
+@pytest.mark.slow
 def test_scikit_learn_knows_the_names_of_columns_of_numbers():
     frame = pd.DataFrame({"a b": [1.0, 2.0, 3.0, 4.0] * 5, "c": np.arange(20.0)})
     tree = to_sklearn(ExactTreeRegressor().fit(frame, [0.0, 0.0, 9.0, 9.0] * 5))
@@ -401,6 +402,7 @@ def test_shap_values_of_targets_of_many_magnitudes_add_up():
     np.testing.assert_allclose(total, model.predict(X), atol=1e-9 * total.max())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_shap_values_without_precision_are_refused():
     X, y = np.repeat(np.eye(124), 8, axis=0), np.repeat(np.arange(124) % 2, 8)

@@ -164,6 +164,7 @@ def test_trees_on_the_way_weigh_what_their_log_joint_says(model, family):
             np.testing.assert_allclose(made.log_joint[:, size], expected, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_order_does_not_matter_to_a_policy_over_paths():
     with jax.enable_x64(True):
         found = enumerated()
@@ -244,6 +245,7 @@ def check_judgement(made_of, policy, made):
             np.testing.assert_allclose(own[seen], other[seen], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sees_all_leaves", slow_but([True], [True, False]))
 def test_trajectories_are_judged_as_they_were_made(sees_all_leaves):
     with jax.enable_x64(True):

@@ -43,6 +43,7 @@ def fitted():
     return GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
 
 
+@pytest.mark.slow
 def test_grammar_finds_the_posterior(fitted, exact):
     """On two levels of splits the last is exact; draws number 100, errors at most four each."""
     difference = fitted.log_partition_ - exact.log_partition_

@@ -250,6 +250,7 @@ def heaps(case, problem, trees):
     return as_heap(as_shape(problem.model, case.design, trees, trees.capacity), DEPTH)
 
 
+@pytest.mark.slow
 def test_draws_follow_their_probabilities():
     case, problem = case_of(*FIRST), posed(*FIRST)
     assert p_value_of_draws(case, problem, 0.0) > ep.FALSE_ALARM

@@ -74,6 +74,7 @@ def test_the_trivial_partition_is_one_of_the_roots():
     assert sorted(few.posterior_.trees.num_leaves.ravel()) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", slow_but([{"num_roots": 4}], [{}, {"num_roots": 4}, {"smoothing": 0.1}])
 )
@@ -298,6 +299,7 @@ def test_smoothed_leaves_name_the_rows_that_are_there():
     assert sum(map(int, counts)) == 150
 
 
+@pytest.mark.slow
 def test_arviz_weighs_trees_by_probability():
     X, y = load_iris(return_X_y=True)
     model = GreedyModalTreeClassifier(num_roots=5, random_state=0).fit(X, y)

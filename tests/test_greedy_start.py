@@ -1,8 +1,11 @@
 """Chains over soft trees start at greedy hard trees."""
 
+from itertools import product
+
 import jax
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.rjhmc import RJHMC
@@ -33,8 +36,10 @@ def log_density(model, y, start, hard_inputs, sharpness=0.02):
         return float(density.log_density(position, topology.paths, sharpness, inputs=inputs))
 
 
-@pytest.mark.parametrize("hard_inputs", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "hard_inputs"),
+    slow_but([("values", True)], product(MODELS, [False, True])),
+)
 def test_a_greedy_start_is_far_better_than_draws_of_the_prior(name, hard_inputs):
     model, y = MODELS[name]
     start = greedy_start(
@@ -101,6 +106,7 @@ def test_rows_without_a_target_say_nothing():
             greedy_start(np.random.default_rng(1), model, rows[-3:], filled[-3:], PRIOR, 0.02)
 
 
+@pytest.mark.slow
 def test_priors_whose_draws_are_not_finite_are_said():
     model = SoftRegression(input_concentration=1e-4)
     settings = RJHMC(NUTS(20, 0.1, 0.025), max_splits=1)

@@ -85,6 +85,7 @@ def test_numbers_go_with_the_scale_of_the_targets():
         assert getattr(scaled, name) == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_what_boxes_cannot_answer_for_is_left_out():
     """A box of rows, an order of means, and a prior of the number of leaves."""
     plain = leaf_by_evidence(problem())

@@ -288,7 +288,7 @@ def of_both(prior, leaf, y):
     return grammar, BoxPosterior(design, prior, leaf, y, max_depth=2)
 
 
-@pytest.mark.parametrize("own_targets", [True, False])
+@pytest.mark.parametrize("own_targets", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_boxes_have_the_value_and_gradient_of_the_chart(own_targets):
     y = problem()[2]
     leaf = NormalInverseGamma(0.2, 1.5, 2.5, 0.7)

@@ -114,6 +114,7 @@ def tempered():
     return model.fit(X, y), X, y
 
 
+@pytest.mark.slow
 def test_a_fit_says_what_its_chains_did(tempered):
     model, X, y = tempered
     assert model.score(X, y) > 0.7
@@ -149,6 +150,7 @@ def test_the_best_trees_are_distinct_and_their_shares_are_of_the_draws(tempered)
     assert len(model.k_best(2)) == 2
 
 
+@pytest.mark.slow
 def test_a_model_that_starts_at_a_tree_is_saved(tmp_path):
     X, y = steps()
     stump = Tree.from_nested({"feature": 0, "threshold": 2.5, "left": {}, "right": {}})
@@ -172,6 +174,7 @@ def test_saved_models_are_the_same(tempered, tmp_path):
     assert again.diagnostics_ == model.diagnostics_
 
 
+@pytest.mark.slow
 def test_arviz_and_figures(tempered):
     model = tempered[0]
     assert model.to_arviz().sample_stats["lp"].shape == (4, 100)
@@ -263,6 +266,7 @@ def test_chains_that_disagree_go_on(monkeypatch, bound, rounds):
     assert model.posterior_.num_leaves.shape == (4, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "rounds"), [(7_000, 2), (3_000, 1), (1_000, 0)])
 def test_chains_go_on_less_often_on_many_rows(monkeypatch, most, rounds):
     monkeypatch.setattr("bdtppl.estimators.metropolis._MOST_ROW_STEPS", most)
@@ -306,6 +310,7 @@ def test_trees_get_room_in_warm_up(monkeypatch):
     np.testing.assert_allclose(drawn.sample_stats["log_joint"], scored.log_joint, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_chains_that_cannot_be_compared_are_said():
     model = MetropolisTreeClassifier(
         chains=2, temperatures=1, warmup=10, draws=3, thin=2, random_state=0

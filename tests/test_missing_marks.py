@@ -106,6 +106,7 @@ def roots(**options):
     return {names[f] for f in model.k_best(50).trees.feature[:, 0] if f >= 0}, model
 
 
+@pytest.mark.slow
 def test_what_holds_for_a_column_holds_for_its_mark():
     assert "start=missing" in roots()[0]
     limited = Constraints(before=[("age", "start")])

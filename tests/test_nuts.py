@@ -72,6 +72,7 @@ def test_draws_recorded_are_those_of_the_density(one_split):
     assert np.unique(draws.position[:, :, 0]).size > 0.8 * draws.log_density.size
 
 
+@pytest.mark.slow
 def test_topologies_of_a_size_are_compiled_once_for_all_stages():
     density = SoftDensity(MODEL, sp.X[:, :1], sp.Y, 2)
     sampler = NUTS(warmup=30, h_init=0.3, h_final=sp.SHARPNESS)

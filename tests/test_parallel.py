@@ -122,6 +122,7 @@ def one_run_a_task(monkeypatch):
     monkeypatch.setattr("bdtppl.inference.particle.sample._WORK_AT_ONCE", 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*not to be relied on")
 def test_particle_filters_have_the_same_bits_with_workers(one_run_a_task):
     alone = clone(PARTICLES).fit(X, Y)

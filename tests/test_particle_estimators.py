@@ -153,6 +153,7 @@ def heavy_tailed(seed):
     return X, rng.normal(size=12) * 3, weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_but([0], [0, 4]))
 def test_heavy_tails_are_told_of_and_raise_the_error(seed):
     X, y, weights = heavy_tailed(seed)

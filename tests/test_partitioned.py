@@ -115,6 +115,7 @@ def test_whole_targets_give_the_bits_of_memory():
     require_alike(ExactTreeRegressor(leaf=leaf, **SETTINGS).fit(chunks(X, y, weights)), wanted, X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaf", [None, PoissonGamma()], ids=repr)
 def test_other_targets_agree_to_rounding(leaf):
     X, _, weights = table(3)
@@ -355,6 +356,7 @@ def cluster():
         yield client
 
 
+@pytest.mark.slow
 @needs_dask
 def test_dask_frames_give_the_bits_of_memory():
     from dask.dataframe import from_pandas

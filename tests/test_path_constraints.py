@@ -246,6 +246,7 @@ def test_depths_and_order_say_which_features_rules_use():
     assert (2, 0) in met
 
 
+@pytest.mark.slow
 def test_the_log_joint_rules_out_what_cuts_a_box():
     design = Design.from_matrix(np.array([[0.0, 0], [1, 1], [2, 0], [3, 1]]))
     leaf, y = DirichletCategorical.symmetric(2), np.array([0, 1, 0, 1])

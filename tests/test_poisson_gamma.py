@@ -149,6 +149,7 @@ def test_predictions_of_counts_are_negative_binomial(exposure):
     assert other.quantiles([0.05, 0.5, 0.95])[0].tolist() != wanted
 
 
+@pytest.mark.slow
 def test_an_estimator_of_counts_draws_scores_and_saves(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(80, 2)).round(2)

@@ -52,6 +52,7 @@ def three_classes():
     return ExactTreeClassifier(bins=3, draws=25, random_state=0).fit(X[:, 2:], y)
 
 
+@pytest.mark.slow
 def test_figures_go_to_the_axes_that_are_given(regressor):
     figure, ax = plt.subplots()
     for draw in (

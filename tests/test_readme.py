@@ -16,6 +16,7 @@ README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "working_with.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", slow_but([README], [README, GUIDE]), ids=lambda page: page.stem)
 def test_the_examples_print_what_is_shown(page, tmp_path):
     text = page.read_text()

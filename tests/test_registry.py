@@ -135,6 +135,7 @@ def times(tmp_path_factory):
     return write_table(path, {"age": age, "wait": wait})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*chains.*")
 def test_a_leaf_family_and_a_prior_of_ones_own_work_everywhere(times, tmp_path):
     X, y = np.loadtxt(times, delimiter=",", skiprows=1).T
@@ -162,6 +163,7 @@ def test_a_leaf_family_and_a_prior_of_ones_own_work_everywhere(times, tmp_path):
     assert prior_in_words(prior) == ["The prior is HalvingPrior(probability=0.4)."]
 
 
+@pytest.mark.slow
 def test_names_of_ones_own_are_read_from_files_and_from_the_command_line(times, tmp_path):
     assert parse_prior("halving-prior:probability=0.3") == HalvingPrior(0.3)
     y = np.array([1.0, 2.0])
@@ -183,6 +185,7 @@ def test_names_of_ones_own_are_read_from_files_and_from_the_command_line(times, 
     assert "HalvingPrior(probability=0.2)" in page
 
 
+@pytest.mark.slow
 def test_an_inference_of_ones_own_works_everywhere(stump, times, tmp_path):
     StumpTreeRegressor = stump
     assert all_inferences()["stump"] == {"regression": StumpTreeRegressor}

@@ -442,6 +442,7 @@ def test_scores_are_those_of_the_textbook():
     assert cells["targets inside the 90% interval"] == "66.7%"
 
 
+@pytest.mark.slow
 def test_the_way_to_fit_it_again_is_whole(classifier, rows, tmp_path):
     write_report(classifier, tmp_path / "a.html", *rows)
     said = " ".join(read(tmp_path / "a.html").of("code"))

@@ -225,6 +225,7 @@ def test_total_variation_is_that_of_all_trees():
         assert _total_variation(ranked, model.log_partition_) == pytest.approx(wanted / 2, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_chains_of_papers_walk_alone_over_all_cuts_and_no_longer_than_asked():
     X, y = np.arange(60.0)[:, None], np.arange(60) % 7 % 2
     model = fit_chains(X, y, chains=2, warmup=0, draws=20, thin=10, random_state=0)

@@ -383,7 +383,7 @@ def test_estimators_find_the_exact_map_tree():
         np.testing.assert_allclose(posterior.sample_stats[name], getattr(scored, name), atol=TIGHT)
 
 
-@pytest.mark.parametrize("task", ["Classifier", "Regressor"])
+@pytest.mark.parametrize("task", ["Classifier", pytest.param("Regressor", marks=pytest.mark.slow)])
 def test_an_exact_estimator_answers_by_a_search_as_by_a_chart(task, tmp_path):
     rng = np.random.default_rng(3)
     X = rng.integers(0, 4, (60, 3)).astype(float)
@@ -409,6 +409,7 @@ def test_an_exact_estimator_answers_by_a_search_as_by_a_chart(task, tmp_path):
     assert loaded.rules() == model.rules()
 
 
+@pytest.mark.slow
 def test_an_exact_estimator_answers_with_bounds_where_the_chart_is_too_large(tmp_path):
     X, y = load_iris(return_X_y=True)
     settings = {"prior": DepthDecay(), "bins": 5, "random_state": 0}
@@ -433,6 +434,7 @@ def test_an_exact_estimator_answers_with_bounds_where_the_chart_is_too_large(tmp
         bdtppl.ExactTreeClassifier(method="chart", max_subproblems=50, **settings).fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_stopped_estimator_says_how_much_better_another_tree_may_be():
     X, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60.0) % 7
     with pytest.warns(UserWarning, match="another tree may have a log joint larger by up to"):
@@ -541,6 +543,7 @@ def test_draws_take_any_cut_of_a_gap():
     assert search.best_tree().probability[0] == pytest.approx(ranked.probability[0], rel=1e-8)
 
 
+@pytest.mark.slow
 def test_rules_are_walked_along_in_the_order_of_their_list():
     nan = np.nan
     X = np.array([[0, 0], [2, 0], [nan, 0], [0, 1], [1, 1], [2, 1]])

@@ -47,7 +47,9 @@ def check_density(density, model, y, sharpness=0.2, power=0.7):
             assert found == pytest.approx(float(expected))
 
 
-@pytest.mark.parametrize("num_splits", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "num_splits", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
+)
 def test_density_of_regression(num_splits):
     with jax.enable_x64(True):
         model = SoftRegression(mean_scale=2.0)
@@ -184,6 +186,7 @@ def check_filled_up(density, whole):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10), found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["noise by leaf"], GRADIENTS))
 def test_rows_without_a_target_say_nothing(name):
     model, y, hard = GRADIENTS[name]

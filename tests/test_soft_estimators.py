@@ -197,6 +197,7 @@ def test_units_of_targets_do_not_matter(settings, regressor):
         np.testing.assert_allclose(joint, ours.sample_stats["log_joint"], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_classification(classifier):
     new = {"width": NEW[:, 0], "height": NEW[:, 1]}
     assert classifier.predict(new).tolist() == ["low", "high"]
@@ -238,6 +239,7 @@ def test_compound_has_no_log_likelihood():
     assert not any("log_likelihood" in name for name in groups)
 
 
+@pytest.mark.slow
 def test_figures(regressor, classifier):
     ax = plot_topologies(regressor)
     (drawn,) = [line for line in ax.get_lines() if line.get_gid() == "evidence"]

@@ -131,6 +131,7 @@ def test_predictions_are_those_of_plain_recursion(model):
     check_predictions(model)
 
 
+@pytest.mark.slow
 def test_mirrored_sides_are_noticed(monkeypatch):
     """The twin of the predictions' check."""
 

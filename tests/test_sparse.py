@@ -267,7 +267,7 @@ def test_a_second_fit_forgets_the_first():
     assert model.design_.num_features == 12
 
 
-@pytest.mark.parametrize("max_depth", [None, 0])
+@pytest.mark.parametrize("max_depth", [pytest.param(None, marks=pytest.mark.slow), 0])
 def test_saved_models_predict_the_same(tmp_path, max_depth):
     table, score, _ = text_like()
     stored = sparse.csr_array(table)
@@ -278,6 +278,7 @@ def test_saved_models_predict_the_same(tmp_path, max_depth):
     assert loaded.summary() == model.summary()
 
 
+@pytest.mark.slow
 def test_summary_and_figures_show_the_columns_that_are_kept():
     table, score, label = text_like()
     stored = sparse.csr_array(table)

@@ -259,6 +259,7 @@ def test_row_weights_come_back(tmp_path):
     same(storage.load(tmp_path).design_.weights, saved.design_.weights)
 
 
+@pytest.mark.slow
 def test_a_smoothed_tree_comes_back(tmp_path):
     """Its nodes have parts of the rows of nodes above."""
     model = GreedyModalTreeRegressor(smoothing=0.5).fit(every_estimator.X, every_estimator.Y)
@@ -406,6 +407,7 @@ model.save(folder)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", slow_but([4], [0, 2, 4, 7, 9]))
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_model(at, tmp_path):
     model = storage.load(OLD / "greedy-classes", trusted=True)
@@ -435,6 +437,7 @@ model.save(sys.argv[1] + "-elsewhere")
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_the_fit_is_kept(tmp_path):
     """The HDF5 library, which wrote models before, crashed the process."""
     model, folder = storage.load(OLD / "chain-values", trusted=True), tmp_path / "model"

@@ -298,6 +298,7 @@ def fitted():
     return kernel, mcmc
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_a_numpyro_run(fitted):
     _, mcmc = fitted
     samples = mcmc.get_samples(group_by_chain=True)
@@ -568,6 +569,7 @@ def test_double_precision_and_laplace_laws_work():
     assert np.corrcoef(f.mean(axis=0), true)[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_a_kernel_answers_for_its_last_run_alone(fitted):
     X, exposure, *_ = table()
     kernel = TreeGibbs(NUTS(counts))

@@ -122,6 +122,7 @@ def test_a_feature_of_weight_zero_is_left_out_with_gaps_too():
             check_evidence(replace(own, problem=replace(problem, allowed_features=range(3))), exact)
 
 
+@pytest.mark.slow
 def test_weights_of_a_function_are_saved_as_numbers(tmp_path):
     X = np.random.default_rng(0).integers(0, 6, (60, 2)).astype(float)
     y = (X[:, 0] > 2).astype(int)
@@ -371,6 +372,7 @@ def test_shared_weights_take_no_functions_of_trees():
         ).fit(*three_values())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_loaded_model_has_the_cuts_that_were_asked_for(tmp_path):
     X = np.random.default_rng(0).random((80, 2))
@@ -407,6 +409,7 @@ def test_python_conditions_in_functions_of_trees_are_said():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_all_paths_to_leaves_use_a_feature():
     def uses_x1(path):

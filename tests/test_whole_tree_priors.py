@@ -127,6 +127,7 @@ def test_chains_of_another_prior_are_noticed():
         check_invariance(case, FewLevels(1.5), LocalMoves.of(CHIPMAN))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*chains.*")
 def test_a_prior_over_trees_works_wherever_it_can(registered, tmp_path):
     X = np.random.default_rng(0).integers(0, 6, (60, 2)).astype(float)
@@ -161,6 +162,7 @@ def test_what_cannot_weigh_whole_trees_says_so(kind):
         estimator.fit(np.arange(8.0)[:, None], np.arange(8) % 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*chains.*")
 def test_limits_bind_trees_under_such_a_prior():
     X, y = np.arange(12.0)[:, None], np.arange(12) % 2
