@@ -17,11 +17,8 @@ from bdtppl.models.wording import describe_model
 
 __all__ = [
     "TREE_PRIORS",
-    "Node",
     "NodePrior",
     "RegisteredPrior",
-    "Rule",
-    "Rules",
     "TreePrior",
     "TreeShape",
     "Weighed",

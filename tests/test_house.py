@@ -1,7 +1,7 @@
-"""The source of the three floors: imports only go down, and names, functions and files stay few.
+"""The source of the three floors: where imports go; limits of names, functions, files and lines.
 
-Every check is a pure function of source texts, so that a twin can show it a house that breaks the
-limit. A limit is what the house holds today: lower it when the house gets smaller.
+Each check is a pure function of sources, so that a twin can show it one beyond the limit. Lower
+`MOST_LINES_OF_CODE` when the code gets shorter.
 """
 
 import ast
@@ -21,11 +21,10 @@ MAY_IMPORT = {
 }
 MOST_LINES_OF_A_FUNCTION = 100
 MOST_LINES_OF_A_FILE = 700
-MOST_LINES_OF_CODE = 38532
-# Names that several modules define. A name that only one still defines leaves the list.
-REPEATED_NAMES = {
-    *("compare", "load"),
-}
+MOST_LINES_OF_CODE = 38529
+# Names that several modules define: public functions and a command. It only gets shorter: a name
+# that one module alone still defines leaves it.
+REPEATED_NAMES = {"compare", "load"}
 
 
 def module_name(path: Path) -> str:
@@ -190,22 +189,10 @@ def test_check_of_names_sees_one_that_two_modules_define(other):
     assert repeated_names(trees | {"b": local}) == set()
 
 
-def test_no_module_imports_itself_through_others():
+def test_the_house_keeps_its_limits():
     assert circle(TREES) == []
-
-
-def test_no_function_is_long():
     assert long_functions(TREES, MOST_LINES_OF_A_FUNCTION) == []
-
-
-def test_no_file_is_long():
     assert long_files(HOUSE, MOST_LINES_OF_A_FILE) == []
-
-
-def test_a_name_means_one_thing():
     assert repeated_names(TREES) == REPEATED_NAMES
-
-
-def test_the_house_does_not_grow():
     lines = sum(lines_of_code(HOUSE[module], tree) for module, tree in TREES.items())
-    assert lines <= MOST_LINES_OF_CODE
+    assert lines <= MOST_LINES_OF_CODE, f"{lines} lines of code"

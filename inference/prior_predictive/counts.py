@@ -97,6 +97,7 @@ def log_num_trees(
 
     Examples
     --------
+    >>> import numpy as np
     >>> round(np.exp(log_num_trees(Design.from_matrix(np.arange(5.0)[:, None]))))
     51
     """
