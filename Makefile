@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else each of the many processes compiles the
 CASES := 2000
 BENCHMARKS := systems exact greedy_modal map_trees metropolis particle amortised soft_trees reproduce
 
-.PHONY: help demo test slow kill-test fuzz lowest lint types doctest wheel notebooks docs bench clean
+.PHONY: help demo test slow kill-test mutants fuzz lowest lint types doctest wheel notebooks docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,9 @@ slow: $(VENV)/installed  ## the slow tests: statistical checks of minutes
 
 kill-test: $(VENV)/installed  ## fits with checkpoints, killed at random moments
 	$(RUN) tests/kill_test.py
+
+mutants: $(VENV)/installed  ## mistakes made on purpose in the source, each of which a test must notice
+	$(RUN) tests/mutants.py
 
 doctest: $(VENV)/installed  ## every example in a docstring
 	$(RUN) tests/doctests.py
