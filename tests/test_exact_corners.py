@@ -143,11 +143,12 @@ def test_the_best_trees_can_be_deeper_than_the_stack():
     assert (np.diff(best.log_joint) <= 0).all()
 
 
-def test_splits_that_weigh_far_more_than_stopping_are_added_up():
+@pytest.mark.parametrize("penalty", [1.5, 900.0])
+def test_splits_that_weigh_far_more_than_stopping_are_added_up(penalty):
     """Splitting 4,000 rows into their classes weighs e^2,700 times as much as one leaf."""
     design = Design.from_matrix(np.array([[0.0], [1.0], [2.0]]), weights=np.array([2000, 2000, 1]))
     y, leaf = np.array([0, 1, 0]), DirichletCategorical.symmetric(2)
-    exact = ExactPosterior(compile_grammar(design), LeafPenalty(1.5), leaf, y)
+    exact = ExactPosterior(compile_grammar(design), LeafPenalty(penalty), leaf, y)
 
     def score(*counts):
         with jax.enable_x64(True):
@@ -155,9 +156,9 @@ def test_splits_that_weigh_far_more_than_stopping_are_added_up():
 
     first, second, third = (2000, 0), (0, 2000), (1, 0)
     pairs = [
-        np.logaddexp(score(2000, 2000), score(*first) + score(*second) - 1.5) + score(*third),
-        np.logaddexp(score(1, 2000), score(*second) + score(*third) - 1.5) + score(*first),
+        np.logaddexp(score(2000, 2000), score(*first) + score(*second) - penalty) + score(*third),
+        np.logaddexp(score(1, 2000), score(*second) + score(*third) - penalty) + score(*first),
     ]
-    expected = np.logaddexp.reduce([score(2001, 2000), *(pair - 1.5 for pair in pairs)])
+    expected = np.logaddexp.reduce([score(2001, 2000), *(pair - penalty for pair in pairs)])
     assert expected - score(2001, 2000) > 709
     np.testing.assert_allclose(exact.log_partition, expected, rtol=1e-12)

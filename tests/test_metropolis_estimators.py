@@ -140,6 +140,11 @@ def test_the_mixture_predicts_as_the_draws_do(tempered):
     assert model.sample_predictive(X[:3], 10).shape == (10, 3)
 
 
+def test_no_two_chains_walk_alike(tempered):
+    walks = tempered[0].posterior_.sample_stats["log_joint"]
+    assert len(np.unique(walks, axis=0)) == len(walks) > 1
+
+
 def test_the_best_trees_are_distinct_and_their_shares_are_of_the_draws(tempered):
     model = tempered[0]
     ranked = model.k_best(10_000)

@@ -133,6 +133,9 @@ def test_predictions_of_counts_are_negative_binomial(exposure):
     found = mixture(leaf, statistics, shares)
     laws = [nbinom(1.5 + s, (r := 0.5 + exposure * n) / (r + exposure)) for n, s, _ in statistics]
     counts = np.arange(400)
+    prior = nbinom(1.5, 0.5 / (0.5 + exposure))
+    one_row = jnp.stack([jnp.ones(400), counts, jax.scipy.special.gammaln(counts + 1.0)], axis=-1)
+    np.testing.assert_allclose(leaf.log_marginal(one_row), prior.logpmf(counts), rtol=1e-4)
     cdf = sum(share * law.cdf(counts) for share, law in zip(shares, laws, strict=True))
     mass = sum(share * law.pmf(counts) for share, law in zip(shares, laws, strict=True))
     assert found.mean()[0] == pytest.approx(mass @ counts)
