@@ -75,6 +75,7 @@ def first_feature_favoured(tables):
     return tables._replace(rule=rule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     slow_but(["all moves of two trees"], [name for name in CASES if "by one" not in name], few=3),

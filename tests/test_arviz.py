@@ -66,6 +66,7 @@ def test_every_variable_has_named_axes_with_coordinates(task):
     assert data.trees["node_feature"].dims == ("chain", "draw", "node")
 
 
+@pytest.mark.slow
 def test_trees_are_counted():
     matrix, y = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0, 1])
     forest = [LEAF, split(1, 0.5), split(0, 0.5, left=split(0, 0.2, right=split(1, 0.1)))]
@@ -141,6 +142,7 @@ def test_same_seed_gives_the_same_predictive_draws():
     assert (draws[0] != draws[2]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_weighted_rows_are_repeated_rows(task):
     matrix, forest = np.array([[0.0], [1.0], [2.0]]), [LEAF, split(0, 0.5)]

@@ -182,6 +182,7 @@ def test_fit_hands_on_the_settings_of_the_model(trees, tmp_path, monkeypatch):
     assert problem.target.task == "regression"
 
 
+@pytest.mark.slow
 def test_fit_takes_a_grid_and_no_bins(trees):
     for options, points in (
         (["--grid", 3], "3 evenly spaced ones"),
@@ -193,6 +194,7 @@ def test_fit_takes_a_grid_and_no_bins(trees):
         assert "Nothing was saved" in result.stdout
 
 
+@pytest.mark.slow
 def test_fit_leaves_other_files_alone(classifier, flowers, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "tree.png").write_text("old")
@@ -783,6 +785,7 @@ def test_prior_draws_trees_by_their_number_of_leaves():
     assert "more than --max-subproblems 10" in message
 
 
+@pytest.mark.slow
 def test_prior_says_what_the_table_fills_in():
     result = run("prior", "--rows", 20, "--columns", 2, "--prior", "description-length")
     assert f"DescriptionLength(beta={np.log(4 * 2 * 19):.4f})" in result.stdout
@@ -912,6 +915,7 @@ def test_a_slip_among_numbers_is_noted(tmp_path):
     assert "Column 'b'" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prior",
     [

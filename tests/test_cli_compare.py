@@ -44,6 +44,7 @@ def test_saved_models_are_compared_as_in_python(saved):
     assert found["notes"] == wanted.notes()
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figure_are_made(saved, tmp_path):
     folder, _, _ = saved
     models = [folder / "exact", folder / "greedy"]

@@ -111,6 +111,7 @@ def test_crps_of_predictives_is_their_integral(regressors):
         assert score == pytest.approx(crps_by_quadrature(cdf, [0.1, -2.0][row]), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_cross_validation_is_that_of_refits(classifiers, found):
     log_score, brier = 0.0, 0.0
     for train, test in FOLDS.split(X):
@@ -165,6 +166,7 @@ def test_scaled_targets_are_compared_in_their_own_units(regressors, scaled):
         assert other.value == pytest.approx(plain.value, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_check_of_the_jacobian_sees_one_that_is_left_out(regressors, scaled, monkeypatch):
     monkeypatch.setattr(Scored, "log_slope", 0.0)
     found = compare({"plain": regressors["exact"], "scaled": scaled}, X, Y, cv=None)
@@ -190,6 +192,7 @@ def test_other_transformations_of_targets_are_refused():
 # ------------------------------------------------------------------------------ one set of data
 
 
+@pytest.mark.slow
 def test_different_data_are_refused(regressors, classifiers):
     exact = regressors["exact"]
     other = Y + (np.arange(24) == 5)

@@ -154,6 +154,7 @@ def test_what_is_missing_is_read_or_refused(name, library):
         make(name).fit(frame, target(name, y))
 
 
+@pytest.mark.slow
 def test_a_value_that_was_never_missing_is_refused_in_new_rows():
     frame, y = columns("pandas", missing=False)
     model = make("GreedyModalTreeRegressor").fit(frame, y)

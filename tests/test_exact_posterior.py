@@ -158,7 +158,7 @@ def test_equals_enumeration(model, family, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "family", "seed"), few_of(MANY, 60))
+@pytest.mark.parametrize(("model", "family", "seed"), few_of(MANY, 30))
 def test_equals_enumeration_on_many(model, family, seed):
     test_equals_enumeration(model, family, seed)
 

@@ -265,6 +265,7 @@ class Unnormalised(ExactPosterior):
     log_prior_normaliser = 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "family"),
     [("leaf penalty, gaps", "values"), ("description length, cuts", "classes")],

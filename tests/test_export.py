@@ -123,6 +123,7 @@ print(ascii([tried(row) for row in {rows!r}]))
     return ast.literal_eval(result.stdout)
 
 
+@pytest.mark.slow
 def test_python_source_predicts_what_the_tree_predicts(fitted):
     model, frame = fitted
     source = to_python(model)

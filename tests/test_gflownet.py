@@ -189,6 +189,7 @@ def rolled_out(key, made_of, policy, epsilon, num_trees=4000):
     return roll_out(key, made_of, policy, epsilon, num_drawn=num_trees)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "family"), CASES)
 @pytest.mark.parametrize("sees_all_leaves", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_draws_have_the_law_of_the_policy(model, family, sees_all_leaves):
@@ -612,6 +613,7 @@ def check_drawn_leaves(means, weights, false_alarm=1e-4):
         assert abs(weight @ (drawn <= level) - expected) < bound * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", slow_but(["table"], ["table", "published code"]))
 def test_drawn_leaves_have_their_law(policy):
     found = enumerated()

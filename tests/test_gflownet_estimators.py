@@ -74,6 +74,7 @@ def test_leaves_that_must_stop_and_rules_that_part_alike(prior, ensemble):
     np.testing.assert_allclose(model.predict_proba(alike), exact.predict_proba(alike), atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "steps"), slow_but([("grammar", 10)], [("grammar", 10), ("trajectory", 200)])
 )
@@ -89,6 +90,7 @@ def test_the_most_probable_tree_need_not_be_drawn(method, steps, exact, tmp_path
     assert load(tmp_path).k_best(1).log_joint[0] == model.map_log_joint_
 
 
+@pytest.mark.slow
 def test_files_keep_every_bit(fitted, tmp_path):
     fitted.save(tmp_path)
     loaded = load(tmp_path)

@@ -164,6 +164,7 @@ def test_flows_in_balance_are_the_exact_posterior(model, family, lookahead):
     check_balance_is_the_posterior(case_of(model, family), posed(model, family, lookahead))
 
 
+@pytest.mark.slow
 def test_a_flow_out_of_balance_is_noticed():
     case, problem = case_of(*FIRST), posed(*FIRST)
     flow, _ = balanced(case, problem)
@@ -351,6 +352,7 @@ def test_a_checkpoint_goes_on_to_the_same_state():
         from_arrays(start, arrays)
 
 
+@pytest.mark.slow
 def test_a_step_keeps_its_state_and_compiles_once():
     problem = posed(*FIRST)
     state = initial_flow_state(ep.key(0), problem, SETTINGS, network(problem))

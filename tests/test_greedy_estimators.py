@@ -107,6 +107,7 @@ def test_columns_of_any_kind_and_a_class_that_is_absent():
     assert model.map_tree_.feature[0] == 3  # its one cut has all of its feature's weight
 
 
+@pytest.mark.slow
 def test_of_equal_rules_the_first_is_taken():
     X, y = steps()
     for columns in ([X[:, 1], X[:, 1]], [X[:, 1], -X[:, 1]], [X[:, 1], X[:, 1] ** 3]):

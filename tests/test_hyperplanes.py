@@ -54,6 +54,7 @@ def regressor(**options):
 # ----------------------------------------------------------------------------------- the search
 
 
+@pytest.mark.slow
 def test_a_rotated_boundary_is_found_with_few_leaves():
     X, labels, targets = oblique(200, num_features=4)
     for model, y in ((classifier(), labels), (regressor(), targets)):
@@ -113,6 +114,7 @@ def deficits(num_starts: int) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_the_best_of_all_lines_is_nearly_always_found():
     deficit = deficits(24)
     assert deficit.min() > -TIGHT  # nothing scores more than there is

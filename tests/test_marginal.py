@@ -116,6 +116,7 @@ def _check_draws(drawn_from: TreeMarginal, judged_by: TreeMarginal, num_rows: in
     assert result.pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prior", [LeafPenalty(0.3), pytest.param(DepthDecay(0.9, 0.4), marks=pytest.mark.slow)]
 )
@@ -215,6 +216,7 @@ def test_derivatives_of_both_modes_agree_with_differences():
     np.testing.assert_allclose(second, (steps[0] - steps[1]) / (2 * step), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_was_traced_can_be_batched():
     penalties = jnp.array([[0.5, 1.0], [2.0, 3.0]])
     expected = [[float(evidence_of(p, 1.0)) for p in row] for row in penalties]
@@ -288,6 +290,7 @@ def of_both(prior, leaf, y):
     return grammar, BoxPosterior(design, prior, leaf, y, max_depth=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_targets", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_boxes_have_the_value_and_gradient_of_the_chart(own_targets):
     y = problem()[2]

@@ -82,6 +82,7 @@ def test_states_score_as_the_log_joint_does(model, family):
     np.testing.assert_allclose(again.log_joint, expected.log_joint, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "family"), slow_but(CASES[2:3], CASES))
 def test_weights_of_all_rules_are_those_of_each(model, family):
     case = ep.random_case(model, family, 3)
@@ -309,6 +310,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -282,6 +282,7 @@ def test_chains_go_on_less_often_on_many_rows(monkeypatch, most, rounds):
     assert model.thrown_away[1] == 50 + [0, 50, 150][rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "num_cuts"),
     [

@@ -132,6 +132,7 @@ def test_marks_have_the_weights_of_their_columns():
     assert tuple(roots(prior=prior)[1].prior_.feature_weights) == (1.0, 7.0, 2.0)
 
 
+@pytest.mark.slow
 def test_rows_of_weight_0_mark_nothing():
     X = np.array([[1.0, 2.0], [2.0, np.nan], [3.0, 1.0], [4.0, 5.0]])
     model = bdtppl.GreedyModalTreeRegressor().fit(X, [0, 1, 2, 3], [1, 0, 1, 1])

@@ -60,6 +60,7 @@ def test_a_lost_jacobian_is_noticed(sampler):
         check_moments(parameters(density, draws), sp.quadrature("100"))
 
 
+@pytest.mark.slow
 def test_draws_recorded_are_those_of_the_density(one_split):
     density, chains, draws = one_split
     with jax.enable_x64(True):

@@ -158,6 +158,7 @@ def test_another_sharpness_is_not_calibrated(name, kernel):
         check_uniform(ranks(*MODELS[name], sharpness=0.6, kernel=kernel))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", slow_but(KERNELS[:1], KERNELS))
 def test_known_splits_have_conjugate_answers(kernel):
     """Means given thresholds and variance are normal."""

@@ -429,6 +429,7 @@ def run(*arguments):
     return CliRunner(env={"COLUMNS": "80"}).invoke(app, ["fit", *map(str, arguments)])
 
 
+@pytest.mark.slow
 @needs_dask
 def test_a_folder_is_fitted_and_saved(folder, tmp_path):
     options = ("--weight", "often", "--drop", "id", "--bins", 5, "--max-depth", 3)

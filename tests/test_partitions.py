@@ -92,6 +92,7 @@ def two_orders_of_splits():
     return x, np.repeat(["a", "b", "c", "d"], 6)
 
 
+@pytest.mark.slow
 def test_two_orders_of_splits_are_one_partition():
     """They have the same leaves, and so by symmetry the same probability."""
     x, y = two_orders_of_splits()

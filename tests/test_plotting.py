@@ -512,6 +512,7 @@ def test_bands_over_one_column_are_its_predictive_intervals(one_column):
     assert ax.get_xlabel() == "x0"
 
 
+@pytest.mark.slow
 def test_narrow_bands_lie_on_wide_ones_and_are_darker(one_column):
     ax = plot_predictive(one_column, levels=(0.95, 0.5, 0.8))
     bands = [by_gid(ax)[f"band-{level}"] for level in (0.5, 0.8, 0.95)]
@@ -618,6 +619,7 @@ def with_category():
     return ExactTreeRegressor(bins=3).fit(table, y), table
 
 
+@pytest.mark.slow
 def test_a_category_varies_over_its_levels(with_category):
     model, table = with_category
     ax = plot_predictive(model, feature="colour", at={"size": 0.5})

@@ -155,6 +155,7 @@ def test_any_prior_that_weighs_nodes_is_searched(name):
             assert faults(model, goal) == [], (number, goal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits",
     [
@@ -383,6 +384,7 @@ def test_estimators_find_the_exact_map_tree():
         np.testing.assert_allclose(posterior.sample_stats[name], getattr(scored, name), atol=TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["Classifier", pytest.param("Regressor", marks=pytest.mark.slow)])
 def test_an_exact_estimator_answers_by_a_search_as_by_a_chart(task, tmp_path):
     rng = np.random.default_rng(3)

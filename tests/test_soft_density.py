@@ -98,6 +98,7 @@ def test_sparse_priors_are_proper(shape):
             assert jax.grad(at)(far)[which] == pytest.approx(slope, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_each_input_may_have_a_concentration_of_its_own():
     """The prior of directions against SciPy's; a false alarm of its draws is one in 10^4."""
     shapes = np.array([0.5, 1.0, 3.0])

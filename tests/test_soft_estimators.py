@@ -208,6 +208,7 @@ def test_classification(classifier):
         votes.fit(X, LABELS)
 
 
+@pytest.mark.slow
 def test_files_keep_every_bit(regressor, classifier, tmp_path):
     for name, model, new in (
         ("regressor", regressor, NEW),

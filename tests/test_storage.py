@@ -715,6 +715,7 @@ def test_an_older_file_may_lack_a_parameter(model):
 # ------------------------------------------------------------------------- in another process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
 def test_a_fresh_process_gives_the_same_bits(task, tmp_path):
     rng = np.random.default_rng(0)

@@ -217,6 +217,7 @@ def least_p_value(before, after):
     ) * len(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["counts"], LIKELIHOODS))
 def test_redraws_and_the_model_are_of_one_law(name):
     assert least_p_value(*prior_and_law_after(name, 600)) > 1e-4
@@ -312,6 +313,7 @@ def test_draws_are_those_of_a_numpyro_run(fitted):
     assert fields["tree_acceptance"].mean() > 0.5
 
 
+@pytest.mark.slow
 def test_sums_at_the_training_rows_are_the_draws_and_predictive_takes_new_ones(fitted):
     kernel, mcmc = fitted
     X, exposure, *_ = table()

@@ -229,6 +229,7 @@ def tree_case(kind, rules, **limit):
     return kind(**parts | {"constraints": limits})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rules"), [(ByTree, "gaps"), (ByPath, "gaps"), (ByTree, "cuts")])
 def test_trees_that_are_not_allowed_have_no_weight(kind, rules):
     case = tree_case(kind, rules)
