@@ -1,6 +1,7 @@
 """What holds for every test: no silent broadcasting, no window, the same examples each time."""
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -20,6 +21,9 @@ STATUS = Path("/proc/self/status")  # on Linux
 MOST_MEMORY = 1.1  # GB that a process keeps from one test to the next, if it can
 FEW = 0.2  # GB of compiled code that are worth dropping
 LEFT = pytest.StashKey[float]()  # GB that were left when compiled code was last dropped
+
+# Tracing makes many objects that live on, and so does collecting the tests.
+gc.set_threshold(100_000, 20, 100)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -67,6 +71,11 @@ def _close_figures():
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config):
