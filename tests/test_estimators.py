@@ -22,7 +22,6 @@ from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
 
-@pytest.mark.slow  # the greedy classifier stands for all in the fast run
 @parametrize_with_checks([ExactTreeClassifier(draws=25, max_seconds=0.5)])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
