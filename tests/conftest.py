@@ -15,6 +15,8 @@ import jax
 import numpyro  # noqa: F401 - before ArviZ 1 puts it off, see `bdtppl.models`
 import pytest
 
+from bdtppl.inference.compiling import make_room
+
 # Compiles in a third less time, and on one thread: two processes share two cores.
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 STATUS = Path("/proc/self/status")  # on Linux
@@ -34,8 +36,9 @@ hypothesis.settings.load_profile("bdtppl")
 
 @pytest.fixture(autouse=True)
 def _free_memory(request):
-    """Return memory to the system, and drop compiled code where that is not enough."""
+    """Return memory to the system, and drop compiled code where memory or its maps run short."""
     yield
+    make_room()
     if memory() > MOST_MEMORY:
         trim = ctypes.CDLL("libc.so.6").malloc_trim
         trim(0)
