@@ -27,7 +27,7 @@ demo: $(VENV)/installed  ## posteriors of real and simulated data, with a report
 	$(VENV)/bin/bdtppl demo --out $(DEMO_OUT)
 
 test: $(VENV)/installed  ## the fast tests
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_FLAGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 slow: $(VENV)/installed  ## the slow tests: statistical checks of minutes
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow $(PYTEST_FLAGS)

@@ -22,6 +22,7 @@ QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_co
 STATUS = Path("/proc/self/status")  # on Linux
 MOST_MEMORY = 1.1  # GB that a process keeps from one test to the next, if it can
 FEW = 0.2  # GB of compiled code that are worth dropping
+FIRST = ("boxes", "bart", "search", "tree_gibbs", "data_as_it_comes", "estimators", "cli")
 LEFT = pytest.StashKey[float]()  # GB that were left when compiled code was last dropped
 
 # Tracing makes many objects that live on, and so does collecting the tests.
@@ -74,6 +75,12 @@ def _close_figures():
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with files that compile what many others use, so that no two processes do at once."""
+    place = {f"test_{name}.py": number for number, name in enumerate(FIRST, -len(FIRST))}
+    items.sort(key=lambda item: place.get(item.path.name, 0))
 
 
 def pytest_collection_finish():

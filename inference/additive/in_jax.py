@@ -14,13 +14,12 @@ import numpy as np
 from bdtppl.inference.additive.kernels import Room, sweep, uniforms_of_visit
 from bdtppl.inference.additive.tables import RowTables, SumPriorTables, prior_tables, row_tables
 from bdtppl.inference.smooth import in_double_scope
-from bdtppl.models.arrays.foreign import arguments, matrix, register, results
+from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, results
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = ["SumState", "TreeSweep"]
 
-_SWEEP_TARGET = "bdtppl_additive_sweep"
 _NUM_TABLES = len(RowTables._fields)
 
 
@@ -146,7 +145,7 @@ class TreeSweep:
             shapes += [jax.ShapeDtypeStruct((1, len(target)), jnp.float64), *scratch]
             flat = [a if a.ndim == 2 else a.reshape(1, -1) for a in inputs]
             operation = jax.ffi.ffi_call(
-                _SWEEP_TARGET,
+                handler_name(_sweep),
                 shapes,
                 vmap_method="sequential",
                 input_output_aliases={len(flat) + k: k for k in range(3)},
@@ -239,6 +238,3 @@ def _sweep(frame):
         for i in range(len(total)):
             total[i] += value[tree, leaf[tree, i]]
     return 0
-
-
-register(_SWEEP_TARGET, _sweep)

@@ -363,5 +363,8 @@ def _sum_up(source, target, own, lengths, num_codes, has_missing, start, strides
         for cell in range(len(target)):
             code = cell // step % lengths[axis]
             if 1 < code <= last:
-                target[cell] += target[cell - step]
+                for g in range(d):
+                    for v in range(width):
+                        for s in range(num_values):
+                            target[cell, g, v, s] += target[cell - step, g, v, s]
         step *= lengths[axis]

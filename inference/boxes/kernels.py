@@ -489,12 +489,19 @@ def _list_sides(events, at, box, number, feature, start, end, missing_left, shar
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
+def _copy(values, target):
+    """Copy one by one: a slice that is assigned takes seconds to compile, for its error."""
+    for s in range(len(values)):
+        target[s] = values[s]
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
 def _list_rules(group, box, rules, count, values, events):
     """Write the statistics of the box and of left sides, and the children of each rule."""
-    events.statistics[0] = box.total
+    _copy(box.total, events.statistics[0])
     for j in range(count):
         _left_side(group, box, rules, j, values)
-        events.statistics[1 + j] = box.left
+        _copy(box.left, events.statistics[1 + j])
         if not group.is_last:
             cut = group.middle[rules.feature[j], rules.low[j], rules.high[j]]
             rules.left[j], rules.right[j] = _children(group, box, rules, j, cut)
@@ -602,7 +609,7 @@ def visit(
         if weight > least:
             events.box[num_events], events.feature[num_events] = number, -1
             events.weight[num_events] = weight
-            events.statistics[num_events] = box.total
+            _copy(box.total, events.statistics[num_events])
             num_events += 1
         num_events = _hand_down(
             group, box, rules, count, values, number, own, seen, least, visits_below, usage, events,

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 
-from bdtppl.models.arrays.foreign import arguments, matrix, register, results
+from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, results
 
 __all__ = ["Tables", "stump_sums"]
 
-_SUMS_TARGET = "bdtppl_stump_sums"
 _LOG_LOST = -40.0  # logs of terms that rounding loses anyway
 # Rows of `Tables.rules`.
 _FEATURE, _CODE, _MISSING_LEFT, _CAN_CUT = range(4)
@@ -84,7 +83,7 @@ def stump_sums(tables: Tables) -> jax.Array:
         float64 [m, R]; logs of the sums of both sides, added up; 0 for rules that are not wanted.
     """
     shape = jax.ShapeDtypeStruct(tables.is_wanted.shape, jnp.float64)
-    return jax.ffi.ffi_call(_SUMS_TARGET, shape, vmap_method="sequential")(*tables)
+    return jax.ffi.ffi_call(handler_name(_call), shape, vmap_method="sequential")(*tables)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -324,6 +323,3 @@ def _call(frame):
         )
         _fill(tables, matrix(results(frame)[0], np.float64))
     return 0
-
-
-register(_SUMS_TARGET, _call)

@@ -6,6 +6,8 @@ arguments and results.
 """
 
 import ctypes
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,9 +17,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["arguments", "matrix", "register", "results"]
+__all__ = ["arguments", "handler_name", "matrix", "results"]
 
 _INTERFACE_VERSION = 3 << 32  # 0.3: the minor number is the upper half of the word
+_ONE_AT_A_TIME = threading.Lock()
+_COMPILED: dict[str, Any] = {}
 _METADATA = 1  # kind of a frame that asks for the version alone
 
 
@@ -70,19 +74,23 @@ def matrix(buffer, dtype):
     return numba.carray(address, (shape[0], shape[1]), dtype)
 
 
-def register(name: str, function: Any) -> None:
-    """Let XLA call a function by a name (`jax.ffi.ffi_call`).
+def handler_name(function: Callable[[int], int]) -> str:
+    """Get the name by which XLA calls a function (`jax.ffi.ffi_call`); compile it the first time.
 
     Parameters
     ----------
-    name
-        The name.
     function
-        Takes the address of a frame, int64, and returns 0; it is compiled.
+        Takes the address of a frame, int64, and returns 0.
     """
-    compiled = numba.cfunc(types.int64(types.int64), cache=True)(function)
-    capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype = ctypes.py_object
-    capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-    # The name None is what XLA expects of handlers' capsules.
-    jax.ffi.register_ffi_target(name, capsule(compiled.address, None, None), platform="cpu")
+    name = f"{function.__module__}.{function.__qualname__}"
+    with _ONE_AT_A_TIME:
+        if name not in _COMPILED:
+            compiled = numba.cfunc(types.int64(types.int64), cache=True)(function)
+            capsule = ctypes.pythonapi.PyCapsule_New
+            capsule.restype = ctypes.py_object
+            capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+            # The name None is what XLA expects of handlers' capsules.
+            handler = capsule(compiled.address, None, None)
+            jax.ffi.register_ffi_target(name, handler, platform="cpu")
+            _COMPILED[name] = compiled
+    return name
