@@ -40,6 +40,16 @@ __all__ = [
 _FIRST_OF_STIRLING = 100.0  # from here on the series below is exact to float64
 
 
+def namespace(*values: Any) -> tuple[ModuleType, Callable[[Any], Any]]:
+    """Get the array namespace for some pytrees, and its log gamma function.
+
+    Where no value is of JAX they are NumPy and SciPy's, for which nothing has to be compiled.
+    """
+    if any(isinstance(value, jax.Array) for value in jax.tree.leaves(values)):
+        return jnp, gammaln
+    return np, _np_gammaln
+
+
 def log_rising_factorial(
     start: Any, steps: Any, xp: ModuleType = np, log_gamma: Callable[[Any], Any] = _np_gammaln
 ) -> Any:
@@ -137,14 +147,16 @@ class DirichletCategorical(Leaf):
                 "concentration is one number, and the classes are not known: give one per class, "
                 "as by DirichletCategorical.symmetric(num_classes, concentration)."
             )
-        one_hot = jnp.asarray(y)[:, None] == jnp.arange(len(self.concentration))[None, :]
-        return one_hot * jnp.asarray(weight, float)[:, None]
+        xp, _ = namespace(y, weight)
+        one_hot = xp.asarray(y)[:, None] == xp.arange(len(self.concentration))[None, :]
+        return one_hot * xp.asarray(weight, float)[:, None]
 
     def log_marginal(self, statistics: Array) -> jax.Array:
         """Compute log B(counts + concentration) - log B(concentration), shape [...]."""
-        prior = jnp.broadcast_to(self.concentration, statistics.shape)
-        each = log_rising_factorial(prior, statistics, jnp, gammaln).sum(-1)
-        return each - log_rising_factorial(prior.sum(-1), statistics.sum(-1), jnp, gammaln)
+        of = namespace(self, statistics)
+        prior = of[0].broadcast_to(self.concentration, statistics.shape)
+        each = log_rising_factorial(prior, statistics, *of).sum(-1)
+        return each - log_rising_factorial(prior.sum(-1), statistics.sum(-1), *of)
 
     def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
         """Give each class a leaf of its own: parting it further makes its labels less probable."""
@@ -163,7 +175,8 @@ class DirichletCategorical(Leaf):
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Predictive probability of each class, [..., c]."""
-        posterior = jnp.broadcast_to(self.concentration, statistics.shape) + statistics
+        xp, _ = namespace(self, statistics)
+        posterior = xp.broadcast_to(self.concentration, statistics.shape) + statistics
         return posterior / posterior.sum(-1, keepdims=True)
 
     def predictive(self, statistics: Array) -> Any:
@@ -172,9 +185,10 @@ class DirichletCategorical(Leaf):
 
     def mean_law(self, statistics: Array, label: Any = None) -> Any:
         """Beta law of the probability of a class."""
-        posterior = jnp.broadcast_to(self.concentration, statistics.shape) + statistics
-        is_own = jnp.arange(posterior.shape[-1]) == label
-        own, rest = (jnp.where(each, posterior, 0.0).sum(-1) for each in (is_own, ~is_own))
+        xp, _ = namespace(self, statistics)
+        posterior = xp.broadcast_to(self.concentration, statistics.shape) + statistics
+        is_own = xp.arange(posterior.shape[-1]) == label
+        own, rest = (xp.where(each, posterior, 0.0).sum(-1) for each in (is_own, ~is_own))
         return dist.Beta(own, rest)
 
 
@@ -292,18 +306,20 @@ class NormalInverseGamma(Leaf):
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
         """(weight, weight u, weight u^2) of single rows, [n, 3], with u = y - centre."""
-        u, weight = jnp.asarray(y, float) - self.centre, jnp.asarray(weight, float)
-        return jnp.stack([weight, weight * u, weight * u * u], axis=-1)
+        xp, _ = namespace(self, y, weight)
+        u, weight = xp.asarray(y, float) - self.centre, xp.asarray(weight, float)
+        return xp.stack([weight, weight * u, weight * u * u], axis=-1)
 
     def _posterior(self, statistics):
         """(count, mean', pseudo_count', shape', scale')."""
         count, first, second = (statistics[..., i] for i in range(3))
         # The statistics hold the centre too, so it is no parameter to derive by.
-        shift = self.mean - lax.stop_gradient(self.centre)
+        xp, _ = namespace(self, statistics)
+        shift = self.mean - (self.centre if xp is np else lax.stop_gradient(self.centre))
         second = second - 2 * shift * first + shift**2 * count
         first = first - shift * count
         pseudo_count = self.pseudo_count + count
-        squares = jnp.maximum(second - first**2 / pseudo_count, 0.0)
+        squares = xp.maximum(second - first**2 / pseudo_count, 0.0)
         return (
             count,
             self.mean + first / pseudo_count,
@@ -314,14 +330,15 @@ class NormalInverseGamma(Leaf):
 
     def log_marginal(self, statistics: Array) -> jax.Array:
         """Log marginal density of the targets, [...]."""
+        xp, log_gamma = namespace(self, statistics)
         count, _, pseudo_count, shape, scale = self._posterior(statistics)
         return (
-            gammaln(shape)
-            - gammaln(self.shape)
-            + self.shape * jnp.log(self.scale)
-            - shape * jnp.log(scale)
-            + (jnp.log(self.pseudo_count) - jnp.log(pseudo_count)) / 2
-            - count / 2 * jnp.log(2 * jnp.pi)
+            log_gamma(shape)
+            - log_gamma(self.shape)
+            + self.shape * xp.log(self.scale)
+            - shape * xp.log(scale)
+            + (xp.log(self.pseudo_count) - xp.log(pseudo_count)) / 2
+            - count / 2 * xp.log(2 * np.pi)
         )
 
     def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
@@ -373,13 +390,15 @@ class NormalInverseGamma(Leaf):
     def predictive(self, statistics: Array) -> Any:
         """Student-t predictive distribution."""
         _, mean, pseudo_count, shape, scale = self._posterior(statistics)
-        width = jnp.sqrt(scale * (pseudo_count + 1) / (shape * pseudo_count))
+        xp, _ = namespace(scale)
+        width = xp.sqrt(scale * (pseudo_count + 1) / (shape * pseudo_count))
         return dist.StudentT(2 * shape, mean, width)
 
     def mean_law(self, statistics: Array, label: Any = None) -> Any:
         """Student-t law of a leaf's mean."""
         _, mean, pseudo_count, shape, scale = self._posterior(statistics)
-        return dist.StudentT(2 * shape, mean, jnp.sqrt(scale / (shape * pseudo_count)))
+        xp, _ = namespace(scale)
+        return dist.StudentT(2 * shape, mean, xp.sqrt(scale / (shape * pseudo_count)))
 
 
 class _GammaPoisson(dist.GammaPoisson):
@@ -482,8 +501,9 @@ class PoissonGamma(Leaf):
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
         """(weight, weight y, weight log y!) of single rows, [n, 3]."""
-        y, weight = jnp.asarray(y, float), jnp.asarray(weight, float)
-        return jnp.stack([weight, weight * y, weight * gammaln(y + 1)], axis=-1)
+        xp, log_gamma = namespace(y, weight)
+        y, weight = xp.asarray(y, float), xp.asarray(weight, float)
+        return xp.stack([weight, weight * y, weight * log_gamma(y + 1)], axis=-1)
 
     def _posterior(self, statistics: Array) -> tuple[Any, Any]:
         """(shape', rate')."""
@@ -491,13 +511,14 @@ class PoissonGamma(Leaf):
 
     def log_marginal(self, statistics: Array) -> jax.Array:
         """Log marginal probability of the counts, [...]."""
+        xp, log_gamma = namespace(self, statistics)
         shape, rate = self._posterior(statistics)
         return (
-            gammaln(shape)
-            - gammaln(self.shape)
-            + self.shape * jnp.log(self.rate)
-            - shape * jnp.log(rate)
-            + statistics[..., 1] * jnp.log(self.exposure)
+            log_gamma(shape)
+            - log_gamma(self.shape)
+            + self.shape * xp.log(self.rate)
+            - shape * xp.log(rate)
+            + statistics[..., 1] * xp.log(self.exposure)
             - statistics[..., 2]
         )
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import gammaln
 from tiers import few_of, slow_but
 
 from bdtppl.inference.additive import kernel as kernel_module
@@ -17,6 +18,7 @@ from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
+from bdtppl.inference.additive.tables import prior_tables
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import (
     AdditivePrior,
@@ -129,6 +131,54 @@ def test_values_of_leaves_follow_their_conditional_law():
     exact = [np.sum(ap.fitted(of, known, k, rng), axis=0) for _ in range(len(fitted))]
     for row in range(fitted.shape[1]):
         assert stats.ks_2samp(fitted[:, row], np.array(exact)[:, row], method="asymp").pvalue > 1e-5
+
+
+# ----------------------------------------------------------------------- trees of variances
+
+
+def p_value_of_noise_trees(starts, change=lambda tables: tables):
+    """Start at enumerated trees of variances given the errors, redraw them thrice, and count."""
+    of = ap.problem("weights", 2, 1, cuts=2, features=2)
+    of = of._replace(prior=replace(of.prior, beta=0.3, noise_trees=1, noise_degrees=5.0))
+    kernel, every = of.kernel(None), ap.trees(of)
+    kernel = replace(kernel, moves=[[0]])
+    rng, room = np.random.default_rng(8), kernel.make_room()
+    start, repeats = kernel.init(), of.design.weights
+    degrees, scale = map(float, of.prior.noise_leaf)
+
+    def log_marginal(rows):
+        half = (degrees + repeats[rows].sum()) / 2
+        squares = (repeats * start.left[0] ** 2)[rows].sum()
+        log_prior = degrees / 2 * np.log(degrees * scale / 2) - gammaln(degrees / 2)
+        return log_prior + gammaln(half) - half * np.log((degrees * scale + squares) / 2)
+
+    logs = np.array([chance + sum(map(log_marginal, leaves)) for _, chance, leaves in every])
+    probability = np.exp(logs - np.logaddexp.reduce(logs))
+    tables = change(prior_tables(of.prior, kernel.rows, start.feature_weight))
+    ended: Counter = Counter()
+    for k in rng.choice(len(every), starts, p=probability):
+        nodes, _, leaves = every[k]
+        written = ap.as_state(of, kernel, [nodes], [leaves], [np.ones(len(leaves))])
+        state = kernel.init()._replace(
+            noise_rule=written.rule[0], noise_leaf=written.leaf[0], noise_value=np.ones((1, 7))
+        )
+        for _ in range(3):
+            kernel._draw_noise(rng, state, tables, room)
+        ended[ap.structure_of(kernel, state.noise_rule)[0]] += 1
+    expected = {nodes: p for (nodes, *_), p in zip(every, probability.tolist(), strict=True)}
+    return ep.g_test(ended, expected)
+
+
+def test_trees_of_variances_have_their_enumerated_law():
+    assert p_value_of_noise_trees(2000) > ep.FALSE_ALARM
+
+
+def test_leaves_of_variances_that_weigh_wrongly_are_noticed():
+    def once(tables):
+        """A split counts one of its leaves, as far as that can be said of both levels at once."""
+        return tables._replace(log_split=tables.log_split - tables.log_stop[1])
+
+    assert p_value_of_noise_trees(2000, once) < ep.FALSE_ALARM
 
 
 # --------------------------------------------------------------------------- the whole kernel

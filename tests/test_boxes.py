@@ -21,13 +21,23 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, PoissonGamma
 from bdtppl.models.prior_kinds import weighs_each_cut
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
+from bdtppl.models.pytrees import pytree_dataclass
+
+
+@pytree_dataclass
+class WeighedLeaves(LeafPenalty):
+    """A leaf weighs the same where it could be split and where it could not."""
+
+    def log_stop(self, node):
+        return super().log_stop(node) - 0.3
+
 
 PRIORS = (
     DepthDecay(0.9, 1.0),
     DepthDecay(0.8, 0.5, rules="cuts"),
     DepthDecay(0.8, 0.5, cut_weights="gap"),
     LeafPenalty(1.5),
-    LeafPenalty(1.5, rules="cuts"),
+    WeighedLeaves(1.5, rules="cuts"),
     DescriptionLength(),
     GreedyPartition(0.9),
 )

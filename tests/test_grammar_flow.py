@@ -27,6 +27,7 @@ from bdtppl.inference.gflownet.grammar_training import (
     train_flow,
     train_step,
 )
+from bdtppl.inference.hard.shapes import LEAF
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
 from bdtppl.models.constraints import Constraints, KeepTogether
@@ -290,6 +291,24 @@ def test_weighted_draws_estimate_the_evidence(family):
     )
     unweighted = np.log(np.mean(np.exp(expected.log_joint)))  # the twin forgets the policy
     assert abs(unweighted - case.exact.log_partition) > WITHIN * drawn.log_partition_se
+
+
+def test_draws_that_explore_are_weighed_by_how_they_were_drawn():
+    """Of a tree that is one leaf the probability can be said in one line."""
+    case, problem = case_of(*FIRST), posed(*FIRST)
+    flow, trees = network(problem), all_trees(case)[0]
+    leaf = np.full((1, 2**DEPTH - 1), LEAF, np.int32)
+    num_choices = len({heap[0] for heap in heaps(case, problem, trees)})
+    own = np.exp(follow_in_float64(problem, flow, leaf).log_probability)
+    expected = np.log(0.7 * own + 0.3 / num_choices)
+    with jax.enable_x64(True):
+        given = go_down(ep.key(0), problem, flow, np.tile(leaf, (TREES, 1)), 0.3)[0]
+    np.testing.assert_allclose(given.log_probability, expected[0], atol=1e-9)
+    assert abs(np.log(own) - expected) > 0.01
+    drawn = drawn_from(problem, flow, 0, 0.3)[0]
+    with jax.enable_x64(True):
+        again = go_down(ep.key(0), problem, flow, drawn.rule, 0.3)[0]
+    np.testing.assert_allclose(drawn.log_probability, again.log_probability, atol=1e-9)
 
 
 def sampled(case, problem, flow, seed=0, **options):

@@ -352,6 +352,26 @@ def test_resampled_runs_draw_numbers_that_no_particle_has_used():
 
 
 @pytest.mark.slow
+def test_numbers_are_renewed_where_particles_stand_at_different_slots(monkeypatch):
+    def weights():
+        grow_particles.clear_cache()
+        case = case_of(PROBLEM, "classes")
+        return [
+            estimates(case, "prior", growth, "systematic", 1.0, runs=20).log_partition_of_run
+            for growth in ("node", "layer")
+        ]
+
+    node, layer = weights()
+    monkeypatch.setattr(particle_filter, "renewed", lambda keys, old, is_wanted: old / 2)
+    try:
+        as_before, changed = weights()
+    finally:
+        grow_particles.clear_cache()
+    np.testing.assert_array_equal(as_before, node)
+    assert (changed != layer).any()
+
+
+@pytest.mark.slow
 def test_the_capacity_bounds_the_model():
     """Trees that do not fit have no weight, and those that do keep theirs."""
     case = ep.random_case("depth decay, gaps", "classes", 3)

@@ -147,6 +147,35 @@ def test_what_a_jump_keeps():
         assert new[name][2] == -1
 
 
+@pytest.mark.parametrize("tries", [1, 3])
+def test_without_data_a_jump_weighs_prior_and_ways_alone(tries, monkeypatch):
+    """As many tries count on the way back as on the way there."""
+    settings = replace(SETTINGS, tries=tries)
+    run = rjhmc._JumpRun(settings, jax.random.key(0), MODEL, sp.X[:ROWS, :1], sp.Y[:ROWS], False)
+    scored = rjhmc._JumpRun._scored
+    monkeypatch.setattr(
+        rjhmc._JumpRun,
+        "_scored",
+        lambda *arguments: scored(*arguments)._replace(log_likelihood=0.0),
+    )
+    monkeypatch.setattr(
+        rjhmc._JumpRun, "_log_likelihoods", lambda self, topology, position, *_: 0 * position[:, 0]
+    )
+    rng, met = np.random.default_rng(0), set()
+    values, inputs = run.density(1).draw_prior(rng, 1)
+    for _ in range(20):
+        position = rjhmc._positions(run.density(1), values, 1)[0]
+        old = Topology("100")
+        place, log_ratio = run._proposed(rng, run._scored(old, position, inputs))
+        new = place.topology
+        if new != old:
+            expected = PRIOR.log_prob(new) - PRIOR.log_prob(old)
+            expected += np.log(run.ways(new)[old]) - np.log(run.ways(old)[new])
+            assert log_ratio == pytest.approx(expected, abs=1e-6)
+        met.add(new.num_splits)
+    assert met == {0, 1, 2}
+
+
 def test_chains_in_modes_of_negligible_mass_go_where_others_are():
     run = rjhmc._JumpRun(SETTINGS, jax.random.key(0), MODEL, sp.X[:, :1], sp.Y, False)
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import cycle
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import exact_problems as ep
@@ -90,6 +91,33 @@ def test_an_exchange_by_the_inverse_ratio_is_noticed():
 
     with pytest.raises(AssertionError):
         check_exchanges(inverted)
+
+
+def test_exchanges_and_walks_have_keys_of_their_own(monkeypatch):
+    exchanged, walked, last = [], set(), 25
+
+    def steps(rng_keys, first, stop, state, tally, *_):
+        for number in range(last + 1):
+            walked.update(words(jax.vmap(jax.random.fold_in, (0, None))(rng_keys, number)))
+        return state, tally
+
+    def exchange(rng_keys, parity, state, powers):
+        exchanged.extend(words(rng_keys))
+        none = jnp.zeros((2, 1), jnp.int32)
+        return state, tempering.Exchanges(none, none)
+
+    def words(rng_keys):
+        return map(tuple, np.asarray(jax.random.key_data(rng_keys)).tolist())
+
+    monkeypatch.setattr(tempering, "steps", steps)
+    monkeypatch.setattr(tempering, "exchange", exchange)
+    state = tempering.State(*(jnp.zeros(4) for _ in tempering.State._fields))
+    kernel = SimpleNamespace(names=())
+    keys, powers = jax.random.split(ep.key(0), 2), jnp.array([0.5, 1.0])
+    with jax.disable_jit():
+        tempering.climb(keys, 0, state, None, kernel, powers, 1, last, room=1)
+    assert len(exchanged) == len(set(exchanged)) == 4
+    assert walked.isdisjoint(exchanged)
 
 
 @pytest.mark.slow

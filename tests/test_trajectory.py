@@ -136,3 +136,40 @@ def test_draws_are_taken_by_their_weights():
     uniform[:, 1, 1] = 0.0  # the second is always taken
     with pytest.raises(AssertionError):
         check_share(uniform)
+
+
+def check_draws_within_a_subtree(uniform):
+    """Of its two points the later is drawn with its share of their weights; a false alarm 6e-5."""
+
+    @jax.jit
+    @jax.vmap
+    def run(uniform):
+        found = begin_trajectory(jnp.array([1.5, -0.2]), jnp.array([0.5, 1.0]), 2)
+        for number in range(4):
+            found = extend(found, log_density, 0.4, INVERSE_MASS, uniform[number])
+        return found.num_steps, found.subtree_draw.energy
+
+    def energies(uniform):
+        return jax.tree.map(np.asarray, run(uniform))
+
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        later, earlier = (energies(replaced(uniform, (3, 0), by)) for by in (0.0, 1.0))
+        num_steps, drawn = energies(uniform)
+    whole = num_steps == 3
+    assert whole.mean() > 0.9
+    share = 1 / (1 + np.exp(later[1] - earlier[1])[whole])
+    error = np.sqrt((share * (1 - share)).sum())
+    assert abs((drawn == later[1])[whole].sum() - share.sum()) < 4 * error
+
+
+def replaced(uniform, place, by):
+    uniform = uniform.copy()
+    uniform[(slice(None), *place)] = by
+    return uniform
+
+
+def test_points_of_a_subtree_are_drawn_by_their_weights():
+    uniform = np.random.default_rng(2).random((4000, 4, 3))
+    check_draws_within_a_subtree(uniform)
+    with pytest.raises(AssertionError):
+        check_draws_within_a_subtree(replaced(uniform, (3, 0), 0.9 * uniform[:, 3, 0]))

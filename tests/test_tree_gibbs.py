@@ -521,6 +521,16 @@ def test_without_data_the_kernel_draws_from_the_prior(name):
     assert stats.kstest(found / 0.9, "norm", method="asymp").pvalue > 1e-4
 
 
+def test_a_level_weighs_as_the_prior_of_the_shifted_leaf_values_does():
+    values, by, scale = np.array([0.3, -1.1, 0.4]), 0.7, 0.9
+    level = tree_gibbs._Level(values.sum(), len(values), 2, 1 / scale**2)
+    shifted = numpyro.handlers.substitute(level.sample, {level.site("f"): 2 * by})
+    factor = numpyro.handlers.trace(shifted).get_trace("f")["_f_level_prior"]
+    prior = stats.norm(scale=scale)
+    expected = (prior.logpdf(values + by) - prior.logpdf(values)).sum()
+    assert factor["fn"].log_factor == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.slow
 def test_levels_that_forget_the_prior_of_leaf_values_are_noticed(monkeypatch):
     right = tree_gibbs._Level.__new__
