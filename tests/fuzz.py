@@ -34,7 +34,7 @@ __all__ = ["SUBJECTS", "Subject", "fuzz", "subject"]
 SECONDS = 5.0
 _START_SECONDS = 120.0  # of a process, and of its first case, which may compile
 BYTES = 1e9
-_KEPT = Path(__file__).parent / "data"  # models of the first format
+_KEPT = Path(__file__).parent / "data"  # models of earlier versions
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def models(folder: Path) -> Subject:
 
     X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20.0)
     few = {"trees": 3, "chains": 2, "warmup": 5, "draws": 4, "extensions": 0}
-    made = [bdtppl.load(path, trusted=True) for path in sorted(_KEPT.iterdir())]
+    made = [bdtppl.load(path) for path in sorted(_KEPT.iterdir())]
     made.append(bdtppl.BARTRegressor(noise_trees=2, **few).fit(X, y))
     made.append(bdtppl.BARTClassifier(**few).fit(X, y > 9))
     made.append(bdtppl.ExactTreeRegressor(bins=3, max_depth=2).fit(lambda: [(X, y)]))

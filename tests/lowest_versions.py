@@ -30,7 +30,7 @@ TESTS = [
         )
     ),
     "tests/test_many_rows.py::test_a_row_gets_the_same_bits_of_sums",
-    "tests/test_storage.py::test_a_file_of_version_1_is_still_read",
+    "tests/test_storage.py::test_a_kept_file_is_still_read",
     "tests/test_export.py::test_onnx_predicts_what_the_tree_predicts",
     "tests/test_export.py::test_shap_values_add_up_to_the_posterior_mean",
 ]

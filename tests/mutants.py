@@ -140,7 +140,7 @@ MUTANTS = [Mutant(*each) for each in [
      "slope - 0.5 * precision", "slope - precision", "tree_gibbs"),
     ("normal-half", "models/leaves.py",
      "(xp.log(self.pseudo_count) - xp.log(pseudo_count)) / 2",
-     "(jnp.log(self.pseudo_count) - jnp.log(pseudo_count))", "leaves"),
+     "(xp.log(self.pseudo_count) - xp.log(pseudo_count))", "leaves"),
     ("dirichlet-table", "models/leaves.py",
      "total = -log_rising_factorial(concentration.sum(), counts)",
      "total = -log_rising_factorial(len(concentration), counts)", "leaves exact_posterior"),

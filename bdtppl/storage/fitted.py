@@ -39,7 +39,6 @@ from bdtppl.estimators import estimator_class
 from bdtppl.estimators.parameters import check_parameters, estimator_parameters, kinds_of
 from bdtppl.files import reason_of, staged
 from bdtppl.models.hard.tree import Tree
-from bdtppl.storage import version_1
 from bdtppl.storage.checks import (
     require_classes,
     require_posterior,
@@ -90,7 +89,7 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     folder = Path(path).expanduser()
     header, arrays = _take_apart(estimator, stacklevel=3)
     try:
-        with staged(folder, obsolete=version_1.FILES) as staging:
+        with staged(folder) as staging:
             write_arrays(staging / FILE, _MODEL_KIND, header, arrays)
     except OSError as error:
         raise OSError(f"The model cannot be saved in {folder}: {reason_of(error)}.") from error
@@ -107,9 +106,7 @@ def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
         The folder; ``~`` is the home folder.
     trusted
         Whether the file is known to come from bdtppl, so that the checks of its contents can be
-        left out, which take about as long as reading it. Needed for models of the first format,
-        whose arrays are in an HDF5 file: made on purpose, such a file can keep its reader busy for
-        ever. Save these again.
+        left out, which take about as long as reading it.
 
     Raises
     ------
@@ -128,7 +125,7 @@ def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
     True
     """
     folder = Path(path).expanduser()
-    model, arrays = _read_folder(folder, trusted)
+    model, arrays = _read_folder(folder)
     try:
         estimator = _rebuild(model, arrays)
         if not trusted:
@@ -140,18 +137,8 @@ def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
     return estimator
 
 
-def _read_folder(folder: Path, trusted: bool) -> tuple[dict[str, Any], Arrays]:
-    """Read the file of a folder, or the files of the first format."""
-    is_old = not (folder / FILE).exists() and (folder / version_1.FILES[0]).exists()
-    if is_old and not trusted:
-        raise ValueError(
-            f"The model in {folder} is of the first format, whose arrays are in an HDF5 file, and "
-            f"such a file can be made to keep its reader busy for ever. If you know where it comes "
-            f"from, `bdtppl.load({str(folder)!r}, trusted=True)` reads it; save it again."
-        )
+def _read_folder(folder: Path) -> tuple[dict[str, Any], Arrays]:
     try:
-        if is_old:
-            return version_1.read_version_1(folder)
         return read_arrays(folder / FILE, _MODEL_KIND)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(

@@ -114,6 +114,7 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         (grammar.left, grammar.right, grammar.parent, grammar.feature),
         num_productions,
     )
+    counts = np.arange(padded_size(max(64, most + 1)))
     # Padding stops for certain: a prior may split for certain where there is a rule.
     has_rule = np.zeros(num_nodes, bool)
     has_rule[: len(grammar.has_rule)] = grammar.has_rule
@@ -122,18 +123,20 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         right=right,
         parent=parent,
         feature=feature,
-        first_production=jnp.asarray(first),
+        first_production=jax.device_put(first),
         has_rule=padded(has_rule, num_nodes),
         node_facts={name: padded(fact, num_nodes) for name, fact in node_facts.items()},
         rule_facts={name: padded(fact, num_productions) for name, fact in rule_facts.items()},
-        log_count=jnp.asarray(np.log(np.maximum(np.arange(padded_size(max(64, most + 1))), 1.0))),
+        log_count=jax.device_put(
+            np.log(np.maximum(np.arange(padded_size(max(64, most + 1))), 1.0))
+        ),
         node_range=padded(node_range, num_blocks),
         production_range=padded(production_range, num_blocks),
         num_blocks=jnp.int32(len(node_range)),
         root=jnp.int32(grammar.root),
         depth_limit=jnp.int32(grammar.depth_limit),
-        levels=jnp.asarray(np.arange(num_levels, dtype=np.int32)),
-        block_productions=jnp.asarray(np.zeros(block_productions, np.int8)),
+        levels=jax.device_put(np.arange(num_levels, dtype=np.int32)),
+        block_productions=jax.device_put(np.zeros(block_productions, np.int8)),
     )
 
 

@@ -78,7 +78,7 @@ def log_joint(trees: Tree, model: TreeModel) -> LogJoint:
     """
     flat = trees.reshape(-1)
     names = "feature", "threshold", "missing_left", "left", "right", "node_depth", "is_leaf"
-    arrays = tuple(jnp.asarray(getattr(flat, name)) for name in names)
+    arrays = jax.device_put(tuple(np.asarray(getattr(flat, name)) for name in names))
     packed = PackedModel.of(model)
     scores = _score(arrays, _tabulate(model, packed), packed)
     return LogJoint(*(np.asarray(score).reshape(trees.batch_shape) for score in scores))
@@ -99,7 +99,7 @@ def _tabulate(model: TreeModel, packed: PackedModel) -> _Table:
         packed.rule_numbers()[:, : len(feature)],
         design.has_missing,
     )
-    return jax.tree.map(jnp.asarray, table)
+    return jax.device_put(table)
 
 
 @jax.jit

@@ -174,32 +174,31 @@ class PackedModel(NamedTuple):
             for function in [getattr(limits, name)]
         }
         depth, directions = model.constraints.max_depth, model.constraints.directions(design.names)
-        return cls(
+        arrays = {
             **_row_sets(design, row, rules, num_words),
             **_leaf_tables(model, row, num_rows, num_words),
-            every_row=jnp.asarray(every_row),
-            feature=jnp.asarray(feature, jnp.int32),
-            low=jnp.asarray(low, jnp.int32),
-            missing_left=jnp.asarray(rules.missing_left),
-            first=jnp.asarray(np.repeat(ends - rules.size, rules.size), jnp.int32),
-            last=jnp.asarray(np.repeat(ends - 1, rules.size), jnp.int32),
-            can_cut=jnp.asarray(is_cut & model.constraints.allows(design.names)[feature]),
-            low_edge=jnp.asarray(np.nan_to_num(design.low_edge)[at_low]),
-            high_edge=jnp.asarray(np.nan_to_num(design.high_edge)[at_low]),
-            threshold=jnp.asarray(design.cut_threshold[np.minimum(above, last)]),
-            place=jnp.asarray(np.maximum(code, 0) * num_sides[feature] + rules.missing_left),
-            num_items=jnp.asarray((design.num_codes - 1) * num_sides),
-            by_feature=jnp.asarray(np.eye(design.num_features)[feature]),
-            codes=jnp.asarray(np.pad(design.codes[row], ((0, num_rows - len(row)), (0, 0)))),
-            num_codes=jnp.asarray(design.num_codes, jnp.int32),
-            min_leaf=jnp.float64(model.constraints.min_leaf),
-            max_depth=jnp.float64(np.inf if depth is None else depth),
-            path=jax.tree.map(jnp.asarray, path),
-            directions=None if directions is None else jnp.asarray(directions),
-            **functions,
-            prior=as_float64(model.prior.resolve(design)),
-            leaf=as_float64(model.leaf),
-        )
+            "every_row": every_row,
+            "feature": feature.astype(np.int32),
+            "low": low.astype(np.int32),
+            "missing_left": rules.missing_left,
+            "first": np.repeat(ends - rules.size, rules.size).astype(np.int32),
+            "last": np.repeat(ends - 1, rules.size).astype(np.int32),
+            "can_cut": is_cut & model.constraints.allows(design.names)[feature],
+            "low_edge": np.nan_to_num(design.low_edge)[at_low],
+            "high_edge": np.nan_to_num(design.high_edge)[at_low],
+            "threshold": design.cut_threshold[np.minimum(above, last)],
+            "place": np.maximum(code, 0) * num_sides[feature] + rules.missing_left,
+            "num_items": (design.num_codes - 1) * num_sides,
+            "by_feature": np.eye(design.num_features)[feature],
+            "codes": np.pad(design.codes[row], ((0, num_rows - len(row)), (0, 0))),
+            "num_codes": design.num_codes.astype(np.int32),
+            "min_leaf": np.float64(model.constraints.min_leaf),
+            "max_depth": np.float64(np.inf if depth is None else depth),
+            "path": path,
+            "directions": directions,
+        }
+        prior, leaf = as_float64(model.prior.resolve(design)), as_float64(model.leaf)
+        return cls(**jax.device_put(arrays), **functions, prior=prior, leaf=leaf)
 
     @property
     def binds_trees(self) -> bool:
@@ -261,12 +260,12 @@ def _row_sets(design: Design, row: np.ndarray, rules: _RuleOrder, num_words: int
         codes, num_words, lambda values, code, side: (values <= code) & ((values >= 0) | side)
     )
 
-    def by_word(is_in: Callable[..., Any]) -> jax.Array:
+    def by_word(is_in: Callable[..., Any]) -> np.ndarray:
         return _by_word(rules.words(codes, num_words, lambda values, code, _: is_in(values, code)))
 
     sets = {
         "left_rows": _by_word(left_words),
-        "left_words": jnp.asarray(left_words),
+        "left_words": left_words,
         "rows_at": by_word(lambda values, code: (values == code) & (values >= 0)),
         "rows_below": None,
         "rows_above": None,
@@ -286,9 +285,9 @@ def _leaf_tables(model: TreeModel, row: np.ndarray, num_rows: int, num_words: in
     if not isinstance(table, CountTable):
         table = None
     return {
-        "statistics": jnp.asarray(statistics),
+        "statistics": statistics,
         "classes": None if table is None else _by_word(_packed_words(statistics > 0, num_words)),
-        "table": jax.tree.map(jnp.asarray, table),
+        "table": table,
     }
 
 
@@ -298,9 +297,9 @@ def _packed_words(is_in: np.ndarray, num_words: int) -> np.ndarray:
     return np.pad(packed, ((0, 0), (0, num_words - packed.shape[1])))
 
 
-def _by_word(words: np.ndarray) -> jax.Array:
+def _by_word(words: np.ndarray) -> np.ndarray:
     """Turn sets around, from uint64 [R, W] to [W, R]."""
-    return jnp.asarray(np.ascontiguousarray(words.T))
+    return np.ascontiguousarray(words.T)
 
 
 def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:
