@@ -114,7 +114,6 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         (grammar.left, grammar.right, grammar.parent, grammar.feature),
         num_productions,
     )
-    counts = np.arange(padded_size(max(64, most + 1)))
     # Padding stops for certain: a prior may split for certain where there is a rule.
     has_rule = np.zeros(num_nodes, bool)
     has_rule[: len(grammar.has_rule)] = grammar.has_rule
