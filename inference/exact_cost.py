@@ -12,7 +12,6 @@ from typing import Literal
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout
 from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.inference.boxes.weights import has_own_score
 from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -20,6 +19,7 @@ from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
+from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
 
 __all__ = [
@@ -73,7 +73,7 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
     concentration = getattr(leaf, "concentration", None)
     if concentration is not None:
         num_values = len(concentration)
-    per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_own_score(leaf) else 8)
+    per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_kernel(leaf) else 8)
     num_groups = sum(1 for level in range(space.num_levels) for _ in space.groups(level))
     seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
     if "log_num_equivalent" in prior.rule_facts:  # partitions are told apart

@@ -5,7 +5,7 @@ rows, and everything else, the log marginal likelihood of the leaf above all, is
 vector. No inference knows more about a leaf than this, so a new family needs no change elsewhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -21,15 +21,9 @@ __all__ = [
     "LEAF_FAMILIES",
     "CountTable",
     "Leaf",
-    "LogMarginalTable",
     "require_counts",
     "require_leaf",
 ]
-
-LogMarginalTable = Callable[[Sequence[np.ndarray]], np.ndarray]
-"""A NumPy function from statistics, one array each, to log marginals; it looks up what depends on
-integer counts. A leaf family may offer one by a method ``log_marginal_table(num_rows)``, for
-inferences that score very many sets of rows."""
 
 
 class CountTable(NamedTuple):
@@ -78,11 +72,15 @@ class Leaf:
         "classification" for targets that are classes, else "regression".
     is_discrete
         Whether real targets are whole numbers.
+    sums_to_rows
+        Whether statistics are counts whose sum is the number of rows. Otherwise, if there is a
+        compiled score, the first of them is that number.
     """
 
     parameter_support: ClassVar[dict[str, Constraint]] = {}
     task: ClassVar[Literal["classification", "regression"]] = "regression"
     is_discrete: ClassVar[bool] = False
+    sums_to_rows: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -114,6 +112,20 @@ class Leaf:
 
     def log_marginal(self, statistics: Array) -> jax.Array:
         """Log marginal likelihood of the rows behind statistics [..., s], shape [...]."""
+        raise NotImplementedError
+
+    @staticmethod
+    def compiled_score(statistics, tables, numbers, scores):
+        """Write the log marginals of statistics [m, s] to scores [m], and return 0.
+
+        The statistics are sums over whole rows; ``tables`` and ``numbers`` are what `score_tables`
+        gives. numba compiles the function for inferences that score very many sets of rows. A
+        family without it is scored by `log_marginal`, many sets at once.
+        """
+        raise NotImplementedError
+
+    def score_tables(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tabulate float64 [k, counts] what depends on counts 0, 1, ..., and list numbers [p]."""
         raise NotImplementedError
 
     def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ Sullivan et al. 2023 (BCART-PCFG), Theorem 4.1, for the Dirichlet-categorical le
 and McCulloch 1998 and Nuti et al. 2021 (GMT) for the normal leaf with unknown mean and variance.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -25,7 +26,8 @@ from numpyro.distributions.constraints import Constraint
 from scipy.special import gammaln as _np_gammaln
 
 from bdtppl.models.leaf import LEAF_FAMILIES as LEAF_FAMILIES
-from bdtppl.models.leaf import CountTable, Leaf, LogMarginalTable, require_counts
+from bdtppl.models.leaf import CountTable, Leaf, require_counts
+from bdtppl.models.leaf_kernels import log_gamma_ratio
 from bdtppl.models.pytrees import Array, Number, pytree_dataclass, require
 from bdtppl.models.wording import listed, number, rows
 
@@ -109,6 +111,7 @@ class DirichletCategorical(Leaf):
     concentration: Array
 
     task: ClassVar = "classification"
+    sums_to_rows: ClassVar[bool] = True
     parameter_support: ClassVar[dict[str, Constraint]] = {"concentration": constraints.positive}
 
     def __post_init__(self):
@@ -172,6 +175,32 @@ class DirichletCategorical(Leaf):
         tables = log_rising_factorial(distinct[:, None], counts)
         total = -log_rising_factorial(concentration.sum(), counts)
         return CountTable([tables[place] for place in which], total)
+
+    def score_tables(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tabulate for the count of each class, and for the number of rows."""
+        concentration = np.asarray(self.concentration, np.float64)
+        starts = np.append(concentration, concentration.sum())
+        return log_rising_factorial(starts[:, None], counts), concentration
+
+    @staticmethod
+    def compiled_score(statistics, tables, numbers, scores):
+        """Score counts of classes."""
+        classes, limit, prior = len(numbers), tables.shape[1], numbers.sum()
+        for i in range(len(scores)):
+            rows, score = 0.0, 0.0
+            for c in range(classes):
+                count = statistics[i, c]
+                rows += count
+                if count < limit:
+                    score += tables[c, np.uint32(count)]
+                else:
+                    score += log_gamma_ratio(numbers[c], count)
+            if rows < limit:
+                score -= tables[classes, np.uint32(rows)]
+            else:
+                score -= log_gamma_ratio(prior, rows)
+            scores[i] = score
+        return 0
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Predictive probability of each class, [..., c]."""
@@ -355,33 +384,36 @@ class NormalInverseGamma(Leaf):
             - np.log1p(count / pseudo_count) / 2
         )
 
-    def log_marginal_table(self, num_rows: int) -> LogMarginalTable:
-        """Tabulate what depends on the count alone (see `LogMarginalTable`)."""
-        mean, pseudo_count, prior_shape, prior_scale, centre = (
-            float(v) for v in (self.mean, self.pseudo_count, self.shape, self.scale, self.centre)
-        )
-        counts = np.arange(num_rows + 1)
-        shape = prior_shape + counts / 2
+    def score_tables(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tabulate what depends on the number of rows alone."""
+        names = "mean", "pseudo_count", "shape", "scale", "centre"
+        mean, pseudo_count, shape, scale, centre = (float(getattr(self, name)) for name in names)
         constant = (
-            _np_gammaln(shape)
-            - _np_gammaln(prior_shape)
-            + prior_shape * np.log(prior_scale)
+            log_rising_factorial(shape, counts / 2)
+            + shape * np.log(scale)
             + np.log(pseudo_count / (pseudo_count + counts)) / 2
             - counts / 2 * np.log(2 * np.pi)
         )
-        shift = mean - centre
+        return constant[None], np.array([mean - centre, pseudo_count, shape, scale])
 
-        def log_marginal(statistics: Sequence[np.ndarray]) -> np.ndarray:
-            # Whole numbers may come as integers, whose products would overflow.
-            weight, first, second = (np.asarray(each, np.float64) for each in statistics)
-            count = weight.astype(np.int64)
-            if shift:
-                second = second - 2 * shift * first + shift**2 * weight
-                first = first - shift * weight
-            squares = np.maximum(second - first * first / (pseudo_count + weight), 0.0)
-            return constant[count] - shape[count] * np.log(prior_scale + squares / 2)
-
-        return log_marginal
+    @staticmethod
+    def compiled_score(statistics, tables, numbers, scores):
+        """Score numbers of rows with the sums of targets and of their squares."""
+        shift, pseudo_count, shape, scale = numbers[0], numbers[1], numbers[2], numbers[3]
+        limit = tables.shape[1]
+        for i in range(len(scores)):
+            rows, first = statistics[i, 0], statistics[i, 1]
+            second = statistics[i, 2] + shift * (shift * rows - 2 * first)
+            first -= shift * rows
+            squares = max(second - first * first / (pseudo_count + rows), 0.0)
+            if rows < limit:
+                constant = tables[0, np.uint32(rows)]
+            else:
+                constant = log_gamma_ratio(shape, rows / 2) + shape * math.log(scale)
+                constant += math.log(pseudo_count / (pseudo_count + rows)) / 2
+                constant -= rows / 2 * math.log(2 * math.pi)
+            scores[i] = constant - (shape + rows / 2) * math.log(scale + squares / 2)
+        return 0
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Posterior mean of a leaf's mean, [...]."""
@@ -521,6 +553,31 @@ class PoissonGamma(Leaf):
             + statistics[..., 1] * xp.log(self.exposure)
             - statistics[..., 2]
         )
+
+    def score_tables(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tabulate for the sum of counts, and for the number of rows."""
+        shape, rate, exposure = float(self.shape), float(self.rate), float(self.exposure)
+        tables = log_rising_factorial(shape, counts), np.log(rate + exposure * counts)
+        return np.stack(tables), np.array([shape, rate, exposure])
+
+    @staticmethod
+    def compiled_score(statistics, tables, numbers, scores):
+        """Score numbers of rows with the sums of counts and of the logs of their factorials."""
+        shape, rate, exposure = numbers[0], numbers[1], numbers[2]
+        prior, log_exposure, limit = shape * math.log(rate), math.log(exposure), tables.shape[1]
+        for i in range(len(scores)):
+            rows, total = statistics[i, 0], statistics[i, 1]
+            if total < limit:
+                rising = tables[0, np.uint32(total)]
+            else:
+                rising = log_gamma_ratio(shape, total)
+            if rows < limit:
+                log_rate = tables[1, np.uint32(rows)]
+            else:
+                log_rate = math.log(rate + exposure * rows)
+            score = prior + rising - (shape + total) * log_rate
+            scores[i] = score + total * log_exposure - statistics[i, 2]
+        return 0
 
     def posterior_mean(self, statistics: Array) -> Array:
         """Posterior mean of a new count, [...]."""

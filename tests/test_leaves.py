@@ -17,12 +17,13 @@ from scipy import stats
 from scipy.special import gammaln
 
 from bdtppl import GreedyModalTreeClassifier
-from bdtppl.inference.boxes.kernels import _log_gamma_ratio_beyond
 from bdtppl.models.hard import leaf_scores
+from bdtppl.models.leaf_kernels import LeafKernel, has_kernel, log_gamma_ratio
 from bdtppl.models.leaves import (
     DirichletCategorical,
     Leaf,
     NormalInverseGamma,
+    PoissonGamma,
     log_rising_factorial,
 )
 
@@ -314,7 +315,7 @@ def test_text_is_no_number_and_a_list_is_one_for_each_class():
 @pytest.mark.parametrize("steps", [0, 1, 7, 1000])
 def test_a_rising_factorial_keeps_its_digits(start, steps):
     exact = math.fsum(math.log(start) + math.log1p(k / start) for k in range(steps))
-    found = [log_rising_factorial(start, steps), _log_gamma_ratio_beyond(start, steps)]
+    found = [log_rising_factorial(start, steps), log_gamma_ratio(start, steps)]
     with jax.enable_x64(True):
         found.append(log_rising_factorial(start, jnp.float64(steps), jnp, jax.lax.lgamma))
     np.testing.assert_allclose(found, exact, rtol=2e-12, atol=1e-13)
@@ -338,11 +339,35 @@ def test_one_number_is_the_concentration_of_every_class():
 
 
 @pytest.mark.parametrize(
-    ("leaf", "width"), [(DirichletCategorical.symmetric(2), 2), (NormalInverseGamma(0.0), 3)]
+    ("leaf", "sets"),
+    [
+        (DirichletCategorical(np.array([0.7, 120.0])), [[0, 3, 400], [0, 2, 100]]),
+        (NormalInverseGamma(0.2, 0.7, 1.5, 0.9, centre=0.5), [[0, 7, 500], [0, 3, 9], [0, 2, 80]]),
+        (PoissonGamma(2.0, 0.7, 1.3), [[0, 7, 500], [0, 3, 900], [0, 1.5, 80]]),
+    ],
+    ids=["classes", "values", "counts"],
 )
-def test_scores_of_very_many_rows_need_no_tables(leaf, width, monkeypatch):
-    sets = [np.array([3, 400]), np.array([2, 100]), np.array([4, 300])][:width]
-    tabled = leaf_scores.leaf_scorer(leaf, 1000)(sets)
-    monkeypatch.setattr(type(leaf), "log_marginal_table", None)
-    many = leaf_scores.leaf_scorer(leaf, 10**12)(sets)
-    np.testing.assert_allclose(many, tabled, rtol=1e-12)
+def test_compiled_scores_are_the_log_marginals_within_their_tables_and_beyond(leaf, sets):
+    sets = np.array(sets, float)
+    expected = leaf.log_marginal(sets.T)
+    for num_rows in (4, 1000, 10**12):
+        kernel = LeafKernel.of(leaf, num_rows)
+        np.testing.assert_allclose(kernel(list(sets)), expected, rtol=1e-12, atol=1e-12)
+        scores = leaf_scores.leaf_scorer(leaf, max(num_rows, 1000))(list(sets.astype(int)))
+        whole = leaf.log_marginal(sets.astype(int).T.astype(float))
+        np.testing.assert_allclose(scores, whole, rtol=1e-12, atol=1e-12)
+    assert not np.isclose(kernel(list(sets + 1)), expected).any()
+
+
+def test_a_log_marginal_of_its_own_leaves_an_inherited_score_unused():
+    class Doubled(PoissonGamma):
+        def log_marginal(self, statistics):
+            return 2 * super().log_marginal(statistics)
+
+    class Renamed(PoissonGamma):
+        pass
+
+    assert has_kernel(PoissonGamma())
+    assert has_kernel(Renamed())
+    assert not has_kernel(Doubled())
+    assert LeafKernel.of(Doubled(), 3).address == 0

@@ -28,12 +28,7 @@ from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.tables import BoxUsage, PriorTables
 from bdtppl.inference.boxes.trees import WrittenTrees, draw_trees, rank_trees
-from bdtppl.inference.boxes.weights import (
-    PriorGrid,
-    add_row_count,
-    facts_beyond_counts,
-    has_own_score,
-)
+from bdtppl.inference.boxes.weights import PriorGrid, add_row_count, facts_beyond_counts
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.inference.hard.mixture import leaf_means
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
@@ -43,6 +38,7 @@ from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
+from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart, weighs
 from bdtppl.models.row_statistics import row_statistics
 
@@ -135,7 +131,7 @@ class BoxPosterior:
         self.space = BoxSpace.of(design, constraints, max_depth)
         self.grid = PriorGrid(self.space, self.prior)
         # Families without a compiled score do not say how many rows their statistics hold.
-        self._num_skipped = 0 if has_own_score(leaf) else 1
+        self._num_skipped = 0 if has_kernel(leaf) else 1
         if histograms is None:
             rows = row_statistics(leaf, self.y, design.weights)
             values = add_row_count(leaf, rows, design.weights)
@@ -151,7 +147,7 @@ class BoxPosterior:
 
     def _count(self, values: np.ndarray) -> float:
         """Count the rows behind sums of their values [s], repeated ones as often as they are."""
-        is_counted = has_own_score(self.leaf) and self.leaf.task == "classification"
+        is_counted = has_kernel(self.leaf) and self.leaf.sums_to_rows
         return float(values.sum() if is_counted else values[0])
 
     def rows_of_slots(self, tree: Tree) -> np.ndarray:

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from bdtppl.models.leaf_kernels import score_leaves
+
 __all__ = ["BEST", "EXPAND", "INSIDE", "OUTSIDE", "statistics", "visit"]
 
 INSIDE, BEST, OUTSIDE, EXPAND = 0, 1, 2, 3  # tasks of visits
-_COUNTS, _NORMAL, _GIVEN = 0, 1, 2  # kinds of leaf scores
 
 
 class _Box(NamedTuple):
@@ -132,78 +133,12 @@ def _open_box(group, box, number):
 @numba.njit(cache=True, nogil=True, inline="always")
 def _rows_at(leaf, values, at, num_values):
     """Rows behind the statistics at a position."""
-    if leaf.kind == _COUNTS:
+    if leaf.sums_to_rows:
         total = 0.0
         for s in range(num_values):
             total += values[at + s]
         return total
     return values[at]
-
-
-@numba.njit(cache=True, nogil=True)
-def _log_gamma_ratio_beyond(start, count):
-    """Log of gamma(start + count) / gamma(start), as `bdtppl.models.leaves` has it."""
-    if start < 100:
-        return math.lgamma(start + count) - math.lgamma(start)
-    end = start + count
-    rest = (1 - (1 - 2 / (7 * end * end)) / (30 * end * end)) / (12 * end)
-    rest -= (1 - (1 - 2 / (7 * start * start)) / (30 * start * start)) / (12 * start)
-    return (start - 0.5) * math.log1p(count / start) + count * (math.log(end) - 1) + rest
-
-
-@numba.njit(cache=True, nogil=True)
-def _normal_constant_beyond(pseudo_count, shape, scale, rows):
-    """Compute what a normal leaf's score has beside the logarithm of its posterior scale."""
-    return (
-        math.lgamma(shape + rows / 2)
-        - math.lgamma(shape)
-        + shape * math.log(scale)
-        + math.log(pseudo_count / (pseudo_count + rows)) / 2
-        - rows / 2 * math.log(2 * math.pi)
-    )
-
-
-@numba.njit(cache=True, nogil=True)
-def _score_counts(values, start, each, total, concentration):
-    """Log marginal of the class counts from a position on."""
-    limit, rows, result, prior = len(total), 0.0, 0.0, 0.0
-    for s in range(len(concentration)):
-        count = values[start + s]
-        rows += count
-        prior += concentration[s]
-        if count < limit:
-            result += each[s, np.uint32(count)]
-        else:
-            result += _log_gamma_ratio_beyond(concentration[s], count)
-    if rows < limit:
-        return result - total[np.uint32(rows)]
-    return result - _log_gamma_ratio_beyond(prior, rows)
-
-
-@numba.njit(cache=True, nogil=True)
-def _score_normal(rows, first, second, total, shift, pseudo_count, shape, scale):
-    """Log marginal of so many normal targets with some sum and sum of squares."""
-    second += shift * (shift * rows - 2 * first)
-    first -= shift * rows
-    squares = max(second - first * first / (pseudo_count + rows), 0.0)
-    if rows < len(total):
-        constant = total[np.uint32(rows)]
-    else:
-        constant = _normal_constant_beyond(pseudo_count, shape, scale, rows)
-    return constant - (shape + rows / 2) * math.log(scale + squares / 2)
-
-
-@numba.njit(cache=True, nogil=True)
-def _score_of(leaf, values):
-    """Log marginal of statistics [s], where it is not given."""
-    if leaf.is_silent:
-        return 0.0
-    if leaf.kind == _COUNTS:
-        return _score_counts(values, 0, leaf.each, leaf.total, leaf.concentration)
-    shift, pseudo_count, shape, scale = leaf.numbers
-    return _score_normal(
-        values[0], values[1], values[2], leaf.total, shift, pseudo_count, shape, scale
-    )
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -340,69 +275,38 @@ def _children(group, box, rules, j, cut):
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_count_scores(
-    values, width, box_total, each, total, concentration, feature, low, missing_left, score, count
-):
-    """Add the scores of both sides of entries to ``score``.
+def _score_both_sides(
+    address, tables, numbers, values, width, total, feature, low, missing_left, sides, scores,
+    below, count,
+):  # fmt: skip
+    """Add the scores of both sides of entries to ``below``.
 
     It takes arrays one by one: a tuple of arrays costs more to hand over than a score.
     """
-    num_values, limit = len(box_total), len(total)
-    prior = concentration.sum()
+    num_values = len(total)
     for j in range(count):
         start = feature[j] * width * num_values
-        at = start + (low[j] + 1) * num_values
-        missing = start + (width - 1) * num_values
+        at, missing = start + (low[j] + 1) * num_values, start + (width - 1) * num_values
         goes_left = float(missing_left[j])
-        left_rows, right_rows, result = 0.0, 0.0, 0.0
         for s in range(num_values):
             left = values[at + s] + goes_left * values[missing + s]
-            right = box_total[s] - left
-            left_rows += left
-            right_rows += right
-            if left + right < limit:
-                result += each[s, np.uint32(left)] + each[s, np.uint32(right)]
-            else:
-                result += _log_gamma_ratio_beyond(concentration[s], left)
-                result += _log_gamma_ratio_beyond(concentration[s], right)
-        if left_rows + right_rows < limit:
-            result -= total[np.uint32(left_rows)] + total[np.uint32(right_rows)]
-        else:
-            result -= _log_gamma_ratio_beyond(prior, left_rows)
-            result -= _log_gamma_ratio_beyond(prior, right_rows)
-        score[j] += result
+            sides[j, s], sides[count + j, s] = left, total[s] - left
+    score_leaves(address, sides[: 2 * count], tables, numbers, scores[: 2 * count])
+    for j in range(count):
+        below[j] += scores[j] + scores[count + j]
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_normal_scores(
-    values, width, box_total, total, numbers, feature, low, missing_left, score, count
-):
-    """Add the scores of both sides of entries to ``score``."""
-    shift, pseudo_count, shape, scale = numbers[0], numbers[1], numbers[2], numbers[3]
-    for j in range(count):
-        start = feature[j] * width * 3
-        at = start + (low[j] + 1) * 3
-        missing = start + (width - 1) * 3
-        goes_left = float(missing_left[j])
-        rows = values[at] + goes_left * values[missing]
-        first = values[at + 1] + goes_left * values[missing + 1]
-        second = values[at + 2] + goes_left * values[missing + 2]
-        score[j] += _score_normal(
-            rows, first, second, total, shift, pseudo_count, shape, scale
-        ) + _score_normal(
-            box_total[0] - rows,
-            box_total[1] - first,
-            box_total[2] - second,
-            total,
-            shift,
-            pseudo_count,
-            shape,
-            scale,
-        )
+def _score_box(address, tables, numbers, total, sides, scores):
+    """Log marginal of statistics [s]."""
+    for s in range(len(total)):
+        sides[0, s] = total[s]
+    score_leaves(address, sides[:1], tables, numbers, scores[:1])
+    return scores[0]
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _score_below(group, prior, leaf, box, number, values, below, rules, count):
+def _score_below(group, prior, leaf, box, number, values, below, rules, sides, scores, count):
     """Log Q of both children of every entry, into ``rules.below``."""
     if not group.is_last:
         for j in range(count):
@@ -413,26 +317,19 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, count):
         rules.below[j] = 2 * prior.stop_below
     if leaf.is_silent:
         return
-    if leaf.kind == _GIVEN:
+    if leaf.address == 0:
         for j in range(count):
             at = number - leaf.first, rules.feature[j], rules.missing_left[j], rules.low[j] + 1
             rules.below[j] += leaf.left[at] + leaf.right[at]
         return
-    width = group.values.shape[2]
-    if leaf.kind == _COUNTS:
-        _add_count_scores(
-            values, width, box.total, leaf.each, leaf.total, leaf.concentration, rules.feature,
-            rules.low, rules.missing_left, rules.below, count,
-        )  # fmt: skip
-    else:
-        _add_normal_scores(
-            values, width, box.total, leaf.total, leaf.numbers, rules.feature, rules.low,
-            rules.missing_left, rules.below, count,
-        )  # fmt: skip
+    _score_both_sides(
+        leaf.address, leaf.tables, leaf.numbers, values, group.values.shape[2], box.total,
+        rules.feature, rules.low, rules.missing_left, sides, scores, rules.below, count,
+    )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _open(group, prior, leaf, box, rules, number, below):
+def _open(group, prior, leaf, box, rules, sides, scores, number, below):
     """Open a box; returns its log weight of stopping, its score, entries, features and sums."""
     values, keys = _open_box(group, box, number)
     rows = _sum_box(group, leaf, box, values)
@@ -443,11 +340,13 @@ def _open(group, prior, leaf, box, rules, number, below):
         count, num_features = _find_gaps(group, leaf, box, rows, values, rules)
         _weigh_gaps(group, prior, box, keys, rules, count, num_features, number + 1)
         # `rules.right` holds places in the prior's table until the entries are scored.
-        _score_below(group, prior, leaf, box, number, values, below, rules, count)
-    if leaf.kind == _GIVEN and not leaf.is_silent:
+        _score_below(group, prior, leaf, box, number, values, below, rules, sides, scores, count)
+    if leaf.is_silent:
+        own = 0.0
+    elif leaf.address == 0:
         own = leaf.own[number - leaf.first]
     else:
-        own = _score_of(leaf, box.total)
+        own = _score_box(leaf.address, leaf.tables, leaf.numbers, box.total, sides, scores)
     return prior.stop[num_features], own, count, num_features, values
 
 
@@ -583,6 +482,8 @@ def visit(
     """
     box = _make_box(group)
     most = 1 + 4 * group.values.shape[1] * group.values.shape[2]  # events of one box
+    # Room for leaves; as parts of the box it would make all slower that reads the box.
+    sides, scores = np.empty((most, group.values.shape[3])), np.empty(most)
     num_events, stop, score = 0, 0.0, 0.0
     for number in range(first, last):
         seen = 1.0
@@ -593,7 +494,7 @@ def visit(
             if num_events + most > len(events.weight):
                 return number, num_events, stop, score
         stop, score, count, num_features, values = _open(
-            group, prior, leaf, box, rules, number, below
+            group, prior, leaf, box, rules, sides, scores, number, below
         )
         if task <= BEST:
             log_q[group.offset + number] = _add_up(rules, count, stop + score, task == BEST)

@@ -209,7 +209,7 @@ class Recursion:
         self, leaf: Leaf | None, tables: LeafTables, group: GroupTables, size: int, first: int = 0
     ) -> Iterator[tuple[int, int, LeafTables]]:
         """Cut the boxes of a group so that given scores stay small, and score each piece."""
-        if tables.kind != 2 or tables.is_silent or leaf is None:
+        if tables.address or tables.is_silent or leaf is None:
             yield first, first + size, tables
             return
         _, d, width, num_values = group.values.shape

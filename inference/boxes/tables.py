@@ -109,17 +109,11 @@ class LeafTables(NamedTuple):
 
     Attributes
     ----------
-    kind
-        0: counts of classes; 1: count, sum and sum of squares of normal targets; 2: scores are
-        given, and the statistics are a row count followed by those of the family.
-    each
-        float64 [classes, counts]; log gamma ratios of the counts of each class.
-    total
-        float64 [counts]; what depends on the number of rows.
-    concentration
-        float64 [classes]; Dirichlet concentrations, for counts beyond the table.
-    numbers
-        float64 [4]; mean less centre, pseudo count, shape and scale of a normal leaf.
+    address, tables, numbers
+        `bdtppl.models.leaf_kernels.LeafKernel`. Where the address is 0 scores are given, and the
+        statistics are a row count followed by those of the family.
+    sums_to_rows
+        See `bdtppl.models.leaf.Leaf`.
     is_silent
         Whether all scores are 0, as for sums over the prior alone.
     first
@@ -131,12 +125,11 @@ class LeafTables(NamedTuple):
         go left, and by the number of codes on the left.
     """
 
-    kind: int
-    is_silent: bool
-    each: np.ndarray
-    total: np.ndarray
-    concentration: np.ndarray
+    address: int
+    tables: np.ndarray
     numbers: np.ndarray
+    sums_to_rows: bool
+    is_silent: bool
     first: int
     own: np.ndarray
     left: np.ndarray

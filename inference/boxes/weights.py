@@ -15,15 +15,14 @@ from bdtppl.inference.boxes.tables import LeafTables, PriorTables
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaf import Leaf
-from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, log_rising_factorial
+from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 
-__all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "has_own_score", "leaf_tables"]
+__all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "leaf_tables"]
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
 _MOST_WEIGHTS = 20_000_000
-_MOST_TABULATED = 1 << 16  # counts whose log gammas are looked up
 
 
 def facts_beyond_counts(prior: TreePrior) -> set[str]:
@@ -178,37 +177,14 @@ class PriorGrid:
         return jax.grad(total)(as_float64(prior))
 
 
-def has_own_score(leaf: Leaf) -> bool:
-    """Whether the compiled recursion scores leaves of a family itself."""
-    return isinstance(leaf, DirichletCategorical | NormalInverseGamma)
-
-
 def add_row_count(leaf: Leaf, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Put the repeat counts [n] before statistics of rows [n, s] whose family needs them."""
-    return rows if has_own_score(leaf) else np.column_stack([weights, rows])
+    return rows if has_kernel(leaf) else np.column_stack([weights, rows])
 
 
 def leaf_tables(leaf: Leaf, num_rows: int) -> LeafTables:
     """Tabulate what the scores of leaves of up to some rows need."""
-    none, empty = np.zeros(0), np.zeros((0, 0, 0, 0))
-    counts = np.arange(min(num_rows + 1, _MOST_TABULATED))
-    if isinstance(leaf, DirichletCategorical):
-        concentration = np.asarray(leaf.concentration, np.float64)
-        each = log_rising_factorial(concentration[:, None], counts)
-        total = log_rising_factorial(concentration.sum(), counts)
-        return LeafTables(0, False, each, total, concentration, np.zeros(4), 0, none, empty, empty)
-    if isinstance(leaf, NormalInverseGamma):
-        table = leaf.log_marginal_table(int(counts[-1]))
-        numbers = np.array(
-            [leaf.mean - leaf.centre, leaf.pseudo_count, leaf.shape, leaf.scale], np.float64
-        )
-        shape = numbers[2] + counts / 2
-        # The score of targets equal to the prior mean, less its logarithm of the scale.
-        same = [counts.astype(float), numbers[0] * counts, numbers[0] ** 2 * counts]
-        total = table(same) + shape * np.log(numbers[3])
-        return LeafTables(
-            1, False, np.zeros((1, 1)), total, np.zeros(1), numbers, 0, none, empty, empty
-        )
-    return LeafTables(
-        2, False, np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.zeros(4), 0, none, empty, empty
-    )
+    given = np.zeros((0, 0, 0, 0))
+    kernel = LeafKernel.of(leaf, num_rows)
+    sums_to_rows = kernel.address != 0 and leaf.sums_to_rows
+    return LeafTables(*kernel, sums_to_rows, False, 0, np.zeros(0), given, given)

@@ -1,9 +1,9 @@
 """Leaf scores of many sets of rows at once.
 
-A set of rows is scored by the leaf family's table where it has one of a bounded size, else by its
-log marginal under XLA. Where the prior of a leaf has absorbed rows on the way down (smoothing,
-section 5.2), with statistics P, rows with statistics S score log m(P + S) - log m(P): the same for
-every conjugate family, whose update adds statistics.
+A set of rows is scored by tables of counts or by the leaf family's compiled score where it has
+them, else by its log marginal under XLA. Where the prior of a leaf has absorbed rows on the way
+down (smoothing, section 5.2), with statistics P, rows with statistics S score
+log m(P + S) - log m(P): the same for every conjugate family, whose update adds statistics.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from bdtppl.models.arrays.padding import padded_size
-from bdtppl.models.leaf import CountTable, Leaf
+from bdtppl.models.leaf import Leaf
+from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 
 __all__ = ["leaf_scorer"]
 
@@ -56,9 +57,8 @@ def leaf_scorer(
     is_whole
         Whether all statistics are integers, as tables of counts need.
     """
-    is_tabled = num_rows <= _MOST_TABLED and not is_smoothed
-    if is_tabled and hasattr(leaf, "log_marginal_table"):
-        table = leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
-        if is_whole or not isinstance(table, CountTable):
-            return table
+    if not is_smoothed and has_kernel(leaf) and (is_whole or not leaf.sums_to_rows):
+        if num_rows <= _MOST_TABLED and hasattr(leaf, "log_marginal_table"):
+            return leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
+        return LeafKernel.of(leaf, num_rows)
     return partial(_score_compiled, jax.tree.map(np.float64, leaf))

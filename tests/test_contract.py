@@ -1,0 +1,32 @@
+"""The contract of scikit-learn, of the estimators that the fast tests leave out."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import bdtppl
+
+_SAMPLED = {"chains": 2, "warmup": 20, "draws": 10}
+_SOFT = {"max_splits": 1, "chains": 2, "warmup": 10, "draws": 10}
+_SETTINGS = {
+    "ExactTreeRegressor": {"draws": 25, "max_seconds": 0.5},
+    "GreedyModalTreeRegressor": {"num_roots": 3, "leaf": "from_targets"},
+    "MAPTreeClassifier": {"bins": 5, "time_limit": 1},
+    "MAPTreeRegressor": {"bins": 5, "time_limit": 1},
+    "MetropolisTreeClassifier": _SAMPLED | {"thin": 1},
+    "MetropolisTreeRegressor": _SAMPLED | {"thin": 1},
+    "ParticleTreeClassifier": {"particles": 10, "runs": 2},
+    "ParticleTreeRegressor": {"particles": 10, "runs": 2},
+    "GFlowNetTreeClassifier": {"grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
+    "GFlowNetTreeRegressor": {"grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
+    "BARTClassifier": _SAMPLED | {"trees": 5, "min_leaf": 1},
+    "BARTRegressor": _SAMPLED | {"trees": 5, "min_leaf": 1},
+    "DCCTreeRegressor": _SOFT | {"iterations": 1, "initial_trees": 2, "activation_count": 0},
+    "RJHMCTreeRegressor": _SOFT | {"burn_in": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([getattr(bdtppl, name)(**own) for name, own in _SETTINGS.items()])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
