@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["LeafKernel", "has_kernel", "log_gamma_ratio", "score_leaves"]
+__all__ = ["LeafKernel", "has_kernel", "log_gamma_ratio", "own_score", "score_leaves"]
 
 _MATRIX, _VECTOR = types.float64[:, ::1], types.float64[::1]
 _ARGUMENTS = _MATRIX, _MATRIX, _VECTOR, _VECTOR
@@ -54,7 +54,7 @@ def _score_all(address, statistics, tables, numbers, scores):
     score_leaves(address, statistics, tables, numbers, scores)
 
 
-def _own_score(family: type) -> Any:
+def own_score(family: type) -> Any:
     """Find a family's own score; one that it inherits is not that of a log marginal of its own."""
     owner = next(each for each in family.__mro__ if not _SCORES.isdisjoint(vars(each)))
     return owner.compiled_score if "compiled_score" in vars(owner) else None
@@ -62,7 +62,7 @@ def _own_score(family: type) -> Any:
 
 def has_kernel(leaf: Leaf) -> bool:
     """Whether a leaf has a compiled score."""
-    return _own_score(type(leaf)) is not None
+    return own_score(type(leaf)) is not None
 
 
 @cache
@@ -92,7 +92,7 @@ class LeafKernel(NamedTuple):
     @classmethod
     def of(cls, leaf: Leaf, num_rows: int) -> "LeafKernel":
         """Tabulate for sets of up to some rows; larger ones are scored, too, but not as fast."""
-        score = _own_score(type(leaf))
+        score = own_score(type(leaf))
         if score is None:
             return cls(0, np.zeros((1, 1)), np.zeros(1))
         given = leaf.score_tables(np.arange(min(num_rows + 1, _MOST_TABULATED)))

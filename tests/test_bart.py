@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from test_cli import run, write_table
 
 from bdtppl import (
@@ -44,16 +43,6 @@ def model():
 @pytest.fixture(scope="module")
 def classifier():
     return BARTClassifier(**SHORT).fit(X, LABELS)
-
-
-CONTRACT = {"trees": 5, "chains": 2, "warmup": 20, "draws": 10, "min_leaf": 1}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Whether chains agree")
-@parametrize_with_checks([BARTRegressor(**CONTRACT)])
-def test_scikit_learn_contract(estimator, check):
-    check(estimator)
 
 
 def test_the_mean_is_found_with_its_uncertainty(model):

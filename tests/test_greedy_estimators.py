@@ -31,12 +31,6 @@ def test_scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow
-@parametrize_with_checks([GreedyModalTreeRegressor(num_roots=3, leaf="from_targets")])
-def test_scikit_learn_contract_of_regression(estimator, check):
-    check(estimator)
-
-
 def steps(n=60):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 3))

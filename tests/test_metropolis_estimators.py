@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_but
 
 from bdtppl import (
@@ -48,14 +47,6 @@ MONOTONE = Constraints(monotone={0: 1})
 FAR = Tree.from_nested({"feature": 9, "threshold": 0.5, "left": {}, "right": {}})
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [MetropolisTreeClassifier(**SHORT_WALK)]  # each check compiles anew for its table
-)
-def test_scikit_learn_contract(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_but
 
 import bdtppl
@@ -17,13 +16,6 @@ from bdtppl.summary import summary_view
 
 STUMP = Tree.from_nested({"feature": 0, "threshold": 0.5, "left": {}, "right": {}})
 FEW = {"particles": 20, "runs": 4, "capacity": 31}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few particles
-@parametrize_with_checks([ParticleTreeRegressor(**FEW, leaf="from_targets")])
-def test_scikit_learn_contract(estimator, check):
-    check(estimator)
 
 
 def small(n=40, seed=0):

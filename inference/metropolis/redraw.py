@@ -13,7 +13,6 @@ constraint says of a tree as a whole. The acceptance probability makes up for bo
 The number of subtrees grows with the square of the number of rules, and so does the cost.
 """
 
-from importlib.util import find_spec
 from typing import ClassVar
 
 import jax
@@ -25,9 +24,10 @@ from bdtppl.inference.hard.shapes import LEAF, Shape, branched, cut_back, places
 from bdtppl.inference.metropolis.growth import draw_choice
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State, at_nodes, scored
+from bdtppl.inference.metropolis.stump_sums import SCORES, Tables, stump_sums
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, side_stops, split_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
-from bdtppl.models.leaves import NormalInverseGamma
+from bdtppl.models.leaf_kernels import own_score
 from bdtppl.models.prior_kinds import Node, Rule
 from bdtppl.models.pytrees import pytree_dataclass
 
@@ -205,15 +205,11 @@ def _is_compiled(model: PackedModel) -> bool:
     """
     facts = {*model.prior.node_facts, *model.prior.rule_facts}
     reads_counts = facts <= {"log_num_features", "log_num_cuts", "log_num_feature_cuts"}
-    has_scores = model.table is not None or isinstance(model.leaf, NormalInverseGamma)
-    is_known = reads_counts and has_scores and model.path is None
-    return is_known and jax.default_backend() == "cpu" and find_spec("numba") is not None
+    is_known = reads_counts and own_score(type(model.leaf)) in SCORES and model.path is None
+    return is_known and jax.default_backend() == "cpu"
 
 
 def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> jax.Array:
-    # Numba takes long to import, and is not always there.
-    from bdtppl.inference.metropolis.stump_sums import Tables, stump_sums
-
     num_nodes, num_features = len(rows), len(model.num_codes)
 
     def log_split(log_num_features, log_num_rules):
@@ -237,17 +233,10 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
     nodes = [jnp.stack(nodes, axis=1), log_stop(1), log_stop(2), plain]
     code = jnp.arange(len(model.feature)) - model.first - model.missing_left
     rules = jnp.stack([model.feature, code, model.missing_left, model.can_cut])
-    statistics = model.statistics
-    if model.table is not None:
+    statistics, family = model.statistics, type(model.leaf)
+    if family.sums_to_rows:
         statistics = jnp.pad(statistics, ((0, 0), (1, 0)), constant_values=1.0)
-        each, total, numbers = jnp.stack(model.table.each), model.table.total, jnp.zeros(4)
-    else:
-        leaf, count = model.leaf, jnp.arange(len(model.statistics) + 1.0)
-        shift = leaf.mean - leaf.centre
-        same = jnp.stack([count, shift * count, shift**2 * count], axis=1)  # all at the mean
-        total = leaf.log_marginal(same) + (leaf.shape + count / 2) * jnp.log(leaf.scale)
-        each = jnp.zeros((0, len(total)))
-        numbers = jnp.stack([shift, leaf.pseudo_count, leaf.shape, leaf.scale])
+    tables, numbers = model.score_tables
     least, is_gaps = jnp.maximum(model.min_leaf, 1.0), float(model.prior.rules == "gaps")
     return stump_sums(
         Tables(
@@ -255,9 +244,10 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
             num_codes=model.num_codes[None],
             statistics=statistics,
             rules=rules.astype(jnp.int32),
-            each=each,
-            total=jnp.asarray(total)[None],
-            numbers=jnp.append(numbers, jnp.stack([least, is_gaps]))[None],
+            tables=tables,
+            numbers=numbers[None],
+            limits=jnp.stack([least, is_gaps])[None],
+            kind=jnp.array([[SCORES.index(own_score(family)), family.sums_to_rows]], jnp.int32),
             rows=rows,
             is_wanted=is_wanted,
             nodes=jnp.concatenate(nodes, axis=1),

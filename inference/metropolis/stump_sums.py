@@ -14,9 +14,14 @@ import numba
 import numpy as np
 
 from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, results
+from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, PoissonGamma
 
-__all__ = ["Tables", "stump_sums"]
+__all__ = ["SCORES", "Tables", "stump_sums"]
 
+# A score that is called by address would be a number of this process in XLA's kept programs.
+SCORES = tuple(
+    family.compiled_score for family in (DirichletCategorical, NormalInverseGamma, PoissonGamma)
+)
 _LOG_LOST = -40.0  # logs of terms that rounding loses anyway
 # Rows of `Tables.rules`.
 _FEATURE, _CODE, _MISSING_LEFT, _CAN_CUT = range(4)
@@ -40,17 +45,19 @@ class Tables(NamedTuple):
     num_codes
         int32 [1, d].
     statistics
-        float64 [n, 1 + s]; a one, and the class or the normal target and its square.
+        float64 [n, 1 + s]; a one, and what else the statistics of the rows are.
     rules
         int32 [4, R]; feature, code below the cut, whether missing values go left, and whether a
         tree may use the rule.
-    each, total
-        float64 [s, n + 1] and [1, n + 1]; terms of log marginals by the count of each class and by
-        the number of rows. There are none of classes, [0, n + 1], for normal targets.
-    numbers
-        float64 [1, 6]; of normal leaves the mean less the centre, pseudo count, shape and scale;
-        fewest rows of a leaf, at least 1; and 1 where the only rule of a gap is the cut next to the
-        code below it, else 0.
+    tables, numbers
+        float64 [k, counts] and [1, p]; what the leaf family's compiled score reads
+        (`bdtppl.models.leaf.Leaf.score_tables`).
+    limits
+        float64 [1, 2]; fewest rows of a leaf, at least 1; and 1 where the only rule of a gap is the
+        cut next to the code below it, else 0.
+    kind
+        int32 [1, 2]; place of the family's score in `SCORES`, and the number of leading ones that
+        it does not read.
     rows
         uint64 [m, W]; sets of rows of the nodes.
     is_wanted
@@ -66,9 +73,10 @@ class Tables(NamedTuple):
     num_codes: jax.Array
     statistics: jax.Array
     rules: jax.Array
-    each: jax.Array
-    total: jax.Array
+    tables: jax.Array
     numbers: jax.Array
+    limits: jax.Array
+    kind: jax.Array
     rows: jax.Array
     is_wanted: jax.Array
     nodes: jax.Array
@@ -86,47 +94,42 @@ def stump_sums(tables: Tables) -> jax.Array:
     return jax.ffi.ffi_call(handler_name(_call), shape, vmap_method="sequential")(*tables)
 
 
+_score_classes, _score_values, _score_counts = map(numba.njit(cache=True, nogil=True), SCORES)
+
+
 @numba.njit(cache=True, nogil=True)
-def _add_scores(tables, values, chosen, sign, add, scores):
-    """Add log marginals of one side of some rules, ``add`` plus ``sign`` times values, to scores.
+def _score_rules(tables, values, whole, chosen, sides, scores):
+    """Score left sides of some rules, their right sides, and both together, in this order.
 
     Parameters
     ----------
     tables
         `Tables`.
-    values
-        float64 [1 + s, R]; statistics of the left sides, the number of rows first.
+    values, whole
+        float64 [1 + s, R] and [1 + s]; statistics of left sides, and of both sides.
     chosen
         int64 [r]; the rules.
-    sign, add
-        1 and zeros [1 + s] for left sides; -1 and the statistics of both sides for right ones.
-    scores
-        float64 [r].
+    sides, scores
+        Room for statistics and scores of 2 r + 1 leaves.
     """
-    total = tables.total[0]
-    for i in range(len(chosen)):
-        scores[i] += total[np.uint32(add[0] + sign * values[0, chosen[i]])]
-    for s in range(len(tables.each)):
-        each, own, more = tables.each[s], values[1 + s], add[1 + s]
-        for i in range(len(chosen)):
-            scores[i] += each[np.uint32(more + sign * own[chosen[i]])]
-    if len(tables.each):
-        return
-    numbers, firsts, seconds = tables.numbers[0], values[1], values[2]
-    shift, pseudo_count, shape, scale = numbers[0], numbers[1], numbers[2], numbers[3]
-    more_rows, more_first, more_second = add[0], add[1], add[2]
-    for i in range(len(chosen)):
-        rule = chosen[i]
-        rows = more_rows + sign * values[0, rule]
-        first = more_first + sign * firsts[rule]
-        second = more_second + sign * seconds[rule] + shift * (shift * rows - 2 * first)
-        first -= shift * rows
-        squares = max(second - first * first / (pseudo_count + rows), 0.0)
-        scores[i] -= (shape + rows / 2) * math.log(scale + squares / 2)
+    kind, skipped = tables.kind[0, 0], tables.kind[0, 1]
+    count = len(chosen)
+    for s in range(sides.shape[1]):
+        own, both = values[skipped + s], whole[skipped + s]
+        for i in range(count):
+            sides[i, s], sides[count + i, s] = own[chosen[i]], both - own[chosen[i]]
+        sides[2 * count, s] = both
+    sides, scores, numbers = sides[: 2 * count + 1], scores[: 2 * count + 1], tables.numbers[0]
+    if kind == 0:
+        _score_classes(sides, tables.tables, numbers, scores)
+    elif kind == 1:
+        _score_values(sides, tables.tables, numbers, scores)
+    else:
+        _score_counts(sides, tables.tables, numbers, scores)
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_side(tables, rules, weights, values, whole, nothing, chosen, terms):
+def _sum_side(tables, rules, weights, values, whole, chosen, sides, terms):
     """Sum over what a side does; log.
 
     Parameters
@@ -138,34 +141,28 @@ def _sum_side(tables, rules, weights, values, whole, nothing, chosen, terms):
     values, whole
         float64 [3 + s, r] and [1 + s]; statistics of the left sides of rules, rows at the code
         below the cut and rows without a value, and statistics of all rows.
-    nothing
-        Zeros [1 + s].
-    chosen, terms
-        Room for r numbers, at least 1.
+    chosen, sides, terms
+        Room for r numbers, at least 1, and for statistics and scores of 2 r + 1 leaves.
     """
-    least, rows = tables.numbers[0, 4], whole[0]
+    least, rows = tables.limits[0, 0], whole[0]
     feature, can_cut, is_right = rules[_FEATURE], rules[_CAN_CUT], rules[_MISSING_LEFT] == 0
     on_left, present, num_missing = values[0], values[-2], values[-1]
-    chosen[0], terms[0] = 0, 0.0
-    _add_scores(tables, nothing.reshape(-1, 1), chosen[:1], 1.0, whole, terms)
-    own = weights[_POWER] * terms[0]
-    if rows < 2 * least or weights[_CAN_SPLIT] == 0:
-        return weights[_LOG_STOP] + own
-    count, is_gaps = 0, tables.numbers[0, 5] > 0
-    for rule in range(len(on_left)):
-        left = on_left[rule]
-        is_rule = (can_cut[rule] != 0) & (left >= least) & (rows - left >= least)
-        is_rule &= (present[rule] > 0) | (not is_gaps)
-        # Rows without a value part nothing by themselves.
-        is_rule &= (rows - left if is_right[rule] else left) > num_missing[rule]
-        chosen[count] = rule
-        count += is_rule
+    count, is_gaps = 0, tables.limits[0, 1] > 0
+    if rows >= 2 * least and weights[_CAN_SPLIT] != 0:
+        for rule in range(len(on_left)):
+            left = on_left[rule]
+            is_rule = (can_cut[rule] != 0) & (left >= least) & (rows - left >= least)
+            is_rule &= (present[rule] > 0) | (not is_gaps)
+            # Rows without a value part nothing by themselves.
+            is_rule &= (rows - left if is_right[rule] else left) > num_missing[rule]
+            chosen[count] = rule
+            count += is_rule
+    chosen = chosen[:count]
+    _score_rules(tables, values, whole, chosen, sides, terms)
+    own = weights[_POWER] * terms[2 * count]
     if count == 0:
         return weights[_LOG_STOP] + own
-    chosen, terms = chosen[:count], terms[:count]
-    terms[:] = 0.0
-    _add_scores(tables, values, chosen, 1.0, nothing, terms)
-    _add_scores(tables, values, chosen, -1.0, whole, terms)
+    right, terms = terms[count : 2 * count], terms[:count]
     stop, stop_with_rule = weights[_LOG_STOP_BELOW], weights[_LOG_STOP_BELOW + 1]
     num_features, begin = 0, 0
     while begin < count:
@@ -177,7 +174,7 @@ def _sum_side(tables, rules, weights, values, whole, nothing, chosen, terms):
             left = on_left[chosen[i]]
             stops = stop_with_rule if left >= 2 * least else stop
             stops += stop_with_rule if rows - left >= 2 * least else stop
-            terms[i] = of_feature + stops + weights[_POWER] * terms[i]
+            terms[i] = of_feature + stops + weights[_POWER] * (terms[i] + right[i])
         num_features, begin = num_features + 1, end
     of_count = weights[_PER_FEATURES] * math.log(num_features)
     own += weights[_LOG_STOP + 1] - of_count
@@ -247,7 +244,8 @@ def _fill(tables, result):
     start[1:] = np.cumsum(tables.num_codes[0] + 1)
     joint = np.zeros((num_values, start[-1], start[-1]))
     inside, every = np.zeros(num_rows, np.int64), np.arange(num_rules)
-    terms, room = np.zeros(num_rules + 1), np.zeros(num_rules + 1, np.int64)
+    terms, room = np.zeros(2 * num_rules + 1), np.zeros(num_rules + 1, np.int64)
+    sides = np.zeros((len(terms), num_values - tables.kind[0, 1]))
     on_left = np.zeros(num_rules)
     result[:] = 0.0
     for node in range(num_nodes):
@@ -260,16 +258,16 @@ def _fill(tables, result):
         # What parts the rows of a side parts those of the node.
         at_codes = np.diag(joint[0])
         _left_sides(tables, start, at_codes, every, on_left)
-        least = tables.numbers[0, 4]
+        least = tables.limits[0, 0]
         able = every[(on_left >= least) & (count - on_left >= least)]
         _fill_node(
-            tables, start, joint, able, tables.nodes[node], is_wanted[node], terms, room,
+            tables, start, joint, able, tables.nodes[node], is_wanted[node], room, sides, terms,
             result[node],
         )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_node(tables, start, joint, able, weights, is_wanted, terms, room, result):
+def _fill_node(tables, start, joint, able, weights, is_wanted, room, sides, terms, result):
     """Write the sums of one node; ``able`` are the rules that part enough rows of it."""
     rules, kept = tables.rules, tables.rules[:, able]
     num_values, num_cells, _ = joint.shape
@@ -287,7 +285,7 @@ def _fill_node(tables, start, joint, able, weights, is_wanted, terms, room, resu
                 at_code[cell, num_values + 1, i] = joint[0, cell, missing]
     both, all_both = at_code[: start[1]].sum(axis=0), all_at_code[: start[1]].sum(axis=0)
     below, all_below = np.zeros_like(both), np.zeros_like(all_both)
-    above, nothing = np.zeros_like(both), np.zeros_like(all_both)
+    above = np.zeros_like(both)
     for rule in range(rules.shape[1]):
         f, code = rules[_FEATURE, rule], rules[_CODE, rule]
         if code <= 0:  # the first rule of a side of missing values
@@ -302,7 +300,7 @@ def _fill_node(tables, start, joint, able, weights, is_wanted, terms, room, resu
         if is_wanted[rule]:
             above[:] = both - below
             for side, whole in ((below, all_below), (above, all_both - all_below)):
-                result[rule] += _sum_side(tables, kept, weights, side, whole, nothing, room, terms)
+                result[rule] += _sum_side(tables, kept, weights, side, whole, room, sides, terms)
 
 
 def _call(frame):
@@ -317,9 +315,10 @@ def _call(frame):
             matrix(given[4], np.float64),
             matrix(given[5], np.float64),
             matrix(given[6], np.float64),
-            matrix(given[7], np.uint64),
-            matrix(given[8], np.bool_),
-            matrix(given[9], np.float64),
+            matrix(given[7], np.int32),
+            matrix(given[8], np.uint64),
+            matrix(given[9], np.bool_),
+            matrix(given[10], np.float64),
         )
         _fill(tables, matrix(results(frame)[0], np.float64))
     return 0

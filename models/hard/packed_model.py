@@ -20,6 +20,7 @@ from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import CountTable
+from bdtppl.models.leaf_kernels import LeafKernel
 from bdtppl.models.prior_kinds import require_weighs
 from bdtppl.models.pytrees import as_partial
 from bdtppl.models.row_statistics import row_statistics
@@ -122,6 +123,7 @@ class PackedModel(NamedTuple):
     statistics: jax.Array
     classes: jax.Array | None
     table: CountTable | None
+    score_tables: tuple[jax.Array, jax.Array] | None
     min_leaf: jax.Array
     max_depth: jax.Array
     path: PathMemory | None
@@ -284,10 +286,12 @@ def _leaf_tables(model: TreeModel, row: np.ndarray, num_rows: int, num_words: in
     table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(num_rows)
     if not isinstance(table, CountTable):
         table = None
+    kernel = LeafKernel.of(leaf, num_rows)
     return {
         "statistics": statistics,
         "classes": None if table is None else _by_word(_packed_words(statistics > 0, num_words)),
         "table": table,
+        "score_tables": kernel[1:] if kernel.address else None,
     }
 
 
