@@ -1,6 +1,7 @@
 """What is defined in one place is known everywhere: a leaf family, a prior, an inference."""
 
 import json
+import math
 from typing import Any, ClassVar, Self
 
 import jax
@@ -10,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
+from scipy.special import gammaln as scipy_gammaln
 from test_cli import run, write_table
 
 import bdtppl
@@ -19,9 +21,15 @@ from bdtppl.estimators.base import estimator
 from bdtppl.estimators.greedy_modal import GreedyModalTree
 from bdtppl.estimators.hard import RealLeaves
 from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.pcfg.compiler import compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.data.design import Design
+from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.leaves import LEAF_FAMILIES, Leaf
 from bdtppl.models.prior_kinds import Rules
-from bdtppl.models.priors import TREE_PRIORS, NodePrior
+from bdtppl.models.priors import TREE_PRIORS, DepthDecay, NodePrior
 from bdtppl.models.pytrees import pytree_dataclass, setting
 from bdtppl.prior_files import read_prior_file
 from bdtppl.report.words import inference_in_words, prior_in_words
@@ -70,6 +78,27 @@ class ExponentialGamma(Leaf):
     def predictive(self, statistics):
         shape, rate = self._posterior(statistics)
         return Lomax(rate, shape)
+
+
+@pytree_dataclass
+class CompiledExponentialGamma(ExponentialGamma):
+    """The same with a compiled score."""
+
+    def score_tables(self, counts):
+        numbers = np.array([self.shape, self.rate], float)
+        return scipy_gammaln(self.shape + counts)[None], numbers
+
+    @staticmethod
+    def compiled_score(statistics, tables, numbers, scores):
+        shape, rate = numbers
+        start = shape * math.log(rate) - math.lgamma(shape)
+        for i in range(len(scores)):
+            rows, total = statistics[i]
+            rising = math.lgamma(shape + rows)
+            if rows < tables.shape[1]:
+                rising = tables[0, int(rows)]
+            scores[i] = start + rising - (shape + rows) * math.log(rate + total)
+        return 0
 
 
 @pytree_dataclass
@@ -267,3 +296,22 @@ def test_log_marginals_of_ones_own_are_densities():
         before = jnp.cumsum(rows, axis=0) - rows
         chain = sum(leaf.predictive(before[i]).log_prob(y[i]) for i in range(3))
         assert float(leaf.log_marginal(rows.sum(axis=0))) == pytest.approx(float(chain))
+
+
+def test_a_compiled_score_of_ones_own_serves_boxes_and_tables():
+    rng = np.random.default_rng(0)
+    design = Design.from_matrix(rng.integers(0, 4, (40, 2)).astype(float))
+    y = rng.exponential(1 + design.matrix[:, 0])
+    plain, compiled = ExponentialGamma(2.0, 1.5), CompiledExponentialGamma(2.0, 1.5)
+    assert (has_kernel(plain), has_kernel(compiled)) == (False, True)
+    prior = DepthDecay(0.9, 1.0)
+    of = [BoxPosterior(design, prior, leaf, y, max_depth=2) for leaf in (plain, compiled)]
+    assert of[1].log_partition == pytest.approx(of[0].log_partition, abs=1e-10)
+    by_chart = ExactPosterior(
+        compile_grammar(design, constraints=Constraints(max_depth=2)), prior, compiled, y
+    )
+    assert by_chart.log_partition == pytest.approx(of[0].log_partition, abs=1e-10)
+    best = [boxes.k_best(3) for boxes in of]
+    np.testing.assert_allclose(best[1].statistics, best[0].statistics)
+    other = BoxPosterior(design, prior, CompiledExponentialGamma(2.0, 1.6), y, max_depth=2)
+    assert abs(other.log_partition - of[0].log_partition) > 1e-3
