@@ -62,6 +62,7 @@ def test_the_mean_is_found_with_its_uncertainty(model):
     assert model.summary()["sigma"] == pytest.approx(0.3, abs=0.1)
 
 
+@pytest.mark.slow
 def test_classes_are_predicted_with_their_probabilities(classifier):
     probability = classifier.predict_proba(X)
     np.testing.assert_allclose(probability.sum(axis=1), 1)
@@ -160,6 +161,7 @@ def test_missing_values_go_to_the_side_that_the_rule_names():
         model.predict([[np.nan, 0.5, 0.5]])
 
 
+@pytest.mark.slow
 def test_a_sparse_prior_finds_the_few_features_that_matter():
     rng = np.random.default_rng(4)
     wide = np.column_stack([X, rng.uniform(size=(150, 30))])
@@ -248,6 +250,7 @@ def test_chains_that_disagree_go_on_and_can_be_resumed(tmp_path, monkeypatch):
     assert len(short.trajectory_steps_) == 20
 
 
+@pytest.mark.slow
 def test_noise_that_depends_on_the_row_is_found_and_kept(tmp_path):
     rng = np.random.default_rng(1)
     x = rng.uniform(size=(300, 2))

@@ -442,6 +442,7 @@ def test_a_folder_that_cannot_be_written_is_named(trees, tmp_path, monkeypatch, 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", ["--out=~/q", "--out ~/q"])
 def test_home_is_where_it_is_called(trees, tmp_path, monkeypatch, write):
     """A shell leaves it to us behind an equals sign and in quotes."""
@@ -695,6 +696,7 @@ def test_an_error_stands_alone(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_the_console_script_answers_at_once(tmp_path):
     script = Path(sys.executable).parent / "bdtppl"
     command = (

@@ -55,6 +55,7 @@ def test_the_table_and_the_figure_are_made(saved, tmp_path):
     assert (tmp_path / "models.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_figure_of_bounds_alone_is_drawn(saved, tmp_path):
     """Greedy trees have a lower bound of the evidence, and no leave-one-out scores."""
     folder, _, _ = saved

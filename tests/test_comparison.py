@@ -94,6 +94,7 @@ def test_crps_is_in_the_units_of_y_and_infinite_without_a_mean():
     assert crps(np.array([0.4]), weight, loc, scale, 1.0)[0] == np.inf
 
 
+@pytest.mark.slow
 def test_crps_of_predictives_is_their_integral(regressors):
     """Of a mixture over leaves, and of a mixture over draws."""
     mixture = regressors["exact"].exact_.predictive(X[:1])
@@ -236,6 +237,7 @@ def test_weighted_rows_are_repeated_rows():
 # ------------------------------------------------------------------------------------- the table
 
 
+@pytest.mark.slow
 def test_blank_cells_say_why(found):
     greedy = found.cells["greedy"]
     assert "weighted anew" in greedy["elpd_loo"].reason

@@ -184,6 +184,7 @@ def test_auto_takes_tempered_smc_where_weights_are_uneven(state, monkeypatch):
         part.evidence.warn("topology 100")
 
 
+@pytest.mark.slow
 def test_steps_in_two_parts_are_those_of_one_run(state):
     first = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 3)
     arrays = walk_to_arrays(first)

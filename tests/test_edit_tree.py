@@ -469,6 +469,7 @@ def test_estimators_edit_a_tree(tmp_path):
         bdtppl.MetropolisTreeClassifier(prior=prior, proposal="regrow").fit(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Exact", "GreedyModal", "Particle", "GFlowNet"])
 def test_what_cannot_edit_says_so(kind):
     model = getattr(bdtppl, f"{kind}TreeRegressor")(prior=EditTree(stump(0.5)), max_depth=2)

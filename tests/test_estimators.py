@@ -76,6 +76,7 @@ def test_posterior_draws_predict_like_the_exact_mixture(prior):
     assert (abs(halved.mean(axis=0) - model.predict(rows)) > 5 * error).any()
 
 
+@pytest.mark.slow
 def test_intervals_hold_their_level_under_the_mixture():
     X, y = small()
     model = ExactTreeRegressor(bins=None, random_state=1).fit(X, y)
@@ -328,7 +329,7 @@ def test_constant_columns_are_leaves_only():
     assert model.exact_.entropy == 0
 
 
-@pytest.mark.parametrize("cuts", [{"bins": None}, {"grid": 99}])
+@pytest.mark.parametrize("cuts", slow_but([{"grid": 99}], [{"bins": None}, {"grid": 99}]))
 def test_a_failed_fit_says_what_would_fit(cuts, monkeypatch):
     monkeypatch.setattr(compiler, "_cache", type(compiler._cache)())
     rng = np.random.default_rng(0)

@@ -270,6 +270,7 @@ class LeavesForgotten(ExactPosterior):
         return joint + np.log(0.1) * derivations.num_nodes, likelihood
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "mutant", "check"),
     [

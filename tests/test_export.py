@@ -140,6 +140,7 @@ def test_python_source_gives_the_probability_of_a_class_by_another_name():
     assert found == tree_value(model, frame)[:, column].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("column", "value"), [("class", None), ("hue", "unheard of")])
 def test_rows_that_the_model_would_refuse_are_refused(fitted, column, value):
     """By those, and only those, whose way to the leaf asks for the column."""
@@ -364,6 +365,7 @@ def test_onnx_predicts_what_the_tree_predicts(fitted):
         np.testing.assert_allclose(found[0][:, 0], tree_value(model, frame), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_shap_values_add_up_to_the_posterior_mean(fitted):
     fitted_model, frame = fitted

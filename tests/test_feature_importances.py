@@ -23,6 +23,7 @@ def test_draws_count_splits_by_their_weights():
     np.testing.assert_allclose(posterior.expected_splits, [0.5, 1.0, 0.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["chart", "boxes"])
 def test_a_category_has_the_splits_of_all_its_levels(method):
     rng = np.random.default_rng(0)

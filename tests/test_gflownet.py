@@ -265,6 +265,7 @@ def test_trajectories_are_judged_as_they_were_made(sees_all_leaves):
         check_judgement(found.construction, policy, full)
 
 
+@pytest.mark.slow
 def test_codes_know_the_order_of_rules():
     """Trees of the same leaves, but for the order of their rules, may stop otherwise."""
     found = enumerated()

@@ -98,6 +98,7 @@ def test_files_keep_every_bit(fitted, tmp_path):
     assert loaded.summary() == fitted.summary()
 
 
+@pytest.mark.slow
 def test_ensembles_weigh_the_same_draws(fitted):
     """Each by its definition, from draws, importance weights and log joints."""
     posterior = fitted.posterior_
@@ -129,6 +130,7 @@ def test_construction_finds_the_posterior(method, exact):
 WAYS = ("grammar", 10), ("trajectory", 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "steps"), slow_but(WAYS[:1], WAYS))
 def test_a_fit_goes_on_from_its_checkpoint(method, steps, tmp_path, monkeypatch):
     monkeypatch.setattr(methods, "_ROUND", steps // 2)

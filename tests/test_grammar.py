@@ -379,6 +379,7 @@ def test_budget_is_kept_and_explained():
         compile_grammar(design, max_subproblems=464)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each_cut", [False, True])
 @pytest.mark.parametrize(("num_rows", "num_features"), [(30_000, 10), (2_000, 100)])
 def test_the_size_of_a_large_table_is_estimated_in_little_memory(num_rows, num_features, each_cut):

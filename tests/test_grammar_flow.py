@@ -272,6 +272,7 @@ def test_heaps_and_structures_are_the_same_trees():
 # ------------------------------------------------------------------------- evidence and draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but({"classes"}, ep.FAMILIES))
 def test_weighted_draws_estimate_the_evidence(family):
     case, problem = case_of(MODELS[0], family), posed(MODELS[0], family)

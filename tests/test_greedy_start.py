@@ -36,6 +36,7 @@ def log_density(model, y, start, hard_inputs, sharpness=0.02):
         return float(density.log_density(position, topology.paths, sharpness, inputs=inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "hard_inputs"),
     slow_but([("values", True)], product(MODELS, [False, True])),

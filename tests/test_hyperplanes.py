@@ -226,6 +226,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", slow_but(MODELS[:2] + MODELS[5:6], MODELS))
 def test_the_log_joint_is_that_of_the_table_with_projections(options):
     X, labels, targets = oblique(seed=1)

@@ -57,6 +57,7 @@ def check_maximum(model: TreeModel) -> None:
             assert evidence(model, replace(leaf, **{name: moved})) < best + 1
 
 
+@pytest.mark.slow
 def test_the_evidence_is_near_its_maximum():
     check_maximum(problem())
 
@@ -107,6 +108,7 @@ def test_where_nothing_is_to_be_fitted_numbers_stay():
     assert leaf_by_evidence(wide) is leaf
 
 
+@pytest.mark.slow
 def test_constant_targets_and_targets_without_noise_have_finite_numbers():
     X, _ = steps()
     for y in (np.full(len(X), 7.0), 3.0 * (X[:, 0] > 3)):

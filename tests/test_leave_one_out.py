@@ -42,6 +42,7 @@ def all_trees(grammar, prior, leaf, y):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("reals",), CASES))
 def test_weights_take_a_row_out(name):
     grammar, prior, leaf, y = problem(name)

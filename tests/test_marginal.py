@@ -62,6 +62,7 @@ def test_log_prob_is_the_exact_log_evidence(name, real):
     np.testing.assert_allclose(jax.jit(marginal.log_prob)(jnp.asarray(y)), exact, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", slow_but(["jit", "vmap"], ["plain", "jit", "vmap", "scan"]))
 def test_gradients_under_an_outer_float32_trace(transform):
     design, y, _ = problem()

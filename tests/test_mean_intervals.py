@@ -89,6 +89,7 @@ def test_intervals_of_mixed_classes_hold_their_level():
     np.testing.assert_allclose(below, np.tile([0.2, 0.7], (3, 1)), atol=REACH / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", every.FAST)
 def test_hard_trees_narrow_with_the_level(name):
     model = every.fitted(name)

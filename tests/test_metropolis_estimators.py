@@ -125,6 +125,7 @@ def test_a_fit_says_what_its_chains_did(tempered):
     assert set(model.summary()["split_inclusion"]) == {"x0", "x1"}
 
 
+@pytest.mark.slow
 def test_the_mixture_predicts_as_the_draws_do(tempered):
     model, X, _ = tempered
     np.testing.assert_allclose(model.predict_proba(X), model.posterior_.mean(X), atol=1e-12)

@@ -52,6 +52,7 @@ def check_columns_are_named(name):
         assert not any(set(line[:1]) & NAMES for line in lines)  # no share of 0.000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(FAST, FITS))
 def test_every_hard_tree_names_columns_without_a_cut(name):
     check_columns_are_named(name)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soft_problems as sp
 from soft_chains import KERNELS, KEY, MODEL, SAMPLER, check_moments, parameters, sampled
+from tiers import slow_but
 
 from bdtppl.inference.nuts import lanes
 from bdtppl.inference.nuts.kernel import advance
@@ -22,7 +23,7 @@ from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree import SoftRegression
 
 
-@pytest.fixture(scope="module", params=KERNELS)
+@pytest.fixture(scope="module", params=slow_but(["lanes"], KERNELS))
 def sampler(request):
     return replace(SAMPLER, kernel=request.param)
 

@@ -147,11 +147,13 @@ def check_uniform(found):
 CASES = [("regression", "lanes"), ("mixture", "lanes"), ("mixture", "blackjax")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kernel"), slow_but(CASES[:1], CASES))
 def test_calibration(name, kernel):
     check_uniform(ranks(*MODELS[name], kernel=kernel))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kernel"), slow_but(CASES[:1], CASES))
 def test_another_sharpness_is_not_calibrated(name, kernel):
     with pytest.raises(AssertionError):

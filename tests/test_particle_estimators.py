@@ -33,6 +33,7 @@ def fitted():
     return model.fit(X, y), X, y
 
 
+@pytest.mark.slow
 def test_a_fit_agrees_with_the_exact_one(fitted):
     """Means within 0.15, several errors of near 1,500 effective particles."""
     model, X, y = fitted

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from tiers import slow_but
 from typer.testing import CliRunner
 
 from bdtppl import ExactTreeClassifier, ExactTreeRegressor, load
@@ -82,7 +83,7 @@ def require_alike(model, wanted, X):
     assert model.summary() == wanted.summary()
 
 
-@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+@pytest.mark.parametrize("prior", slow_but(PRIORS[1:2], PRIORS))
 def test_chunks_give_the_bits_of_memory(prior):
     X, y, weights = table()
     model = ExactTreeClassifier(prior=prior, **SETTINGS)
@@ -90,6 +91,7 @@ def test_chunks_give_the_bits_of_memory(prior):
     require_alike(model.fit(chunks(X, y, weights)), wanted, X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

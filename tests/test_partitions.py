@@ -114,6 +114,7 @@ def test_two_orders_of_splits_are_one_partition():
         model.k_best(3, by="row")
 
 
+@pytest.mark.slow
 def test_draws_of_two_orders_of_splits_are_one_partition():
     """Every other draw has the other order; 2,000 fair draws differ by less than 6 errors."""
     x, y = two_orders_of_splits()

@@ -637,6 +637,7 @@ def test_a_category_varies_over_its_levels(with_category):
     assert ax.get_xlabel() == "colour\n(at size = 0.5, smoker = yes)"
 
 
+@pytest.mark.slow
 def test_categories_are_held_at_their_most_frequent_level(with_category):
     model, table = with_category
     ax = plot_predictive(model, feature="size")

@@ -126,6 +126,7 @@ def mixture(leaf, statistics, weights):
     return LeafMixture(leaf, np.asarray(statistics, float), rows, np.zeros(1, int))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exposure", [1.0, 2.5])
 def test_predictions_of_counts_are_negative_binomial(exposure):
     leaf = PoissonGamma(1.5, 0.5, exposure)

@@ -83,6 +83,7 @@ def curves(model, column, values):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_partial_dependence_averages_over_rows_and_spreads_over_draws(regressor):
     ax = plot_partial_dependence(regressor, "x1", levels=(0.9, 0.5), ice=3)
     drawn = by_gid(ax)
@@ -129,6 +130,7 @@ def test_partial_dependence_of_classes(classifier, three_classes):
         plot_partial_dependence(three_classes, 1, target="x")
 
 
+@pytest.mark.slow
 def test_partial_dependence_on_a_category():
     rng = np.random.default_rng(1)
     colour = np.array(["blue", "green", "red"], object)[rng.integers(0, 3, 50)]

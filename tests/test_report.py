@@ -200,6 +200,7 @@ def test_the_command_line_writes_reports(rows, tmp_path, monkeypatch):
     assert "nowhere is not a saved model" in result.stderr
 
 
+@pytest.mark.slow
 def test_repeated_rows_count_as_often_as_they_were_observed():
     rng = np.random.default_rng(0)
     X = {"size": rng.normal(size=12), "site": rng.choice(["north", "south"], 12).astype(object)}

@@ -222,6 +222,7 @@ def test_files_keep_every_bit(regressor, classifier, tmp_path):
         assert json.dumps(model.summary()) == json.dumps(loaded.summary())
 
 
+@pytest.mark.slow
 def test_arviz(regressor, classifier):
     for model in (regressor, classifier):
         data = model.to_arviz()
@@ -509,6 +510,7 @@ def test_own_priors():
     np.testing.assert_allclose(fitted.predict(NEW), [-2.0, 3.0], atol=0.5)
 
 
+@pytest.mark.slow
 def test_little_prior_mass_is_warned_of():
     """The walk has looked at one topology of two splits, and at neither of fewer."""
     few = {"max_splits": 2, "with_leaf": False, "initial_trees": 1, "iterations": 1}

@@ -243,6 +243,7 @@ def test_priors_scale_with_the_targets():
     assert SoftRegression.scaled_to(np.zeros(3)).mean_scale == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "kinds"),
     [

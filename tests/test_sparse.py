@@ -192,6 +192,7 @@ def assert_same_predictions(ours: np.ndarray, theirs: np.ndarray) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", FORMATS.values(), ids=FORMATS)
 def test_estimators_read_every_format(made):
     options = {} if made is sparse.csr_array else {"prune": True, "min_leaf": 3, "max_depth": 2}

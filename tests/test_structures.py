@@ -152,6 +152,7 @@ def test_errors_of_topologies_follow_from_those_of_evidence():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(FAST, FITS, few=7))
 def test_every_estimator_sums_its_structures_up(name):
     found = fitted(name).structures()

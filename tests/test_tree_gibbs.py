@@ -97,6 +97,7 @@ MOVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["all"], MOVES, few=3))
 def test_accepted_proposals_keep_the_enumerated_law_of_counts(name):
     assert law_after(*MOVES[name]) > ep.FALSE_ALARM
@@ -327,6 +328,7 @@ def test_sums_at_the_training_rows_are_the_draws_and_predictive_takes_new_ones(f
         kernel.samples_at(mcmc, g=X)
 
 
+@pytest.mark.slow
 def test_arviz_reads_a_run(fitted):
     labelled = az.from_numpyro(fitted[1], log_likelihood=True)
     assert labelled["log_likelihood"]["y"].shape == (2, 100, 60)

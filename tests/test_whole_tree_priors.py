@@ -98,6 +98,7 @@ def check_scores(case, prior):
         np.testing.assert_allclose(state.log_prior + state.log_likelihood, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["gaps", "cuts"])
 def test_trees_score_as_the_enumeration_says(rules):
     case = the_case(rules, 7)
