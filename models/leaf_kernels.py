@@ -51,7 +51,7 @@ def score_leaves(typing_context, address, statistics, tables, numbers, scores):
 
 @numba.njit(cache=True, nogil=True)
 def _score_all(address, statistics, tables, numbers, scores):
-    score_leaves(address, statistics, tables, numbers, scores)
+    score_leaves(address, statistics, tables, numbers, scores)  # pyright: ignore[reportCallIssue]
 
 
 def own_score(family: type) -> Any:

@@ -291,7 +291,7 @@ def _score_both_sides(
         for s in range(num_values):
             left = values[at + s] + goes_left * values[missing + s]
             sides[j, s], sides[count + j, s] = left, total[s] - left
-    score_leaves(address, sides[: 2 * count], tables, numbers, scores[: 2 * count])
+    score_leaves(address, sides[: 2 * count], tables, numbers, scores[: 2 * count])  # pyright: ignore[reportCallIssue]
     for j in range(count):
         below[j] += scores[j] + scores[count + j]
 
@@ -301,7 +301,7 @@ def _score_box(address, tables, numbers, total, sides, scores):
     """Log marginal of statistics [s]."""
     for s in range(len(total)):
         sides[0, s] = total[s]
-    score_leaves(address, sides[:1], tables, numbers, scores[:1])
+    score_leaves(address, sides[:1], tables, numbers, scores[:1])  # pyright: ignore[reportCallIssue]
     return scores[0]
 
 

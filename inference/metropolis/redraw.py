@@ -13,7 +13,7 @@ constraint says of a tree as a whole. The acceptance probability makes up for bo
 The number of subtrees grows with the square of the number of rules, and so does the cost.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -236,7 +236,7 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
     statistics, family = model.statistics, type(model.leaf)
     if family.sums_to_rows:
         statistics = jnp.pad(statistics, ((0, 0), (1, 0)), constant_values=1.0)
-    tables, numbers = model.score_tables
+    scoring: Any = model.score_tables
     least, is_gaps = jnp.maximum(model.min_leaf, 1.0), float(model.prior.rules == "gaps")
     return stump_sums(
         Tables(
@@ -244,8 +244,8 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
             num_codes=model.num_codes[None],
             statistics=statistics,
             rules=rules.astype(jnp.int32),
-            tables=tables,
-            numbers=numbers[None],
+            tables=scoring[0],
+            numbers=scoring[1][None],
             limits=jnp.stack([least, is_gaps])[None],
             kind=jnp.array([[SCORES.index(own_score(family)), family.sums_to_rows]], jnp.int32),
             rows=rows,
