@@ -1,7 +1,7 @@
 """The contract of scikit-learn, of the estimators that the fast tests leave out.
 
-Soft trees are left out as well: each of their fits compiles NUTS, and 55 checks take ten minutes. So
-is `MAPTreeRegressor`, whose answer depends on the time it has where it cannot certify it.
+Soft trees are left out as well: each of their fits compiles NUTS, and 55 checks take ten minutes.
+So is `MAPTreeRegressor`, whose answer depends on its time where it cannot certify a tree.
 """
 
 import pytest
