@@ -3,6 +3,9 @@
 The modules are imported under their installed names, which `pytest --doctest-modules` cannot do:
 it would import the folders `models` and `inference` under those names. Arguments, if any, restrict
 the run to modules whose names start with one of them.
+
+Most of their time is compilation, of code that runs once: it is optimised less, and kept where the
+build of the documentation, which draws the same examples, finds it.
 """
 
 import doctest
@@ -12,8 +15,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 PACKAGES = ("bdtppl", "bdtppl.models", "bdtppl.inference")
+COMPILED = Path(__file__).resolve().parents[1] / "build" / "jax"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -51,6 +56,9 @@ def run(names: list[str]) -> tuple[int, int]:
 def main(prefixes: list[str]) -> int:
     """Run all examples in an empty folder, print the count, and return the exit status."""
     os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "True")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     names = [name for name in module_names() if not prefixes or name.startswith(tuple(prefixes))]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -11,15 +11,15 @@ import bdtppl
 
 _SAMPLED = {"chains": 2, "warmup": 20, "draws": 10}
 _SETTINGS = {
-    "ExactTreeRegressor": {"draws": 25, "max_seconds": 0.5},
+    "ExactTreeRegressor": {"leaf": "from_targets", "draws": 25, "max_seconds": 0.5},
     "GreedyModalTreeRegressor": {"num_roots": 3, "leaf": "from_targets"},
     "MAPTreeClassifier": {"bins": 5, "time_limit": 60},
     "MetropolisTreeClassifier": _SAMPLED | {"thin": 1},
-    "MetropolisTreeRegressor": _SAMPLED | {"thin": 1},
+    "MetropolisTreeRegressor": _SAMPLED | {"thin": 1, "leaf": "from_targets"},
     "ParticleTreeClassifier": {"particles": 10, "runs": 2},
-    "ParticleTreeRegressor": {"particles": 10, "runs": 2},
+    "ParticleTreeRegressor": {"particles": 10, "runs": 2, "leaf": "from_targets"},
     "GFlowNetTreeClassifier": {"grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
-    "GFlowNetTreeRegressor": {"grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
+    "GFlowNetTreeRegressor": {"leaf": "from_targets", "grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
     "BARTClassifier": _SAMPLED | {"trees": 5, "min_leaf": 1},
     "BARTRegressor": _SAMPLED | {"trees": 5, "min_leaf": 1},
 }
