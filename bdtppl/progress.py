@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
+from typing import TYPE_CHECKING
 
-__all__ = ["counting", "forecast", "paced", "waiting"]
+if TYPE_CHECKING:
+    from bdtppl.inference.run import Progress
+
+__all__ = ["counting", "following", "forecast", "waiting"]
 
 _PATIENCE = 1.0  # seconds before anything is shown
 _LONG = 10.0  # seconds that are worth a forecast
-_PACE = 8  # steps after which one is made, the first of which compile
 
 
 @contextmanager
@@ -95,47 +98,31 @@ def forecast(what: str, seconds: float) -> None:
         sys.stderr.flush()
 
 
-def paced(
-    report: Callable[..., None] | None, what: str, total: int, time_limit: float | None
-) -> Callable[..., bool]:
-    """Make a report of a count that forecasts the time of all of it, and says when time is over.
+@contextmanager
+def following(what: str, counts: str, *, shown: bool) -> "Iterator[Callable[[Progress], None]]":
+    """Follow a run (`bdtppl.inference.run.run`): show how far it has come, and forecast its end.
 
     Parameters
     ----------
-    report
-        Called with the count, and what more there is to say, where it is not None.
     what
         What is being done.
-    total
-        The count at the end.
-    time_limit
-        Seconds from now on; None for no limit.
-
-    Returns
-    -------
-    callable
-        Takes the count so far, and more to say; returns whether time is over.
+    counts
+        What its steps are called, in the plural.
+    shown
+        Whether to show anything but a forecast of what takes long.
     """
-    start = time.monotonic()
-    first: tuple[int, float] | None = None
-    is_forecast = False
+    forecast_of = 0  # steps of the run whose end was forecast last
+    with counting(counts, shown=shown) as report:
 
-    def told(count: int, more: str = "") -> bool:
-        nonlocal first, is_forecast
-        now = time.monotonic()
-        if report is not None:
-            report(count, more)
-        if first is None:
-            first = count, now
-        elif not is_forecast and count - first[0] >= _PACE:
-            is_forecast = True
-            left = (now - first[1]) / (count - first[0]) * (total - count)
-            if time_limit is not None:
-                left = min(left, time_limit - (now - start))
-            forecast(what, left)
-        return time_limit is not None and now - start > time_limit and count < total
+        def told(progress: "Progress") -> None:
+            nonlocal forecast_of
+            if report is not None:
+                report(progress.made, progress.words)
+            if progress.seconds_left is not None and progress.whole > forecast_of:
+                forecast_of = progress.whole
+                forecast(what, progress.seconds_left)
 
-    return told
+        yield told
 
 
 def _is_watched() -> bool:

@@ -118,7 +118,7 @@ def _policy() -> None:
 
     X, y = _data(500)
     settings = {"bins": 5, "grid": None, "max_depth": 2, "steps": 200, "random_state": 0}
-    GFlowNetTreeClassifier(**settings, method="detailed").fit(X, y > y.mean())
+    GFlowNetTreeClassifier(**settings, method="trajectory").fit(X, y > y.mean())
 
 
 _PARTS: dict[str, Callable[[], None]] = {

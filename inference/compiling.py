@@ -10,14 +10,15 @@ here.
 
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache, update_wrapper
+from functools import cache, lru_cache, update_wrapper
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["COMPILED_LIGHTLY", "COMPILED_QUICKLY", "OneKernel", "make_room"]
+__all__ = ["COMPILED_LIGHTLY", "COMPILED_QUICKLY", "OneKernel", "Stopwatch", "make_room"]
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
 COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once, in no time
@@ -106,3 +107,64 @@ class OneKernel:
         except jax.errors.JaxRuntimeError:  # one of another kind will come up again
             self._refused.add(signature)
             return None
+
+
+class Stopwatch:
+    """Counts seconds from now on, less those in which JAX or numba compiled."""
+
+    def __init__(self):
+        self._compilers = _compilers()
+        self._start = time.monotonic() - self._compilers.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far; those in which some thread compiled are not counted."""
+        return time.monotonic() - self._start - self._compilers.seconds
+
+
+class _Compilers:
+    """Adds up the time in which any compiler worked; several may, in threads or one in another."""
+
+    def __init__(self):
+        self._lock = Lock()
+        self._spans: list[tuple[float, float, float]] = []  # start, end, seconds of those before
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the process began."""
+        with self._lock:
+            return sum(self._total(), 0.0)
+
+    def _total(self) -> tuple[float, float]:
+        start, end, before = self._spans[-1] if self._spans else (0.0, 0.0, 0.0)
+        return end - start, before
+
+    def note(self, event: str, duration_secs: float, **_: Any) -> None:
+        """Hear of a duration that JAX has measured; it ends now."""
+        if not event.startswith("/jax/core/compile/"):
+            return
+        with self._lock:
+            end = time.monotonic()
+            start = end - duration_secs
+            while self._spans and self._spans[-1][1] > start:
+                start = min(start, self._spans.pop()[0])
+            self._spans.append((start, end, sum(self._total())))
+
+
+@cache
+def _compilers() -> _Compilers:
+    """Listen to the compilers, from the first call on."""
+    from numba.core import event
+
+    heard, begun = _Compilers(), []
+
+    class Listener(event.Listener):
+        def on_start(self, event: Any) -> None:
+            begun.append(time.monotonic())
+
+        def on_end(self, event: Any) -> None:
+            heard.note("/jax/core/compile/numba", time.monotonic() - begun.pop())
+
+    jax.monitoring.register_event_duration_secs_listener(heard.note)
+    event.register("numba:compile", Listener())
+    return heard

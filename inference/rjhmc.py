@@ -32,10 +32,10 @@ RJHMC-Tree for exploration of the Bayesian decision tree posterior.
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ import numpy as np
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.nuts.kernel import new_chains
 from bdtppl.inference.nuts.sample import NUTS, Chains, nothing_finite
+from bdtppl.inference.run import Inference, run
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
@@ -51,7 +52,7 @@ from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
-__all__ = ["JUMPS", "RJHMC", "JumpingWalk"]
+__all__ = ["JUMPS", "JumpState", "JumpingChains", "JumpingWalk", "RJHMC"]
 
 # Relative probabilities of moves after warm-up in Cochrane et al.'s program.
 JUMPS: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
@@ -174,9 +175,6 @@ class RJHMC:
         chains: int = 4,
         burn_in: int = 0,
         draws: int = 1_000,
-        on_progress: Callable[[int], bool | None] = lambda num_draws: None,
-        resumed: Callable[[Callable], Any] = lambda read: None,
-        keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
     ) -> JumpingWalk:
         """Walk over topologies and their parameters.
 
@@ -195,26 +193,144 @@ class RJHMC:
         burn_in, draws
             Draws of each, all of them kept, those of burn-in first: they depend on where chains
             start and, where chains are restarted, on each other.
-        on_progress
-            Called with the number of draws made; the walk ends where it returns True.
-        resumed, keep
-            To go on with a walk: the first is called with a function that reads the arrays of a
-            state, and returns what it returns, or None where there are no arrays; the second after
-            each iteration with a function that makes them. A walk that goes on comes to the same
-            draws.
-
-        Raises
-        ------
-        ValueError
-            If the walk that was kept is longer.
         """
-        return _JumpRun(self, rng_key, model, x, y, hard_inputs).walk(
-            chains, burn_in, draws, on_progress, resumed, keep
-        )
+        given = {"chains": chains, "burn_in": burn_in, "draws": draws}
+        walks = JumpingChains(self, model, x, y, hard_inputs=hard_inputs, **given)
+        return walks.result(run(walks, rng_key))
 
 
-class _JumpRun:
-    """One run: densities of the sizes met, and how NUTS is tuned to the topologies met."""
+class JumpState(NamedTuple):
+    """Chains on their way.
+
+    Attributes
+    ----------
+    rng_key
+        Key of the whole.
+    path
+        Places [iteration + 1][chain], the first of them the starts.
+    rng_states
+        Of each chain's generator of random numbers.
+    ancestors
+        int [chain]; see `JumpingWalk`.
+    """
+
+    rng_key: jax.Array
+    path: list[list[_Place]]
+    rng_states: list[Any]
+    ancestors: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class JumpingChains(Inference[JumpState, JumpingWalk]):
+    """Chains over topologies and their parameters; see `RJHMC.sample`."""
+
+    counts: ClassVar[str] = "iterations"
+
+    settings: RJHMC
+    model: Any
+    x: np.ndarray
+    y: np.ndarray
+    hard_inputs: bool = False
+    chains: int = 4
+    burn_in: int = 0
+    draws: int = 1_000
+
+    def _moves(self, rng_key: jax.Array) -> "_Moves":
+        """Return what moves the chains of a key; it knows how NUTS is tuned."""
+        words = tuple(np.asarray(jax.random.key_data(rng_key)).tolist())
+        if self.__dict__.get("_moved_by", (None,))[0] != words:
+            given = self.model, self.x, self.y, self.hard_inputs
+            self.__dict__["_moved_by"] = words, _Moves(self.settings, rng_key, *given)
+        return self.__dict__["_moved_by"][1]
+
+    @in_float64
+    def start(self, rng_key: jax.Array) -> JumpState:
+        """Begin each chain at a greedy tree, or in a topology of the prior."""
+        moves = self._moves(rng_key)
+        words = np.asarray(jax.random.key_data(moves.key_chains)).tolist()
+        rngs = [np.random.default_rng([*words, chain]) for chain in range(self.chains)]
+        path = [moves.started(rngs)]
+        return JumpState(rng_key, path, _states_of(rngs), np.arange(self.chains))
+
+    def num_steps(self, state: JumpState) -> tuple[int, int]:
+        """Count the iterations."""
+        return len(state.path) - 1, self.burn_in + self.draws
+
+    def lengths(self, state: JumpState) -> dict[str, tuple[int, int]]:
+        """List the draws that were made, and those that are asked for."""
+        return {"draws": (len(state.path) - 1 - self.burn_in, self.draws)}
+
+    @in_float64
+    def advance(self, state: JumpState) -> JumpState:
+        """Move each chain once, and chains that are stuck to the places of others."""
+        moves, ancestors = self._moves(state.rng_key), state.ancestors
+        rngs = _generators(state.rng_states)
+        path = [*state.path, moves.iterate(rngs, state.path[-1])]
+        stages = self.settings.stages(self.burn_in)
+        if len(path) - 1 in stages:
+            sources = moves.sources(rngs, path[-stages.step :])
+            path[-1] = [path[-1][source] for source in sources]
+            ancestors = ancestors[sources]
+        return JumpState(state.rng_key, path, _states_of(rngs), ancestors)
+
+    def result(self, state: JumpState) -> JumpingWalk:
+        """Return all draws so far, those of burn-in among them."""
+        return self._moves(state.rng_key).written(state.path, state.ancestors)
+
+    def to_arrays(self, state: JumpState) -> dict[str, np.ndarray]:
+        """Name what a walk goes on from; places are of as many sizes as topologies."""
+        places = [place for places in state.path for place in places]
+        codes = sorted({place.topology.code for place in places})
+        order = {code: number for number, code in enumerate(codes)}
+        topology = [order[place.topology.code] for place in places]
+        arrays = {
+            "codes": np.array(codes),
+            "topology": np.array(topology).reshape(len(state.path), -1),
+            "position": np.concatenate([place.position for place in places]),
+            "scores": np.array([[place.log_likelihood, place.log_density] for place in places]),
+            "rng_states": np.array([json.dumps(each) for each in state.rng_states]),
+            "ancestors": state.ancestors,
+        }
+        inputs = [place.inputs for place in places if place.inputs is not None]
+        if inputs:
+            arrays["inputs"] = np.concatenate(inputs)
+        return arrays
+
+    def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> JumpState:
+        """Read a state back."""
+        density = self._moves(rng_key).density
+        topologies = [Topology(str(code)) for code in arrays["codes"]]
+        met = [topologies[number] for number in arrays["topology"].ravel().tolist()]
+        position = _parted(arrays["position"], [density(m.num_splits).size for m in met])
+        inputs: list[Any] = [None] * len(met)
+        if "inputs" in arrays:
+            inputs = _parted(arrays["inputs"], [m.num_splits for m in met])
+        scores = arrays["scores"].reshape(-1, 2).tolist()
+        places = [
+            _Place(topology, at, own, *of_place)
+            for topology, at, own, of_place in zip(met, position, inputs, scores, strict=True)
+        ]
+        width, ancestors = self.chains, arrays["ancestors"]
+        if ancestors.shape != (width,) or arrays["topology"].shape[1:] != (width,):
+            raise ValueError("it is of another number of chains")
+        rng_states = [json.loads(str(each)) for each in arrays["rng_states"]]
+        path = [places[first : first + width] for first in range(0, len(met), width)]
+        return JumpState(rng_key, path, _states_of(_generators(rng_states)), ancestors)
+
+
+def _generators(rng_states: list[Any]) -> list[np.random.Generator]:
+    rngs = [np.random.default_rng(0) for _ in rng_states]
+    for rng, state in zip(rngs, rng_states, strict=True):
+        rng.bit_generator.state = state
+    return rngs
+
+
+def _states_of(rngs: list[np.random.Generator]) -> list[Any]:
+    return [rng.bit_generator.state for rng in rngs]
+
+
+class _Moves:
+    """What moves the chains of one run, with how NUTS is tuned to the topologies that they met."""
 
     def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool):
         self.settings, self.given, self.hard_inputs = settings, (model, x, y), hard_inputs
@@ -232,57 +348,13 @@ class _JumpRun:
             )
         )
 
-    def walk(
-        self, num_chains: int, burn_in: int, num_draws: int, on_progress, resumed, keep
-    ) -> JumpingWalk:
-        words = np.asarray(jax.random.key_data(self.key_chains)).tolist()
-        rngs = [np.random.default_rng([*words, chain]) for chain in range(num_chains)]
-        iterate = self._published_iteration if self.settings.published else self._iteration
-        stages = self.settings.stages(burn_in)
-        path, ancestors = resumed(partial(self._from_arrays, rngs)) or (
-            [self._started(rngs)],
-            np.arange(num_chains),
+    def iterate(self, rngs, places: list[_Place]) -> list[_Place]:
+        """Move each chain once."""
+        return (self._published_iteration if self.settings.published else self._iteration)(
+            rngs, places
         )
-        if (done := len(path) - 1) > burn_in + num_draws:
-            raise ValueError(
-                f"The run that was kept has {done} iterations: raise draws, which is {num_draws} "
-                f"after burn_in={burn_in}."
-            )
-        for number in range(done + 1, burn_in + num_draws + 1):
-            path.append(iterate(rngs, path[-1]))
-            if number in stages:
-                sources = self._sources(rngs, path[-stages.step :])
-                path[-1] = [path[-1][source] for source in sources]
-                ancestors = ancestors[sources]
-            states = [rng.bit_generator.state for rng in rngs]
-            keep(partial(_to_arrays, path, number, states, ancestors))
-            if on_progress(number):
-                break
-        return self._written(path, ancestors)
 
-    def _from_arrays(
-        self, rngs: list[np.random.Generator], arrays: Mapping[str, np.ndarray]
-    ) -> tuple[list[list[_Place]], np.ndarray]:
-        """Read a path and ancestors that `_to_arrays` has named, and set the generators."""
-        topologies = [Topology(str(code)) for code in arrays["codes"]]
-        met = [topologies[number] for number in arrays["topology"].ravel().tolist()]
-        position = _parted(arrays["position"], [self.density(m.num_splits).size for m in met])
-        inputs: list[Any] = [None] * len(met)
-        if "inputs" in arrays:
-            inputs = _parted(arrays["inputs"], [m.num_splits for m in met])
-        scores = arrays["scores"].reshape(-1, 2).tolist()
-        places = [
-            _Place(topology, at, own, *of_place)
-            for topology, at, own, of_place in zip(met, position, inputs, scores, strict=True)
-        ]
-        for rng, state in zip(rngs, arrays["rng_states"], strict=True):
-            rng.bit_generator.state = json.loads(str(state))
-        width, ancestors = len(rngs), arrays["ancestors"]
-        if ancestors.shape != (width,) or arrays["topology"].shape[1:] != (width,):
-            raise ValueError("it is of another number of chains")
-        return [places[first : first + width] for first in range(0, len(met), width)], ancestors
-
-    def _sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:
+    def sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:
         """Choose the chains to go on from: themselves, or others where they are stuck.
 
         A chain is stuck whose draws are in a mode of negligible mass, unless it has just come to
@@ -340,7 +412,7 @@ class _JumpRun:
             raise nothing_finite(tries)
         return jax.tree.map(lambda a: a[best], tried)
 
-    def _started(self, rngs) -> list[_Place]:
+    def started(self, rngs) -> list[_Place]:
         """Begin each chain at a greedy tree, or in a topology of the prior."""
         begin = {"greedy": self._at_greedy_tree, "prior": self._at_prior}[self.settings.start]
         return [begin(rng) for rng in rngs]
@@ -469,7 +541,7 @@ class _JumpRun:
                 moved[row] = self._scored(topology, chains.position[place, 0], inputs)
         return moved
 
-    def _written(self, path: list[list[_Place]], ancestors: np.ndarray) -> JumpingWalk:
+    def written(self, path: list[list[_Place]], ancestors: np.ndarray) -> JumpingWalk:
         """Turn places [draw + 1][chain], the first of them the starts, into arrays."""
         by_chain = list(zip(*path, strict=True))
         draws = [place for chain in by_chain for place in chain[1:]]
@@ -501,28 +573,6 @@ class _JumpRun:
             np.array(accepted).reshape(shape),
             ancestors,
         )
-
-
-def _to_arrays(
-    path: list[list[_Place]], number: int, rng_states: list[Any], ancestors: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Name what a walk goes on from after a number of iterations."""
-    places = [place for places in path[: number + 1] for place in places]
-    codes = sorted({place.topology.code for place in places})
-    order = {code: number for number, code in enumerate(codes)}
-    topology = [order[place.topology.code] for place in places]
-    arrays = {
-        "codes": np.array(codes),
-        "topology": np.array(topology).reshape(number + 1, -1),
-        "position": np.concatenate([place.position for place in places]),
-        "scores": np.array([[place.log_likelihood, place.log_density] for place in places]),
-        "rng_states": np.array([json.dumps(state) for state in rng_states]),
-        "ancestors": ancestors,
-    }
-    inputs = [place.inputs for place in places if place.inputs is not None]
-    if inputs:
-        arrays["inputs"] = np.concatenate(inputs)
-    return arrays
 
 
 def _parted(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:

@@ -148,7 +148,7 @@ assert (exact.predict(X_test) == flow.predict(X_test)).mean() > 0.96
 # %% [markdown]
 # ## The paper's way of training
 #
-# `method="trajectory"` (also `"detailed"`, `"sub-trajectory"`) trains the policy of the paper, a
+# `method="trajectory"` trains the policy of the paper, a
 # network that looks at a tree under construction. It has to learn all of the posterior's shape by
 # trial, where the grammar's flows begin from what they can compute, so it needs more steps. We give
 # it few: the fit warns that it has not come to a balance, and so it should, for trees that a policy

@@ -38,19 +38,19 @@ KEPT_EVERY = 0.05  # seconds
 FITS: dict[str, tuple[dict[str, Any], Callable[[Mapping[str, np.ndarray]], int]]] = {
     "BARTRegressor": (
         {"trees": 50, "chains": 2, "warmup": 200, "draws": 200, "extensions": 1},
-        lambda kept: kept["reached"].min(),
+        lambda kept: kept[".log_likelihood"].shape[1],
     ),
     "MetropolisTreeClassifier": (
         {"temperatures": 3, "warmup": 2000, "draws": 200, "extensions": 1},
-        lambda kept: len(kept["steps"]),
+        lambda kept: len(kept[".steps"]),
     ),
     "ParticleTreeRegressor": (
         {"particles": 200, "runs": 12, "bins": 20},
-        lambda kept: kept["num_groups"],
+        lambda kept: kept[".num_runs"],
     ),
     "GFlowNetTreeClassifier": (
         {"grid": 5, "max_depth": 2, "steps": 800, "draws": 50},
-        lambda kept: len(kept["history/loss"]),
+        lambda kept: len(kept[".history['loss']"]),
     ),
     "DCCTreeRegressor": (
         {

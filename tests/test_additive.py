@@ -19,6 +19,7 @@ from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import prior_tables
+from bdtppl.inference.run import run
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import (
     AdditivePrior,
@@ -290,9 +291,8 @@ def least_p_value_of_ranks(replications, wrong=1.0):
         state = ap.prior_state(kernel, rng)
         noise = np.sqrt(wrong * state.variance) * rng.normal(size=40)
         kernel = AdditiveKernel(prior, design, prior.offset - state.left[0] + noise)
-        chains = SumChains(kernel, seed=number, chains=1, warmup=105, draws=99, thin=5)
-        chains.run()
-        drawn = chains.posterior()
+        chains = SumChains(kernel, chains=1, warmup=105, draws=99, thin=5)
+        drawn = chains.result(run(chains, number))
         f = drawn.means(matrix[:3])[0]
         truth = [state.variance, *(prior.offset - state.left[0])[:3]]
         found = [drawn.variance[0], *f.T]
@@ -392,53 +392,3 @@ def test_a_step_leaves_its_state_as_it_is_and_repeats():
         np.testing.assert_array_equal(part, kept)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-class Stop(Exception):
-    """An interruption."""
-
-
-def between_sweeps(chains):
-    def stop_at(sweeps):
-        if sweeps >= 20:
-            raise Stop
-
-    chains.run(stop_at)
-
-
-def while_one_chain_is_behind(chains):
-    sweeps = Counter()
-
-    class Kernel:
-        def __getattr__(self, name, own=chains.kernel):
-            return getattr(own, name)
-
-        def advance(self, generator, state, room, own=chains.kernel, **options):
-            chain = int(generator.bit_generator.state["state"]["key"][1])
-            sweeps[chain] += 1
-            if chain == 1 and sweeps[chain] > 20:
-                raise Stop
-            return own.advance(generator, state, room, **options)
-
-    chains.kernel = Kernel()
-    chains.run()
-
-
-@pytest.mark.parametrize("stop", [between_sweeps, while_one_chain_is_behind])
-def test_chains_that_are_resumed_end_at_the_same_bits(stop):
-    of = ap.problem("missing", 2, 3)
-    numbers = {"seed": 4, "chains": 2, "warmup": 15, "draws": 12, "thin": 2}
-    whole = SumChains(of.kernel(None), **numbers)
-    whole.run()
-    broken = SumChains(of.kernel(None), **numbers)
-    with pytest.raises(Stop):
-        stop(broken)
-    if stop is while_one_chain_is_behind:
-        assert broken.reached == [30, 20]
-    kept = {name: array.copy() for name, array in broken.arrays().items()}
-    resumed = SumChains(of.kernel(None), **numbers)
-    resumed.resume(kept)
-    resumed.run()
-    for name, record in whole.records.items():
-        np.testing.assert_array_equal(record, resumed.records[name])
-    np.testing.assert_array_equal(whole.log_likelihood, resumed.log_likelihood)

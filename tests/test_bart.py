@@ -2,6 +2,7 @@
 
 import copy
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import arviz
@@ -178,15 +179,19 @@ def test_a_fit_that_was_stopped_ends_at_the_same_draws(tmp_path, monkeypatch):
     class Stopped(KeyboardInterrupt):
         pass
 
-    def interrupt(*_, **__):
-        raise Stopped
+    @contextmanager
+    def interrupting(*_, **__):
+        def interrupt(progress):
+            raise Stopped
+
+        yield interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("bdtppl.estimators.bart.paced", lambda *_: interrupt)
+        patch.setattr("bdtppl.estimators.base.following", interrupting)
         with pytest.raises(Stopped):
             kept.fit(X, Y)
     (file,) = (tmp_path / "kept").glob("*.checkpoint")
-    assert 0 < min(read_arrays(file, "bdtppl checkpoint")[1]["reached"]) < 100
+    assert 0 < read_arrays(file, "bdtppl checkpoint")[1][".log_likelihood"].shape[1] < 100
     np.testing.assert_array_equal(kept.fit(X, Y).predict(X), whole.predict(X))
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import tracemalloc
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import every_estimator
 import numpy as np
@@ -170,7 +170,11 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
     model = BARTRegressor(**FEW, checkpoint=tmp_path).fit(X, Y)
     (file,) = files_in(tmp_path)
     header, arrays = read_arrays(file, KIND)
-    for change in ({"reached": np.arange(5)}, {"extensions": np.int64(10**9)}, {"state_rule": 1}):
+    for change in (
+        {".sweep": np.arange(5)},
+        {".extensions": np.int64(10**9)},
+        {".chains.rule": 1},
+    ):
         changed = {name: np.asarray(array) for name, array in (arrays | change).items()}
         write_arrays(file, KIND, header, changed)
         with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
@@ -393,17 +397,18 @@ def test_sigterm_keeps_what_is_done(tmp_path, monkeypatch):
     whole = BARTRegressor(**FEW).fit(X, Y)
     model = BARTRegressor(**FEW, checkpoint=tmp_path)
 
-    def terminated(*_):
-        os.kill(os.getpid(), signal.SIGTERM)
+    @contextmanager
+    def terminating(*_, **__):
+        yield lambda progress: os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bdtppl.estimators.bart.paced", lambda *_: terminated)
+        patch.setattr("bdtppl.estimators.base.following", terminating)
         with pytest.raises(Terminated) as raised:
             model.fit(X, Y)
     assert raised.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     (file,) = files_in(tmp_path)
-    assert 0 < min(read_arrays(file, KIND)[1]["reached"]) < 40
+    assert 0 < read_arrays(file, KIND)[1][".log_likelihood"].shape[1] < 40
     np.testing.assert_array_equal(model.fit(X, Y).predict(X), whole.predict(X))
 
 

@@ -10,6 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bdtppl
 
 _SAMPLED = {"chains": 2, "warmup": 20, "draws": 10}
+_TRAINED = {"grid": 3, "max_depth": 2, "steps": 2, "draws": 10}
 _SETTINGS = {
     "ExactTreeRegressor": {"leaf": "from_targets", "draws": 25, "max_seconds": 0.5},
     "GreedyModalTreeRegressor": {"num_roots": 3, "leaf": "from_targets"},
@@ -18,8 +19,8 @@ _SETTINGS = {
     "MetropolisTreeRegressor": _SAMPLED | {"thin": 1, "leaf": "from_targets"},
     "ParticleTreeClassifier": {"particles": 10, "runs": 2},
     "ParticleTreeRegressor": {"particles": 10, "runs": 2, "leaf": "from_targets"},
-    "GFlowNetTreeClassifier": {"grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
-    "GFlowNetTreeRegressor": {"leaf": "from_targets", "grid": 3, "max_depth": 2, "steps": 2, "draws": 10},
+    "GFlowNetTreeClassifier": _TRAINED,
+    "GFlowNetTreeRegressor": _TRAINED | {"leaf": "from_targets"},
     "BARTClassifier": _SAMPLED | {"trees": 5, "min_leaf": 1},
     "BARTRegressor": _SAMPLED | {"trees": 5, "min_leaf": 1},
 }

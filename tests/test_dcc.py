@@ -12,19 +12,18 @@ from scipy.special import betaln, softmax
 from bdtppl.datasets import make_cgm, make_wu
 from bdtppl.inference.dcc import combine as combining
 from bdtppl.inference.dcc import local
-from bdtppl.inference.dcc.checkpoint import walk_from_arrays, walk_to_arrays
 from bdtppl.inference.dcc.combine import combine, layered_evidence
 from bdtppl.inference.dcc.explore import (
+    TopologyWalk,
     _is_exhausted,
-    explore,
     log_topology_joint,
-    start,
     within_reach,
 )
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence
 from bdtppl.inference.evidence.tempered import Tempered
 from bdtppl.inference.nuts.sample import NUTS
+from bdtppl.inference.run import run
 from bdtppl.inference.summaries.diagnostics import log_masses
 from bdtppl.models.soft.topology import Topology, TopologyPrior, topologies
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
@@ -49,9 +48,13 @@ SETTINGS = DCC(
 LARGER = replace(SETTINGS, max_splits=2)
 
 
+def explore(dcc, iterations, **options):
+    return run(TopologyWalk(dcc, iterations, **options), jax.random.key(0))
+
+
 @pytest.fixture(scope="module")
 def state():
-    return explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 6)
+    return explore(SETTINGS, 6)
 
 
 def exact(max_splits):
@@ -102,12 +105,12 @@ def test_topologies_have_their_exact_probabilities(state):
 @pytest.mark.slow
 def test_visits_weighed_together_find_the_same():
     settings = replace(SETTINGS, pool_visits=True)
-    check_problem(settings, explore(settings, start(settings, jax.random.key(0)), 6))
+    check_problem(settings, explore(settings, 6))
 
 
 @pytest.mark.slow
 def test_topologies_of_two_splits_too():
-    state = explore(LARGER, start(LARGER, jax.random.key(0)), 8)
+    state = explore(LARGER, 8)
     check_problem(LARGER, state)
     shapes = topologies(2)
     together = local.begin_topologies(LARGER, jax.random.key(0), shapes, since=0)
@@ -186,15 +189,17 @@ def test_auto_takes_tempered_smc_where_weights_are_uneven(state, monkeypatch):
 
 @pytest.mark.slow
 def test_steps_in_two_parts_are_those_of_one_run(state):
-    first = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 3)
-    arrays = walk_to_arrays(first)
+    walk = TopologyWalk(SETTINGS, 6)
+    arrays = walk.to_arrays(explore(SETTINGS, 3))
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
     assert not any(array.dtype == object for array in arrays.values())
-    again = explore(SETTINGS, walk_from_arrays(SETTINGS, arrays), 3)
+    again = walk.from_arrays(jax.random.key(0), arrays)
+    while not walk.is_done(again):
+        again = walk.advance(again)
     assert again.visited == state.visited
     assert again.proposed == state.proposed
-    for name, array in walk_to_arrays(state).items():
-        np.testing.assert_array_equal(walk_to_arrays(again)[name], array)
+    for name, array in walk.to_arrays(state).items():
+        np.testing.assert_array_equal(walk.to_arrays(again)[name], array)
 
 
 def test_steps_of_the_walk(state):
@@ -235,7 +240,7 @@ def test_what_may_still_hold_a_share(state):
 def test_topologies_out_of_reach_are_left_after_the_pilot():
     """By quadrature the tree without a split has e^-7.1 of the other's weight."""
     steep = replace(SETTINGS, y=2 * np.sign(X - 0.5), least_share=0.5)
-    state = explore(steep, start(steep, jax.random.key(0)), 2)
+    state = explore(steep, 2)
     left = {m: each.is_left for m, each in state.explored.items()}
     assert left == {Topology("0"): True, Topology("100"): False}
     assert Topology("0") not in state.visited
@@ -273,7 +278,7 @@ def test_pilots_find_modes_that_sharp_splits_miss():
 
 def test_without_a_pilot_and_without_the_leaf():
     settings = replace(SETTINGS, pilot=0.0, with_leaf=False)
-    state = explore(settings, start(settings, jax.random.key(0)), 2)
+    state = explore(settings, 2)
     assert set(state.explored) == {Topology("100")}
     assert Topology("0") not in state.proposed
     assert [part.probability for part in combine(settings, state)] == [1.0]
@@ -291,7 +296,7 @@ def test_every_setting_of_the_utility_and_the_weights_finds_the_same():
         moves={"grow": 0.5, "prune": 0.5},
         warmup_doublings=1,
     )
-    check_problem(settings, explore(settings, start(settings, jax.random.key(0)), 6))
+    check_problem(settings, explore(settings, 6))
 
 
 @pytest.mark.parametrize(("limit", "doublings"), [(0.0, 2), (np.inf, 0)])
@@ -307,7 +312,7 @@ def test_warmup_is_made_again_where_chains_disagree(limit, doublings, monkeypatc
 
 @pytest.mark.slow
 def test_topologies_that_were_not_looked_at_keep_what_the_pilot_found():
-    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 1)
+    state = explore(SETTINGS, 1)
     found = {part.topology: part for part in combine(SETTINGS, state, evidence="smc")}
     (seen,) = state.visited
     methods = {m: part.evidence.method for m, part in found.items()}
@@ -362,7 +367,7 @@ def test_a_size_without_coordinates(evidence):
     """A classifying leaf has nothing to sample: its evidence is the Dirichlet-multinomial's."""
     labels = np.arange(12) % 3 % 2
     settings = replace(SETTINGS, model=SoftClassification(), y=labels, max_splits=0)
-    state = explore(settings, start(settings, jax.random.key(0)), 2)
+    state = explore(settings, 2)
     (leaf,) = combine(settings, state, evidence=evidence)
     exact = betaln(*1 + np.bincount(labels))
     assert leaf.evidence.log_evidence == pytest.approx(exact, abs=1e-5)
@@ -372,13 +377,13 @@ def test_a_size_without_coordinates(evidence):
 
 
 def test_the_walk_stops_where_nothing_of_weight_is_found():
-    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 9, patience=3)
+    state = explore(SETTINGS, 9, patience=3)
     assert len(state.visited) == 3
 
 
 def test_what_became_active_of_late_is_late():
     """It holds the weight, and became active in the last step but some."""
-    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 4)
+    state = explore(SETTINGS, 4)
     best = max(state.explored.values(), key=lambda each: log_topology_joint(each, SETTINGS.prior))
     for ago in (1, 2, 3):
         late = {**state.explored, best.topology: replace(best, since=4 - ago)}
@@ -388,7 +393,7 @@ def test_what_became_active_of_late_is_late():
 
 
 def test_the_walk_goes_on_while_an_active_topology_was_not_looked_at():
-    state = explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 4)
+    state = explore(SETTINGS, 4)
     assert _is_exhausted(SETTINGS, state, 3, 1e-3)
     for topology, each in state.explored.items():
         waiting = {**state.explored, topology: replace(each, visits=0)}
@@ -399,7 +404,7 @@ def test_the_walk_goes_on_while_an_active_topology_was_not_looked_at():
 
 def test_where_no_topology_was_proposed_often_enough():
     settings = replace(SETTINGS, activation_count=1000)
-    state = explore(settings, start(settings, jax.random.key(0)), 1)
+    state = explore(settings, 1)
     assert state.visited == (Topology("100"),)
 
 
@@ -452,4 +457,4 @@ def require_same(one, other):
 
 def test_chains_over_workers_are_those_of_one_process(state):
     with parallel_config("threading", n_jobs=3):
-        require_same(explore(SETTINGS, start(SETTINGS, jax.random.key(0)), 6), state)
+        require_same(explore(SETTINGS, 6), state)

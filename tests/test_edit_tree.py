@@ -341,7 +341,7 @@ def test_a_tree_that_the_model_rules_out_is_refused():
     with pytest.raises(ValueError, match="proposal has no use under an EditTree"):
         sample_chains(ep.key(0), model, kernel=LocalMoves.of(ROTATING))
     with pytest.raises(ValueError, match="start has no tree under an EditTree"):
-        sample_chains(ep.key(0), model, start=stump(0.5))
+        sample_chains(ep.key(0), model, first_trees=stump(0.5))
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})
     with pytest.raises(TypeError, match=r"base must be a tree prior of .*; got float"):

@@ -21,7 +21,6 @@ from tiers import few_of, slow_but
 
 from bdtppl.inference.gflownet import rollout
 from bdtppl.inference.gflownet.backward import reordered
-from bdtppl.inference.gflownet.balance import BALANCES
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import PathPolicy, log_choices
 from bdtppl.inference.gflownet.replay import empty, recall, remember
@@ -29,10 +28,11 @@ from bdtppl.inference.gflownet.reward import rewards
 from bdtppl.inference.gflownet.rollout import judged, roll_out
 from bdtppl.inference.gflownet.sample import sample, upper_bound
 from bdtppl.inference.gflownet.training import PolicySettings, begin_training, train
+from bdtppl.inference.gflownet.trajectories import trajectory_balance
 from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
+from bdtppl.inference.run import read_state, write_state
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
@@ -315,12 +315,11 @@ def test_masked_moves_have_probability_zero():
 
 
 def check_table(found, policy, log_z, count=lambda shape: None):
-    """Losses of every kind are 0, and draws are from the posterior."""
+    """The loss is 0, and draws are from the posterior."""
     made = co.along(found.construction, policy, found.trajectories)
     if (log_backward := count(made.trees.shape)) is not None:
         made = made._replace(log_backward=log_backward)
-    for loss in BALANCES.values():
-        assert float(loss(log_z, made).max()) < 1e-10
+    assert float(trajectory_balance(log_z, made).max()) < 1e-10
     assert found.distance(policy) < 1e-6
     assert abs(float(log_z) - found.log_z) < 1e-5
 
@@ -351,7 +350,7 @@ def fitted_table(found):
     def loss(flat):
         policy, log_z = eqx.combine(unflatten(flat), fixed)
         own = judged(found.construction, policy, made, num_decisions)
-        return BALANCES["trajectory"](log_z, own).mean()
+        return trajectory_balance(log_z, own).mean()
 
     options = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 0.0, "gtol": 1e-9, "maxcor": 50}
     solved = minimize(loss, flat, jac=True, method="L-BFGS-B", options=options)
@@ -493,34 +492,33 @@ def test_training_that_is_stopped_goes_on_to_the_same_weights():
     whole, info = train(ep.key(1), found.construction, learner, FEW)
     assert len(info.loss) == 30
     assert info.loss[-5:].mean() < info.loss[:5].mean()
-    half, _ = train(ep.key(1), found.construction, learner, FEW, on_progress=lambda *_: True)
+    half, _ = train(ep.key(1), found.construction, learner, FEW, 20)
     assert int(half.step) == 20
-    arrays = to_arrays(half)
+    arrays = write_state(half)
     assert all(isinstance(a, np.ndarray) and a.dtype != object for a in arrays.values())
-    again, rest = train(ep.key(1), found.construction, from_arrays(learner, arrays), FEW)
+    again, rest = train(ep.key(1), found.construction, read_state(learner, arrays), FEW)
     assert len(rest.loss) == 10
     assert len(train(ep.key(1), found.construction, again, FEW)[1].loss) == 0
-    for name, value in to_arrays(whole).items():
-        np.testing.assert_array_equal(to_arrays(again)[name], value, err_msg=name)
+    for name, value in write_state(whole).items():
+        np.testing.assert_array_equal(write_state(again)[name], value, err_msg=name)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_another_learner_is_refused():
     _, learner = started()
-    arrays = to_arrays(learner)
+    arrays = write_state(learner)
     with pytest.raises(ValueError, match=r"\.log_z must be float64 \(\); got nothing"):
-        from_arrays(learner, {k: v for k, v in arrays.items() if k != ".log_z"})
+        read_state(learner, {k: v for k, v in arrays.items() if k != ".log_z"})
     with pytest.raises(ValueError, match=r"got float32 \(\)"):
-        from_arrays(learner, arrays | {".log_z": np.float32(0)})
+        read_state(learner, arrays | {".log_z": np.float32(0)})
 
 
 @functools.cache
-def trained(balance="trajectory", learns_backward=False, **options):
+def trained(learns_backward=False, **options):
     """A small policy after 1,500 steps, from a log Z that is five nats off."""
     found = enumerated()
     settings = PolicySettings(
         num_steps=1500,
-        balance=balance,
         num_forward=64,
         num_replayed=8,
         learns_backward=learns_backward,
@@ -544,10 +542,9 @@ def check_trained(learner, bound):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("balance_name", few_of(BALANCES, 2))
-def test_training_learns_the_posterior(balance_name):
+def test_training_learns_the_posterior():
     found = enumerated()
-    check_trained(trained(balance_name), bound=0.02)
+    check_trained(trained(), bound=0.02)
     with jax.enable_x64(True):
         start = path_policy(found)  # the twin
         assert found.divergence(start) > 0.05
@@ -695,7 +692,6 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
     [
         ({"num_steps": 0}, "num_steps must be at least 1"),
         ({"num_replayed": -1}, "num_replayed must be at least 0"),
-        ({"balance": "local"}, "balance must be one of trajectory, detailed, sub-trajectory"),
         ({"epsilon": 2.0}, "epsilon must lie between 0 and 1"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"reward_temperature": 0.5}, "reward_temperature must be at least 1"),

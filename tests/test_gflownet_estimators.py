@@ -18,6 +18,7 @@ from bdtppl import (
 )
 from bdtppl.estimators import checkpoints, gflownet
 from bdtppl.inference.gflownet import grammar_training, methods, training
+from bdtppl.inference.run import run
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, DescriptionLength, LeafPenalty, Program
@@ -119,7 +120,7 @@ def test_ensembles_weigh_the_same_draws(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["sub-trajectory"])
+@pytest.mark.parametrize("method", ["trajectory"])
 def test_construction_finds_the_posterior(method, exact):
     settings = dict(TINY) | {"steps": 300, "draws": 500}
     model = GFlowNetTreeClassifier(method=method, **settings).fit(X, LABELS)
@@ -222,17 +223,11 @@ def test_distances_fall_in_training(fits, exact, monkeypatch):
         model.leaf_,
         model.constraints_,
     )
-    method = methods.by_construction(target, training.PolicySettings(num_steps=200))
+    method = methods.Policies(target, training.PolicySettings(), 200)
     trees = exact.posterior_.trees.reshape(-1) if fits else None
-    found = []
-    methods.train_by(
-        method,
-        ep.key(0),
-        method.start(ep.key(1)),
-        keep=lambda state, _: found.append(methods.distance(method, ep.key(2), state, trees)),
-    )
-    start = methods.distance(method, ep.key(2), method.start(ep.key(1)), trees)
-    assert start > 4 * found[-1] > 0
+    first, last = method.start(ep.key(0)).learner, method.result(run(method, ep.key(0)))
+    start, end = (method.distance(ep.key(2), learner, trees) for learner in (first, last))
+    assert start > 4 * end > 0
 
 
 @pytest.mark.slow

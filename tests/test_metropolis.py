@@ -417,9 +417,10 @@ def test_the_same_key_gives_the_same_draws_and_a_start_is_taken():
     options = {"chains": 3, "warmup": 7, "draws": 5, "thin": 2, "capacity": CAPACITY}
     start = case.exact.k_best(1).trees[0]
     one, two = (
-        sample_chains(ep.key(0), TreeModel(*arguments), **options, start=start) for _ in range(2)
+        sample_chains(ep.key(0), TreeModel(*arguments), **options, first_trees=start)
+        for _ in range(2)
     )
-    other = sample_chains(ep.key(1), TreeModel(*arguments), **options, start=start)
+    other = sample_chains(ep.key(1), TreeModel(*arguments), **options, first_trees=start)
     np.testing.assert_array_equal(one.posterior.trees.threshold, two.posterior.trees.threshold)
     assert not np.array_equal(
         one.posterior.sample_stats["log_joint"], other.posterior.sample_stats["log_joint"]

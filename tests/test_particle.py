@@ -409,9 +409,9 @@ def test_the_evidence_under_weights_that_do_not_sum_to_one_is_unknown():
         ({"particles": 0}, "particles must be an integer of at least 1"),
         ({"runs": 1.5}, "runs must be an integer"),
         ({"capacity": True}, "capacity must be an integer"),
-        ({"proposal": "posterior"}, "proposal must be one of prior, empirical, optimal"),
-        ({"growth": "leaf"}, "growth must be one of node, layer"),
-        ({"resampling": "often"}, "resampling must be one of systematic, multinomial, never"),
+        ({"proposal": "posterior"}, "proposal must be 'prior' or 'empirical' or 'optimal'"),
+        ({"growth": "leaf"}, "growth must be 'node' or 'layer'"),
+        ({"resampling": "often"}, "resampling must be 'systematic' or 'multinomial' or 'never'"),
         ({"ess_threshold": 2}, "ess_threshold must lie between 0 and 1"),
     ],
 )

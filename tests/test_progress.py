@@ -7,7 +7,8 @@ import pytest
 import rich.console
 
 from bdtppl import progress
-from bdtppl.progress import counting, paced, waiting
+from bdtppl.inference.run import Progress
+from bdtppl.progress import counting, following, waiting
 
 
 @pytest.fixture
@@ -50,20 +51,13 @@ def test_nothing_is_written_where_nobody_watches(shown, capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_pace_is_forecast_once_and_time_runs_out(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr("bdtppl.progress.time.monotonic", lambda: now[0])
-    counts = []
-    told = paced(lambda count, more: counts.append((count, more)), "Training", 101, 150.0)
-    over = []
-    for count in range(1, 101):
-        now[0] = 2.0 + 2 * count  # 2 s a step, after compilation
-        over.append(told(count, "loss 1"))
-    assert counts[0] == (1, "loss 1")
-    # At step 9 there are 92 steps of 2 s left, and the limit leaves 130 s.
-    assert capsys.readouterr().err == "Training: about 2 minutes more.\n"
-    assert over.index(True) == 74  # step 75 ends at 152 s
-    assert not told(101)  # all is done
-    quick = paced(None, "Training", 20, None)
-    assert not any(quick(count) for count in range(1, 21))
+def test_the_end_of_a_run_is_forecast_once_for_each_length(capsys):
+    with following("Training", "steps", shown=False) as told:
+        told(Progress(1, 100, "loss 1", None))
+        told(Progress(2, 100, "loss 1", 130.0))
+        told(Progress(3, 100, "loss 1", 120.0))
+        assert capsys.readouterr().err == "Training: about 2 minutes more.\n"
+        told(Progress(100, 200, "", 30.0))
+        assert capsys.readouterr().err == "Training: about 30 s more.\n"
+        told(Progress(101, 300, "", 9.0))  # is not worth it
     assert capsys.readouterr().err == ""

@@ -93,7 +93,7 @@ def test_frequencies_of_topologies(hard, kernel, tries):
 @pytest.mark.slow
 @pytest.mark.runs_long
 def test_the_likelihood_of_the_chosen_try_alone_is_noticed(monkeypatch):
-    right = rjhmc._JumpRun._proposed
+    right = rjhmc._Moves._proposed
 
     def chosen_alone(self, rng, place):
         proposal, log_ratio = right(self, rng, place)
@@ -105,7 +105,7 @@ def test_the_likelihood_of_the_chosen_try_alone_is_noticed(monkeypatch):
             log_ratio += proposal.log_likelihood - place.log_likelihood
         return proposal, log_ratio
 
-    monkeypatch.setattr(rjhmc._JumpRun, "_proposed", chosen_alone)
+    monkeypatch.setattr(rjhmc._Moves, "_proposed", chosen_alone)
     walk = walked(1000, settings=replace(SETTINGS, tries=4))
     with pytest.raises(AssertionError):
         check_frequencies(walk, SHAPES, exact_probabilities(hard=False))
@@ -114,7 +114,7 @@ def test_the_likelihood_of_the_chosen_try_alone_is_noticed(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.runs_long
 def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
-    right = rjhmc._JumpRun._proposed
+    right = rjhmc._Moves._proposed
 
     def lost(self, rng, place):
         proposal, log_ratio = right(self, rng, place)
@@ -123,7 +123,7 @@ def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
             log_ratio -= np.log(self.ways(new)[old]) - np.log(self.ways(old)[new])
         return proposal, log_ratio
 
-    monkeypatch.setattr(rjhmc._JumpRun, "_proposed", lost)
+    monkeypatch.setattr(rjhmc._Moves, "_proposed", lost)
     with pytest.raises(AssertionError):
         check_frequencies(walked(1000), SHAPES, exact_probabilities(hard=False))
 
@@ -151,15 +151,15 @@ def test_what_a_jump_keeps():
 def test_without_data_a_jump_weighs_prior_and_ways_alone(tries, monkeypatch):
     """As many tries count on the way back as on the way there."""
     settings = replace(SETTINGS, tries=tries)
-    run = rjhmc._JumpRun(settings, jax.random.key(0), MODEL, sp.X[:ROWS, :1], sp.Y[:ROWS], False)
-    scored = rjhmc._JumpRun._scored
+    run = rjhmc._Moves(settings, jax.random.key(0), MODEL, sp.X[:ROWS, :1], sp.Y[:ROWS], False)
+    scored = rjhmc._Moves._scored
     monkeypatch.setattr(
-        rjhmc._JumpRun,
+        rjhmc._Moves,
         "_scored",
         lambda *arguments: scored(*arguments)._replace(log_likelihood=0.0),
     )
     monkeypatch.setattr(
-        rjhmc._JumpRun, "_log_likelihoods", lambda self, topology, position, *_: 0 * position[:, 0]
+        rjhmc._Moves, "_log_likelihoods", lambda self, topology, position, *_: 0 * position[:, 0]
     )
     rng, met = np.random.default_rng(0), set()
     values, inputs = run.density(1).draw_prior(rng, 1)
@@ -177,7 +177,7 @@ def test_without_data_a_jump_weighs_prior_and_ways_alone(tries, monkeypatch):
 
 
 def test_chains_in_modes_of_negligible_mass_go_where_others_are():
-    run = rjhmc._JumpRun(SETTINGS, jax.random.key(0), MODEL, sp.X[:, :1], sp.Y, False)
+    run = rjhmc._Moves(SETTINGS, jax.random.key(0), MODEL, sp.X[:, :1], sp.Y, False)
     rng = np.random.default_rng(0)
 
     def chain(log_density, last=None):
@@ -190,7 +190,7 @@ def test_chains_in_modes_of_negligible_mass_go_where_others_are():
 
     rngs = [np.random.default_rng(number) for number in range(5)]
     chains = chain(-20.0), chain(-520.0), chain(-30.0), chain(np.nan), chain(-520.0, last=-15.0)
-    sources = run._sources(rngs, list(zip(*chains, strict=True)))
+    sources = run.sources(rngs, list(zip(*chains, strict=True)))
     assert sources[[0, 2, 4]].tolist() == [0, 2, 4]  # the last one has just come to a better mode
     assert set(sources[[1, 3]]) <= {0, 2, 4}
 
@@ -208,12 +208,12 @@ def test_when_chains_are_compared():
 
 def check_masses(hard):
     """All topologies here are one mode; its mass is estimated from the likeliest topology."""
-    run = rjhmc._JumpRun(
+    run = rjhmc._Moves(
         SETTINGS, jax.random.key(0), MODEL, sp.X[:ROWS, : 2 if hard else 1], sp.Y[:ROWS], hard
     )
     rngs = [np.random.default_rng(chain) for chain in range(8)]
     with jax.enable_x64(True):
-        path = [run._started(rngs)]
+        path = [run.started(rngs)]
         for _ in range(400):
             path.append(run._iteration(rngs, path[-1]))
     estimates = [run._log_mass(places[100:]) for places in zip(*path, strict=True)]
@@ -275,7 +275,7 @@ def chains_to_go_on_from():
     ]
     run = SimpleNamespace(_log_mass=lambda places: places[0].log_density)
     rngs = [np.random.default_rng(chain) for chain in range(6)]
-    return masses, rjhmc._JumpRun._sources(run, rngs, path)
+    return masses, rjhmc._Moves.sources(run, rngs, path)
 
 
 def check_sources():

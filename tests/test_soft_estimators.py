@@ -30,7 +30,7 @@ from bdtppl import (
 )
 from bdtppl.inference.dcc import local
 from bdtppl.inference.evidence.estimates import Evidence
-from bdtppl.inference.rjhmc import _JumpRun
+from bdtppl.inference.rjhmc import _Moves
 from bdtppl.models.soft.topology import DEFAULT_MOVES, Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.presets import dcc_tree, dcc_tree_rival
@@ -84,7 +84,7 @@ def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
 
 @pytest.mark.slow
 def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
-    monkeypatch.setattr(_JumpRun, "_sources", lambda self, rngs, path: np.ones(len(rngs), int))
+    monkeypatch.setattr(_Moves, "sources", lambda self, rngs, path: np.ones(len(rngs), int))
     monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", 0.0)
     given = RJHMC | {"burn_in": 40}
     with pytest.warns(ConvergenceWarning) as caught:

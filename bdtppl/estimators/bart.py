@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, TableEstimator, estimator
+from bdtppl.estimators.base import FansOut, RunsLong, TableEstimator, estimator
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
@@ -30,7 +30,6 @@ from bdtppl.models.hard.additive import (
     calibrated_to_classes,
 )
 from bdtppl.models.wording import counted
-from bdtppl.progress import counting, paced
 from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["BARTClassifier", "BARTRegressor"]
@@ -41,7 +40,7 @@ _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 
 
 @declared
-class BARTParameters(HasCheckpoint, ShowsProgress, FansOut):
+class BARTParameters(RunsLong, FansOut):
     """Parameters of sums of trees."""
 
     trees: int = parameter(AdditivePrior.num_trees, "Trees of the sum.", least=1)
@@ -125,6 +124,12 @@ class BARTClassParameters:
     )
 
 
+def _agree(posterior: SumPosterior) -> bool:
+    """Tell whether chains agree, as far as it is known."""
+    r_hats = [each.r_hat for each in diagnose(followed(posterior)).values()]
+    return not np.nanmax(r_hats, initial=0.0) > LARGEST_R_HAT
+
+
 class BART(BARTParameters, TableEstimator):
     """The inference, for any kind of target."""
 
@@ -142,6 +147,7 @@ class BART(BARTParameters, TableEstimator):
     prior_: AdditivePrior
     posterior_: SumPosterior
     diagnostics_: dict[str, dict[str, float]]
+    num_thrown_away_: int
     _calibrated: Any
     _each_row: Any
     _noise: Any
@@ -223,42 +229,24 @@ class BART(BARTParameters, TableEstimator):
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
         )
-        seed, chains, diagnosed = self._sampled(AdditiveKernel(prior, design, y))
+        chains = SumChains(
+            AdditiveKernel(prior, design, y),
+            **{name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")},
+            extensions=self._num_extensions(design),
+            agree=_agree,
+        )
+        keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
+        seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
+        posterior = chains.result(state)
+        diagnosed = diagnose(followed(posterior))
         self.schema_, self.design_, self.prior_ = schema, design, prior
-        self.trajectory_ = chains.log_likelihood
-        self.trajectory_steps_ = 1 + np.arange(chains.num_sweeps)
+        self.trajectory_ = state.log_likelihood
+        self.trajectory_steps_ = 1 + np.arange(state.reached)
+        self.num_thrown_away_ = chains.num_thrown_away(state)
         self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
-        self._restore(chains.posterior(), {"seed": seed})
+        self._restore(posterior, {"seed": seed})
         self._warn()
         return self
-
-    def _sampled(self, kernel: AdditiveKernel) -> tuple[int, SumChains, dict[str, Any]]:
-        """Sweep, from a checkpoint on if there is one; return the seed, chains and diagnostics."""
-        design, extensions = kernel.design, self._num_extensions(kernel.design)
-        data = design.matrix, design.cut_threshold, design.weights, kernel.y
-        with (
-            self._run(kernel.design.names, data) as run,
-            counting("sweeps", shown=self.progress) as report,
-        ):
-            lengths = {name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")}
-            chains = SumChains(kernel, seed=run.seed, **lengths)
-            run.resumed(chains.resume)
-            run.require_length("extensions", chains.extensions, extensions)
-            told = paced(report, "Sampling sums of trees", chains.num_sweeps, None)
-
-            def on_progress(sweeps: int) -> None:
-                run.offer(chains.arrays)
-                told(sweeps)
-
-            while True:
-                chains.run(on_progress)
-                diagnosed = diagnose(followed(chains.posterior()))
-                r_hats = np.array([each.r_hat for each in diagnosed.values()])
-                disagree = np.nanmax(r_hats, initial=0.0) > LARGEST_R_HAT
-                if not disagree or chains.extensions >= extensions:
-                    return run.seed, chains, diagnosed
-                chains.extend()
-                told = paced(report, "Chains disagree and go on", chains.num_sweeps, None)
 
     def _num_extensions(self, design: Design) -> int:
         """How often chains may go on; "auto" bounds the work, whatever the machine."""
@@ -293,7 +281,8 @@ class BART(BARTParameters, TableEstimator):
     def thrown_away(self) -> tuple[str, int]:
         """Sweeps of warm-up, those of extensions included."""
         # Each extension doubles the draws' sweeps, and those before it are thrown away.
-        return "warm-up", (len(self.trajectory_steps_) + self.warmup - self.draws * self.thin) // 2
+        of_whole_run = len(self.trajectory_steps_) + self.warmup - self.draws * self.thin
+        return "warm-up", getattr(self, "num_thrown_away_", of_whole_run // 2)  # older files
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree."""

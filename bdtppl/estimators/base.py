@@ -1,6 +1,7 @@
 """The base of all estimators: it reads tables, hands results on, and saves."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from rich.console import RenderableType
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import (
     _check_feature_names,
@@ -34,9 +36,11 @@ from bdtppl.estimators.results import Results
 from bdtppl.inference.compiling import make_room
 from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
+from bdtppl.inference.run import AnyState, Inference, run
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.data.schema import Schema, refuse_new_missing
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
+from bdtppl.progress import following
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
 
@@ -44,12 +48,13 @@ __all__ = [
     "ChoiceWarning",
     "FansOut",
     "HasCheckpoint",
-    "HasTimeLimit",
+    "RunsLong",
     "ShowsProgress",
     "TableEstimator",
     "estimator",
     "read_target",
     "read_weights",
+    "time_limit",
 ]
 
 
@@ -119,19 +124,6 @@ class FansOut:
 
 
 @declared
-class HasTimeLimit:
-    """Inferences whose steps can end before their number is reached."""
-
-    time_limit: float | None = parameter(
-        120.0,
-        "Seconds after which `fit` ends its steps early and warns; what it says then depends on "
-        "the speed of the machine. None for no limit.",
-        above=0,
-        is_of_run=False,
-    )
-
-
-@declared
 class HasCheckpoint:
     """Inferences whose fits can be interrupted and go on later."""
 
@@ -174,6 +166,67 @@ class HasCheckpoint:
             return name_of_run(type(self).__name__, settings | filled_in, data)
 
         return keeping(self.checkpoint, name, seed)
+
+
+def time_limit(default: float | None) -> Any:
+    """Declare the time limit of a run."""
+    return parameter(
+        default,
+        "Seconds after which `fit` ends early and warns; what it says then depends on the speed of "
+        "the machine. Compiling is not counted. None for no limit.",
+        above=0,
+        is_of_run=False,
+    )
+
+
+@declared
+class RunsLong(HasCheckpoint, ShowsProgress):
+    """Inferences that go on in steps (`bdtppl.inference.run`)."""
+
+    time_limit: float | None = time_limit(None)
+
+    def _run_to_end(
+        self: Any,
+        inference: Inference[AnyState, Any],
+        keeping: AbstractContextManager[Run],
+        what: str,
+        key: Callable[[int], Any] = jax.random.key,
+    ) -> tuple[int, AnyState]:
+        """Run an inference until it is done or its time is over, of which it warns.
+
+        Parameters
+        ----------
+        inference
+            What is run.
+        keeping
+            Where its states are kept.
+        what
+            What is being done, in words.
+        key
+            Makes what the inference starts from of a seed.
+
+        Returns
+        -------
+        tuple
+            The seed of the run, and its last state.
+        """
+        with keeping as kept, following(what, inference.counts, shown=self.progress) as told:
+            state = run(
+                inference,
+                key(kept.seed),
+                time_limit=self.time_limit,
+                keep=kept,
+                on_progress=told,
+            )
+        if not inference.is_done(state):
+            made, whole = inference.num_steps(state)
+            warnings.warn(
+                f"{what} ended after {made:,} of {whole:,} {inference.counts}: the time_limit of "
+                f"{self.time_limit:g} s was over. Raise it, or ask for less.",
+                ConvergenceWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+        return kept.seed, state
 
 
 @declared

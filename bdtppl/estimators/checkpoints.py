@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from bdtppl.array_files import read_arrays, write_arrays
 from bdtppl.files import reason_of, require_writable
-from bdtppl.inference.pytree_arrays import Pytree
+from bdtppl.inference.run import AnyState
 from bdtppl.interruption import terminable
 
 __all__ = ["KEPT_EVERY", "Run", "keeping", "name_of_run"]
@@ -51,7 +51,7 @@ class Run:
         self._offered: Callable[[], Mapping[str, Any]] | None = None
         self._last, self._has_warned = time.monotonic(), False
 
-    def resumed(self, read: Callable[[Mapping[str, np.ndarray]], Pytree]) -> Pytree | None:
+    def resumed(self, read: Callable[[Mapping[str, np.ndarray]], AnyState]) -> AnyState | None:
         """Read the state that was kept last.
 
         Parameters

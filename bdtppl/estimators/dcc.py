@@ -4,17 +4,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
-import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
-from bdtppl.inference.dcc.checkpoint import walk_from_arrays, walk_to_arrays
 from bdtppl.inference.dcc.combine import Component, combine
-from bdtppl.inference.dcc.explore import WalkState, explore, start
+from bdtppl.inference.dcc.explore import TopologyWalk
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import GREATEST_ERROR, LARGEST_PARETO_K, EvidenceMethod
@@ -23,7 +21,6 @@ from bdtppl.inference.soft.posterior import TopologyDraws, resample
 from bdtppl.inference.summaries.diagnostics import diagnose, energy_information
 from bdtppl.models.soft.topology import DEFAULT_MOVES
 from bdtppl.models.wording import counted
-from bdtppl.progress import counting
 from bdtppl.summary import why_no_r_hat
 
 __all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
@@ -33,7 +30,7 @@ _MATTERS = 0.01  # probability from which on a topology's diagnostics are warned
 
 
 @declared
-class DCCParameters(HasCheckpoint, ShowsProgress, FansOut):
+class DCCParameters(RunsLong, FansOut):
     """Parameters of DCC-Tree, by the paper's letters."""
 
     iterations: int = parameter(
@@ -203,7 +200,11 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
                 f"patience must be above activation_count, {self.activation_count}: in fewer steps "
                 f"no topology can become active; got {self.patience}."
             )
-        seed, state = self._walk(dcc)
+        keeping = self._run(
+            self.schema_.features, (dcc.x, dcc.y), model=dcc.model, topology_prior=dcc.prior
+        )
+        walk = TopologyWalk(dcc, self.iterations, self.patience)
+        seed, state = self._run_to_end(walk, keeping, "Walking over topologies")
         self.num_iterations_ = len(state.visited)
         self.num_proposed_ = len(state.proposed)
         components = combine(dcc, state, evidence=self.evidence)
@@ -235,27 +236,6 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             if part.probability >= _MATTERS:
                 part.evidence.warn(f"topology {part.topology.code}", stacklevel=3)
         return self
-
-    def _walk(self, dcc: DCC) -> tuple[int, WalkState]:
-        """Walk, from a checkpoint on if there is one; return the seed of the run and its state."""
-        given = {"model": dcc.model, "topology_prior": dcc.prior}
-        with (
-            self._run(self.schema_.features, (dcc.x, dcc.y), **given) as run,
-            counting("iterations", shown=self.progress) as report,
-        ):
-            state = run.resumed(lambda arrays: walk_from_arrays(dcc, arrays))
-            if state is None:
-                state = start(dcc, jax.random.key(run.seed))
-            run.require_length("iterations", len(state.visited), self.iterations)
-
-            def on_progress(state: WalkState) -> None:
-                run.offer(lambda: walk_to_arrays(state))
-                if report is not None:
-                    report(len(state.visited))
-
-            remaining = self.iterations - len(state.visited)
-            state = explore(dcc, state, remaining, patience=self.patience, on_progress=on_progress)
-            return run.seed, state
 
     @property
     def log_evidence_(self) -> float:

@@ -1,17 +1,17 @@
 """Decision trees drawn by a trained policy: generative flow networks."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, Self, cast
 
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import HasCheckpoint, HasTimeLimit, ShowsProgress, estimator
+from bdtppl.estimators.base import RunsLong, estimator, time_limit
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_weights
@@ -20,71 +20,25 @@ from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.gflownet import grammar_training, training
 from bdtppl.inference.gflownet.construction import MOST_SPLITS
 from bdtppl.inference.gflownet.ensembles import Ensemble, reweighted
-from bdtppl.inference.gflownet.methods import (
-    Method,
-    by_construction,
-    by_grammar,
-    distance,
-    train_by,
-)
+from bdtppl.inference.gflownet.methods import Amortisation, Flows, Policies, key_of_use
 from bdtppl.inference.hard.posterior import RankedTrees
-from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
-from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
-from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
-from bdtppl.models.prior_kinds import weighs_each_cut
 from bdtppl.models.priors import DescriptionLength
-from bdtppl.progress import counting, paced
 
 __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 
-MethodName = Literal["grammar", "trajectory", "detailed", "sub-trajectory"]
+MethodName = Literal["grammar", "trajectory"]
 
-_STEPS = {"grammar": 300, "trajectory": 2000, "detailed": 2000, "sub-trajectory": 2000}
-_USES = "start", "train", "draws", "exact", "distance", "leaves"  # of random numbers
-_MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
-_EXACT_DRAWS = 256
+_STEPS = {"grammar": 300, "trajectory": 2000}
 LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
 
 
-class _Training(NamedTuple):
-    """State of a training.
-
-    Attributes
-    ----------
-    seed
-        Seed of the fit.
-    state
-        State of the method: a pytree of arrays.
-    history
-        What each step reported so far, arrays [steps] by name.
-    """
-
-    seed: int
-    state: Any
-    history: dict[str, np.ndarray]
-
-    @classmethod
-    def of_arrays(cls, seed: int, start: Any, arrays: Mapping[str, np.ndarray]) -> "_Training":
-        """Read what `to_arrays` gave; ``start`` is where training of the problem starts."""
-        state, history = (_under(name, arrays) for name in ("state/", "history/"))
-        return cls(seed, from_arrays(start, state), history)
-
-    def to_arrays(self) -> dict[str, Any]:
-        """Name the arrays."""
-        parts = {"state/": to_arrays(self.state), "history/": self.history}
-        return {prefix + name: a for prefix, part in parts.items() for name, a in part.items()}
-
-
-def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
 @declared
-class GFlowNetParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
+class GFlowNetParameters(RunsLong):
     """Parameters of generative flow networks."""
+
+    time_limit: float | None = time_limit(120.0)
 
     bins: int | None = parameter(None, "Instead of ``grid``: most buckets per feature.", option=str)
     grid: int | None = parameter(
@@ -102,13 +56,13 @@ class GFlowNetParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
     method: MethodName = parameter(
         "grammar",
         "How the network is trained. "
-        '"grammar" learns the flow through each set of rows at a depth, by local '
-        "balance; the others learn a policy that builds trees split by split (DT-GFN), by "
-        '"trajectory", "detailed" or "sub-trajectory" balance.',
+        '"grammar" learns the flow through each set of rows at a depth, by local balance; '
+        '"trajectory" a policy that builds trees split by split, by the balance of trajectories '
+        "(DT-GFN).",
     )
     steps: int | None = parameter(
         None,
-        "Steps of training; None is 300 for the grammar and 2,000 for the others.",
+        "Steps of training; None is 300 for the grammar and 2,000 for trajectories.",
         least=1,
         is_of_run=False,
     )
@@ -216,13 +170,14 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         self._keep_model(target)
         design, constraints = target.design, target.constraints
         method = self._method(target)
-        seed, state, history = self._train(method, target)
-        drawn = method.draw(_key_of_use(seed, "draws"), state, self.chains, self.draws)
-        best = method.best(state)
+        seed, state = self._run_to_end(method, self._run_of(target), "Training")
+        key, learner = key_of_use(jax.random.key(seed), "draws"), method.result(state)
+        drawn = method.draw(key, learner, self.chains, self.draws)
+        best = method.best(learner)
         self.best_tree_, self.best_statistics_ = best.trees[0], best.statistics[0]
         self.best_log_joint_ = float(best.log_joint[0])
-        self.history_ = history
-        self.learned_log_partition_ = method.log_partition(state)
+        self.history_ = state.history
+        self.learned_log_partition_ = method.log_partition(learner)
         self.log_partition_ = drawn.log_partition
         self.log_partition_se_ = drawn.log_partition_se
         self.lower_bound_ = drawn.lower_bound
@@ -299,69 +254,16 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
                 f"method={self.method!r}; got {type(self.settings).__name__}."
             )
 
-    def _method(self, target: TreeModel) -> Method:
+    def _method(self, target: TreeModel) -> Amortisation:
         """Choose how to train."""
         steps = _STEPS[self.method] if self.steps is None else int(self.steps)
         settings = self.settings
         if self.method == "grammar":
             if settings is None:
                 settings = grammar_training.GrammarSettings(decay_steps=steps)
-            return by_grammar(target, settings, steps)
+            return Flows(target, settings, steps, self.tolerance)
         settings = training.PolicySettings() if settings is None else settings
-        return by_construction(target, replace(settings, num_steps=steps, balance=self.method))
-
-    def _train(self, method: Method, target: TreeModel) -> _Training:
-        """Train, from the checkpoint on if there is one, and offer it each round."""
-        with self._run_of(target) as run, counting("steps", shown=self.progress) as report:
-            start = method.start(_key_of_use(run.seed, "start"))
-            resumed = run.resumed(partial(_Training.of_arrays, run.seed, start))
-            kept = _Training(run.seed, start, {}) if resumed is None else resumed
-            run.require_length("steps", method.steps(kept.state), method.num_steps)
-            exact = None
-            if self.tolerance is not None and self.constraints_.max_depth is not None:
-                exact = _exact_draws(target, _key_of_use(run.seed, "exact"))
-
-            def is_near(state) -> bool:
-                if self.tolerance is None:
-                    return False
-                key = jax.random.fold_in(_key_of_use(run.seed, "distance"), method.steps(state))
-                return distance(method, key, state, exact) < self.tolerance
-
-            told = paced(report, "Training", method.num_steps, self.time_limit)
-            is_over = False
-
-            def tell(step, said):
-                nonlocal is_over
-                is_over = told(step, said)
-                return is_over
-
-            def keep(state, report):
-                nonlocal kept
-                new = {name: np.asarray(a, float) for name, a in report._asdict().items()}
-                if not np.isfinite(new["loss"]).all():
-                    raise ValueError(
-                        "The loss is not finite: a tree on the way to others has no probability, "
-                        "as where the prior has a node split for certain. Use method='grammar'."
-                    )
-                history = {
-                    name: np.append(kept.history.get(name, []), a) for name, a in new.items()
-                }
-                kept = _Training(run.seed, state, history)
-                run.offer(kept.to_arrays)
-                return is_near(state) or is_over
-
-            if resumed is None or not is_near(kept.state):
-                key = _key_of_use(run.seed, "train")
-                train_by(method, key, kept.state, on_progress=tell, keep=keep)
-        if is_over:
-            warnings.warn(
-                f"Training ended after {method.steps(kept.state)} of {method.num_steps} steps: the "
-                f"time_limit of {self.time_limit:g} s was over. Raise it, or lower grid or "
-                f"max_depth.",
-                ConvergenceWarning,
-                stacklevel=4,  # the caller of `fit`
-            )
-        return kept
+        return Policies(target, settings, steps, self.tolerance)
 
     @property
     def has_importance_weights(self) -> bool:
@@ -397,27 +299,6 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         }
 
 
-def _key_of_use(seed: int, use: str) -> jax.Array:
-    return jax.random.fold_in(jax.random.key(seed), _USES.index(use))
-
-
-def _exact_draws(target: TreeModel, rng_key: jax.Array) -> Tree | None:
-    """Draw from the posterior where its chart fits."""
-    try:
-        grammar = compile_grammar(
-            target.design,
-            rules=target.prior.rules,
-            constraints=target.constraints,
-            each_cut=weighs_each_cut(target.prior),
-            max_subproblems=_MOST_SUBPROBLEMS,
-        )
-    except TooManySubproblems:
-        return None
-    return ExactPosterior(grammar, target.prior, target.leaf, target.y).sample_trees(
-        rng_key, _EXACT_DRAWS
-    )
-
-
 @declared
 class GFlowNetClassParameters:
     """Parameters of GFlowNets of class labels."""
@@ -450,7 +331,8 @@ class GFlowNetClasses(GFlowNetClassParameters, ClassLeaves):
     def _predictive(self) -> Any:
         if self.leaves == "integrated":
             return cast(Any, super())._predictive
-        drawn = self.posterior_.with_drawn_classes(_key_of_use(self._seed, "leaves"))
+        key = key_of_use(jax.random.key(self._seed), "leaves")
+        drawn = self.posterior_.with_drawn_classes(key)
         return partial(drawn.predictive, by_draw=True), drawn.bytes_a_row
 
 

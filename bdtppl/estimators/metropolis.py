@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
-import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
@@ -20,7 +19,7 @@ from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import KERNELS, as_kernel
-from bdtppl.inference.metropolis.sample import Sampled, sample_chains
+from bdtppl.inference.metropolis.sample import MetropolisChains, Sampled
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
 from bdtppl.inference.summaries.diagnostics import Diagnostics, diagnose, dissenting_chains
@@ -31,7 +30,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.prior_kinds import weighs
 from bdtppl.models.priors import DepthDecay
-from bdtppl.progress import counting
 from bdtppl.summary import summarised, why_no_r_hat
 
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
@@ -42,7 +40,7 @@ _AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no be
 
 
 @declared
-class MetropolisParameters(HasCheckpoint, ShowsProgress, FansOut):
+class MetropolisParameters(RunsLong, FansOut):
     """Parameters of Metropolis-Hastings."""
 
     bins: int | Literal["auto"] | None = parameter(
@@ -182,29 +180,22 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             unordered = replace(model.constraints, monotone=(), allows_path=None, allows_tree=None)
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
             model = replace(model, prior=with_num_trees(model.prior, grammar))
-        with self._run_of(model) as run, counting("steps", shown=self.progress) as report:
-            drawn = sample_chains(
-                jax.random.key(run.seed),
-                model,
-                chains=self.chains,
-                warmup=self.warmup,
-                draws=self.draws,
-                thin=self.thin,
-                kernel=kernel,
-                temperatures=self.temperatures,
-                capacity=self.capacity,
-                start=self._first_trees(model),
-                extensions=self._num_extensions(model),
-                agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
-                on_progress=report or (lambda steps: None),
-                resumed=run.resumed,
-                keep=run.offer,
-            )
+        names = ("chains", "warmup", "draws", "thin", "temperatures", "capacity")
+        chains = MetropolisChains(
+            model,
+            kernel=kernel,
+            first_trees=self._first_trees(model),
+            extensions=self._num_extensions(model),
+            agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
+            **{name: getattr(self, name) for name in names},
+        )
+        seed, state = self._run_to_end(chains, self._run_of(model), "Sampling trees")
+        drawn = chains.result(state)
         scores = drawn.posterior.sample_stats
         what = "log_joint" if "log_joint" in scores else "log_likelihood"
         require_finite(f"The {what.replace('_', ' ')} of a tree", scores[what])
         self._keep_model(replace(model, prior=drawn.posterior.prior))
-        self._random_seed = run.seed
+        self._random_seed = seed
         self._keep(drawn)
         self._warn()
         if drawn.posterior.trees.num_nodes.max() == 1:
@@ -349,7 +340,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     @property
     def thrown_away(self) -> tuple[str, int]:
         """Steps of warm-up, draws of chains that went on among them."""
-        return "warm-up", int(self.trajectory_steps_[-self.draws - 1])
+        return "warm-up", int(self.trajectory_steps_[-self.posterior_.num_leaves.shape[1] - 1])
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, trees found no room, or the evidence is rough."""

@@ -2,14 +2,13 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
 
-import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import FansOut, HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_room, of_weights
@@ -17,12 +16,11 @@ from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
 from bdtppl.inference.particle.sample import (
     GrowthName,
+    ParticleFilters,
     ProposalName,
     ResamplingName,
-    sample_particles,
 )
 from bdtppl.models.priors import DepthDecay
-from bdtppl.progress import waiting
 
 __all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
 
@@ -32,7 +30,7 @@ _MOST_COLLAPSED = 0.5  # share of runs that may have fewer
 
 
 @declared
-class ParticleParameters(HasCheckpoint, ShowsProgress, FansOut):
+class ParticleParameters(RunsLong, FansOut):
     """Parameters of particle filters."""
 
     particles: int = parameter(100, "Particles of each run.", least=1)
@@ -119,20 +117,10 @@ class ParticleTree(ParticleParameters, WeightedTrees):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         model = self._read_model(X, y, sample_weight)
-        with self._run_of(model) as run, waiting("growing trees", shown=self.progress):
-            filtered = sample_particles(
-                jax.random.key(run.seed),
-                model,
-                particles=self.particles,
-                runs=self.runs,
-                proposal=self.proposal,
-                growth=self.growth,
-                resampling=self.resampling,
-                ess_threshold=self.ess_threshold,
-                capacity=self.capacity,
-                resumed=run.resumed,
-                keep=run.offer,
-            )
+        names = [each.name for each in fields(ParticleFilters)[1:]]
+        filters = ParticleFilters(model, **{name: getattr(self, name) for name in names})
+        seed, state = self._run_to_end(filters, self._run_of(model), "Growing trees")
+        filtered = filters.result(state)
         require_finite("The log evidence", filtered.log_partition)
         self._keep_model(replace(model, prior=filtered.posterior.prior))
         self.log_partition_ = filtered.log_partition
@@ -142,7 +130,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         self.effective_size_ = filtered.effective_size
         self.num_resampled_ = filtered.num_resampled
         self.num_overflows_ = filtered.num_overflows
-        self._restore(filtered.posterior, {"seed": run.seed})
+        self._restore(filtered.posterior, {"seed": seed})
         if self.posterior_.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
         for reason in self._uneven_weights():

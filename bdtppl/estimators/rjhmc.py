@@ -4,29 +4,28 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
-import jax
 import numpy as np
 from joblib import parallel_config
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl.estimators.base import HasCheckpoint, HasTimeLimit, ShowsProgress, estimator
+from bdtppl.estimators.base import RunsLong, estimator, time_limit
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
-from bdtppl.inference.rjhmc import RJHMC
+from bdtppl.inference.rjhmc import RJHMC, JumpingChains
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import along_chains
 from bdtppl.inference.summaries.diagnostics import diagnose
 from bdtppl.inference.summaries.followed import followed
-from bdtppl.progress import counting, paced
 
 __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 
 
 @declared
-class RJHMCParameters(HasTimeLimit, HasCheckpoint, ShowsProgress):
+class RJHMCParameters(RunsLong):
     """Parameters of RJHMC-Tree."""
 
+    time_limit: float | None = time_limit(120.0)
     chains: int = parameter(4, "Independent chains.", least=1)
     burn_in: int = parameter(
         500,
@@ -140,39 +139,27 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             tries=1 if self.published else self.tries,
         )
         is_hard = self.inputs == "hard"
-        with (
-            self._run(self.schema_.features, (problem.x, problem.y), model=problem.model) as run,
-            counting("iterations", shown=self.progress) as report,
-            parallel_config("sequential"),  # an iteration is over before workers would begin
-        ):
-            walk = rjhmc.sample(
-                jax.random.key(run.seed),
-                problem.model,
-                problem.x,
-                problem.y,
-                hard_inputs=is_hard,
-                chains=self.chains,
-                burn_in=self.burn_in,
-                draws=self.draws,
-                on_progress=paced(
-                    report, "Jumping chains", self.burn_in + self.draws, self.time_limit
-                ),
-                resumed=run.resumed,
-                keep=run.offer,
-            )
+        chains = JumpingChains(
+            rjhmc,
+            problem.model,
+            problem.x,
+            problem.y,
+            hard_inputs=is_hard,
+            chains=self.chains,
+            burn_in=self.burn_in,
+            draws=self.draws,
+        )
+        data = problem.x, problem.y
+        keeping = self._run(self.schema_.features, data, model=problem.model)
+        with parallel_config("sequential"):  # an iteration is over before workers would begin
+            seed, state = self._run_to_end(chains, keeping, "Jumping between topologies")
+        walk = chains.result(state)
         iterations = walk.topology.shape[1]
         self.burn_in_ = self.burn_in
         if iterations < self.burn_in + self.draws:
             # No kept draw may come before chains went where others were.
             compared = [last for last in rjhmc.stages(self.burn_in) if last < iterations]
             self.burn_in_ = min(self.burn_in, max(iterations // 2, *compared, 0))
-            warnings.warn(
-                f"Chains ended after {iterations} of {self.burn_in + self.draws} iterations, of "
-                f"which the first {self.burn_in_} are thrown away: the time_limit of "
-                f"{self.time_limit:g} s was over. Raise it, or take a DCC-Tree.",
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of `fit`
-            )
         kept = slice(self.burn_in_, None)
         leaves = np.array([shape.num_leaves for shape in walk.topologies])[walk.topology]
         log_joint = problem.log_joint(walk.log_joint, leaves)
@@ -194,7 +181,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         self.ancestors_ = walk.ancestors
         self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(iterations)
-        self._restore(posterior, {"seed": run.seed})
+        self._restore(posterior, {"seed": seed})
         worst = max(diagnosed["r_hat"] for diagnosed in self.diagnostics_.values())
         if worst > LARGEST_R_HAT:
             warnings.warn(

@@ -6,7 +6,6 @@ Policies are compared there too, by what they see and by how they are trained.
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import jax
@@ -14,9 +13,10 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from bdtppl import ExactTreeClassifier, GFlowNetTreeClassifier
-from bdtppl.inference.gflownet.methods import by_construction, train_by
+from bdtppl.inference.gflownet.methods import Policies
 from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.inference.hard.partitions import group_by_rows
+from bdtppl.inference.run import run
 from bdtppl.models.hard.tree import Tree
 from benchmarks.gflownet.models import model_of, target_of
 from benchmarks.gflownet.problems import divided
@@ -98,12 +98,11 @@ def step_times() -> None:
     ):
         X, y = load(return_X_y=True)
         target = target_of(X, y, max_depth=depth, grid=grid)
-        method = by_construction(target, replace(settings, num_steps=3 * _WARM))
         ends = []
-        method.advance(
+        run(
+            Policies(target, settings, 3 * _WARM),
             jax.random.key(0),
-            method.start(jax.random.key(1)),
-            lambda step, said, ends=ends: ends.append((step, time.perf_counter())),
+            on_progress=lambda how, ends=ends: ends.append((how.made, time.perf_counter())),
         )
         took = [
             (end - start) / (step - before)
@@ -135,12 +134,12 @@ def policies(seeds: Sequence[int], depth: int, steps: int, grid: int = 9) -> Non
         exact = ExactTreeClassifier(**model, bins=None).fit(data.X, data.y)
         trees = exact.posterior_.trees.reshape(-1)
         for name, options in _POLICIES.items():
-            method = by_construction(target, PolicySettings(num_steps=steps, **options))
-            state = train_by(method, jax.random.key(seed), method.start(jax.random.key(seed)))
-            drawn = method.draw(jax.random.key(1), state, 4, 250)
-            above = method.upper_bound(jax.random.key(2), state, trees)
+            method = Policies(target, PolicySettings(**options), steps)
+            learner = method.result(run(method, jax.random.key(seed)))
+            drawn = method.draw(jax.random.key(1), learner, 4, 250)
+            above = method.upper_bound(jax.random.key(2), learner, trees)
             log_z = exact.log_partition_
-            learned = method.log_partition(state) - log_z
+            learned = method.log_partition(learner) - log_z
             share = drawn.effective_size / 1000
             rows[name].append([learned, drawn.lower_bound - log_z, above - log_z, share])
     print_table(

@@ -1,9 +1,8 @@
 """Chains of sums of trees, side by side over threads or workers."""
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from threading import Lock
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -11,195 +10,207 @@ import numpy as np
 from bdtppl.inference.additive.kernel import AdditiveKernel, AdditiveState
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.parallel import fan_out, num_workers
-from bdtppl.models.arrays.threads import in_threads, num_threads
+from bdtppl.inference.run import MOST_EXTENSIONS, Inference
 
-__all__ = ["SumChains"]
+__all__ = ["SumChains", "SumsUnderWay"]
 
 _SWEEPS_AT_ONCE = 10
 _SWEEPS_OF_A_WORKER = 100  # to which the state travels, with the leaf of each row in each tree
 _GROWING_SWEEPS = 10
-_STATE = AdditiveState._fields
 
 
-class SumChains:
-    """Chains on their way, which can be kept and resumed to the same bits.
+class SumsUnderWay(NamedTuple):
+    """Chains on their way.
+
+    Attributes
+    ----------
+    seed
+        Seed of the run.
+    chains
+        `AdditiveState` of arrays [chain, ...].
+    extensions
+        How often the chains have gone on.
+    agree
+        Whether they agreed when they were done last.
+    sweep
+        int [draw]; number of the sweep that each draw is from.
+    drawn
+        Draws, arrays [chain, draw, ...] by name.
+    log_likelihood
+        float64 [chain, sweep]; of all sweeps so far.
+    """
+
+    seed: int
+    chains: AdditiveState
+    extensions: int
+    agree: bool
+    sweep: np.ndarray
+    drawn: dict[str, np.ndarray]
+    log_likelihood: np.ndarray
+
+    @property
+    def reached(self) -> int:
+        """Sweeps that every chain has made."""
+        return self.log_likelihood.shape[1]
+
+
+@dataclass(frozen=True)
+class SumChains(Inference[SumsUnderWay, SumPosterior]):
+    """Chains of sums of trees, which start from a seed (see `bdtppl.inference.run`).
 
     The random numbers of a sweep depend on the seed, the chain and the number of the sweep alone.
+    Of a run that a time limit ends in warm-up, the draws are of the second half of its sweeps.
 
-    Parameters
+    Attributes
     ----------
     kernel
         What moves the chains.
-    seed
-        Seed, an integer of at least 0.
     chains, warmup, draws, thin
         Chains, sweeps of each that are thrown away, and draws that are kept, one every ``thin``
         sweeps.
+    extensions, agree
+        As long as chains do not agree, they go on, at most so many times: their draws become
+        warm-up, and ``thin`` doubles.
     """
 
-    def __init__(
-        self,
-        kernel: AdditiveKernel,
-        *,
-        seed: int,
-        chains: int,
-        warmup: int,
-        draws: int,
-        thin: int = 1,
-    ):
-        self.kernel, self.seed = kernel, seed
-        self.warmup, self.draws, self.thin = warmup, draws, thin
-        self.extensions = 0
-        self.reached = [0] * chains  # sweeps that each chain has made
-        self._moving = [Lock() for _ in range(chains)]
-        self.states = [kernel.init() for _ in range(chains)]
-        first = self.states[0]
-        num_rules = len(kernel.rows.feature)
+    counts: ClassVar[str] = "sweeps"
+
+    kernel: AdditiveKernel
+    chains: int
+    warmup: int
+    draws: int
+    thin: int = 1
+    extensions: int = 0
+    agree: Callable[[SumPosterior], bool] = lambda posterior: True
+
+    def start(self, rng_key: int) -> SumsUnderWay:
+        """Start at trees of one leaf."""
+        first = self.kernel.init()
+        num_rules = len(self.kernel.rows.feature)
         small = np.int16 if num_rules <= np.iinfo(np.int16).max else np.int32
-        self.records: dict[str, np.ndarray] = {
-            "rule": np.zeros((chains, draws, *first.rule.shape), small),
-            "value": np.zeros((chains, draws, *first.value.shape)),
-            "variance": np.zeros((chains, draws)),
-            "feature_weight": np.zeros((chains, draws, len(first.feature_weight))),
+        types = {"rule": small, "value": float, "variance": float, "feature_weight": float}
+        if self.kernel.prior.noise_trees:
+            types |= {"noise_rule": small, "noise_value": float}
+        drawn = {
+            name: np.zeros((self.chains, 0, *np.shape(getattr(first, name))), kind)
+            for name, kind in types.items()
         }
-        if kernel.prior.noise_trees:
-            noise = first.noise_rule.shape, first.noise_value.shape
-            self.records["noise_rule"] = np.zeros((chains, draws, *noise[0]), small)
-            self.records["noise_value"] = np.zeros((chains, draws, *noise[1]))
-        self.log_likelihood = np.zeros((chains, self.num_sweeps))
+        chains = jax.tree.map(lambda a: np.stack([np.asarray(a)] * self.chains), first)
+        nothing = np.zeros(0, int), drawn, np.zeros((self.chains, 0))
+        return SumsUnderWay(rng_key, chains, 0, False, *nothing)
 
-    @property
-    def num_sweeps(self) -> int:
-        """Sweeps of each chain when it is done."""
-        return self.warmup + self.draws * self.thin
+    def from_arrays(self, rng_key: int, arrays: Any) -> SumsUnderWay:
+        """Read a state back, and check that its lengths fit together."""
+        state = super().from_arrays(rng_key, arrays)
+        if not 0 <= state.extensions <= MOST_EXTENSIONS:
+            raise ValueError(f"chains cannot have been extended {state.extensions} times")
+        sweep = self._kept(state.extensions, state.reached, np.arange(state.reached))
+        lengths = {record.shape[1] for record in state.drawn.values()}
+        is_whole = state.reached <= self._num_sweeps(state.extensions)
+        if not is_whole or lengths != {len(sweep)} or not np.array_equal(sweep, state.sweep):
+            raise ValueError("the lengths of its arrays do not fit together")
+        return state
 
-    def extend(self) -> None:
-        """Let chains that are done go on: their draws become warm-up, and ``thin`` doubles."""
-        self.warmup, self.thin = self.num_sweeps, 2 * self.thin
-        self.extensions += 1
-        more = np.zeros((len(self.states), self.draws * self.thin))
-        self.log_likelihood = np.concatenate([self.log_likelihood, more], axis=1)
+    def lengths(self, state: SumsUnderWay) -> dict[str, tuple[int, int]]:
+        """List the extensions that were made, and those that may be."""
+        return {"extensions": (state.extensions, self.extensions)}
 
-    def run(self, on_progress: Callable[[int], Any] = lambda sweeps: None) -> None:
-        """Sweep to the end.
+    def _warmup(self, extensions: int) -> int:
+        """Sweeps that are thrown away after some extensions."""
+        return self.warmup + self.draws * self.thin * (2**extensions - 1)
 
-        Parameters
-        ----------
-        on_progress
-            Called with the number of sweeps that every chain has made.
-        """
-        has_workers = num_workers() > 1
-        at_once = _SWEEPS_OF_A_WORKER if has_workers else _SWEEPS_AT_ONCE
-        shared = self.kernel, self.seed, self.warmup, self.thin, tuple(self.records)
-        while (done := min(self.reached)) < self.num_sweeps:
-            end = min(done + at_once, self.num_sweeps)
-            tasks = [
-                (range(reached, end), chain, state)
-                for chain, (reached, state) in enumerate(
-                    zip(self.reached, self.states, strict=True)
-                )
-            ]
-            if has_workers:
-                for chain, made in enumerate(fan_out(_advance_chain, tasks, shared=shared)):
-                    self._enter(chain, end, made)
-            else:
+    def _num_sweeps(self, extensions: int) -> int:
+        return self._warmup(extensions) + self.draws * self.thin * 2**extensions
 
-                def move(chain: int, tasks=tasks, end=end) -> None:
-                    self._enter(chain, end, _advance_chain(*shared, *tasks[chain]))
+    def _thrown_away(self, extensions: int, reached: int) -> int:
+        """Sweeps before those whose draws are kept: until the end the first half, or fewer."""
+        warmup, is_whole = self._warmup(extensions), reached >= self._num_sweeps(extensions)
+        return warmup if is_whole else min(warmup, reached // 2)
 
-                in_threads(move, range(len(tasks)), most=num_threads())
-            on_progress(end)
+    def _kept(self, extensions: int, reached: int, sweeps: np.ndarray) -> np.ndarray:
+        """Take, of some sweeps, those whose draws are kept."""
+        is_due = (sweeps + 1 - self._warmup(extensions)) % (self.thin * 2**extensions) == 0
+        return sweeps[is_due & (sweeps >= self._thrown_away(extensions, reached))]
 
-    def posterior(self) -> SumPosterior:
-        """Return the draws, when all are made."""
+    def num_thrown_away(self, state: SumsUnderWay) -> int:
+        """Count the sweeps before the draws."""
+        return self._thrown_away(state.extensions, state.reached)
+
+    def num_steps(self, state: SumsUnderWay) -> tuple[int, int]:
+        """Count the sweeps of each chain."""
+        return state.reached, self._num_sweeps(state.extensions)
+
+    def is_done(self, state: SumsUnderWay) -> bool:
+        """Tell whether the chains agree, or may not go on."""
+        is_whole = state.reached >= self._num_sweeps(state.extensions)
+        return is_whole and (state.agree or state.extensions >= self.extensions)
+
+    def in_words(self, state: SumsUnderWay) -> str:
+        """Say that chains disagree, where they do."""
+        return "chains disagree and go on" if state.extensions else ""
+
+    def advance(self, state: SumsUnderWay) -> SumsUnderWay:
+        """Make some sweeps of each chain."""
+        extensions = state.extensions + (state.reached >= self._num_sweeps(state.extensions))
+        at_once = _SWEEPS_OF_A_WORKER if num_workers() > 1 else _SWEEPS_AT_ONCE
+        end = min(state.reached + at_once, self._num_sweeps(extensions))
+        sweeps = range(state.reached, end)
+        new = self._kept(extensions, end, np.array(sweeps))
+        kinds = {name: record.dtype for name, record in state.drawn.items()}
+        grows = min(_GROWING_SWEEPS, self._warmup(extensions))
+        tasks = [
+            (chain, jax.tree.map(lambda a, c=chain: a[c], state.chains))
+            for chain in range(self.chains)
+        ]
+        shared = self.kernel, state.seed, grows, kinds, sweeps, new
+        made = fan_out(_advance_chain, tasks, shared=shared)
+        chains, drawn, log_likelihood = jax.tree.map(lambda *a: np.stack(a), *made)
+        old = np.isin(state.sweep, self._kept(extensions, end, state.sweep))
+        drawn = {
+            name: np.concatenate([record[:, old], drawn[name]], axis=1)
+            for name, record in state.drawn.items()
+        }
+        log_likelihood = np.concatenate([state.log_likelihood, log_likelihood], axis=1)
+        sweep = np.concatenate([state.sweep[old], new])
+        state = SumsUnderWay(state.seed, chains, extensions, False, sweep, drawn, log_likelihood)
+        is_whole = end == self._num_sweeps(extensions)
+        return state._replace(agree=is_whole and bool(self.agree(self.result(state))))
+
+    def result(self, state: SumsUnderWay) -> SumPosterior:
+        """Return the draws."""
         return SumPosterior(
             prior=self.kernel.prior,
             design=self.kernel.design,
             y=self.kernel.y,
-            sample_stats={"log_likelihood": self.log_likelihood[:, self._kept_sweeps()]},
-            **self.records,
+            sample_stats={"log_likelihood": state.log_likelihood[:, state.sweep]},
+            **state.drawn,
         )
-
-    def _kept_sweeps(self) -> np.ndarray:
-        return self.warmup + self.thin * (1 + np.arange(self.draws)) - 1
-
-    def _enter(self, chain: int, end: int, made: "_Advanced") -> None:
-        """Enter what one chain has come to."""
-        state, log_likelihood, drawn = made
-        with self._moving[chain]:
-            reached = self.reached[chain]
-            self.log_likelihood[chain, reached : reached + len(log_likelihood)] = log_likelihood
-            for draw, values in drawn:
-                for name, value in values.items():
-                    self.records[name][chain, draw] = value
-            self.states[chain], self.reached[chain] = state, max(end, reached)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what the chains are resumed from, also while others of them still move."""
-        with ExitStack() as waiting:
-            for moving in self._moving:
-                waiting.enter_context(moving)
-            states = {
-                f"state_{name}": np.stack([np.asarray(getattr(each, name)) for each in self.states])
-                for name in _STATE
-            }
-            done = max(self.reached)
-            number = max(0, (done - self.warmup) // self.thin)
-            drawn = {f"drawn_{name}": record[:, :number] for name, record in self.records.items()}
-            progress = {
-                "reached": np.array(self.reached),
-                "extensions": np.int64(self.extensions),
-                "log_likelihood": self.log_likelihood[:, :done],
-            }
-            return states | drawn | progress
-
-    def resume(self, kept: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `arrays` returned for chains of the same numbers.
-
-        Raises
-        ------
-        KeyError, ValueError
-            If it was not for such chains.
-        """
-        reached = kept["reached"].tolist()
-        for _ in range(int(kept["extensions"])):
-            if min(reached) < self.num_sweeps:  # chains are done before they go on
-                raise ValueError("chains were extended before they were done")
-            self.extend()
-        self.reached, done = reached, max(reached)
-        self.log_likelihood[:, :done] = kept["log_likelihood"]
-        for name, record in self.records.items():
-            drawn = kept[f"drawn_{name}"]
-            record[:, : drawn.shape[1]] = drawn
-        for chain in range(len(self.states)):
-            parts = {name: kept[f"state_{name}"][chain] for name in _STATE}
-            parts["variance"] = float(parts["variance"])
-            self.states[chain] = AdditiveState(**parts)
-
-
-_Advanced = tuple[AdditiveState, np.ndarray, list[tuple[int, dict[str, np.ndarray]]]]
 
 
 def _advance_chain(
     kernel: AdditiveKernel,
     seed: int,
-    warmup: int,
-    thin: int,
-    names: tuple[str, ...],
+    growing_sweeps: int,
+    kinds: dict[str, Any],
     sweeps: range,
+    kept: np.ndarray,
     chain: int,
     state: AdditiveState,
-) -> _Advanced:
-    """Move a copy of one chain on; returns its state, log likelihoods, and numbered draws."""
-    room, log_likelihood, drawn = kernel.make_room(), np.empty(len(sweeps)), []
-    state = jax.tree.map(lambda a: np.array(a) if isinstance(a, np.ndarray) else a, state)
-    for place, sweep in enumerate(sweeps):
+) -> tuple[AdditiveState, dict[str, np.ndarray], np.ndarray]:
+    """Move a copy of one chain on; returns its state, the draws to keep and log likelihoods."""
+    room, log_likelihood = kernel.make_room(), np.empty(len(sweeps))
+    state = jax.tree.map(np.array, state)._replace(variance=float(state.variance))
+    drawn = {
+        name: np.empty((len(kept), *np.shape(getattr(state, name))), kind)
+        for name, kind in kinds.items()
+    }
+    places = {sweep: place for place, sweep in enumerate(kept.tolist())}
+    for number, sweep in enumerate(sweeps):
         stream = np.random.Philox(key=[seed, chain], counter=[0, 0, 0, sweep])
         generator = np.random.Generator(stream)
-        grows = sweep < min(_GROWING_SWEEPS, warmup)
-        state = kernel.advance(generator, state, room, grows=grows)
-        log_likelihood[place] = kernel.log_likelihood(state)
-        draw, rest = divmod(sweep + 1 - warmup, thin)
-        if draw >= 1 and rest == 0:
-            drawn.append((draw - 1, {name: np.array(getattr(state, name)) for name in names}))
-    return state, log_likelihood, drawn
+        state = kernel.advance(generator, state, room, grows=sweep < growing_sweeps)
+        log_likelihood[number] = kernel.log_likelihood(state)
+        if sweep in places:
+            for name, record in drawn.items():
+                record[places[sweep]] = getattr(state, name)
+    return jax.tree.map(np.asarray, state), drawn, log_likelihood

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -22,11 +23,14 @@ from bdtppl.inference.dcc import local
 from bdtppl.inference.dcc.local import Explored
 from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.dcc.utility import exploitation, exploration, utility
+from bdtppl.inference.nuts.kernel import NutsDraws
 from bdtppl.inference.parallel import fan_out
+from bdtppl.inference.run import Inference
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
-__all__ = ["WalkState", "explore", "log_topology_joint", "start", "utilities", "within_reach"]
+__all__ = ["TopologyWalk", "WalkState", "log_topology_joint", "utilities", "within_reach"]
 
+_NUMBERS = "since", "visits", "num_restarts"
 _ERRORS = 3.0  # standard errors by which an estimate may be too low
 _MISSED = 5.0  # nats by which it may be too low if chains missed the main mode
 
@@ -53,48 +57,115 @@ class WalkState:
     visited: tuple[Topology, ...] = ()
 
 
-def start(dcc: DCC, rng_key: jax.Array) -> WalkState:
-    """Draw the first topologies from the prior."""
-    rng = _generator(rng_key, 0)
-    proposed: dict[Topology, int] = {}
-    while sum(proposed.values()) < dcc.initial_trees:
-        topology = dcc.prior.sample(rng, max_splits=dcc.max_splits)
-        if dcc.with_leaf or topology.num_splits:
-            proposed[topology] = proposed.get(topology, 0) + 1
-    return WalkState(rng_key, proposed)
+@dataclass(frozen=True, eq=False)
+class TopologyWalk(Inference[WalkState, WalkState]):
+    """The walk (see `bdtppl.inference.run`); its result is its state.
 
-
-def explore(
-    dcc: DCC,
-    state: WalkState,
-    num_steps: int,
-    *,
-    patience: int | None = None,
-    tolerance: float = 1e-3,
-    on_progress: Callable[[WalkState], None] = lambda state: None,
-) -> WalkState:
-    """Continue for some steps; the result does not depend on how they are divided into calls.
-
-    Parameters
+    Attributes
     ----------
     dcc
         Settings.
-    state
-        From `start`, or from steps before.
-    num_steps
+    iterations
         Steps of the walk.
     patience, tolerance
         Stop where the topologies that became active in the last ``patience`` steps together hold
         less than ``tolerance`` of the weight; None for no such stop.
-    on_progress
-        Called with the state after each step.
     """
-    for _ in range(num_steps):
-        if patience is not None and _is_exhausted(dcc, state, patience, tolerance):
-            break
-        state = _propose(dcc, _look_at(dcc, _activate(dcc, state)))
-        on_progress(state)
-    return state
+
+    counts: ClassVar[str] = "iterations"
+
+    dcc: DCC
+    iterations: int
+    patience: int | None = None
+    tolerance: float = 1e-3
+
+    def start(self, rng_key: jax.Array) -> WalkState:
+        """Draw the first topologies from the prior."""
+        dcc, rng = self.dcc, _generator(rng_key, 0)
+        proposed: dict[Topology, int] = {}
+        while sum(proposed.values()) < dcc.initial_trees:
+            topology = dcc.prior.sample(rng, max_splits=dcc.max_splits)
+            if dcc.with_leaf or topology.num_splits:
+                proposed[topology] = proposed.get(topology, 0) + 1
+        return WalkState(rng_key, proposed)
+
+    def num_steps(self, state: WalkState) -> tuple[int, int]:
+        """Count the steps of the walk."""
+        return len(state.visited), self.iterations
+
+    def lengths(self, state: WalkState) -> dict[str, tuple[int, int]]:
+        """List the steps that were made, and those that are asked for."""
+        return {"iterations": self.num_steps(state)}
+
+    def is_done(self, state: WalkState) -> bool:
+        """Tell whether all steps are made, or new topologies hardly matter."""
+        if super().is_done(state):
+            return True
+        patience = self.patience
+        return patience is not None and _is_exhausted(self.dcc, state, patience, self.tolerance)
+
+    def advance(self, state: WalkState) -> WalkState:
+        """Make a step."""
+        dcc = self.dcc
+        return _propose(dcc, _look_at(dcc, _activate(dcc, state)))
+
+    def result(self, state: WalkState) -> WalkState:
+        """Return the state."""
+        return state
+
+    def to_arrays(self, state: WalkState) -> dict[str, np.ndarray]:
+        """Write a state as arrays of numbers and of text.
+
+        Arrays of a topology are named after its code: ``"100/log_weight"``. Nested ones, where
+        chains are, are named by their place among the leaves of the nest.
+        """
+        arrays = {
+            "proposed": np.array([shape.code for shape in state.proposed]),
+            "count": np.array(list(state.proposed.values())),
+            "visited": np.array([shape.code for shape in state.visited], str),
+            "explored": np.array([shape.code for shape in state.explored], str),
+        }
+        for shape, explored in state.explored.items():
+            own = {
+                "numbers": np.array([getattr(explored, name) for name in _NUMBERS]),
+                "position": explored.position,
+                "log_weight": explored.log_weight,
+            }
+            for name, nest in (("chains", explored.chains), ("draws", explored.draws)):
+                own |= {f"{name}/{i}": leaf for i, leaf in enumerate(jax.tree.leaves(nest))}
+            arrays |= {f"{shape.code}/{name}": array for name, array in own.items()}
+        return arrays
+
+    def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> WalkState:
+        """Read a state back."""
+        dcc, any_key, leaf = self.dcc, jax.random.key(0), Topology()
+        structures = {
+            # They are the same for all topologies.
+            "chains": jax.tree.structure(dcc.nuts.start(any_key, dcc.density(0), leaf.paths, 1)),
+            "draws": jax.tree.structure(NutsDraws(*range(7))._replace(inputs=None)),
+        }
+        explored = {}
+        for shape in _topologies(arrays["explored"]):
+            own = {
+                name.removeprefix(f"{shape.code}/"): array
+                for name, array in arrays.items()
+                if name.startswith(f"{shape.code}/")
+            }
+            nests = {
+                name: structure.unflatten(own[f"{name}/{i}"] for i in range(structure.num_leaves))
+                for name, structure in structures.items()
+                if f"{name}/0" in own
+            }
+            numbers = dict(zip(_NUMBERS, own["numbers"].tolist(), strict=True))
+            given = {name: own[name] for name in ("position", "log_weight")}
+            explored[shape] = Explored(topology=shape, **given, **numbers, **nests)
+        counts = arrays["count"].tolist()
+        proposed = dict(zip(_topologies(arrays["proposed"]), counts, strict=True))
+        return WalkState(rng_key, proposed, explored, tuple(_topologies(arrays["visited"])))
+
+
+def _topologies(codes: np.ndarray) -> list[Topology]:
+    return [Topology(str(code)) for code in codes]
 
 
 def log_topology_joint(explored: Explored, prior: TopologyPrior) -> float:

@@ -6,7 +6,6 @@ stochastic gradient descent on (log F - log S)^2 over the ring. Targets stand as
 the lowest are exact and never change, those above are replaced as their subproblems are met again.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -260,8 +259,6 @@ def train_flow(
     state: FlowState,
     settings: GrammarSettings,
     num_steps: int,
-    *,
-    on_progress: Callable[[FlowState, Metrics], bool | None] = lambda state, metrics: None,
 ) -> tuple[FlowState, Metrics]:
     """Take steps of training.
 
@@ -277,8 +274,6 @@ def train_flow(
         Settings of training.
     num_steps
         Steps to take.
-    on_progress
-        Called after each step with the state and its report; training ends where it returns True.
 
     Returns
     -------
@@ -292,6 +287,4 @@ def train_flow(
     for _ in range(num_steps):
         state, metrics = train_step(rng_key, problem, state, settings)
         history.append(jax.tree.map(np.asarray, metrics))
-        if on_progress(state, history[-1]):
-            break
     return state, jax.tree.map(lambda *values: np.stack(values), *history)

@@ -1,11 +1,8 @@
-"""The two ways to amortise a posterior, by subproblems or tree by tree, with one interface.
+"""The two ways to amortise a posterior, by subproblems or tree by tree, as inferences."""
 
-A method starts a state, takes steps of training, and makes draws. `train_by` trains in rounds;
-a caller may save the state after each.
-"""
-
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +10,7 @@ import numpy as np
 from bdtppl.inference.gflownet import grammar_training, training
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.drawn import Drawn
-from bdtppl.inference.gflownet.grammar import pose_problem
+from bdtppl.inference.gflownet.grammar import FlowProblem, pose_problem
 from bdtppl.inference.gflownet.grammar_best import best_tree
 from bdtppl.inference.gflownet.grammar_posterior import log_flow, score
 from bdtppl.inference.gflownet.grammar_posterior import sample_weighted as sample_flow
@@ -22,189 +19,277 @@ from bdtppl.inference.gflownet.sample import sample as sample_policy
 from bdtppl.inference.gflownet.sample import upper_bound
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
+from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.exact import ExactPosterior
+from bdtppl.inference.run import Inference
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.prior_kinds import weighs_each_cut
 
-__all__ = ["Method", "by_construction", "by_grammar", "distance", "train_by"]
+__all__ = ["Amortisation", "Flows", "Policies", "TrainingState", "key_of_use"]
 
-_ROUND = 100  # steps
-_DRAWS = 256  # for an estimate of the distance
+_USES = "start", "train", "draws", "exact", "distance", "leaves"  # of random numbers
+_ROUND = 100  # steps after which the distance is looked at
+_DRAWS = 256  # for an estimate of the distance, of the policy and of the posterior
+_MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
 
 
-Tell = Callable[[int, str], Any]
+def key_of_use(rng_key: jax.Array, use: str) -> jax.Array:
+    """Make the key of one use of random numbers."""
+    return jax.random.fold_in(rng_key, _USES.index(use))
 
 
-class Method(NamedTuple):
-    """A way to amortise a posterior: functions of a state, which is a pytree of arrays.
+class TrainingState(NamedTuple):
+    """State of a training.
 
     Attributes
     ----------
-    num_steps
-        Steps of the whole training.
-    start
-        Makes the first state from a key.
-    steps
-        Number of steps taken at a state.
-    advance
-        Takes a key, a state and a progress callback (steps taken, a message). Trains for a round
-        or to the end; returns the state and the steps' reports, arrays [steps].
-    draw
-        Takes a key, a state, and numbers of chains and draws; returns weighted trees, `Drawn`.
-    log_partition
-        The learned log Z of a state.
-    upper_bound
-        Takes a key, a state, and draws from the posterior; bounds log Z from above (EUBO).
-    best
-        The most probable tree that training has visited, or that a search with the learned flows
-        finds; without a probability.
+    rng_key
+        Key of the whole.
+    learner
+        What is trained, with its optimiser and what it remembers: a pytree of arrays.
+    history
+        What each step reported so far, arrays [steps] by name.
+    is_near
+        Whether the policy was as near to the posterior as is asked for.
     """
 
-    num_steps: int
-    start: Callable[[jax.Array], Any]
-    steps: Callable[[Any], int]
-    advance: Callable[[jax.Array, Any, Tell], tuple[Any, Any]]
-    draw: Callable[[jax.Array, Any, int, int], Drawn]
-    log_partition: Callable[[Any], float]
-    upper_bound: Callable[[jax.Array, Any, Tree], float]
-    best: Callable[[Any], RankedTrees]
+    rng_key: jax.Array
+    learner: Any
+    history: dict[str, np.ndarray]
+    is_near: bool
 
 
-def by_grammar(
-    target: TreeModel, settings: grammar_training.GrammarSettings, num_steps: int
-) -> Method:
-    """Learn flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
-    problem = pose_problem(target)
+@dataclass(frozen=True, eq=False)
+class Amortisation(Inference[TrainingState, Any]):
+    """A posterior that is amortised (see `bdtppl.inference.run`); the result is the learner.
 
-    def advance(rng_key, state, on_progress):
-        number = min(_ROUND, num_steps - int(state.num_steps))
+    Attributes
+    ----------
+    target
+        The model.
+    settings
+        Settings of training.
+    steps
+        Steps of the whole training.
+    tolerance
+        Nats of `distance` at which training ends early; None to take all steps.
+    """
 
-        def told(state, metrics):
-            said = _in_words(metrics.loss, metrics.log_partition, metrics.best_log_joint)
-            return on_progress(int(state.num_steps), said)
+    target: TreeModel
+    settings: Any
+    steps: int
+    tolerance: float | None = None
 
-        return grammar_training.train_flow(
-            rng_key, problem, state, settings, number, on_progress=told
-        )
+    reports: ClassVar[Any]  # names of what a step reports
+    words: ClassVar[tuple[str, str, str]]  # of these, loss, log Z and the best log joint
+    at_once: ClassVar[int]
 
-    def draw(rng_key, state, chains, draws):
-        return sample_flow(rng_key, problem, state.flow, target, chains=chains, draws=draws)
+    def begin(self, rng_key: jax.Array) -> Any:
+        """Make the first learner."""
+        raise NotImplementedError
 
-    def bound(rng_key, state, trees):
-        return float(score(problem, state.flow, target.design, trees).log_weight.mean())
+    def train(self, rng_key: jax.Array, learner: Any, steps: int) -> tuple[Any, Any]:
+        """Take some steps; returns the learner and their reports, arrays [steps]."""
+        raise NotImplementedError
 
-    return Method(
-        num_steps,
-        start=lambda rng_key: grammar_training.initial_flow_state(rng_key, problem, settings),
-        steps=lambda state: int(state.num_steps),
-        advance=advance,
-        draw=draw,
-        log_partition=lambda state: log_flow(problem, state.flow),
-        upper_bound=bound,
-        best=lambda state: _alone(target, best_tree(problem, state.flow)),
-    )
+    def draw(self, rng_key: jax.Array, learner: Any, chains: int, draws: int) -> Drawn:
+        """Draw weighted trees."""
+        raise NotImplementedError
+
+    def log_partition(self, learner: Any) -> float:
+        """Read the learned log Z."""
+        raise NotImplementedError
+
+    def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
+        """Bound log Z from above by draws from the posterior (EUBO)."""
+        raise NotImplementedError
+
+    def best(self, learner: Any) -> RankedTrees:
+        """Find the most probable tree that training has met; without a probability."""
+        raise NotImplementedError
+
+    def start(self, rng_key: jax.Array) -> TrainingState:
+        """Begin; no step has reported anything yet."""
+        learner = self.begin(key_of_use(rng_key, "start"))
+        history = {name: np.zeros(0) for name in self.reports._fields}
+        return TrainingState(rng_key, learner, history, False)
+
+    def lengths(self, state: TrainingState) -> dict[str, tuple[int, int]]:
+        """List the steps that were taken, and those of the whole training."""
+        return {"steps": self.num_steps(state)}
+
+    def num_steps(self, state: TrainingState) -> tuple[int, int]:
+        """Count the steps."""
+        return len(state.history["loss"]), self.steps
+
+    def is_done(self, state: TrainingState) -> bool:
+        """Tell whether all steps are taken, or the policy is near enough."""
+        return super().is_done(state) or (state.is_near and self.tolerance is not None)
+
+    def in_words(self, state: TrainingState) -> str:
+        """Say what the last step has reported."""
+        loss, log_z, best = (state.history[name][-1] for name in self.words)
+        return f"loss {loss:.3g}, log Z {log_z:.2f}, best log joint {best:.2f}"
+
+    def advance(self, state: TrainingState) -> TrainingState:
+        """Take some steps."""
+        made, whole = self.num_steps(state)
+        number = min(self.at_once, whole - made, _ROUND - made % _ROUND)
+        learner, reports = self.train(key_of_use(state.rng_key, "train"), state.learner, number)
+        new = {name: np.asarray(a, float) for name, a in reports._asdict().items()}
+        if not np.isfinite(new["loss"]).all():
+            raise ValueError(
+                "The loss is not finite: a tree on the way to others has no probability, as where "
+                "the prior has a node split for certain. Use method='grammar'."
+            )
+        history = {name: np.append(state.history[name], a) for name, a in new.items()}
+        state = TrainingState(state.rng_key, learner, history, False)
+        made += number
+        if self.tolerance is None or (made % _ROUND and made < whole):
+            return state
+        key = jax.random.fold_in(key_of_use(state.rng_key, "distance"), made)
+        distance = self.distance(key, learner, self._exact_draws(state.rng_key))
+        return state._replace(is_near=distance < self.tolerance)
+
+    def result(self, state: TrainingState) -> Any:
+        """Return the learner."""
+        return state.learner
+
+    def distance(self, rng_key: jax.Array, learner: Any, exact: Tree | None) -> float:
+        """Estimate how far a policy is from the posterior, in nats.
+
+        With draws from the posterior, it is the gap between the upper and the lower bound of log Z,
+        the sum of the two Kullback-Leibler divergences. Without them, it is the larger of two
+        numbers: Renyi's divergence of order 2 of the posterior from the policy, which is the log of
+        the number of draws over their effective size; and the difference of the learned log Z from
+        its estimate by weights, since weights do not show parts of the posterior that are never
+        drawn.
+        """
+        key_draw, key_order = jax.random.split(rng_key)
+        drawn = self.draw(key_draw, learner, 1, _DRAWS)
+        if exact is None:
+            off = abs(self.log_partition(learner) - drawn.log_partition)
+            return max(float(np.log(_DRAWS / drawn.effective_size)), off)
+        return self.upper_bound(key_order, learner, exact) - drawn.lower_bound
+
+    @cached_property
+    def _chart(self) -> ExactPosterior | None:
+        """The exact posterior, where its chart fits."""
+        target = self.target
+        if target.constraints.max_depth is None:
+            return None
+        try:
+            grammar = compile_grammar(
+                target.design,
+                rules=target.prior.rules,
+                constraints=target.constraints,
+                each_cut=weighs_each_cut(target.prior),
+                max_subproblems=_MOST_SUBPROBLEMS,
+            )
+        except TooManySubproblems:
+            return None
+        return ExactPosterior(grammar, target.prior, target.leaf, target.y)
+
+    def _exact_draws(self, rng_key: jax.Array) -> Tree | None:
+        chart = self._chart
+        return chart and chart.sample_trees(key_of_use(rng_key, "exact"), _DRAWS)
 
 
-def by_construction(target: TreeModel, settings: training.PolicySettings) -> Method:
-    """Learn a policy that builds trees (see `bdtppl.inference.gflownet.training`)."""
-    construction = Construction.of(target)
+@dataclass(frozen=True, eq=False)
+class Flows(Amortisation):
+    """Flows of subproblems (see `bdtppl.inference.gflownet.grammar`)."""
 
-    def start(rng_key):
+    reports: ClassVar[Any] = grammar_training.Metrics
+    words: ClassVar[tuple[str, str, str]] = "loss", "log_partition", "best_log_joint"
+    at_once: ClassVar[int] = 5
+
+    @cached_property
+    def _problem(self) -> FlowProblem:
+        return pose_problem(self.target)
+
+    def begin(self, rng_key: jax.Array) -> grammar_training.FlowState:
+        """Start with a new network."""
+        return grammar_training.initial_flow_state(rng_key, self._problem, self.settings)
+
+    def train(self, rng_key: jax.Array, learner: Any, steps: int) -> tuple[Any, Any]:
+        """Take some steps."""
+        return grammar_training.train_flow(rng_key, self._problem, learner, self.settings, steps)
+
+    def draw(self, rng_key: jax.Array, learner: Any, chains: int, draws: int) -> Drawn:
+        """Draw weighted trees."""
+        flow, sizes = learner.flow, {"chains": chains, "draws": draws}
+        return sample_flow(rng_key, self._problem, flow, self.target, **sizes)
+
+    def log_partition(self, learner: Any) -> float:
+        """Read the log flow out of the root."""
+        return log_flow(self._problem, learner.flow)
+
+    def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
+        """Average the log weights of draws from the posterior."""
+        scored = score(self._problem, learner.flow, self.target.design, trees)
+        return float(scored.log_weight.mean())
+
+    def best(self, learner: Any) -> RankedTrees:
+        """Search with the learned flows."""
+        return _alone(self.target, best_tree(self._problem, learner.flow))
+
+
+@dataclass(frozen=True, eq=False)
+class Policies(Amortisation):
+    """A policy that builds trees (see `bdtppl.inference.gflownet.training`)."""
+
+    reports: ClassVar[Any] = training.TrainingInfo
+    words: ClassVar[tuple[str, str, str]] = "loss", "log_z", "best_log_joint"
+    at_once: ClassVar[int] = 20
+
+    def __post_init__(self):
+        object.__setattr__(self, "settings", replace(self.settings, num_steps=self.steps))
+
+    @cached_property
+    def _construction(self) -> Construction:
+        return Construction.of(self.target)
+
+    def begin(self, rng_key: jax.Array) -> training.Learner:
+        """Start with a new policy."""
         key_policy, key_begin = jax.random.split(rng_key)
         policy = PathPolicy(
             key_policy,
-            construction.num_features,
-            construction.num_cuts,
-            sees_all_leaves=settings.sees_all_leaves,
-            learns_backward=settings.learns_backward,
+            self._construction.num_features,
+            self._construction.num_cuts,
+            sees_all_leaves=self.settings.sees_all_leaves,
+            learns_backward=self.settings.learns_backward,
         )
-        return training.begin_training(key_begin, construction, policy, settings)
+        return training.begin_training(key_begin, self._construction, policy, self.settings)
 
-    def advance(rng_key, state, on_progress):
-        def is_over(state, info):
-            said = _in_words(info.loss, info.log_z, info.best_log_joint)
-            return on_progress(int(state.step), said) or int(state.step) % _ROUND == 0
+    def train(self, rng_key: jax.Array, learner: Any, steps: int) -> tuple[Any, Any]:
+        """Take some steps."""
+        return training.train(rng_key, self._construction, learner, self.settings, steps)
 
-        return training.train(rng_key, construction, state, settings, on_progress=is_over)
+    def draw(self, rng_key: jax.Array, learner: Any, chains: int, draws: int) -> Drawn:
+        """Draw weighted trees."""
+        given = self._construction, learner.policy, self.target
+        return sample_policy(rng_key, *given, chains=chains, draws=draws)
+
+    def log_partition(self, learner: Any) -> float:
+        """Read the learned log Z."""
+        return float(learner.log_z)
+
+    def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
+        """Average the log weights of draws from the posterior, in orders that are drawn."""
+        policy, design = learner.policy, self.target.design
+        return upper_bound(rng_key, self._construction, policy, design, trees)
 
     @in_float64
-    def best(state):
-        first = jax.tree.map(lambda a: a[:1], state.buffer.shape)
-        return _alone(target, write_out(construction.model, first))
-
-    def draw(rng_key, state, chains, draws):
-        policy = state.policy
-        return sample_policy(rng_key, construction, policy, target, chains=chains, draws=draws)
-
-    return Method(
-        settings.num_steps,
-        start=start,
-        steps=lambda state: int(state.step),
-        advance=advance,
-        draw=draw,
-        log_partition=lambda state: float(state.log_z),
-        upper_bound=lambda rng_key, state, trees: upper_bound(
-            rng_key, construction, state.policy, target.design, trees
-        ),
-        best=best,
-    )
+    def best(self, learner: Any) -> RankedTrees:
+        """Take the best tree of the buffer."""
+        first = jax.tree.map(lambda a: a[:1], learner.buffer.shape)
+        return _alone(self.target, write_out(self._construction.model, first))
 
 
 def _alone(target: TreeModel, written: WrittenOut) -> RankedTrees:
     """Score one tree."""
     score = log_joint(written.trees, target).log_joint
     return RankedTrees(written.trees, written.statistics, score, np.full(1, np.nan))
-
-
-def _in_words(loss: Any, log_z: Any, best: Any) -> str:
-    return f"loss {loss:.3g}, log Z {log_z:.2f}, best log joint {best:.2f}"
-
-
-def train_by(
-    method: Method,
-    rng_key: jax.Array,
-    state: Any,
-    *,
-    on_progress: Tell = lambda step, said: None,
-    keep: Callable[[Any, Any], bool | None] = lambda state, history: None,
-) -> Any:
-    """Train to the end of a method's steps, from the state's own step on.
-
-    Parameters
-    ----------
-    method
-        The method.
-    rng_key
-        Key; the same for a training that goes on as for the one that was stopped.
-    state
-        Where to start.
-    on_progress
-        Called now and then with the number of steps taken, and how it goes; a round ends where it
-        returns True.
-    keep
-        Called after each round with the state and what the steps of the round reported, arrays
-        [steps]; training ends where it returns True.
-    """
-    while method.steps(state) < method.num_steps:
-        state, history = method.advance(rng_key, state, on_progress)
-        if keep(state, history):
-            break
-    return state
-
-
-def distance(method: Method, rng_key: jax.Array, state: Any, exact: Tree | None) -> float:
-    """Estimate how far a policy is from the posterior, in nats.
-
-    With draws from the posterior, it is the gap between the upper and the lower bound of log Z, the
-    sum of the two Kullback-Leibler divergences. Without them, it is the larger of two numbers:
-    Renyi's divergence of order 2 of the posterior from the policy, which is the log of the number
-    of draws over their effective size; and the difference of the learned log Z from its estimate by
-    weights, since weights do not show parts of the posterior that are never drawn.
-    """
-    key_draw, key_order = jax.random.split(rng_key)
-    drawn = method.draw(key_draw, state, 1, _DRAWS)
-    if exact is None:
-        off = abs(method.log_partition(state) - drawn.log_partition)
-        return max(float(np.log(_DRAWS / drawn.effective_size)), off)
-    return method.upper_bound(key_order, state, exact) - drawn.lower_bound

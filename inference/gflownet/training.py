@@ -6,7 +6,6 @@ policy, and a step of gradient descent with a separate rate for log Z. The publi
 from the paper here and there; `PolicySettings` has both.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,13 +18,12 @@ import optax
 
 from bdtppl.inference.evidence.estimates import log_mean
 from bdtppl.inference.gflownet.backward import reordered
-from bdtppl.inference.gflownet.balance import BALANCES
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.replay import Buffer, empty, recall, remember
 from bdtppl.inference.gflownet.reward import rewards
 from bdtppl.inference.gflownet.rollout import judged, roll_out
-from bdtppl.inference.gflownet.trajectories import Trajectories
+from bdtppl.inference.gflownet.trajectories import Trajectories, trajectory_balance
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 
@@ -34,7 +32,6 @@ __all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin_training", "train
 Decay = Literal["cosine", "constant"]
 LogZOptimiser = Literal["descent", "adam"]
 
-_STEPS_A_CHUNK = 20  # steps between two reports of progress
 _USUAL = 4  # decisions of a trajectory for which there is always room
 
 
@@ -46,8 +43,6 @@ class PolicySettings:
     ----------
     num_steps
         Steps of training, over which the policy's rate and exploration fall.
-    balance
-        The loss: "trajectory", "detailed" or "sub-trajectory" balance.
     num_forward, num_replayed
         Trajectories of a step that are drawn from the policy, and trees that are made again.
     buffer_size
@@ -80,7 +75,6 @@ class PolicySettings:
     """
 
     num_steps: int = 2000
-    balance: str = "trajectory"
     num_forward: int = 90
     num_replayed: int = 10
     buffer_size: int = 100
@@ -102,8 +96,6 @@ class PolicySettings:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)!r}.")
         if self.num_replayed < 0:
             raise ValueError(f"num_replayed must be at least 0; got {self.num_replayed!r}.")
-        if self.balance not in BALANCES:
-            raise ValueError(f"balance must be one of {', '.join(BALANCES)}; got {self.balance!r}.")
         for name, choices in (("decay", Decay), ("log_z_optimiser", LogZOptimiser)):
             if getattr(self, name) not in get_args(choices):
                 known = ", ".join(get_args(choices))
@@ -262,7 +254,7 @@ def _learn(
     def mean_loss(learned: Parameters):
         policy = eqx.combine(learned.policy, fixed)
         own = judged(construction, policy, weighed, num_decisions)
-        return BALANCES[settings.balance](learned.log_z, own).mean()
+        return trajectory_balance(learned.log_z, own).mean()
 
     loss, gradient = jax.value_and_grad(mean_loss)(before)
     updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, before)
@@ -295,10 +287,9 @@ def train(
     construction: Construction,
     learner: Learner,
     settings: PolicySettings,
-    *,
-    on_progress: Callable[[Learner, TrainingInfo], bool | None] = lambda learner, info: None,
+    steps: int | None = None,
 ) -> tuple[Learner, TrainingInfo]:
-    """Train to the end of the settings' steps, from the learner's own step on.
+    """Train, from the learner's own step on.
 
     Parameters
     ----------
@@ -310,9 +301,8 @@ def train(
         Where to start.
     settings
         How to train.
-    on_progress
-        Called now and then with the learner and the report of its last step; training ends where
-        it returns True.
+    steps
+        Steps to take; None for those that are left.
 
     Returns
     -------
@@ -322,13 +312,9 @@ def train(
         Reports of the steps, arrays [steps].
     """
     reports = []
-    for done in range(int(learner.step), settings.num_steps):
+    for _ in range(settings.num_steps - int(learner.step) if steps is None else steps):
         learner, info = _step(rng_key, construction, learner, settings)
         reports.append(info)
-        if (done + 1) % _STEPS_A_CHUNK == 0 and on_progress(
-            learner, jax.tree.map(np.asarray, info)
-        ):
-            break
     columns = [
         np.array([report[i] for report in reports]) for i in range(len(TrainingInfo._fields))
     ]

@@ -15,7 +15,7 @@ from bdtppl.inference.gflownet.backward import steps_of_splits
 from bdtppl.inference.gflownet.construction import Partial
 from bdtppl.inference.hard.shapes import Shape
 
-__all__ = ["Trajectories", "log_joints", "open_slots"]
+__all__ = ["Trajectories", "log_joints", "open_slots", "trajectory_balance"]
 
 
 class Trajectories(NamedTuple):
@@ -70,6 +70,14 @@ class Trajectories(NamedTuple):
     def log_weights(self) -> jax.Array:
         """Log importance weights of the trajectories, float64 [b]: their weights' mean is Z."""
         return jnp.take_along_axis(self.log_potentials, self.num_splits[:, None], axis=1)[:, 0]
+
+
+def trajectory_balance(log_z: jax.Array, made: Trajectories) -> jax.Array:
+    """Loss of each trajectory [b], given the learned log Z (DT-GFN, equation 6).
+
+    It vanishes where the policy draws trees in proportion to their weights.
+    """
+    return (log_z - made.log_weights) ** 2
 
 
 def open_slots(shape: Shape) -> jax.Array:

@@ -5,8 +5,10 @@ the problem alone, so the same key gives the same trees on any machine, and whet
 groups are made in one go.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,8 @@ from bdtppl.inference.hard.written_trees import write_out
 from bdtppl.inference.parallel import fan_out, num_at_once
 from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_particle_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
-from bdtppl.inference.pytree_arrays import from_arrays, to_arrays
-from bdtppl.models.arguments import require_integer
+from bdtppl.inference.run import Inference, read_state, run
+from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
@@ -30,7 +32,15 @@ from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import require_weighs
 
-__all__ = ["Filtered", "GrowthName", "ProposalName", "ResamplingName", "sample_particles"]
+__all__ = [
+    "FilterState",
+    "Filtered",
+    "GrowthName",
+    "ParticleFilters",
+    "ProposalName",
+    "ResamplingName",
+    "sample_particles",
+]
 
 ProposalName = Literal["prior", "empirical", "optimal"]
 GrowthName = Literal["node", "layer"]
@@ -41,13 +51,31 @@ _WORK_AT_ONCE = 20_000_000  # rows times features times particles of runs: ten s
 
 
 class _Runs(NamedTuple):
-    """Particles [m] of some finished runs, and how these went."""
+    """Particles [m] of a group of finished runs, and how these went."""
 
     shape: Shape
     log_prior: Any
     log_likelihood: Any
     log_weight: Any
     stages: Any
+
+
+class FilterState(NamedTuple):
+    """Runs on their way.
+
+    Attributes
+    ----------
+    rng_key
+        The key.
+    num_runs
+        Finished runs.
+    groups
+        Their groups, along the first axis of each array; None before the first.
+    """
+
+    rng_key: jax.Array
+    num_runs: int
+    groups: Any
 
 
 class Filtered(NamedTuple):
@@ -87,27 +115,12 @@ class Filtered(NamedTuple):
     num_overflows: np.ndarray
 
 
-@in_float64
-def sample_particles(
-    rng_key: jax.Array,
-    model: TreeModel,
-    *,
-    particles: int = 100,
-    runs: int = 10,
-    proposal: ProposalName = "optimal",
-    growth: GrowthName = "node",
-    resampling: ResamplingName = "systematic",
-    ess_threshold: float = 0.1,
-    capacity: int = 127,
-    resumed: Callable[[Callable], Any] = lambda read: None,
-    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
-) -> Filtered:
-    """Grow weighted trees by independent particle filters.
+@dataclass(frozen=True, eq=False)
+class ParticleFilters(Inference[FilterState, Filtered]):
+    """Weighted trees, grown by independent particle filters (see `bdtppl.inference.run`).
 
-    Parameters
+    Attributes
     ----------
-    rng_key
-        Key.
     model
         The model.
     particles, runs
@@ -127,15 +140,143 @@ def sample_particles(
         Most nodes of a tree, a bound of the model: trees that need more have no weight, so the
         estimates are of the sum over those that fit. Where no node has overflowed, no particle has
         met the bound.
-    resumed, keep
-        To go on with what was interrupted: the first is called with a function that reads the
-        arrays of finished runs, and returns what it returns, or None where there are no arrays; the
-        second with a function that makes them, whenever some runs are finished.
 
     Raises
     ------
     ValueError
         If a number is out of range, a name is not known, or a feature is monotone.
+    """
+
+    counts: ClassVar[str] = "runs"
+
+    model: TreeModel
+    particles: int = 100
+    runs: int = 10
+    proposal: ProposalName = "optimal"
+    growth: GrowthName = "node"
+    resampling: ResamplingName = "systematic"
+    ess_threshold: float = 0.1
+    capacity: int = 127
+
+    def __post_init__(self):
+        require_weighs(self.model.prior, "The particle filter", "nodes")
+        self.model.constraints.require_free_leaves("The particle filter")
+        for name, least in (("particles", 1), ("runs", 1), ("capacity", 3)):
+            require_integer(name, getattr(self, name), least)
+        for name, known in (
+            ("proposal", tuple(PROPOSALS)),
+            ("growth", ("node", "layer")),
+            ("resampling", (*RESAMPLING, "never")),
+        ):
+            require_choice(name, getattr(self, name), known)
+        threshold = self.ess_threshold
+        if not isinstance(threshold, int | float | np.number) or not 0 <= threshold <= 1:
+            raise ValueError(f"ess_threshold must lie between 0 and 1; got {threshold!r}.")
+
+    @cached_property
+    def _packed(self) -> PackedModel:
+        return PackedModel.of(self.model)
+
+    @property
+    def _group_size(self) -> int:
+        """Runs of a group: all are of one size, so that they run the same compiled code."""
+        design = self.model.design
+        work = design.num_rows * design.num_features * int(self.particles)
+        sizes = [size for size in range(1, self.runs + 1) if self.runs % size == 0]
+        return max([size for size in sizes if size * work <= _WORK_AT_ONCE], default=1)
+
+    @property
+    def _shared(self) -> tuple:
+        is_never = self.resampling == "never"
+        threshold = 0.0 if is_never else float(self.ess_threshold)
+        law = "systematic" if is_never else self.resampling
+        return self._packed, self.growth == "layer", threshold, self.proposal, law
+
+    def _noise(self, rng_key: jax.Array) -> list[tuple]:
+        """Draw the random numbers of each group."""
+        sizes = {"size": int(self.particles), "capacity": int(self.capacity)}
+        noise, size = draw_particle_noise(rng_key, runs=int(self.runs), **sizes), self._group_size
+        groups = [slice(first, first + size) for first in range(0, int(self.runs), size)]
+        return [(noise.uniform[:, group], noise.rng_keys[:, group]) for group in groups]
+
+    def start(self, rng_key: jax.Array) -> FilterState:
+        """Begin with no run."""
+        return FilterState(rng_key, 0, None)
+
+    @in_float64
+    def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> FilterState:
+        """Read a state back."""
+        like = jax.eval_shape(lambda: _run_group(*self._shared, *self._noise(rng_key)[0]))
+        groups = jax.tree.map(lambda a: jax.ShapeDtypeStruct((0, *a.shape), a.dtype), like)
+        state = read_state(FilterState(rng_key, 0, groups), arrays)
+        lengths = {len(array) * self._group_size for array in jax.tree.leaves(state.groups)}
+        if lengths != {state.num_runs} or state.num_runs > self.runs:
+            raise ValueError("the lengths of its arrays do not fit together")
+        return state
+
+    def num_steps(self, state: FilterState) -> tuple[int, int]:
+        """Count the runs."""
+        return state.num_runs, int(self.runs)
+
+    @in_float64
+    def advance(self, state: FilterState) -> FilterState:
+        """Make the runs of some groups."""
+        done = state.num_runs // self._group_size
+        some = self._noise(state.rng_key)[done : done + num_at_once()]
+        made = fan_out(_finished_runs, some, shared=self._shared)
+        groups = jax.tree.map(lambda *a: np.stack(a), *made)
+        if state.groups is not None:
+            groups = jax.tree.map(lambda *a: np.concatenate(a), state.groups, groups)
+        return FilterState(state.rng_key, state.num_runs + len(some) * self._group_size, groups)
+
+    @in_float64
+    def result(self, state: FilterState) -> Filtered:
+        """Make a posterior of the particles of all runs."""
+        stages, grown = state.groups.stages, state.groups._replace(stages=())
+        grown = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), grown)
+        model, size = self.model, (state.num_runs, int(self.particles))
+        require_defined(np.isnan(grown.log_prior))
+        shape = grown.shape
+        shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
+        written = write_out(self._packed, shape)
+        trees = written.trees.reshape(*size)
+        log_prior, log_likelihood, log_weight = (
+            a.reshape(*size) for a in (grown.log_prior, grown.log_likelihood, grown.log_weight)
+        )
+        scores = log_prior + log_likelihood
+        if model.prior.counts_partitions:  # particles share a partition's weight among its rules
+            scores = log_joint(trees, model).log_joint
+        of_run = np.logaddexp.reduce(log_weight, axis=1) - np.log(log_weight.shape[1])
+        log_partition, error = log_mean(of_run)
+        flat = trees.reshape(-1)
+        first, _ = group(flat, flat.threshold)
+        log_found = float(np.logaddexp.reduce((log_prior + log_likelihood).ravel()[first]))
+        error = max(error, log_normal_error(of_run), log_found - log_partition)
+        is_normalised = model.prior.is_normalised
+        posterior = Posterior.of(
+            model,
+            trees,
+            written.statistics,
+            log_joint=scores,
+            log_likelihood=log_likelihood,
+            log_evidence=log_partition if is_normalised else np.nan,
+            log_evidence_se=error if is_normalised else np.nan,
+            log_weights=log_weight,
+        )
+        return Filtered(
+            posterior,
+            log_partition,
+            error,
+            log_found,
+            of_run,
+            np.concatenate(stages.effective_size, axis=1)[: int(stages.num_stages.max())],
+            np.concatenate(stages.is_resampled.sum(axis=1)),
+            np.concatenate(stages.num_overflows),
+        )
+
+
+def sample_particles(rng_key: jax.Array, model: TreeModel, **settings: Any) -> Filtered:
+    """Run particle filters; the settings are those of `ParticleFilters`.
 
     Examples
     --------
@@ -152,81 +293,8 @@ def sample_particles(
     >>> abs(filtered.posterior.log_evidence + 3.9) < 0.1
     True
     """
-    require_weighs(model.prior, "The particle filter", "nodes")
-    model.constraints.require_free_leaves("The particle filter")
-    _check_settings(particles, runs, proposal, growth, resampling, ess_threshold, capacity)
-    packed = PackedModel.of(model)
-    noise = draw_particle_noise(
-        rng_key, runs=int(runs), size=int(particles), capacity=int(capacity)
-    )
-    work = model.design.num_rows * model.design.num_features * int(particles)
-    size = _runs_per_group(int(runs), work)
-
-    tasks = [
-        (noise.uniform[:, first : first + size], noise.rng_keys[:, first : first + size])
-        for first in range(0, int(runs), size)
-    ]
-    threshold = 0.0 if resampling == "never" else float(ess_threshold)
-    law = "systematic" if resampling == "never" else resampling
-    shared = packed, growth == "layer", threshold, proposal, law
-
-    def read(arrays: Mapping[str, np.ndarray]) -> list[_Runs]:
-        like = jax.eval_shape(lambda: _run_group(*shared, *tasks[0]))
-        return from_arrays([like] * int(arrays["num_groups"]), arrays)
-
-    groups = resumed(read) or []
-    while len(groups) < len(tasks):
-        some = tasks[len(groups) : len(groups) + num_at_once()]
-        groups = [*groups, *fan_out(_finished_runs, some, shared=shared)]
-        keep(lambda done=groups: {"num_groups": np.array(len(done)), **to_arrays(done)})
-    return _gathered(model, packed, groups, int(runs))
-
-
-def _gathered(model: TreeModel, packed: PackedModel, groups: list[_Runs], runs: int) -> Filtered:
-    """Make a posterior of the particles of all runs."""
-    stages = [each.stages for each in groups]
-    grown = jax.tree.map(
-        lambda *a: np.concatenate(a), *(each._replace(stages=()) for each in groups)
-    )
-    require_defined(np.isnan(grown.log_prior))
-    shape = grown.shape
-    shape = shape._replace(nodes=shape.nodes[:, : padded_size(int(shape.size.max()))])
-    written = write_out(packed, shape)
-    trees = written.trees.reshape(runs, -1)
-    log_prior, log_likelihood, log_weight = (
-        a.reshape(runs, -1) for a in (grown.log_prior, grown.log_likelihood, grown.log_weight)
-    )
-    scores = log_prior + log_likelihood
-    if model.prior.counts_partitions:  # particles share a partition's weight among its rules
-        scores = log_joint(trees, model).log_joint
-    of_run = np.logaddexp.reduce(log_weight, axis=1) - np.log(log_weight.shape[1])
-    log_partition, error = log_mean(of_run)
-    flat = trees.reshape(-1)
-    first, _ = group(flat, flat.threshold)
-    log_found = float(np.logaddexp.reduce((log_prior + log_likelihood).ravel()[first]))
-    error = max(error, log_normal_error(of_run), log_found - log_partition)
-    is_normalised = model.prior.is_normalised
-    posterior = Posterior.of(
-        model,
-        trees,
-        written.statistics,
-        log_joint=scores,
-        log_likelihood=log_likelihood,
-        log_evidence=log_partition if is_normalised else np.nan,
-        log_evidence_se=error if is_normalised else np.nan,
-        log_weights=log_weight,
-    )
-    num_stages = max(int(each.num_stages) for each in stages)
-    return Filtered(
-        posterior,
-        log_partition,
-        error,
-        log_found,
-        of_run,
-        np.concatenate([each.effective_size for each in stages], axis=1)[:num_stages],
-        np.concatenate([np.sum(each.is_resampled, axis=0) for each in stages]),
-        np.concatenate([each.num_overflows for each in stages]),
-    )
+    filters = ParticleFilters(model, **settings)
+    return filters.result(run(filters, rng_key))
 
 
 @in_float64
@@ -245,27 +313,3 @@ def _run_group(packed, by_layer: bool, ess_threshold: float, proposal, resamplin
         resampling=RESAMPLING[resampling],
     )
     return _Runs(grown.shape, grown.log_prior, grown.log_likelihood, grown.log_weight, stages)
-
-
-def _runs_per_group(runs: int, work: float) -> int:
-    """Part runs into groups of one size, so that all run the same compiled code."""
-    sizes = [size for size in range(1, runs + 1) if runs % size == 0]
-    return max([size for size in sizes if size * work <= _WORK_AT_ONCE], default=1)
-
-
-def _check_settings(particles, runs, proposal, growth, resampling, ess_threshold, capacity) -> None:
-    for name, value, least in (
-        ("particles", particles, 1),
-        ("runs", runs, 1),
-        ("capacity", capacity, 3),
-    ):
-        require_integer(name, value, least)
-    for name, value, known in (
-        ("proposal", proposal, tuple(PROPOSALS)),
-        ("growth", growth, ("node", "layer")),
-        ("resampling", resampling, (*RESAMPLING, "never")),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
-    if not isinstance(ess_threshold, int | float | np.number) or not 0 <= ess_threshold <= 1:
-        raise ValueError(f"ess_threshold must lie between 0 and 1; got {ess_threshold!r}.")
