@@ -27,16 +27,17 @@ from scipy.optimize import minimize_scalar
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.empirical_bayes import empirical_bayes
 from bdtppl.inference.exact_cost import (
+    AUTO_BINS,
     DEFAULT_BUDGET,
     MOST_DEPTH_SUGGESTED,
     Budget,
     ExactMethod,
     box_cost,
     box_cost_of,
+    estimate_subproblems,
     exact_of,
 )
 from bdtppl.inference.leaf_choice import REACH, units_of
-from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints

@@ -9,26 +9,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout
 from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.inference.pcfg.budget import AUTO_BINS, estimate_subproblems
-from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar, count_subproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
+from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import has_kernel
-from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
+from bdtppl.models.prior_kinds import Rules, TreePrior, weighs_each_cut
 
 __all__ = [
+    "AUTO_BINS",
     "DEFAULT_BUDGET",
     "MOST_DEPTH_SUGGESTED",
     "Budget",
     "ExactMethod",
     "box_cost",
     "box_cost_of",
+    "estimate_subproblems",
     "exact_of",
     "exact_within_budget",
     "suggest",
@@ -36,6 +40,7 @@ __all__ = [
 
 ExactMethod = Literal["auto", "boxes", "chart", "search"]
 
+AUTO_BINS = (None, 10, 5, 3, 2)
 MOST_DEPTH_SUGGESTED = 8
 _SECONDS_A_SCORE = 1.3e-8  # and a statistic
 _SECONDS_A_GROUP = 2.5e-4
@@ -216,3 +221,64 @@ def exact_within_budget(
         with suppress(TooManySubproblems):
             return exact_of(model, "chart", budget.subproblems), "chart"
     return exact_of(model, "boxes"), "boxes"
+
+
+def estimate_subproblems(
+    design: Design,
+    *,
+    rules: Rules = "gaps",
+    constraints: Constraints | None = None,
+    each_cut: bool = False,
+    limit: int = 500_000,
+) -> float:
+    """Estimate how many subproblems a design has.
+
+    It is by the power law of the last doubling of growing samples of its rows. The estimate only
+    guides a choice: a chart that outgrows its budget is abandoned.
+
+    Parameters
+    ----------
+    design
+        The design.
+    rules, constraints, each_cut
+        As for `bdtppl.inference.pcfg.compiler.compile_grammar`.
+    limit
+        Counting may stop here; larger numbers need not be exact.
+
+    Returns
+    -------
+    float
+        An estimate; infinity where it is far above ``limit``.
+    """
+    sizes = design.num_codes.astype(float)
+    with np.errstate(over="ignore"):
+        most = float(np.prod(sizes * (sizes + 1) / 2))  # number of boxes, including empty ones
+    looks_at_path = constraints is not None and constraints.looks_at_path
+    if most <= limit and not looks_at_path:
+        return most
+    order = np.random.default_rng(0).permutation(design.num_rows)
+    counts: list[int] = []
+    size = 16
+    while True:
+        size = min(size, design.num_rows)
+        # If half the rows take a quarter of the budget, all rows will not fit.
+        bound = limit if size == design.num_rows else limit // 4
+        try:
+            sample = design.take(np.sort(order[:size]))
+            number = count_subproblems(
+                sample,
+                rules=rules,
+                constraints=constraints,
+                each_cut=each_cut,
+                max_subproblems=bound,
+            )
+        except TooManySubproblems:
+            return np.inf
+        counts.append(number)
+        if size == design.num_rows:
+            return float(counts[-1])
+        if len(counts) > 1 and counts[-1] > limit / 30:
+            power = np.log2(counts[-1] / counts[-2])
+            estimate = counts[-1] * (design.num_rows / size) ** power
+            return estimate if looks_at_path else min(most, estimate)
+        size *= 2

@@ -658,7 +658,3 @@ def _keys(rngs: Iterable[np.random.Generator]) -> jax.Array:
     """Draw a key from each generator."""
     drawn = [rng.integers(0, 2**32, 2, np.uint32) for rng in rngs]
     return jax.random.wrap_key_data(jnp.asarray(np.stack(drawn)))
-
-
-def _key(rng: np.random.Generator) -> jax.Array:
-    return _keys([rng])[0]

@@ -7,7 +7,7 @@ a run may stop after any chunk of work, and goes on from the state that was kept
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,8 +68,8 @@ class Inference(Generic[AnyState, AnyResult]):
         return made >= whole
 
     def result(self, state: AnyState) -> AnyResult:
-        """Make the result, also of a run that a time limit has ended after a chunk or more."""
-        raise NotImplementedError
+        """Make the result, also of a run that a time limit has ended; by default the state."""
+        return cast(AnyResult, state)
 
     def in_words(self, state: AnyState) -> str:
         """Say how it goes, beside the number of steps."""
@@ -192,12 +192,10 @@ def read_state(fresh: AnyState, arrays: Mapping[str, np.ndarray]) -> AnyState:
     def read(path: Any, own: Any) -> Any:
         name = jax.tree_util.keystr(path)
         like = own if isinstance(own, jax.ShapeDtypeStruct) else _as_numbers(own)
-        given: Any = arrays.get(name)
-        fits = given is not None and given.dtype == like.dtype and given.ndim == like.ndim
-        if not fits or any(
-            length not in (0, given.shape[i]) for i, length in enumerate(like.shape)
-        ):
-            words = "nothing" if given is None else f"{given.dtype} {given.shape}"
+        given = arrays.get(name, np.array(None))
+        fits = given.dtype == like.dtype and given.ndim == like.ndim
+        if not (fits and all(n in (0, given.shape[i]) for i, n in enumerate(like.shape))):
+            words = "nothing" if name not in arrays else f"{given.dtype} {given.shape}"
             raise ValueError(
                 f"The checkpoint is of another problem or of other settings: {name} must be "
                 f"{like.dtype} {like.shape}; got {words}."
@@ -206,7 +204,8 @@ def read_state(fresh: AnyState, arrays: Mapping[str, np.ndarray]) -> AnyState:
             return type(own)(given.item())
         if not isinstance(own, jax.Array):
             return given
-        return jax.random.wrap_key_data(given) if _is_key(own) else jnp.asarray(given)
+        read = jnp.asarray(given)
+        return jax.random.wrap_key_data(read) if _is_key(own) else read
 
     return jax.tree_util.tree_map_with_path(read, fresh)
 

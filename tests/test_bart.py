@@ -23,7 +23,7 @@ from bdtppl import (
     plot_tree,
 )
 from bdtppl.array_files import read_arrays
-from bdtppl.estimators import bart
+from bdtppl.estimators import chains
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 
 pytestmark = pytest.mark.filterwarnings("ignore:Chains disagree")
@@ -244,13 +244,13 @@ def test_truncated_normals_follow_their_law(mean):
 
 def test_chains_that_disagree_go_on_and_can_be_resumed(tmp_path, monkeypatch):
     settings = SHORT | {"warmup": 10, "draws": 10, "extensions": 2, "checkpoint": tmp_path / "a"}
-    monkeypatch.setattr(bart, "LARGEST_R_HAT", 0.5)
+    monkeypatch.setattr(chains, "LARGEST_R_HAT", 0.5)
     whole = BARTRegressor(**settings).fit(X, Y)
     assert len(whole.trajectory_steps_) == 10 + 10 + 20 + 40
     assert whole.thrown_away == ("warm-up", 40)
     again = BARTRegressor(**settings).fit(X, Y)  # from what was kept at the end
     np.testing.assert_array_equal(whole.posterior_.value, again.posterior_.value)
-    monkeypatch.setattr(bart, "LARGEST_R_HAT", 5.0)
+    monkeypatch.setattr(chains, "LARGEST_R_HAT", 5.0)
     short = BARTRegressor(**settings | {"checkpoint": None}).fit(X, Y)
     assert len(short.trajectory_steps_) == 20
 

@@ -12,8 +12,8 @@ import exact_problems as ep
 import numpy as np
 import pytest
 
+from bdtppl.inference.exact_cost import estimate_subproblems
 from bdtppl.inference.pcfg import compiler
-from bdtppl.inference.pcfg.budget import estimate_subproblems
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
 from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.arrays.bitsets import pack, unpack

@@ -253,7 +253,7 @@ def test_chains_that_disagree_and_trees_without_room_are_said():
 @pytest.mark.slow
 @pytest.mark.parametrize(("bound", "rounds"), [(np.inf, 0), (0.0, 2)])
 def test_chains_that_disagree_go_on(monkeypatch, bound, rounds):
-    monkeypatch.setattr("bdtppl.estimators.metropolis.LARGEST_R_HAT", bound)
+    monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", bound)
     X, y = np.arange(20.0)[:, None], np.arange(20) % 3 % 2
     options = {"warmup": 100, "draws": 10, "thin": 5, "temperatures": 1, "random_state": 0}
     model = MetropolisTreeClassifier(**options, extensions=2).fit(X, y)
@@ -267,7 +267,7 @@ def test_chains_that_disagree_go_on(monkeypatch, bound, rounds):
 @pytest.mark.parametrize(("most", "rounds"), [(7_000, 2), (3_000, 1), (1_000, 0)])
 def test_chains_go_on_less_often_on_many_rows(monkeypatch, most, rounds):
     monkeypatch.setattr("bdtppl.estimators.metropolis._MOST_ROW_STEPS", most)
-    monkeypatch.setattr("bdtppl.estimators.metropolis.LARGEST_R_HAT", 0.0)
+    monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", 0.0)
     X, y = np.arange(15.0)[:, None], np.arange(15) % 3 % 2
     options = {"warmup": 50, "draws": 10, "thin": 5, "temperatures": 1, "random_state": 0}
     model = MetropolisTreeClassifier(**options).fit(X, y)  # of 50 + 50, 100 and 200 steps

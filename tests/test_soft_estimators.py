@@ -36,7 +36,7 @@ from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.presets import dcc_tree, dcc_tree_rival
 
 pytestmark = [  # they are short
-    pytest.mark.filterwarnings("ignore:The chains disagree"),
+    pytest.mark.filterwarnings("ignore:Chains disagree"),
     pytest.mark.filterwarnings("ignore:In burn-in all chains"),
 ]
 
@@ -85,14 +85,14 @@ def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
 @pytest.mark.slow
 def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
     monkeypatch.setattr(_Moves, "sources", lambda self, rngs, path: np.ones(len(rngs), int))
-    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", 0.0)
+    monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", 0.0)
     given = RJHMC | {"burn_in": 40}
     with pytest.warns(ConvergenceWarning) as caught:
         model = RJHMCTreeRegressor(**given).fit(X, Y)
     said = " ".join(str(warning.message) for warning in caught)
     assert "all chains went where chain 1 was" in said
-    assert "The chains disagree" in said
-    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # they are short
+    assert "Chains disagree" in said
+    monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", np.inf)  # they are short
     assert model.ancestors_.tolist() == [1, 1]
     assert "2 chains that descend from 1" in " ".join(str(model.summary()).split())
     with warnings.catch_warnings():
@@ -117,7 +117,7 @@ def test_regression_finds_the_split(regressor):
 )
 def test_blackjax_finds_the_split(estimator, settings, monkeypatch):
     monkeypatch.setattr("bdtppl.inference.nuts.lanes.walk", None)  # it is not called
-    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # chains are short
+    monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", np.inf)  # chains are short
     model = estimator(**settings, nuts="blackjax").fit(X, Y)
     np.testing.assert_allclose(model.predict(NEW), [-2.0, 3.0], atol=0.3)
     assert model.posterior_.topologies[0].code == "100"
@@ -126,7 +126,7 @@ def test_blackjax_finds_the_split(estimator, settings, monkeypatch):
 @pytest.mark.slow
 def test_iterations_of_jumps_do_not_wait_for_workers(monkeypatch):
     monkeypatch.setattr("bdtppl.inference.parallel.Parallel", None)  # it is not called
-    monkeypatch.setattr("bdtppl.estimators.rjhmc.LARGEST_R_HAT", np.inf)  # chains are short
+    monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", np.inf)  # chains are short
     with parallel_config("threading", n_jobs=2):
         RJHMCTreeRegressor(**RJHMC | {"burn_in": 1, "draws": 4}).fit(X, Y)
 
@@ -367,14 +367,19 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
     ],
 )
 def test_bad_input_is_named_before_the_walk(changes, message, monkeypatch):
-    monkeypatch.setattr(DCCTreeRegressor, "_walk", None)
+    monkeypatch.setattr(DCCTreeRegressor, "_run_to_end", None)
     with pytest.raises(ValueError, match=message):
         DCCTreeRegressor(**DCC | changes).fit(X, Y)
 
 
 def test_settings_of_the_paper_reach_the_walk(monkeypatch):
     seen = []
-    monkeypatch.setattr(DCCTreeRegressor, "_walk", lambda self, dcc: seen.append(dcc) or 1 / 0)
+
+    def run_to_end(self, walk, *_):
+        seen.append(walk.dcc)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(DCCTreeRegressor, "_run_to_end", run_to_end)
     moves = {"grow": 0.4, "prune": 0.5, "stay": 0.1}
     given = {"delta": 0.2, "kappa": 0.5, "optimism": 3.0, "look_ahead": 7, "warmup_doublings": 2}
     given |= {"denominator": "basic", "moves": moves}

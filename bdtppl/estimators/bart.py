@@ -1,15 +1,14 @@
 """Sums of trees with exact redraws: BART."""
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import FansOut, RunsLong, TableEstimator, estimator
+from bdtppl.estimators.chains import agree, judge_chains, num_extensions
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
@@ -19,8 +18,6 @@ from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
-from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.hard.additive import (
     NOISE_QUANTILE,
@@ -30,7 +27,7 @@ from bdtppl.models.hard.additive import (
     calibrated_to_classes,
 )
 from bdtppl.models.wording import counted
-from bdtppl.summary import summarised, why_no_r_hat
+from bdtppl.summary import summarised
 
 __all__ = ["BARTClassifier", "BARTRegressor"]
 
@@ -122,12 +119,6 @@ class BARTClassParameters:
         "What a sum of trees is: the logit of the second class's probability, or the probit. More "
         "than two classes have a sum each, and their softmax; they need logit.",
     )
-
-
-def _agree(posterior: SumPosterior) -> bool:
-    """Tell whether chains agree, as far as it is known."""
-    r_hats = [each.r_hat for each in diagnose(followed(posterior)).values()]
-    return not np.nanmax(r_hats, initial=0.0) > LARGEST_R_HAT
 
 
 class BART(BARTParameters, TableEstimator):
@@ -229,53 +220,24 @@ class BART(BARTParameters, TableEstimator):
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
         )
+        # "auto" bounds the work of extensions, whatever the machine.
+        work = design.num_rows * (1 + design.num_features / _FEATURES_LIKE_A_ROW)
         chains = SumChains(
             AdditiveKernel(prior, design, y),
             **{name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")},
-            extensions=self._num_extensions(design),
-            agree=_agree,
+            extensions=num_extensions(self, work, _MOST_WORK, _AUTO_EXTENSIONS),
+            agree=agree,
         )
         keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
         seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
         posterior = chains.result(state)
-        diagnosed = diagnose(followed(posterior))
         self.schema_, self.design_, self.prior_ = schema, design, prior
         self.trajectory_ = state.log_likelihood
         self.trajectory_steps_ = 1 + np.arange(state.reached)
         self.num_thrown_away_ = chains.num_thrown_away(state)
-        self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
         self._restore(posterior, {"seed": seed})
-        self._warn()
+        judge_chains(self, "Raise extensions, warmup, draws or thin.")
         return self
-
-    def _num_extensions(self, design: Design) -> int:
-        """How often chains may go on; "auto" bounds the work, whatever the machine."""
-        if self.extensions != "auto":
-            return self.extensions
-        work = design.num_rows * (1 + design.num_features / _FEATURES_LIKE_A_ROW)
-        kept = self.draws * self.thin
-        sweeps = [self.warmup + kept * (2 ** (k + 1) - 1) for k in range(1, _AUTO_EXTENSIONS + 1)]
-        return sum(number * work <= _MOST_WORK for number in sweeps)
-
-    def _warn(self) -> None:
-        """Say where chains disagree, or cannot be compared."""
-        if why := why_no_r_hat(self.chains, self.draws):
-            warnings.warn(
-                f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two "
-                f"chains of at least 4 draws each. Raise chains or draws.",
-                ConvergenceWarning,
-                stacklevel=4,  # the caller of `fit`
-            )
-            return
-        r_hats = {name: each["r_hat"] for name, each in self.diagnostics_.items()}
-        worst = max(r_hats, key=lambda name: np.nan_to_num(r_hats[name]))
-        if r_hats[worst] > LARGEST_R_HAT:
-            warnings.warn(
-                f"Chains disagree: R-hat of {worst} is {r_hats[worst]:.2f}, above {LARGEST_R_HAT}. "
-                f"Raise extensions, warmup, draws or thin.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
 
     @property
     def thrown_away(self) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
+from bdtppl.estimators.chains import agree, judge_chains, num_extensions
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
@@ -19,18 +20,16 @@ from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.proposals import KERNELS, as_kernel
-from bdtppl.inference.metropolis.sample import MetropolisChains, Sampled
+from bdtppl.inference.metropolis.sample import MetropolisChains
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.leaf_count_posterior import with_num_trees
-from bdtppl.inference.summaries.diagnostics import Diagnostics, diagnose, dissenting_chains
-from bdtppl.inference.summaries.followed import followed
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf_count_priors import LeafCount
 from bdtppl.models.prior_kinds import weighs
 from bdtppl.models.priors import DepthDecay
-from bdtppl.summary import summarised, why_no_r_hat
+from bdtppl.summary import summarised
 
 __all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
 
@@ -110,6 +109,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     diagnostics_: dict[str, dict[str, float]]
     num_overflows_: np.ndarray
     powers_: np.ndarray
+    trajectory_steps_: np.ndarray
 
     _documentation = """
     Attributes
@@ -181,12 +181,13 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
             model = replace(model, prior=with_num_trees(model.prior, grammar))
         names = ("chains", "warmup", "draws", "thin", "temperatures", "capacity")
+        rows = model.design.num_rows  # "auto" bounds the work of extensions, whatever the machine
         chains = MetropolisChains(
             model,
             kernel=kernel,
             first_trees=self._first_trees(model),
-            extensions=self._num_extensions(model),
-            agree=lambda posterior: not _worst(diagnose(followed(posterior))) > LARGEST_R_HAT,
+            extensions=num_extensions(self, rows, _MOST_ROW_STEPS, _AUTO_EXTENSIONS),
+            agree=agree,
             **{name: getattr(self, name) for name in names},
         )
         seed, state = self._run_to_end(chains, self._run_of(model), "Sampling trees")
@@ -196,8 +197,18 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         require_finite(f"The {what.replace('_', ' ')} of a tree", scores[what])
         self._keep_model(replace(model, prior=drawn.posterior.prior))
         self._random_seed = seed
-        self._keep(drawn)
-        self._warn()
+        for name, value in drawn._asdict().items():
+            setattr(self, f"{name}_", value)
+        or_temper = "" if len(drawn.powers) > 1 else ", or temper the chains (temperatures=10)"
+        tuning = "extensions, warmup, draws or thin"
+        judge_chains(self, f"Raise {tuning}{or_temper}, or try an ExactTree.")
+        if self.num_overflows_.any():
+            warnings.warn(
+                f"{self.num_overflows_.sum()} proposed trees needed more than {self._room} "
+                f"nodes and were rejected: raise capacity.",
+                ConvergenceWarning,
+                stacklevel=3,  # the caller of `fit`
+            )
         if drawn.posterior.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
         return self
@@ -211,14 +222,6 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         has_cuts |= self.constraints is not None and bool(self.constraints.refused)
         return None if self.grid is not None or has_cuts else _AUTO_BINS
 
-    def _num_extensions(self, model: TreeModel) -> int:
-        """How often chains may go on; "auto" bounds steps times rows, whatever the machine."""
-        if self.extensions != "auto":
-            return self.extensions
-        kept = self.draws * self.thin
-        steps = [self.warmup + kept * (2 ** (k + 1) - 1) for k in range(1, _AUTO_EXTENSIONS + 1)]
-        return sum(number * model.design.num_rows <= _MOST_ROW_STEPS for number in steps)
-
     def _first_trees(self, model: TreeModel) -> Tree | Literal["prior"] | None:
         if isinstance(self.start, Tree) or self.start == "prior":
             return self.start
@@ -231,47 +234,6 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 raise ValueError(f"start='greedy': {error}") from None
             return tree_space(problem)[0].tree
         raise ValueError(f"start must be 'root', 'prior', 'greedy' or a Tree; got {self.start!r}.")
-
-    def _keep(self, drawn: Sampled) -> None:
-        self.acceptance_ = drawn.acceptance
-        self.num_overflows_ = drawn.num_overflows
-        self.powers_ = drawn.powers
-        self.swap_rate_ = drawn.swap_rate
-        self.trajectory_ = drawn.trajectory
-        self.trajectory_steps_ = drawn.trajectory_steps
-        self.posterior_ = drawn.posterior
-        diagnosed = diagnose(followed(drawn.posterior))
-        self.diagnostics_ = {name: each._asdict() for name, each in diagnosed.items()}
-
-    def _warn(self) -> None:
-        """Say where chains disagree or cannot be compared, and where trees found no room."""
-        if why := why_no_r_hat(*self.posterior_.num_leaves.shape):
-            warnings.warn(
-                f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two "
-                f"chains of at least 4 draws each. Raise chains or draws.",
-                ConvergenceWarning,
-                stacklevel=4,  # the caller of `fit`
-            )
-        r_hats = {name: each["r_hat"] for name, each in self.diagnostics_.items()}
-        known = {name: r_hat for name, r_hat in r_hats.items() if not math.isnan(r_hat)}
-        worst = max(known, key=lambda name: known[name], default="")
-        if worst and (r_hat := known[worst]) > LARGEST_R_HAT:
-            others = dissenting_chains(followed(self.posterior_)[worst], LARGEST_R_HAT)
-            or_temper = "" if len(self.powers_) > 1 else ", or temper the chains (temperatures=10)"
-            warnings.warn(
-                f"Chains disagree: R-hat of {worst} is {r_hat:.2f}, above {LARGEST_R_HAT}"
-                f"{_whom(others, self.chains)}. Raise extensions, warmup, draws or "
-                f"thin{or_temper}, or try an ExactTree.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        if self.num_overflows_.any():
-            warnings.warn(
-                f"{self.num_overflows_.sum()} proposed trees needed more than {self._room} "
-                f"nodes and were rejected: raise capacity.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
 
     @property
     def _room(self) -> int:
@@ -382,27 +344,6 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         """Values of a diagnostic for the quantities that have one."""
         values = [each[name] for each in self.diagnostics_.values()]
         return [value for value in values if not math.isnan(value)]
-
-
-def _worst(diagnosed: Mapping[str, Diagnostics]) -> float:
-    """Largest R-hat that is known; NaN without one."""
-    r_hats = [each.r_hat for each in diagnosed.values() if not math.isnan(each.r_hat)]
-    return max(r_hats, default=math.nan)
-
-
-def _whom(chains: list[int], num_chains: int) -> str:
-    """Say which chains differ from the others."""
-    if not chains:
-        return ""
-    if len(chains) == num_chains - 2:
-        return (
-            ", and no group of three chains agrees"
-            if num_chains > 3
-            else ", and no two chains agree"
-        )
-    if len(chains) == 1:
-        return f" (chain {chains[0]} differs from the others)"
-    return f" (chains {', '.join(map(str, chains))} differ from the others)"
 
 
 @estimator

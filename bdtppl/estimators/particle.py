@@ -69,6 +69,8 @@ class ParticleTree(ParticleParameters, WeightedTrees):
     draws_are = "runs"
     default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
     log_found_: float = np.nan  # nan in models of older files
+    effective_size_: np.ndarray
+    num_overflows_: np.ndarray
 
     _documentation = """
     Attributes
@@ -123,13 +125,8 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         filtered = filters.result(state)
         require_finite("The log evidence", filtered.log_partition)
         self._keep_model(replace(model, prior=filtered.posterior.prior))
-        self.log_partition_ = filtered.log_partition
-        self.log_partition_se_ = filtered.log_partition_se
-        self.log_found_ = filtered.log_found
-        self.log_partition_of_run_ = filtered.log_partition_of_run
-        self.effective_size_ = filtered.effective_size
-        self.num_resampled_ = filtered.num_resampled
-        self.num_overflows_ = filtered.num_overflows
+        for name, value in filtered._asdict().items():
+            setattr(self, f"{name}_", value)
         self._restore(filtered.posterior, {"seed": seed})
         if self.posterior_.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()

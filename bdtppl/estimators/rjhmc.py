@@ -9,14 +9,13 @@ from joblib import parallel_config
 from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import RunsLong, estimator, time_limit
+from bdtppl.estimators.chains import judge_chains
 from bdtppl.estimators.parameters import declared, parameter
-from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
+from bdtppl.estimators.results import of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
 from bdtppl.inference.rjhmc import RJHMC, JumpingChains
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import along_chains
-from bdtppl.inference.summaries.diagnostics import diagnose
-from bdtppl.inference.summaries.followed import followed
 
 __all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
 
@@ -176,20 +175,11 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             sample_stats={"log_joint": log_joint[:, kept]},
         )
         posterior = problem.restored(drawn)
-        diagnosed = diagnose(followed(posterior))
-        self.diagnostics_ = {name: of._asdict() for name, of in diagnosed.items()}
         self.ancestors_ = walk.ancestors
         self.trajectory_ = log_joint
         self.trajectory_steps_ = 1 + np.arange(iterations)
         self._restore(posterior, {"seed": seed})
-        worst = max(diagnosed["r_hat"] for diagnosed in self.diagnostics_.values())
-        if worst > LARGEST_R_HAT:
-            warnings.warn(
-                f"The chains disagree: R-hat is {worst:.2f} (at most {LARGEST_R_HAT} is wanted). "
-                f"Raise burn_in and draws, or use a DCC-Tree.",
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of `fit`
-            )
+        judge_chains(self, "Raise burn_in and draws, or use a DCC-Tree.")
         if self._have_one_ancestor:
             warnings.warn(
                 f"In burn-in all chains went where chain {walk.ancestors[0]} was, whose posterior "

@@ -17,6 +17,7 @@ from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
+from bdtppl.models.prior_weights import log_weights
 
 __all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "leaf_tables"]
 
@@ -29,18 +30,6 @@ def facts_beyond_counts(prior: TreePrior) -> set[str]:
     """Names of what a node-wise prior reads beside counts of rules, widths of gaps and depth."""
     known = {*_RULE_COUNTS, "log_width_share"}
     return ({*prior.node_facts} - _NODE_COUNTS) | ({*prior.rule_facts} - known)
-
-
-@jax.jit
-def _weigh_box(prior: Any, node: Node, rule: Rule) -> tuple[Any, Any]:
-    shape = jnp.shape(rule.feature)
-    split = jnp.broadcast_to(prior.log_split(node, rule), shape)
-    return split, jnp.broadcast_to(prior.log_rule(node, rule), shape)
-
-
-@jax.jit
-def _stop(prior: Any, node: Node) -> Any:
-    return jnp.broadcast_to(prior.log_stop(node), jnp.shape(node.depth))
 
 
 class PriorGrid:
@@ -111,8 +100,9 @@ class PriorGrid:
 
     def _weights(self, prior: Any) -> tuple[Any, Any, Any]:
         size = int(np.prod(self.shape))
-        split, rule = _weigh_box(prior, self._node, self._rule)
-        return split[:size], rule[:size], _stop(prior, self._stops)
+        split, rule = log_weights(prior, self._node, self._rule, wanted=("split", "rule"))
+        (stop,) = log_weights(prior, self._stops, None, wanted=("stop",))
+        return split[:size], rule[:size], stop
 
     @in_float64
     def tables(self, prior: TreePrior, without: int | None = None) -> list[PriorTables]:

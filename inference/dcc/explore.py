@@ -109,10 +109,6 @@ class TopologyWalk(Inference[WalkState, WalkState]):
         dcc = self.dcc
         return _propose(dcc, _look_at(dcc, _activate(dcc, state)))
 
-    def result(self, state: WalkState) -> WalkState:
-        """Return the state."""
-        return state
-
     def to_arrays(self, state: WalkState) -> dict[str, np.ndarray]:
         """Write a state as arrays of numbers and of text.
 

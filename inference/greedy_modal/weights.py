@@ -4,13 +4,13 @@ A prior is compiled for blocks of one size, so that levels of any size share com
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.greedy_modal.columns import Columns, Level
 from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_feature, num_cuts
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
+from bdtppl.models.prior_weights import weigh
 
 __all__ = [
     "LawOfCuts",
@@ -23,32 +23,14 @@ __all__ = [
 _NODES_A_BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
 
-@jax.jit
-def _log_weights(prior: TreePrior, node: Node, rule: Rule) -> tuple[jax.Array, jax.Array]:
-    """Log weights of stopping and of rules; together they compile in the time of one."""
-    log_stop = jnp.broadcast_to(prior.log_stop(node), node.depth.shape)
-    return log_stop, jnp.broadcast_to(prior.log_rule(node, rule), rule.feature.shape)
+def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> list[np.ndarray]:
+    """Compute log weights of stopping and rules from facts [K] or [K, d] in blocks of one size.
 
-
-def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
-    """Compute log weights from facts [K] or [K, d] in blocks of one size."""
-    prior = jax.tree.map(np.float64, prior)
+    Together they compile in the time of one.
+    """
     width = max(int(np.prod(fact.shape[1:])) for fact in jax.tree.leaves(rule))
-    num_nodes, size = len(node.depth), max(1, _NODES_A_BLOCK // width)
-    results = []
-    with jax.enable_x64(True):
-        for start in range(0, num_nodes, size):
-            length = min(size, num_nodes - start)
-
-            def block(fact, start=start, length=length):
-                # Padding repeats the last entry; its results are cut off.
-                piece = fact[start : start + length]
-                return np.concatenate([piece, np.repeat(piece[-1:], size - length, axis=0)])
-
-            weights = _log_weights(prior, *jax.tree.map(block, (node, rule)))
-            results.append([np.asarray(weight)[:length] for weight in weights])
-    log_stop, log_rule = (np.concatenate(parts) for parts in zip(*results, strict=True))
-    return log_stop, log_rule
+    sizes = (max(1, _NODES_A_BLOCK // width),)
+    return weigh(prior, node, rule, wanted=("stop", "rule"), sizes=sizes)
 
 
 def compile_weights(prior: TreePrior, num_features: int) -> None:

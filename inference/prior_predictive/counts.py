@@ -1,13 +1,13 @@
-"""How many trees there are, and how many nodes they are made of.
+"""How many trees there are.
 
 Where all n observations differ in each of d features, a node of m observations has d (m - 1) rules,
-and a rule leaves i of them on one side for each i from 1 to m - 1. So both counts follow from the
-number of observations alone. On other tables a chart counts trees.
+and a rule leaves i of them on one side for each i from 1 to m - 1. So the number of trees follows
+from the number of observations alone. On other tables a chart counts trees.
 
 References
 ----------
-Nuti, Jimenez Rugama and Cross 2021, Efficient Bayesian Decision Tree Algorithm, section 4: equation
-7 and the recursion after it. They are stated here from the paper's definitions.
+Nuti, Jimenez Rugama and Cross 2021, Efficient Bayesian Decision Tree Algorithm, section 4: the
+recursion after equation 7, stated here from the paper's definitions.
 """
 
 from typing import Any
@@ -19,35 +19,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.rule_laws import Rules
 from bdtppl.models.priors import DescriptionLength
 
-__all__ = ["log_num_trees", "num_partition_spaces", "num_trees"]
-
-
-def num_partition_spaces(num_rows: int, num_features: int) -> int:
-    """Count the partition spaces that a search through all trees meets (equation 7).
-
-    A node and each way to split it down to its children is counted; a set of rows that several ways
-    lead to counts once for each. N(n) = 1 + d sum_i (N(i) + N(n - i)) solves to (2 d + 1)^(n - 1).
-
-    Parameters
-    ----------
-    num_rows
-        Number n of observations, which differ in each feature; at least 1.
-    num_features
-        Number d of features, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If a number is no integer of at least 1.
-
-    Examples
-    --------
-    >>> num_partition_spaces(2, 1), f"{num_partition_spaces(10, 10):.1e}"
-    (3, '7.9e+11')
-    """
-    require_integer("num_rows", num_rows)
-    require_integer("num_features", num_features)
-    return (2 * int(num_features) + 1) ** (int(num_rows) - 1)
+__all__ = ["log_num_trees", "num_trees"]
 
 
 def num_trees(num_rows: int, num_features: int) -> int:
@@ -56,7 +28,7 @@ def num_trees(num_rows: int, num_features: int) -> int:
     Parameters
     ----------
     num_rows, num_features
-        See `num_partition_spaces`.
+        Observations n, and features d in each of which they all differ.
 
     Raises
     ------

@@ -30,7 +30,7 @@ from bdtppl.inference.pcfg.search.counting import (
     least_apart,
 )
 from bdtppl.inference.pcfg.search.graph import Batch, Graph, copy_members, derive
-from bdtppl.inference.pcfg.search.weighing import Fragment, weigh
+from bdtppl.inference.pcfg.search.weighing import Fragment, weigh_nodes
 from bdtppl.models.arrays.bitsets import pack, unpack
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
@@ -369,7 +369,7 @@ class TreeSearch:
             kept = np.flatnonzero(fragment.is_first_of_partition)
             found = found.take(kept)  # constraints on the path go with no prior of partitions
             fragment = self._fragment(members, memory, found, totals)
-        log_stop, log_rule, log_split = weigh(
+        log_stop, log_rule, log_split = weigh_nodes(
             fragment, self.prior, level, wants_split=graph.num_bounds > 1
         )
         if self.prior.counts_partitions:  # each rule left stands for its partition

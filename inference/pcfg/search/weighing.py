@@ -1,7 +1,7 @@
 """Prior weights of expanded nodes and of their rules."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -10,13 +10,10 @@ import numpy as np
 from bdtppl.inference.pcfg.chart import facts_of
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.shares import log_shares
-from bdtppl.models.arrays.padding import padded
-from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior, rule_law
+from bdtppl.models.prior_weights import weigh
 
-__all__ = ["Fragment", "weigh"]
-
-_PIECES = (1 << 10, 1 << 15)  # sizes that are compiled
+__all__ = ["Fragment", "weigh_nodes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +51,7 @@ class Fragment(Grammar):
         return number[group], is_first
 
 
-@partial(jax.jit, static_argnames="wants_split")
-def _weights(prior: TreePrior, node: Node, rule: Rule, wants_split: bool):
-    log_rule = prior.log_rule(node, rule)
-    return log_rule, prior.log_split(node, rule) if wants_split else None
-
-
-@jax.jit
-def _stops(prior: TreePrior, node: Node):
-    return prior.log_stop(node) + 0.0 * node.depth
-
-
-def weigh(
+def weigh_nodes(
     grammar: Fragment, prior: TreePrior, level: np.ndarray, wants_split: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weigh stopping and all rules of some nodes [m] at levels [m]; p rules.
@@ -77,7 +63,6 @@ def weigh(
     log_rule, log_split
         float64 [p]; the latter is the former if it is not wanted.
     """
-    prior = as_float64(prior)
     node_facts, rule_facts = (
         {name: _as_floats(name, values) for name, values in facts.items()}
         for facts in facts_of(grammar, prior)
@@ -89,29 +74,16 @@ def weigh(
         if shares.ndim > 1:
             shares = shares[np.arange(len(shares)), level[grammar.parent]]
         rule_facts["log_share"] = shares
-    log_stop = _weigh_pieces(lambda some: (_stops(prior, *some),), (nodes,), len(level))[0]
+    (log_stop,) = weigh(prior, nodes, None, wanted=("stop",))
     if not grammar.num_productions:
         return log_stop, np.zeros(0), np.zeros(0)
     of_rules = jax.tree.map(lambda fact: fact[grammar.parent], nodes)
     rules = Rule(grammar.feature, **rule_facts)
-    weights = _weigh_pieces(
-        lambda some: _weights(prior, *some, wants_split), (of_rules, rules), grammar.num_productions
-    )
+    wanted = ("rule", "split") if wants_split else ("rule",)
+    weights = weigh(prior, of_rules, rules, wanted=wanted)
     return log_stop, weights[0], weights[-1]
 
 
 def _as_floats(name: str, values: np.ndarray) -> np.ndarray:
     is_log_of_count = name.startswith("log_") and values.dtype != float
     return np.log(np.maximum(values, 1)) if is_log_of_count else values.astype(float)
-
-
-def _weigh_pieces(weigh, facts: Any, length: int) -> list[np.ndarray]:
-    """Weigh pieces of facts, padded to few sizes."""
-    parts, start = [], 0
-    while start < length:
-        size = _PIECES[0] if length - start <= _PIECES[0] else _PIECES[1]
-        piece = jax.tree.map(lambda a, at=start, n=size: padded(a[at : at + n], n), facts)
-        values = jax.tree.leaves(weigh(piece))
-        parts.append([np.asarray(value)[: length - start] for value in values])
-        start += size
-    return [np.concatenate(each) for each in zip(*parts, strict=True)]

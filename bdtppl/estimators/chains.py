@@ -1,0 +1,81 @@
+"""What estimators by chains share: how long chains go on, and what is said where they disagree."""
+
+import math
+import warnings
+from typing import Any
+
+from sklearn.exceptions import ConvergenceWarning
+
+from bdtppl.estimators.results import LARGEST_R_HAT
+from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
+from bdtppl.inference.summaries.followed import followed
+from bdtppl.summary import why_no_r_hat
+
+__all__ = ["agree", "judge_chains", "num_extensions"]
+
+
+def agree(posterior: Any) -> bool:
+    """Tell whether chains agree, as far as it is known."""
+    r_hats = [each.r_hat for each in diagnose(followed(posterior)).values()]
+    return not any(r_hat > LARGEST_R_HAT for r_hat in r_hats)
+
+
+def num_extensions(model: Any, work: float, most_work: float, most: int) -> int:
+    """Count how often the chains of an estimator may go on.
+
+    Parameters
+    ----------
+    model
+        The estimator; where its ``extensions`` are a number, that is it.
+    work
+        Work of a step.
+    most_work, most
+        Work of all steps, and the extensions, that are not exceeded.
+    """
+    if model.extensions != "auto":
+        return model.extensions
+    kept = model.draws * model.thin
+    steps = [model.warmup + kept * (2 ** (number + 1) - 1) for number in range(1, most + 1)]
+    return sum(each * work <= most_work for each in steps)
+
+
+def judge_chains(model: Any, advice: str) -> None:
+    """Set ``diagnostics_`` of an estimator, and warn where its chains disagree; called by `_fit`.
+
+    Parameters
+    ----------
+    model
+        The estimator, which has its posterior.
+    advice
+        What to do where chains disagree.
+    """
+    values = followed(model.posterior_)
+    model.diagnostics_ = {name: each._asdict() for name, each in diagnose(values).items()}
+    said = ""
+    if why := why_no_r_hat(*model.posterior_.num_leaves.shape):
+        said = (
+            f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two chains "
+            f"of at least 4 draws each. Raise chains or draws."
+        )
+    r_hats = {name: each["r_hat"] for name, each in model.diagnostics_.items()}
+    worst = max(r_hats, key=lambda name: -math.inf if math.isnan(r_hats[name]) else r_hats[name])
+    if r_hats[worst] > LARGEST_R_HAT:
+        others = _in_words(dissenting_chains(values[worst], LARGEST_R_HAT), model.chains)
+        said = (
+            f"Chains disagree: R-hat of {worst} is {r_hats[worst]:.2f}, above {LARGEST_R_HAT}"
+            f"{others}. {advice}"
+        )
+    if said:
+        warnings.warn(said, ConvergenceWarning, stacklevel=4)  # the caller of `fit`
+
+
+def _in_words(chains: list[int], num_chains: int) -> str:
+    """Say which chains differ from the others."""
+    if not chains:
+        return ""
+    if len(chains) == num_chains - 2:
+        group = "group of three chains agrees" if num_chains > 3 else "two chains agree"
+        return f", and no {group}"
+    if len(chains) == 1:
+        return f" (chain {chains[0]} differs from the others)"
+    return f" (chains {', '.join(map(str, chains))} differ from the others)"

@@ -1,0 +1,72 @@
+"""Log weights that a prior gives to many nodes and rules at once."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bdtppl.models.arrays.padding import padded
+from bdtppl.models.arrays.precision import as_float64, in_float64
+from bdtppl.models.prior_kinds import Node, Rule
+
+__all__ = ["log_weights", "weigh"]
+
+_PIECES = 1 << 10, 1 << 15  # pieces of these lengths are compiled
+
+
+@partial(jax.jit, static_argnames="wanted")
+def log_weights(prior: Any, node: Node, rule: Any, *, wanted: tuple[str, ...]) -> tuple:
+    """Weigh nodes, or rules in them; can be derived by the prior's numbers.
+
+    Parameters
+    ----------
+    prior
+        A prior that weighs nodes.
+    node, rule
+        Facts, arrays of shapes that broadcast; no rule where stopping alone is weighed.
+    wanted
+        Of "stop", "split" and "rule".
+    """
+
+    def weight(name: str) -> jax.Array:
+        if name == "stop":
+            return jnp.broadcast_to(prior.log_stop(node), jnp.shape(node.depth))
+        own = prior.log_split(node, rule) if name == "split" else prior.log_rule(node, rule)
+        return jnp.broadcast_to(own, jnp.shape(rule.feature))
+
+    return tuple(weight(name) for name in wanted)
+
+
+@in_float64
+def weigh(
+    prior: Any,
+    node: Node,
+    rule: Rule | None,
+    *,
+    wanted: tuple[str, ...],
+    sizes: tuple[int, ...] = _PIECES,
+) -> list[np.ndarray]:
+    """Weigh any number of nodes or rules, in pieces, so that few shapes are compiled.
+
+    Parameters
+    ----------
+    prior, node, rule, wanted
+        See `log_weights`; facts have their number along the first axis.
+    sizes
+        Lengths of pieces, ascending.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        float64, one array for each that is wanted.
+    """
+    prior, parts, start, length = as_float64(prior), [], 0, len(node.depth)
+    while start < length or not parts:
+        size = next((size for size in sizes if size >= length - start), sizes[-1])
+        piece = jax.tree.map(lambda a, at=start, n=size: padded(a[at : at + n], n), (node, rule))
+        values = log_weights(prior, *piece, wanted=wanted)
+        parts.append([np.asarray(value)[: length - start] for value in values])
+        start += size
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]
