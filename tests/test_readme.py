@@ -1,4 +1,4 @@
-"""The examples of the README and of the guide print what is shown there."""
+"""The examples of the README, the guide and CONTRIBUTING print what is shown there."""
 
 import re
 import subprocess
@@ -14,10 +14,13 @@ from bdtppl.prior_files import read_prior_file
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "working_with.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", slow_but([README], [README, GUIDE]), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", slow_but([README], [README, GUIDE, CONTRIBUTING]), ids=lambda page: page.stem
+)
 def test_the_examples_print_what_is_shown(page, tmp_path):
     text = page.read_text()
     code, shown = (

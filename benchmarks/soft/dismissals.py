@@ -4,7 +4,8 @@ import jax
 import numpy as np
 
 from bdtppl.inference.dcc import local
-from bdtppl.inference.dcc.explore import explore, log_topology_joint, start
+from bdtppl.inference.dcc.explore import TopologyWalk, log_topology_joint
+from bdtppl.inference.run import run
 from benchmarks.soft.sets import Runs, problem
 from benchmarks.text_table import print_table
 
@@ -19,7 +20,7 @@ def print_dismissals(name: str, runs: Runs) -> None:
     dcc, table = problem(name), []
     num_left = num_false = 0
     for seed in runs.seeds:
-        state = explore(dcc, start(dcc, jax.random.key(seed)), runs.iterations)
+        state = run(TopologyWalk(dcc, runs.iterations), jax.random.key(seed))
         left = [each for each in state.explored.values() if each.is_left]
         rest = [
             log_topology_joint(each, dcc.prior)

@@ -11,13 +11,13 @@ Sullivan, Tiwari and Thrun 2024, MAPTree: Beating "Optimal" Decision Trees with 
 Trees (AO* over sets of rows). Bounds of the sum, and the charges for splits, are new here.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from bdtppl.inference.compiling import Stopwatch
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.inference.pcfg.expansion import Cells
 from bdtppl.inference.pcfg.grammar import gap_threshold
@@ -278,7 +278,7 @@ class TreeSearch:
         Parameters
         ----------
         seconds
-            Seconds of this call.
+            Seconds of this call, compiling not counted.
         num_bytes
             Memory that the search may take.
         num_expansions
@@ -286,23 +286,23 @@ class TreeSearch:
         on_step
             Called after every step.
         """
-        start = time.perf_counter()
+        watch = Stopwatch()
         while len(self._todo):
-            self._step(start + seconds)
+            self._step(watch, seconds)
             if on_step is not None:
                 on_step(self)
             if (
-                time.perf_counter() - start >= seconds
+                watch.seconds >= seconds
                 or self.num_expansions >= num_expansions
                 or 2.5 * self.graph.num_bytes >= num_bytes  # what grows is copied
             ):
                 break
         return self
 
-    def _step(self, deadline: float) -> None:
+    def _step(self, watch: Stopwatch, seconds: float) -> None:
         """Expand what was chosen, bring bounds up to date, and choose what comes next."""
         goals = range(self.graph.num_bounds)
-        self._expand(self._todo, 0 if self.goal == "best" else 1, deadline)
+        self._expand(self._todo, 0 if self.goal == "best" else 1, watch, seconds)
         order = self.graph.settle()
         chosen = [self._choose(order, k) for k in goals if not self._interval(k).is_closed]
         self._todo = np.unique(np.concatenate([np.empty(0), *chosen])).astype(np.int32)
@@ -335,7 +335,7 @@ class TreeSearch:
         return chosen
 
     @in_float64
-    def _expand(self, chosen: np.ndarray, goal: int, deadline: float) -> None:
+    def _expand(self, chosen: np.ndarray, goal: int, watch: Stopwatch, seconds: float) -> None:
         graph = self.graph
         per_node = max(1, int(self.cells.num_cuts @ (1 + self.cells.has_missing)))
         size = max(1, _BATCH_RULES // per_node)
@@ -351,7 +351,7 @@ class TreeSearch:
             batch = self._evaluate(some)
             graph.insert(batch, self.cells, self.facts, _KEPT, goal)
             self.num_expansions += len(some)
-            if time.perf_counter() >= deadline:
+            if watch.seconds >= seconds:
                 break  # those that are left are chosen again, if they are still promising
 
     def _evaluate(self, chosen: np.ndarray) -> Batch:
