@@ -212,11 +212,7 @@ class RunsLong(HasCheckpoint, ShowsProgress):
         """
         with keeping as kept, following(what, inference.counts, shown=self.progress) as told:
             state = run(
-                inference,
-                key(kept.seed),
-                time_limit=self.time_limit,
-                keep=kept,
-                on_progress=told,
+                inference, key(kept.seed), time_limit=self.time_limit, keep=kept, on_progress=told
             )
         if not inference.is_done(state):
             made, whole = inference.num_steps(state)

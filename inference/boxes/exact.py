@@ -16,7 +16,7 @@ Sullivan et al. 2023 (BCART-PCFG), section 5, for the recursion.
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,16 +27,16 @@ from bdtppl.inference.boxes.predictive import BoxMixture, LeafList, LeafTable
 from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.tables import BoxUsage, PriorTables
-from bdtppl.inference.boxes.trees import WrittenTrees, draw_trees, rank_trees
+from bdtppl.inference.boxes.trees import draw_trees, rank_trees
 from bdtppl.inference.boxes.weights import PriorGrid, add_row_count, facts_beyond_counts
 from bdtppl.inference.draws import draw_uniforms
+from bdtppl.inference.exact_trees import ExactTrees
 from bdtppl.inference.hard.mixture import leaf_means
-from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart, weighs
@@ -83,7 +83,7 @@ class _Marginals(NamedTuple):
     leaves: LeafList | None
 
 
-class BoxPosterior:
+class BoxPosterior(ExactTrees):
     """Exact posterior of hard trees of at most some levels.
 
     Parameters
@@ -315,11 +315,6 @@ class BoxPosterior:
         result[self.space.features] = values
         return result
 
-    @property
-    def expected_leaves(self) -> float:
-        """Expected number of leaves."""
-        return 1 + float(self.expected_splits.sum())
-
     @cached_property
     def split_inclusion(self) -> np.ndarray:
         """Probability that a tree splits on each feature at all, float64 [d of the design].
@@ -340,18 +335,12 @@ class BoxPosterior:
         ]
         return self._on_features(0.0 - np.expm1(np.minimum(np.array(without) - total, 0.0)))
 
-    def rule_inclusion(self) -> list[tuple[int, float, float]]:
-        """List rules with their expected number of uses, as (feature, threshold, expectation).
-
-        In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
-        rule only once, the expectation is a probability.
-        """
+    def _rule_uses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         expected = np.sum([each.cuts for each in self._marginals.usage], axis=0)
         place, cut = np.nonzero(expected)
-        feature, uses = self.space.features[place], expected[place, cut]
+        feature = self.space.features[place]
         threshold = self.design.cut_threshold[self.design.offset[feature] + cut]
-        order = np.argsort(-uses, kind="stable")
-        return [(int(feature[i]), float(threshold[i]), float(uses[i])) for i in order]
+        return feature, threshold, expected[place, cut]
 
     @property
     def entropy(self) -> float:
@@ -360,25 +349,7 @@ class BoxPosterior:
 
     # Trees.
 
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k trees of greatest posterior probability, or all if there are fewer.
-
-        Under a prior that counts partitions they are over partitions, at full weight. Trees that
-        differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
-        such tree, and have the probability of all.
-
-        Parameters
-        ----------
-        k
-            Number of trees.
-
-        Raises
-        ------
-        ValueError
-            If k is less than 1.
-        """
-        if k < 1:
-            raise ValueError(f"k must be at least 1; got {k}.")
+    def _k_best(self, k: int) -> RankedTrees:
         counts_partitions = bool(self.prior.counts_partitions)
         best = rank_trees(
             self.recursion,
@@ -394,37 +365,18 @@ class BoxPosterior:
             probability *= best.num_cuts
         return RankedTrees(best.trees, best.statistics, best.log_joint, probability)
 
-    def _draw(self, rng_key: jax.Array, num_draws: int) -> WrittenTrees:
-        if num_draws < 1:
-            raise ValueError(f"At least one draw is needed; got {num_draws}.")
+    def _draw(self, rng_key: jax.Array, num_draws: int) -> tuple[Tree, Any, Any, Any]:
         uniform = draw_uniforms(rng_key, (num_draws, 2**self.space.num_levels - 1, 2))
-        return draw_trees(
-            self.recursion, self._weights, self.leaf, self._log_q, uniform, self._num_skipped
-        )
+        model = self._weights, self.leaf, self._log_q
+        return draw_trees(self.recursion, *model, uniform, self._num_skipped)[:4]
 
     def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
         """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
-        return self._draw(rng_key, num_draws).trees
-
-    def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
-        """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
-
-        The draws are independent; they are laid out as chains for the tools for samplers.
-        """
-        drawn = self._draw(rng_key, chains * draws)
-        return Posterior.of(
-            TreeModel(self.design, self.y, self.prior, self.leaf, self.constraints),
-            drawn.trees.reshape(chains, draws),
-            drawn.statistics,
-            log_evidence=self.log_evidence,
-            log_evidence_se=0.0,
-            log_joint=drawn.log_joint,
-            log_likelihood=drawn.log_likelihood,
-        )
+        if num_draws < 1:
+            raise ValueError(f"At least one draw is needed; got {num_draws}.")
+        return self._draw(rng_key, num_draws)[0]
 
     # Predictions.
-
-    bytes_a_row: ClassVar[int] = 0  # mixtures take little but codes, and cut rows by their kinds
 
     def predictive(self, matrix: np.ndarray) -> BoxMixture:
         """Exact posterior predictive at new rows [m, d], without sampling."""

@@ -11,14 +11,15 @@ Probabilistic Context-Free Grammars.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.draws import draw_targets
-from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.exact_trees import ExactTrees
+from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.chart import Chart, chart_for
 from bdtppl.inference.pcfg.grammar import Grammar
 from bdtppl.inference.pcfg.marginal import value_and_gradient
@@ -44,10 +45,8 @@ from bdtppl.models.arrays.bitsets import unpack
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.arrays.threads import in_threads
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
 from bdtppl.models.hard.tree import Tree
-from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import CountTable, Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs
 from bdtppl.models.row_statistics import row_statistics
@@ -59,7 +58,7 @@ _NEGLIGIBLE_LEAF = 1e-12  # probability
 _LEAVES_A_PIECE = 4096
 
 
-class ExactPosterior:
+class ExactPosterior(ExactTrees):
     """Exact posterior of hard trees on a compiled grammar.
 
     N subproblems, E productions, D depths (1 where depth does not matter), d features, s
@@ -113,7 +112,8 @@ class ExactPosterior:
             )
         self._check_prior(prior)
         grammar.require(prior)
-        self.grammar = grammar
+        self.grammar, self.design = grammar, grammar.design
+        self.constraints = grammar.constraints
         self.prior = prior.resolve(grammar.design)
         self.leaf = leaf
         self.y = y
@@ -261,11 +261,6 @@ class ExactPosterior:
         """Expected number of splits on each feature, float64 [d]."""
         return np.asarray(self._usage.feature_weight)
 
-    @property
-    def expected_leaves(self) -> float:
-        """Expected number of leaves."""
-        return 1 + float(self.expected_splits.sum())
-
     @cached_in_float64
     def split_inclusion(self) -> np.ndarray:
         """Probability that a tree splits on each feature at all, float64 [d].
@@ -285,12 +280,7 @@ class ExactPosterior:
         without = [self._at_root(self._inside(prior, scores, weights)) for weights in forbidden]
         return 0.0 - np.expm1(np.minimum(np.asarray(without) - total, 0.0))
 
-    def rule_inclusion(self) -> list[tuple[int, float, float]]:
-        """List rules with their expected number of uses, as (feature, threshold, expectation).
-
-        In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
-        rule only once, the expectation is a probability.
-        """
+    def _rule_uses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         grammar, sides = self.grammar, self._sides
         # Every cut of a gap is a rule, and all of them are equally probable.
         num_cuts = grammar.num_cuts
@@ -304,12 +294,7 @@ class ExactPosterior:
         )
         uses = (self.production_probability / num_cuts)[production]
         expected = np.bincount(index.ravel(), uses, minlength=len(pairs))
-        order = np.argsort(-expected, kind="stable")
-        return [
-            (int(pairs[i, 0]), float(pairs[i, 1]), float(expected[i]))
-            for i in order
-            if expected[i] > 0
-        ]
+        return pairs[:, 0], pairs[:, 1], expected
 
     @cached_in_float64
     def entropy(self) -> float:
@@ -319,25 +304,7 @@ class ExactPosterior:
     # Trees.
 
     @in_float64
-    def k_best(self, k: int) -> RankedTrees:
-        """List the k trees of greatest posterior probability, or all if there are fewer.
-
-        Under a prior that counts partitions they are over partitions, at full weight. Trees that
-        differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
-        such tree, and have the probability of all.
-
-        Parameters
-        ----------
-        k
-            Number of trees.
-
-        Raises
-        ------
-        ValueError
-            If k is less than 1.
-        """
-        if k < 1:
-            raise ValueError(f"k must be at least 1; got {k}.")
+    def _k_best(self, k: int) -> RankedTrees:
         prior, scores, _ = self._terms
         derivations, log_joint = rank_derivations(
             self.grammar, self.chart, prior, scores, self._log_best, k
@@ -353,33 +320,19 @@ class ExactPosterior:
         """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
         return self._trees_of(self._sample(rng_key, num_draws, lambda derivations: derivations))
 
-    def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
-        """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
-
-        The draws are independent; they are laid out as chains for the tools for samplers.
-        """
-
+    def _draw(self, rng_key: jax.Array, num_draws: int) -> tuple[Tree, Any, Any, Any]:
         def finish(derivations: Derivations):
             statistics = self._slot_statistics(derivations)
             return derivations, statistics, *self._log_joints(derivations)
 
         derivations, statistics, log_joint, log_likelihood = zip(
-            *self._sample(rng_key, chains * draws, finish), strict=True
+            *self._sample(rng_key, num_draws, finish), strict=True
         )
-        trees = self._trees_of(derivations).reshape(chains, draws)
+        trees = self._trees_of(derivations)
         statistics = np.concatenate(
             [np.pad(s, ((0, 0), (0, trees.capacity - s.shape[1]), (0, 0))) for s in statistics]
         )
-        design, constraints = self.grammar.design, self.grammar.constraints
-        return Posterior.of(
-            TreeModel(design, self.y, self.prior, self.leaf, constraints),
-            trees,
-            statistics,
-            log_evidence=self.log_evidence,
-            log_evidence_se=0.0,
-            log_joint=np.concatenate(log_joint),
-            log_likelihood=np.concatenate(log_likelihood),
-        )
+        return trees, statistics, np.concatenate(log_joint), np.concatenate(log_likelihood)
 
     @in_float64
     def _sample(self, rng_key, num_draws: int, finish) -> list:
@@ -476,11 +429,6 @@ class ExactPosterior:
         return {"subproblems": grammar.num_subproblems, "productions": grammar.num_productions}
 
     @property
-    def design(self) -> Design:
-        """The training rows."""
-        return self.grammar.design
-
-    @property
     def has_rule(self) -> bool:
         """Whether any tree splits."""
         return self.grammar.num_productions > 0
@@ -508,8 +456,6 @@ class ExactPosterior:
         return total[np.ix_(place, place)]
 
     # Predictions.
-
-    bytes_a_row: ClassVar[int] = 0  # mixtures take little but codes, and cut rows by their kinds
 
     @cached_property
     def _paths(self) -> PathWeights:

@@ -294,22 +294,8 @@ class LeafCountPosterior(ExactPosterior):
         return RankedTrees(trees, statistics, log_joint, np.exp(log_joint - self.log_partition))
 
     @in_float64
-    def k_best(self, k: int) -> RankedTrees:
-        """Find the most probable tree alone.
-
-        Parameters
-        ----------
-        k
-            At least 1. No more than one tree is offered under a prior on the number of leaves;
-            `best_by_leaves` has the best one of each number.
-
-        Raises
-        ------
-        ValueError
-            If k is below 1.
-        """
-        if k < 1:
-            raise ValueError(f"k must be at least 1; got {k}.")
+    def _k_best(self, k: int) -> RankedTrees:
+        """Find the most probable tree alone; `best_by_leaves` has one of each number of leaves."""
         return self._best(1 + np.argmax(self._root_terms(self._log_best), keepdims=True))
 
     # Predictions.

@@ -1,0 +1,92 @@
+"""What exact posteriors over hard trees have in common, however they sum over trees."""
+
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.models.constraints import Constraints
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaf import Leaf
+from bdtppl.models.prior_kinds import TreePrior
+
+__all__ = ["ExactTrees"]
+
+
+class ExactTrees:
+    """An exact posterior of hard trees; d features of the design.
+
+    Attributes
+    ----------
+    prior, leaf, y
+        The model: prior with its numbers resolved, leaf family, targets [n].
+    """
+
+    bytes_a_row: ClassVar[int] = 0  # mixtures take little but codes, and cut rows by their kinds
+
+    prior: TreePrior
+    leaf: Leaf
+    y: np.ndarray
+    design: Any
+    constraints: Constraints
+    log_evidence: Any
+    expected_splits: Any
+
+    _k_best: Any  # takes a number of at least 1; returns `RankedTrees`
+    _draw: Any  # takes a key and b; returns trees [b], statistics, log joints, log likelihoods
+    _rule_uses: Any  # returns features, thresholds and expected numbers of uses of rules
+
+    @property
+    def expected_leaves(self) -> float:
+        """Expected number of leaves."""
+        return 1 + float(self.expected_splits.sum())
+
+    def rule_inclusion(self) -> list[tuple[int, float, float]]:
+        """List rules with their expected number of uses, as (feature, threshold, expectation).
+
+        In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
+        rule only once, the expectation is a probability.
+        """
+        feature, threshold, uses = self._rule_uses()
+        order = np.argsort(-uses, kind="stable")
+        return [(int(feature[i]), float(threshold[i]), float(uses[i])) for i in order if uses[i]]
+
+    def k_best(self, k: int) -> RankedTrees:
+        """List the k trees of greatest posterior probability, or all if there are fewer.
+
+        Under a prior that counts partitions they are over partitions, at full weight. Trees that
+        differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
+        such tree, and have the probability of all.
+
+        Parameters
+        ----------
+        k
+            Number of trees.
+
+        Raises
+        ------
+        ValueError
+            If k is less than 1.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1; got {k}.")
+        return self._k_best(k)
+
+    def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
+        """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
+
+        The draws are independent; they are laid out as chains for the tools for samplers.
+        """
+        if chains * draws < 1:
+            raise ValueError(f"At least one draw is needed; got {chains * draws}.")
+        trees, statistics, log_joint, log_likelihood = self._draw(rng_key, chains * draws)
+        return Posterior.of(
+            TreeModel(self.design, self.y, self.prior, self.leaf, self.constraints),
+            trees.reshape(chains, draws),
+            statistics,
+            log_evidence=self.log_evidence,
+            log_evidence_se=0.0,
+            log_joint=log_joint,
+            log_likelihood=log_likelihood,
+        )
