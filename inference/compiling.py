@@ -163,7 +163,8 @@ def _compilers() -> _Compilers:
             begun.append(time.monotonic())
 
         def on_end(self, event: Any) -> None:
-            heard.note("/jax/core/compile/numba", time.monotonic() - begun.pop())
+            if begun:  # it is not where listening began in the middle
+                heard.note("/jax/core/compile/numba", time.monotonic() - begun.pop())
 
     jax.monitoring.register_event_duration_secs_listener(heard.note)
     event.register("numba:compile", Listener())

@@ -161,7 +161,7 @@ def run(
         if seconds > _TOLD_AFTER and made > begun:
             left = seconds / (made - begun) * (whole - made)
             if time_limit is not None:
-                left = min(left, time_limit - seconds)
+                left = max(0.0, min(left, time_limit - seconds))
         on_progress(Progress(made, whole, inference.in_words(state), left))
     return state
 

@@ -335,7 +335,7 @@ def test_time_that_is_over_ends_the_walk():
     x = np.linspace(0, 1, 30)[:, None]
     options = {"chains": 2, "burn_in": 20, "draws": 20, "warmup": 20, "max_splits": 1}
     model = RJHMCTreeRegressor(**options, time_limit=1e-9, random_state=0)
-    with pytest.warns(UserWarning, match="Chains ended after 1 of 40 iterations"):
+    with pytest.warns(UserWarning, match="ended after 1 of 40 iterations"):
         model.fit(x, (x[:, 0] > 0.5) * 1.0)
     assert model.thrown_away == ("burn-in", 0)
     assert model.trajectory_.shape == (2, 1)

@@ -138,7 +138,7 @@ class BART(BARTParameters, TableEstimator):
     prior_: AdditivePrior
     posterior_: SumPosterior
     diagnostics_: dict[str, dict[str, float]]
-    num_thrown_away_: int
+    num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
     _each_row: Any
     _noise: Any
@@ -242,9 +242,11 @@ class BART(BARTParameters, TableEstimator):
     @property
     def thrown_away(self) -> tuple[str, int]:
         """Sweeps of warm-up, those of extensions included."""
+        if self.num_thrown_away_ is not None:
+            return "warm-up", self.num_thrown_away_
         # Each extension doubles the draws' sweeps, and those before it are thrown away.
-        of_whole_run = len(self.trajectory_steps_) + self.warmup - self.draws * self.thin
-        return "warm-up", getattr(self, "num_thrown_away_", of_whole_run // 2)  # older files
+        whole = len(self.trajectory_steps_) + self.warmup - self.draws * self.thin
+        return "warm-up", whole // 2
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree."""
@@ -323,7 +325,7 @@ class BART(BARTParameters, TableEstimator):
             "features": len(posterior.names),
             "bins": self.bins,
             "chains": int(self.chains),
-            "draws": int(self.draws),
+            "draws": int(posterior.num_leaves.shape[1]),
             "largest_r_hat": max((each["r_hat"] for each in known), default=None),
             "least_ess": min((each["ess"] for each in known), default=None),
             **self._noise(),

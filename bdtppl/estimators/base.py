@@ -173,7 +173,7 @@ def time_limit(default: float | None) -> Any:
     return parameter(
         default,
         "Seconds after which `fit` ends early and warns; what it says then depends on the speed of "
-        "the machine. Compiling is not counted. None for no limit.",
+        "the machine. What this process compiles is not counted. None for no limit.",
         above=0,
         is_of_run=False,
     )

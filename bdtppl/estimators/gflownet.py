@@ -71,7 +71,7 @@ class GFlowNetParameters(RunsLong):
         "All other settings of training: a "
         "`bdtppl.inference.gflownet.grammar_training.GrammarSettings`, or "
         "`bdtppl.inference.gflownet.training.PolicySettings` of the other methods, whose "
-        "``num_steps`` and ``balance`` are replaced by ``steps`` and ``method``.",
+        "``num_steps`` is replaced by ``steps``.",
         option=False,
     )
     tolerance: float | None = parameter(

@@ -292,6 +292,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
                 "log_evidence_ is estimated between powers of the likelihood from 0 to 1, and the "
                 "chains had no power 0: fit with temperatures=10, say."
             )
+        if np.isnan(self.posterior_.log_evidence):
+            return "There is no log_evidence_: time was over in warm-up. Raise time_limit."
         return None
 
     @property
@@ -324,7 +326,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             **self._describe(),
             "bins": self._num_bins,
             "chains": int(self.chains),
-            "draws": int(self.draws),
+            "draws": int(self.posterior_.num_leaves.shape[1]),
             "distinct_trees": len(self.posterior_.ranked),
             "largest_r_hat": max(self._known("r_hat"), default=None),
             "least_ess": min(self._known("ess"), default=None),

@@ -70,6 +70,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
     default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
     log_found_: float = np.nan  # nan in models of older files
     effective_size_: np.ndarray
+    log_partition_of_run_: np.ndarray
     num_overflows_: np.ndarray
 
     _documentation = """
@@ -180,7 +181,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         """Sum the fit up in numbers and text, with JSON types alone."""
         return super().summary() | {
             "particles": int(self.particles),
-            "runs": int(self.runs),
+            "runs": len(self.log_partition_of_run_),
             "overflows": int(self.num_overflows_.sum()),
         }
 

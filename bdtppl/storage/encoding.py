@@ -146,7 +146,8 @@ def decode(value: Any) -> Any:
                 f"{name!r} is not known to this version of bdtppl; if it is a class of your own, "
                 f"import the module that defines it first"
             )
-    return part(**{k: decode(item) for k, item in value.items() if k != "name"})
+    old = "balance"  # of policies in older files
+    return part(**{k: decode(item) for k, item in value.items() if k not in ("name", old)})
 
 
 def _class_named(name: str) -> type | None:

@@ -106,8 +106,9 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
             raise ValueError(f"chains cannot have been extended {state.extensions} times")
         sweep = self._kept(state.extensions, state.reached, np.arange(state.reached))
         lengths = {record.shape[1] for record in state.drawn.values()}
-        is_whole = state.reached <= self._num_sweeps(state.extensions)
-        if not is_whole or lengths != {len(sweep)} or not np.array_equal(sweep, state.sweep):
+        least = self._num_sweeps(state.extensions - 1) if state.extensions else 0
+        is_due = least <= state.reached <= self._num_sweeps(state.extensions)
+        if not is_due or lengths != {len(sweep)} or not np.array_equal(sweep, state.sweep):
             raise ValueError("the lengths of its arrays do not fit together")
         return state
 
@@ -124,8 +125,11 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
 
     def _thrown_away(self, extensions: int, reached: int) -> int:
         """Sweeps before those whose draws are kept: until the end the first half, or fewer."""
-        warmup, is_whole = self._warmup(extensions), reached >= self._num_sweeps(extensions)
-        return warmup if is_whole else min(warmup, reached // 2)
+        warmup = self._warmup(extensions)
+        if reached >= self._num_sweeps(extensions):
+            return warmup
+        least = self._warmup(extensions - 1) if extensions else 0  # the others are gone
+        return min(warmup, max(reached // 2, least))
 
     def _kept(self, extensions: int, reached: int, sweeps: np.ndarray) -> np.ndarray:
         """Take, of some sweeps, those whose draws are kept."""
@@ -153,7 +157,9 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         """Make some sweeps of each chain."""
         extensions = state.extensions + (state.reached >= self._num_sweeps(state.extensions))
         at_once = _SWEEPS_OF_A_WORKER if num_workers() > 1 else _SWEEPS_AT_ONCE
-        end = min(state.reached + at_once, self._num_sweeps(extensions))
+        # The second half of the first chunk has a draw.
+        end = max(state.reached + at_once, 2 * self.thin)
+        end = min(end, self._num_sweeps(extensions))
         sweeps = range(state.reached, end)
         new = self._kept(extensions, end, np.array(sweeps))
         kinds = {name: record.dtype for name, record in state.drawn.items()}

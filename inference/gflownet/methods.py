@@ -52,14 +52,15 @@ class TrainingState(NamedTuple):
         What is trained, with its optimiser and what it remembers: a pytree of arrays.
     history
         What each step reported so far, arrays [steps] by name.
-    is_near
-        Whether the policy was as near to the posterior as is asked for.
+    distance
+        How far the policy was from the posterior after the last round, in nats; infinity where it
+        was not measured.
     """
 
     rng_key: jax.Array
     learner: Any
     history: dict[str, np.ndarray]
-    is_near: bool
+    distance: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +116,7 @@ class Amortisation(Inference[TrainingState, Any]):
         """Begin; no step has reported anything yet."""
         learner = self.begin(key_of_use(rng_key, "start"))
         history = {name: np.zeros(0) for name in self.reports._fields}
-        return TrainingState(rng_key, learner, history, False)
+        return TrainingState(rng_key, learner, history, np.inf)
 
     def lengths(self, state: TrainingState) -> dict[str, tuple[int, int]]:
         """List the steps that were taken, and those of the whole training."""
@@ -127,7 +128,7 @@ class Amortisation(Inference[TrainingState, Any]):
 
     def is_done(self, state: TrainingState) -> bool:
         """Tell whether all steps are taken, or the policy is near enough."""
-        return super().is_done(state) or (state.is_near and self.tolerance is not None)
+        return super().is_done(state) or state.distance < (self.tolerance or 0.0)
 
     def in_words(self, state: TrainingState) -> str:
         """Say what the last step has reported."""
@@ -146,13 +147,13 @@ class Amortisation(Inference[TrainingState, Any]):
                 "the prior has a node split for certain. Use method='grammar'."
             )
         history = {name: np.append(state.history[name], a) for name, a in new.items()}
-        state = TrainingState(state.rng_key, learner, history, False)
+        state = TrainingState(state.rng_key, learner, history, np.inf)
         made += number
         if self.tolerance is None or (made % _ROUND and made < whole):
             return state
         key = jax.random.fold_in(key_of_use(state.rng_key, "distance"), made)
         distance = self.distance(key, learner, self._exact_draws(state.rng_key))
-        return state._replace(is_near=distance < self.tolerance)
+        return state._replace(distance=float(distance))
 
     def result(self, state: TrainingState) -> Any:
         """Return the learner."""

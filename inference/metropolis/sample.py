@@ -96,6 +96,8 @@ class ChainState(NamedTuple):
         Draws of the stage so far, arrays [draw, c, ...]; None before the first.
     counts
         Their tallies and exchanges, arrays [round, c, ...]; None before the first.
+    before
+        Draws and counts before chains went on; None where they have not.
     steps, trajectory
         int [record] and float64 [record, c]; log likelihood after so many steps.
     """
@@ -108,6 +110,7 @@ class ChainState(NamedTuple):
     powers: np.ndarray
     kept: Any
     counts: Any
+    before: Any
     steps: np.ndarray
     trajectory: np.ndarray
 
@@ -116,7 +119,8 @@ class ChainState(NamedTuple):
 class MetropolisChains(Inference[ChainState, Sampled]):
     """Draws of trees by Metropolis-Hastings (see `bdtppl.inference.run`).
 
-    Of a run that a time limit ends in warm-up, the draws are those of its last stage.
+    Of a run that a time limit ends in warm-up, the draws are those of its last stage; of one that
+    it ends in an extension, those before it. Time is looked at after each twentieth of the steps.
 
     Attributes
     ----------
@@ -227,7 +231,7 @@ class MetropolisChains(Inference[ChainState, Sampled]):
         walks = jax.tree.map(lambda a: np.repeat(np.asarray(a), len(powers), axis=0), states)
         first = np.asarray(states.log_likelihood)[None]
         capacity, steps = walks.shape.capacity, np.zeros(1, int)
-        return ChainState(keys, walks, capacity, 0, False, powers, None, None, steps, first)
+        return ChainState(keys, walks, capacity, 0, False, powers, None, None, None, steps, first)
 
     @in_float64
     def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> ChainState:
@@ -251,12 +255,22 @@ class MetropolisChains(Inference[ChainState, Sampled]):
         kept = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct((0, self.chains, *a.shape[2:]), a.dtype), kept
         )
-        fresh = fresh._replace(kept=kept, counts=tuple(jax.tree.map(of_all, counts)))
-        state = read_state(fresh, arrays)
+        drawn = kept, tuple(jax.tree.map(of_all, counts))
+        before = drawn if stage >= len(self._stages) else None
+        state = read_state(fresh._replace(kept=kept, counts=drawn[1], before=before), arrays)
         rounds = self._stage(stage)[: self._rounds_made(state)]
         lengths = {len(array) for array in jax.tree.leaves(state.kept)}
-        if lengths != {sum(draws for draws, _ in rounds)}:
-            raise ValueError("the lengths of its arrays do not fit together")
+        rounds_made = {len(array) for array in jax.tree.leaves(state.counts)}
+        sizes = np.append(state.walks.shape.size, state.kept.shape.size)
+        fits = (
+            rounds_made == {len(rounds)},
+            lengths == {sum(draws for draws, _ in rounds)},
+            0 < len(state.steps) == len(state.trajectory),
+            (np.diff(state.steps, prepend=-1) > 0).all(),
+            ((sizes > 0) & (sizes <= capacity)).all(),
+        )
+        if not all(fits):
+            raise ValueError("its arrays do not fit together")
         return state
 
     def lengths(self, state: ChainState) -> dict[str, tuple[int, int]]:
@@ -331,11 +345,18 @@ class MetropolisChains(Inference[ChainState, Sampled]):
                 most = max(state.capacity, min(2 * state.capacity + 1, _MOST_CAPACITY))
                 walks = jax.tree.map(np.asarray, state.walks.with_capacity(most))
                 state = state._replace(walks=walks, capacity=most)
-        return state._replace(stage=state.stage + 1, kept=None, counts=None)
+        is_kept = state.stage >= len(self._stages) - 1
+        before = (state.kept, state.counts) if is_kept else None
+        return state._replace(stage=state.stage + 1, kept=None, counts=None, before=before)
 
     @in_float64
     def result(self, state: ChainState) -> Sampled:
         """Write the draws of the stage so far out as a posterior, with what the counts tell."""
+        if state.before and self._rounds_made(state) < len(self._stage(state.stage)):
+            end = len(state.steps) - len(state.kept.log_prior)  # of the draws before
+            kept, counts = state.before
+            parts = {"steps": state.steps[:end], "trajectory": state.trajectory[:end]}
+            state = state._replace(kept=kept, counts=counts, **parts)
         model, powers, walked = self.model, state.powers, state.kept
         tally, exchanges = state.counts
         tally = jax.tree.map(lambda a: a.sum(axis=0)[len(powers) - 1 :: len(powers)], tally)
@@ -352,6 +373,7 @@ class MetropolisChains(Inference[ChainState, Sampled]):
             scores = {"log_joint": log_joint(trees, model).log_joint}
         # The targets decide which trees are monotone, so power 0 would not leave the prior alone.
         is_known = powers[0] == 0 and self._packed.directions is None
+        is_known &= state.stage >= len(self._stages) - 1  # powers are tuned in warm-up
         log_evidence, error = (
             stepping_stones(log_likelihood, powers) if is_known else (np.nan, np.nan)
         )
