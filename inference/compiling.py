@@ -127,17 +127,12 @@ class _Compilers:
 
     def __init__(self):
         self._lock = Lock()
-        self._spans: list[tuple[float, float, float]] = []  # start, end, seconds of those before
+        self._spans = [(0.0, 0.0, 0.0)]  # start, end, and seconds up to there
 
     @property
     def seconds(self) -> float:
         """Seconds since the process began."""
-        with self._lock:
-            return sum(self._total(), 0.0)
-
-    def _total(self) -> tuple[float, float]:
-        start, end, before = self._spans[-1] if self._spans else (0.0, 0.0, 0.0)
-        return end - start, before
+        return self._spans[-1][2]
 
     def note(self, event: str, duration_secs: float, **_: Any) -> None:
         """Hear of a duration that JAX has measured; it ends now."""
@@ -145,10 +140,10 @@ class _Compilers:
             return
         with self._lock:
             end = time.monotonic()
-            start = end - duration_secs
-            while self._spans and self._spans[-1][1] > start:
-                start = min(start, self._spans.pop()[0])
-            self._spans.append((start, end, sum(self._total())))
+            start, spans = end - duration_secs, list(self._spans)
+            while spans[-1][1] > start:
+                start = min(start, spans.pop()[0])
+            self._spans = [*spans, (start, end, spans[-1][2] + end - start)]
 
 
 @cache

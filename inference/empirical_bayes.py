@@ -7,7 +7,7 @@ the unconstrained scale of each parameter.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,27 +19,7 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
-__all__ = ["EmpiricalBayes", "HasGradient", "empirical_bayes"]
-
-
-class HasGradient(Protocol):
-    """An exact posterior whose evidence depends on numbers of its prior and leaf family."""
-
-    prior: Any
-    leaf: Any
-
-    @property
-    def log_evidence(self) -> float:
-        """Log marginal likelihood of the targets."""
-        ...
-
-    def gradient(self, part: Literal["prior", "leaf"]) -> Any:
-        """Derive it by the numbers of the prior or the leaf family."""
-        ...
-
-    def with_model(self, prior: Any = None, leaf: Any = None) -> "HasGradient":
-        """Score the same rows by other numbers."""
-        ...
+__all__ = ["EmpiricalBayes", "empirical_bayes"]
 
 
 class EmpiricalBayes(NamedTuple):
@@ -76,9 +56,9 @@ def empirical_bayes(
     Parameters
     ----------
     exact
-        Exact posterior to start from, a `HasGradient`; it is not changed. It is a
-        `bdtppl.inference.pcfg.exact.ExactPosterior` or
-        `bdtppl.inference.boxes.exact.BoxPosterior`.
+        Exact posterior to start from, by a chart
+        (`bdtppl.inference.pcfg.exact.ExactPosterior`) or by boxes
+        (`bdtppl.inference.boxes.exact.BoxPosterior`); it is not changed.
     parameters
         Names of the parameters of prior and leaf family to fit, such as ``log_phi`` or
         ``concentration``; the default is all that a family declares in ``parameter_support``.

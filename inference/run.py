@@ -7,7 +7,7 @@ a run may stop after any chunk of work, and goes on from the state that was kept
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ __all__ = [
     "MOST_EXTENSIONS",
     "AnyState",
     "Inference",
-    "Keeper",
     "Progress",
     "read_state",
     "run",
@@ -88,22 +87,6 @@ class Inference(Generic[AnyState, AnyResult]):
         return read_state(self.start(rng_key), arrays)
 
 
-class Keeper(Protocol):
-    """What keeps states, as `bdtppl.estimators.checkpoints.Run` does."""
-
-    def resumed(self, read: Callable[[Mapping[str, np.ndarray]], Any]) -> Any:
-        """Read the state that was kept last; None where there is none."""
-        ...
-
-    def offer(self, arrays: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Take the newest state."""
-        ...
-
-    def require_length(self, name: str, done: int, asked: int) -> None:
-        """Raise ValueError where the run that was kept is longer than is asked for."""
-        ...
-
-
 class Progress(NamedTuple):
     """How far a run has come.
 
@@ -128,7 +111,7 @@ def run(
     rng_key: Any,
     *,
     time_limit: float | None = None,
-    keep: Keeper | None = None,
+    keep: Any = None,
     on_progress: Callable[[Progress], Any] = lambda progress: None,
 ) -> AnyState:
     """Run an inference to its end, or until its time is over; return the last state.
@@ -140,7 +123,9 @@ def run(
     time_limit
         Seconds after which no chunk of work is begun but the first. Compiling is not counted.
     keep
-        Where states are kept, and where the run goes on if one was kept there.
+        Where states are kept, and where the run goes on if one was kept there: a
+        `bdtppl.estimators.checkpoints.Run`, or what has its ``resumed``, ``offer`` and
+        ``require_length``.
     on_progress
         Called after each chunk.
     """

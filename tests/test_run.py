@@ -142,6 +142,61 @@ def test_draws_of_sums_that_time_ends_are_of_the_second_half():
         np.testing.assert_array_equal(state.sweep, np.arange(first, reached))
 
 
+@pytest.mark.parametrize("thin", [1, 7, 50])
+def test_sums_that_time_ends_at_once_have_draws(thin):
+    chains = SumChains(ap.problem("plain", 2, 3).kernel(None), 2, 250, 10, thin)
+    state = run(chains, 4, time_limit=1e-9)
+    assert chains.result(state).variance.shape[1] >= 1
+
+
+def test_an_extension_of_sums_can_be_interrupted_anywhere():
+    """Also where warm-up is longer than all draws together."""
+    kernel = ap.problem("plain", 2, 3).kernel(None)
+    chains = SumChains(kernel, 2, 100, 40, 1, extensions=2, agree=never)
+    state = chains.start(4)
+    while not chains.is_done(state):
+        state = chains.advance(state)
+        again = chains.from_arrays(4, chains.to_arrays(state))
+        np.testing.assert_array_equal(again.sweep, state.sweep)
+        assert len(state.sweep) > 0
+    assert len(state.sweep) == 40
+
+
+def test_draws_before_an_extension_stay_until_it_is_made():
+    chains = metropolis()
+    state = chains.start(ep.key(0))
+    sizes = []
+    while not chains.is_done(state):
+        state = chains.advance(state)
+        if state.stage >= 4:
+            sizes.append(chains.result(state).posterior.num_leaves.shape[1])
+    assert sizes[-1] == 12
+    first = sizes.index(12)
+    assert first < len(sizes) - 2
+    assert set(sizes[first:]) == {12}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (".steps", lambda a: a[:0]),
+        (".steps", lambda a: -a),
+        (".trajectory", lambda a: a[:-1]),
+        (".counts[1].tried", lambda a: np.concatenate([a, a])),
+        (".kept.log_prior", lambda a: a[:-1]),
+        (".walks.shape.size", lambda a: a + 99_999),
+        (".stage", lambda a: a + 10**6),
+        (".capacity", lambda a: a + 10**6),
+    ],
+)
+def test_states_of_chains_whose_parts_do_not_fit_are_refused(name, change):
+    chains = metropolis()
+    state = chains.advance(chains.start(ep.key(0)))
+    arrays = chains.to_arrays(state)
+    with pytest.raises(ValueError, match=r"fit|other settings|cannot have|no stage"):
+        chains.from_arrays(ep.key(0), arrays | {name: change(arrays[name])})
+
+
 def test_a_longer_run_is_not_cut():
     kept = Kept()
     run(sums(), 4, keep=kept)

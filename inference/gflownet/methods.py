@@ -88,29 +88,12 @@ class Amortisation(Inference[TrainingState, Any]):
     words: ClassVar[tuple[str, str, str]]  # of these, loss, log Z and the best log joint
     at_once: ClassVar[int]
 
-    def begin(self, rng_key: jax.Array) -> Any:
-        """Make the first learner."""
-        raise NotImplementedError
-
-    def train(self, rng_key: jax.Array, learner: Any, steps: int) -> tuple[Any, Any]:
-        """Take some steps; returns the learner and their reports, arrays [steps]."""
-        raise NotImplementedError
-
-    def draw(self, rng_key: jax.Array, learner: Any, chains: int, draws: int) -> Drawn:
-        """Draw weighted trees."""
-        raise NotImplementedError
-
-    def log_partition(self, learner: Any) -> float:
-        """Read the learned log Z."""
-        raise NotImplementedError
-
-    def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
-        """Bound log Z from above by draws from the posterior (EUBO)."""
-        raise NotImplementedError
-
-    def best(self, learner: Any) -> RankedTrees:
-        """Find the most probable tree that training has met; without a probability."""
-        raise NotImplementedError
+    begin: ClassVar[Any]  # takes a key; makes the first learner
+    train: ClassVar[Any]  # takes a key, a learner and steps; returns it and reports, arrays [steps]
+    draw: ClassVar[Any]  # takes a key, a learner, chains and draws; returns weighted trees, `Drawn`
+    log_partition: ClassVar[Any]  # takes a learner; returns its log Z
+    upper_bound: ClassVar[Any]  # takes a key, a learner, posterior draws; bounds log Z (EUBO)
+    best: ClassVar[Any]  # takes a learner; returns the best tree it has met or finds
 
     def start(self, rng_key: jax.Array) -> TrainingState:
         """Begin; no step has reported anything yet."""
@@ -152,7 +135,8 @@ class Amortisation(Inference[TrainingState, Any]):
         if self.tolerance is None or (made % _ROUND and made < whole):
             return state
         key = jax.random.fold_in(key_of_use(state.rng_key, "distance"), made)
-        distance = self.distance(key, learner, self._exact_draws(state.rng_key))
+        exact = self._chart and self._chart.sample_trees(key_of_use(state.rng_key, "exact"), _DRAWS)
+        distance = self.distance(key, learner, exact)
         return state._replace(distance=float(distance))
 
     def result(self, state: TrainingState) -> Any:
@@ -193,10 +177,6 @@ class Amortisation(Inference[TrainingState, Any]):
         except TooManySubproblems:
             return None
         return ExactPosterior(grammar, target.prior, target.leaf, target.y)
-
-    def _exact_draws(self, rng_key: jax.Array) -> Tree | None:
-        chart = self._chart
-        return chart and chart.sample_trees(key_of_use(rng_key, "exact"), _DRAWS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,10 +149,6 @@ class Topology:
             return self.code
         return "1" + "".join(sorted((c.unordered_code for c in self.children), reverse=True))
 
-    def is_mirror_image_of(self, other: "Topology") -> bool:
-        """Whether exchanges of left and right turn one shape into the other."""
-        return self.unordered_code == other.unordered_code
-
     def grown(self) -> Iterator["Topology"]:
         """Yield the shapes with one leaf split, in the order of the leaves."""
         for place, node in enumerate(self.code):
