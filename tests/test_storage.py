@@ -760,7 +760,7 @@ def _require_same_answers(models: dict[str, Any], rows: pd.DataFrame, folder: Pa
 
 
 KEPT = ["hard-classes", "greedy-classes", "chain-values", "weighted-classes", "flow-values"]
-KEPT += ["soft-values", "layered-values"]
+KEPT += ["soft-values", "layered-values", "sums-values"]
 
 
 @pytest.mark.parametrize("name", KEPT)
