@@ -206,7 +206,8 @@ class ParticleFilters(Inference[FilterState, Filtered]):
     @in_float64
     def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> FilterState:
         """Read a state back."""
-        like = jax.eval_shape(lambda: _run_group(*self._shared, *self._noise(rng_key)[0]))
+        given = *self._shared, *self._noise(rng_key)[0]
+        like = jax.eval_shape(lambda: _run_group(*given))
         groups = jax.tree.map(lambda a: jax.ShapeDtypeStruct((0, *a.shape), a.dtype), like)
         state = read_state(FilterState(rng_key, 0, groups), arrays)
         lengths = {len(array) * self._group_size for array in jax.tree.leaves(state.groups)}

@@ -52,7 +52,7 @@ def draw_prior_trees(
         constraints.require_free_leaves("A law without targets")
         nothing = np.zeros(design.num_rows, int)
         model = TreeModel(design, nothing, prior, NO_LIKELIHOOD, constraints)
-        options: dict[str, Any] = {"warmup": 0, "draws": 1, "thin": 1, "start": "prior"}
+        options: dict[str, Any] = {"warmup": 0, "draws": 1, "thin": 1, "first_trees": "prior"}
         return sample_chains(rng_key, model, chains=num_draws, **options).posterior.trees[:, 0]
     if prior.is_normalised:
         return PriorTrees(design, prior, constraints).sample(rng_key, num_draws)
