@@ -123,9 +123,8 @@ def run(
     time_limit
         Seconds after which no chunk of work is begun but the first. Compiling is not counted.
     keep
-        Where states are kept, and where the run goes on if one was kept there: a
-        `bdtppl.estimators.checkpoints.Run`, or what has its ``resumed``, ``offer`` and
-        ``require_length``.
+        Where states are kept, and where the run goes on if one was kept there: what has the
+        ``resumed``, ``offer`` and ``require_length`` of ``bdtppl.estimators.checkpoints.Run``.
     on_progress
         Called after each chunk.
     """

@@ -82,7 +82,7 @@ class ChainState(NamedTuple):
     rng_keys
         Keys [c].
     walks
-        `State`s, or `EditState`s, of all walks, arrays [c * t, ...]; those of a chain side by side.
+        `State` or `EditState` of all walks, arrays [c * t, ...]; those of a chain side by side.
     capacity
         Most nodes of a tree.
     stage
