@@ -312,7 +312,7 @@ def test_chains_that_disagree_or_hardly_move_are_named():
     assert "7 times (capacity 63)" in said
     model = chains()
     model.powers_ = np.array([0.0, 1.0])
-    model.posterior_ = SimpleNamespace(log_evidence_se=0.8)
+    model.posterior_ = SimpleNamespace(log_evidence=-3.0, log_evidence_se=0.8)
     (said,) = cautions(model)
     assert "has a standard error of 0.80" in said
 
