@@ -29,6 +29,7 @@ from bdtppl.estimators import INFERENCES
 from bdtppl.estimators.exact import ExactTreeClassifier, ExactTreeRegressor
 from bdtppl.estimators.greedy_modal import GreedyModalTreeRegressor
 from bdtppl.files import staged
+from bdtppl.inference.gflownet.training import PolicySettings
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
@@ -791,3 +792,11 @@ def test_obsolete_files_go_away_unless_written_or_the_block_fails(tmp_path):
         (folder / "kept.png").write_text("after")
     assert {path.name for path in tmp_path.iterdir()} == {"kept.png", "other.txt"}
     assert (tmp_path / "kept.png").read_text() == "after"
+
+
+def test_settings_of_older_policies_are_read():
+    """They named the balance; what it is now alone is read, the others are refused."""
+    written = encode(PolicySettings(num_steps=7), "settings")
+    assert decode(written | {"balance": "trajectory"}) == PolicySettings(num_steps=7)
+    with pytest.raises(TypeError, match="balance"):
+        decode(written | {"balance": "detailed"})

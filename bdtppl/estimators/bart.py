@@ -245,8 +245,7 @@ class BART(BARTParameters, TableEstimator):
         if self.num_thrown_away_ is not None:
             return "warm-up", self.num_thrown_away_
         # Each extension doubles the draws' sweeps, and those before it are thrown away.
-        whole = len(self.trajectory_steps_) + self.warmup - self.draws * self.thin
-        return "warm-up", whole // 2
+        return "warm-up", (len(self.trajectory_steps_) + self.warmup - self.draws * self.thin) // 2
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree."""

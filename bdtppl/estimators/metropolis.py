@@ -199,9 +199,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         self._random_seed = seed
         for name, value in drawn._asdict().items():
             setattr(self, f"{name}_", value)
-        or_temper = "" if len(drawn.powers) > 1 else ", or temper the chains (temperatures=10)"
-        tuning = "extensions, warmup, draws or thin"
-        judge_chains(self, f"Raise {tuning}{or_temper}, or try an ExactTree.")
+        temper = "" if len(drawn.powers) > 1 else ", or temper the chains (temperatures=10)"
+        judge_chains(self, f"Raise extensions, warmup, draws or thin{temper}, or try an ExactTree.")
         if self.num_overflows_.any():
             warnings.warn(
                 f"{self.num_overflows_.sum()} proposed trees needed more than {self._room} "

@@ -146,8 +146,10 @@ def decode(value: Any) -> Any:
                 f"{name!r} is not known to this version of bdtppl; if it is a class of your own, "
                 f"import the module that defines it first"
             )
-    old = "balance"  # of policies in older files
-    return part(**{k: decode(item) for k, item in value.items() if k not in ("name", old)})
+    given = {k: decode(item) for k, item in value.items() if k != "name"}
+    if value["name"] == "PolicySettings" and given.get("balance") == "trajectory":
+        del given["balance"]  # a field of older files
+    return part(**given)
 
 
 def _class_named(name: str) -> type | None:
