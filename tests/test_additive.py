@@ -308,7 +308,7 @@ def test_ranks_of_simulated_parameters_are_uniform():
 
 @pytest.mark.slow
 def test_ranks_under_other_noise_are_not_uniform():
-    assert least_p_value_of_ranks(100, wrong=3.0) < 1e-4
+    assert least_p_value_of_ranks(50, wrong=3.0) < 1e-4
 
 
 # ------------------------------------------------------------------------------- other answers

@@ -106,7 +106,7 @@ def test_the_likelihood_of_the_chosen_try_alone_is_noticed(monkeypatch):
         return proposal, log_ratio
 
     monkeypatch.setattr(rjhmc._Moves, "_proposed", chosen_alone)
-    walk = walked(1000, settings=replace(SETTINGS, tries=4))
+    walk = walked(300, settings=replace(SETTINGS, tries=4))
     with pytest.raises(AssertionError):
         check_frequencies(walk, SHAPES, exact_probabilities(hard=False))
 
@@ -125,7 +125,7 @@ def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
 
     monkeypatch.setattr(rjhmc._Moves, "_proposed", lost)
     with pytest.raises(AssertionError):
-        check_frequencies(walked(1000), SHAPES, exact_probabilities(hard=False))
+        check_frequencies(walked(300), SHAPES, exact_probabilities(hard=False))
 
 
 def test_what_a_jump_keeps():
