@@ -1,15 +1,17 @@
 """Tables in files, as the command line reads and writes them: CSV, TSV and Parquet.
 
-A column is numeric if every cell that is not missing is a number, and a category otherwise or where
-a Parquet file says that it is text. Cells of text files that are empty or say NA, N/A, NaN, null or
-? are missing; of a Parquet file only its nulls and NaN are. Cells are kept as text, because what a
-column is may have been decided elsewhere: by the table that a model was fitted with.
+A column is numeric if every cell that is not missing is a number, be it with a currency or a unit
+that is the same in all, and a category otherwise or where a Parquet file says that it is text.
+Cells of text files that are empty or say NA, N/A, NaN, null or ? are missing; of a Parquet file
+only its nulls and NaN are. Cells are kept as text, because what a column is may have been decided
+elsewhere: by the table that a model was fitted with.
 """
 
 import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,15 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.models.data.schema import Column
-from bdtppl.models.data.tables import are_dates, is_missing
-from bdtppl.number_notation import (
+from bdtppl.models.data.number_notation import (
+    decorated,
     first_misfit,
     is_number,
     looks_like_number,
     notations_of,
+    undecorated,
     without_notation,
 )
+from bdtppl.models.data.schema import Column
+from bdtppl.models.data.tables import are_dates, is_missing
 
 __all__ = ["PARQUET", "Table", "read_table", "to_text", "write_table"]
 
@@ -41,6 +45,7 @@ PARQUET = (".parquet", ".pq")
 
 _ROWS_NAMED = 10  # column names in an error
 _INDEX_LEFT_OUT = "is the index of a pandas frame and was left out; reset_index() makes it a column"
+_UNNAMED = re.compile(r"Unnamed: \d+")  # as pandas calls an index that it reads as a column
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # of an index without a name
 
 
@@ -136,9 +141,9 @@ class Table:
         cells = self.present(name)
         if all(map(is_number, cells)):
             return True
-        if not all(map(looks_like_number, cells)):
+        if not all(map(looks_like_number, cells)) and undecorated(cells) is None:
             return False
-        self._notation(name)
+        self._written(name)
         return True
 
     def numbers(self, name: str) -> np.ndarray:
@@ -149,12 +154,12 @@ class Table:
         ValueError
             If a cell is not a number or is infinite, or `is_numeric` raises.
         """
-        notation = self._notation(name) if self.is_numeric(name) else None
+        numbers = iter(self._written(name)[0] if self.is_numeric(name) else self.present(name))
         values = np.full(self.num_rows, np.nan)
         for row, cell in enumerate(self.cells[name]):
             if cell is None:
                 continue
-            number = cell if notation is None else without_notation(cell, notation)
+            number = next(numbers)
             if is_number(number):
                 values[row] = float(number)
             if not np.isfinite(values[row]):
@@ -169,22 +174,28 @@ class Table:
         """Cells that are not missing."""
         return [cell for cell in self.cells[name] if cell is not None]
 
-    def _notation(self, name: str) -> str | None:
-        """Name the notation of a column of numbers; None for that of Python."""
-        cells = self.present(name)
-        other = next((cell for cell in cells if not is_number(cell)), None)
-        if other is None:
-            return None
+    def _written(self, name: str) -> tuple[list[str], list[str]]:
+        """Write the numbers of a numeric column as Python does, and say how they are read."""
+        cells = given = self.present(name)
+        if all(map(is_number, cells)):
+            return cells, []
+        how = []
+        if (bare := undecorated(cells)) is not None:
+            cells, how = bare[0], [bare[1]]
+        if all(map(is_number, cells)):
+            return cells, how
         notations = notations_of(cells)
         if len(notations) == 1:
-            return notations[0]
+            return [without_notation(cell, notations[0]) for cell in cells], [*how, notations[0]]
         if notations:
+            other = next(cell for cell in cells if not is_number(cell))
             fault = f"is one number {notations[0]} and another {notations[-1]}"
         else:
             other, fault = first_misfit(cells), "is in no notation that all cells above it have"
+        row = self.cells[name].index(given[cells.index(other)])
         raise ValueError(
-            f"Column {name!r}, {self.place(self.cells[name].index(other))}: the number {other!r} "
-            f"{fault}; write all numbers of the column with a decimal point and without commas."
+            f"Column {name!r}, {self.place(row)}: the number {other!r} {fault}; write all numbers "
+            f"of the column with a decimal point and without commas."
         )
 
     def repeats(self, name: str) -> np.ndarray:
@@ -232,8 +243,13 @@ class Table:
         """Rows that keep a column from being numeric, should most of its cells be numbers."""
         if name in self.words or self.is_numeric(name):
             return []
+        parts = [None if cell is None else decorated(cell) for cell in self.cells[name]]
+        kinds = Counter(part[1:3] for part in parts if part is not None)
+        usual = max(kinds, key=kinds.__getitem__, default=None)
         wrong = [
-            row for row, cell in enumerate(self.cells[name]) if cell and not looks_like_number(cell)
+            row
+            for row, (cell, part) in enumerate(zip(self.cells[name], parts, strict=True))
+            if cell and (part is None or part[1:3] != usual)
         ]
         return wrong if 2 * len(wrong) < len(self.present(name)) else []
 
@@ -254,11 +270,15 @@ class Table:
                     f"levels, though most cells are numbers: {self.place(wrong[0])} has "
                     f"{cells[wrong[0]]!r}. Correct it, or leave it empty if the value is missing."
                 )
-            elif self.is_numeric(name) and (notation := self._notation(name)):
-                cell = next(cell for cell in cells if cell and not is_number(cell))
+            elif self.is_numeric(name) and (read := self._written(name))[1]:
+                cell, number = next(
+                    each
+                    for each in zip(self.present(name), read[0], strict=True)
+                    if not is_number(each[0])
+                )
                 yield (
-                    f"Column {name!r} is read as numbers {notation}: {cell!r} is "
-                    f"{float(without_notation(cell, notation)):.10g}."
+                    f"Column {name!r} is read as numbers {' and '.join(read[1])}: {cell!r} is "
+                    f"{float(number):.10g}."
                 )
 
     def features_like(self, columns: Iterable[Column]) -> dict[str, np.ndarray]:
@@ -389,6 +409,12 @@ def _read_text_file(path: Path) -> Table:
                 f"{len(header)} columns."
             )
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+    header = [
+        ""
+        if _UNNAMED.fullmatch(name) and list(column) == list(map(str, range(len(column))))
+        else name
+        for name, column in zip(header, columns, strict=True)
+    ]
     cells = {name: column for name, column in zip(header, columns, strict=True) if name}
     headless = _share_of_values(header, columns)
     if headless == 1:

@@ -292,13 +292,89 @@ def test_numbers_as_text_are_warned_of_where_no_category_is_declared():
         assert Schema.read(frame({"x0": category}))[0].features == ("x0=2.5",)
 
 
-def test_a_level_for_nearly_every_row_is_warned_of():
+def test_a_level_for_every_second_row_is_warned_of():
     names = [f"Ann {place}" for place in range(29)]
     for table in (np.array([names]).T, {"x0": np.array([*names, "Ann 0"])}):
         with pytest.warns(TableWarning, match=r"Column 'x0' has 29 levels in (29|30) rows"):
             Schema.read(table)
-    Schema.read({"x0": np.array([*names, *names])})
+    Schema.read({"x0": np.array([*names, *names, "Ann 0"])})
     Schema.read(pd.DataFrame({"x0": pd.Categorical(names)}))
+
+
+def test_columns_that_number_the_rows_are_warned_of():
+    size = np.linspace(0.0, 1.0, 30)
+    counted, mixed = np.arange(1, 31), np.random.default_rng(0).permutation(30) * 7
+    for name, values in (("day", counted), ("ID", mixed), ("site.id", mixed), ("rownames", mixed)):
+        with pytest.warns(TableWarning, match=f"Column '{name}' numbers the rows"):
+            Schema.read({"size": size, name: values})
+    for name, values in (("day", mixed), ("id", mixed // 14), ("id", size), ("valid", mixed)):
+        Schema.read({"size": 2 * size, name: values})
+    Schema.read({"day": counted})  # there is nothing else to go by
+    Schema.read(np.array([counted, size]).T)
+
+
+def test_an_index_that_pandas_has_written_is_left_out(write):
+    table = read_table(write("Unnamed: 0,a\n0,5\n1,6\n"))
+    assert table.columns == ["a"]
+    assert "Column 1 of" in next(iter(table.doubts(())))
+    assert read_table(write("Unnamed: 0,a\n0,5\n2,6\n")).columns == ["Unnamed: 0", "a"]
+
+
+DECORATED = [
+    (["12.5%", "7%", "NA"], [12.5, 7, np.nan]),
+    (["$1,234", "$12"], [1234, 12]),
+    (["$1,234.50", "-$12", "$-3", "($4.5)"], [1234.5, -12, -3, -4.5]),
+    (["12 cm", "7.5 cm"], [12, 7.5]),
+    (["12cm", "7 cm"], [12, 7]),
+    (["(1,234)", "1,234.5"], [-1234, 1234.5]),
+    (["1.234,56 EUR", "12,5 EUR"], [1234.56, 12.5]),
+    (["USD 5", "USD 1e3"], [5, 1000]),
+    (["5 kg/m2", "6 kg/m2"], [5, 6]),
+    (["12 May", "13 May"], [12, 13]),
+]
+NOT_DECORATED = [
+    ["$5", "7"],
+    ["$5", "\u20ac7"],
+    ["5 cm", "6 mm"],
+    ["(5)", "(6)"],  # which may be standard errors
+    ["A12", "A13"],
+    ["<5", "<7"],
+    ["1st", "2nd"],
+    ["12-14 h", "15-17 h"],
+    ["10 x 20", "12 x 20"],
+    ["(5", "6)"],
+    ["-(-5)", "6"],
+    ["$", "5"],
+]
+
+
+@pytest.mark.parametrize(("cells", "values"), DECORATED)
+def test_numbers_are_read_without_what_decorates_all_of_them(write, cells, values):
+    table = read_table(write("\n".join(["a;b", *(f"{cell};x" for cell in cells)])))
+    np.testing.assert_array_equal(table.features(["a"])["a"], values)
+    (note,) = table.doubts(["a"])
+    assert "Column 'a' is read as numbers " in note
+    frame = {"a": np.array([None if cell == "NA" else cell for cell in cells], object)}
+    with pytest.warns(TableWarning, match="Columns of text are read as numbers: 'a' "):
+        schema, matrix = Schema.read(frame)
+    np.testing.assert_array_equal(matrix[:, 0], values)
+    np.testing.assert_array_equal(schema.transform(frame)[:, 0], values)
+    with pytest.raises(ValueError, match=r"row 1: 'wide' is not a number"):
+        schema.transform({"a": [cells[0], "wide"]})
+
+
+@pytest.mark.parametrize("cells", NOT_DECORATED)
+def test_numbers_that_are_decorated_differently_are_a_category(write, cells):
+    table = read_table(write("\n".join(["a;b", *(f"{cell};x" for cell in cells)])))
+    assert not table.is_numeric("a")
+    schema, _ = Schema.read({"a": np.array(cells)})
+    assert schema.columns[0].levels == tuple(sorted(cells))
+
+
+def test_a_slip_among_decorated_numbers_is_noted(write):
+    table = read_table(write("a;b\n$5;x\n$7;x\n8;x\n"))
+    (note,) = table.doubts(["a"])
+    assert "a category of 3 levels, though most cells are numbers: line 4 has '8'" in note
 
 
 def test_collections_are_no_values():

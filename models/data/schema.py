@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from bdtppl.models.data.number_notation import undecorated_numbers
 from bdtppl.models.data.tables import (
     are_dates,
     are_identifiers,
@@ -25,6 +26,7 @@ from bdtppl.models.data.tables import (
     as_level,
     as_numbers,
     converts_to_float,
+    counts_rows,
     declared_levels,
     error_of_times,
     has_names,
@@ -238,8 +240,9 @@ class Schema:
         Warns
         -----
         TableWarning
-            If a column of text holds nothing but numbers, or another text in nearly every row: it
-            is read as a category.
+            If a column of text holds nothing but numbers, or another text in every second row or
+            more: it is read as a category. If all of its numbers have the same currency or unit: it
+            is read as numbers. If a named column numbers the rows.
         """
         if issparse(table):
             names = positional_names(table.shape[1])
@@ -248,17 +251,30 @@ class Schema:
         if not names:
             raise ValueError("X has no columns; at least one feature is needed.")
         require_distinct(names)
-        columns = []
+        columns, decorated = [], []
         for name, values in zip(names, series, strict=True):
             levels = declared_levels(name, values)
+            is_declared = getattr(values, "levels", None) is not None
+            if levels and not is_declared and (read := undecorated_numbers(levels)) is not None:
+                decorated.append(f"{name!r} {read[1]}")
+                levels = None
             if levels is None:
                 columns.append(Column(name))
                 continue
-            if getattr(values, "levels", None) is None and are_dates(levels):
+            if not is_declared and are_dates(levels):
                 raise error_of_times(f"Column {name!r}", f"as text, such as {levels[0]!r}")
             columns.append(Column.of(name, levels, drop_first=drop_first))
+        if decorated:
+            warnings.warn(
+                f"Columns of text are read as numbers: {', '.join(decorated)}. Declare a category "
+                f"(pandas: astype('category')) if they are labels.",
+                TableWarning,
+                stacklevel=2,
+            )
         _warn_of_text(columns, series)
         matrix = cls(tuple(columns))._matrix(series)
+        if has_names(table) and len(columns) > 1:
+            _warn_of_counters(columns, matrix)
         return cls._marking_missing(columns, matrix)
 
     @classmethod
@@ -423,6 +439,18 @@ def _warn_of_text(columns: list[Column], series: list[np.ndarray]) -> None:
                 f"Column {name!r} has {len(levels)} levels in {num_rows} rows, as names and "
                 f"identifiers of rows have; new rows will bring levels that no rule knows: leave "
                 f"it out, or declare a category (pandas: astype('category')) if it is one.",
+                TableWarning,
+                stacklevel=3,
+            )
+
+
+def _warn_of_counters(columns: list[Column], matrix: np.ndarray) -> None:
+    starts = itertools.accumulate([0, *(len(column.features) for column in columns[:-1])])
+    for column, start in zip(columns, starts, strict=True):
+        if column.levels is None and counts_rows(column.name, matrix[:, start]):
+            warnings.warn(
+                f"Column {column.name!r} numbers the rows: in a sorted table it tells the target, "
+                f"and new rows have other numbers; leave it out unless it is a quantity.",
                 TableWarning,
                 stacklevel=3,
             )

@@ -15,9 +15,12 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from scipy.sparse import csc_array, issparse
 
+from bdtppl.models.data.number_notation import decorated, undecorated_numbers
+
 __all__ = [
     "are_dates",
     "are_identifiers",
+    "counts_rows",
     "as_categories",
     "as_level",
     "as_numbers",
@@ -49,11 +52,12 @@ _DATE = re.compile(
     rf"|{_CLOCK}|-?\d+ days?(,? \+?{_CLOCK})?",  # the last: durations, as Python and pandas do
     re.IGNORECASE,
 )
+_IDENTIFIER = re.compile(r"(.*[_ .-])?id|row([_ .-]?names?)?|index|unnamed: \d+", re.IGNORECASE)
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _BOOLEANS = ("False", "True")
 _LEAST_VALUE = 2 * np.finfo(np.float64).tiny
 _FEWEST_IDENTIFIED = 20  # rows; in fewer, words may differ by chance
-_SHARE_IDENTIFIED = 0.9  # of rows that have a word of their own
+_SHARE_IDENTIFIED = 0.5  # as many levels to a row
 
 
 def require_storable(what: str, text: Any) -> None:
@@ -79,14 +83,30 @@ def are_dates(cells: Collection[str]) -> bool:
 
 
 def are_identifiers(num_levels: int, num_rows: int) -> bool:
-    """Whether words differ in nearly every row, as names and identifiers of rows do.
+    """Whether there is a word to every second row or more, as of names and identifiers.
 
     Examples
     --------
-    >>> [are_identifiers(*counts) for counts in ((48, 50), (30, 50), (10, 10))]
+    >>> [are_identifiers(*counts) for counts in ((25, 50), (24, 50), (10, 10))]
     [True, False, False]
     """
     return num_rows >= _FEWEST_IDENTIFIED and num_levels >= _SHARE_IDENTIFIED * num_rows
+
+
+def counts_rows(name: str, values: np.ndarray) -> bool:
+    """Whether numbers are 0, 1, 2... or 1, 2, 3..., or distinct whole numbers called an identifier.
+
+    Examples
+    --------
+    >>> [counts_rows(name, np.arange(20.0)[::-1]) for name in ("patient_id", "Unnamed: 0", "age")]
+    [True, True, False]
+    >>> counts_rows("age", np.arange(1.0, 21.0))
+    True
+    """
+    if len(values) < _FEWEST_IDENTIFIED or not (values == np.floor(values)).all():
+        return False
+    is_count = values[0] in (0, 1) and (np.diff(values) == 1).all()
+    return bool(is_count or (_IDENTIFIER.fullmatch(name) and len(set(values)) == len(values)))
 
 
 def require_distinct(names: Iterable) -> None:
@@ -362,14 +382,20 @@ def declared_levels(name: str, values: np.ndarray) -> tuple[str, ...] | None:
 def as_numbers(name: str, values: np.ndarray) -> np.ndarray:
     """Read a numeric column as float64, missing values as NaN."""
     refuse_times(f"Column {name!r}", values)
+    if values.dtype.kind == "U":
+        values = values.astype(object)
     if values.dtype.kind not in "iufbO":
         raise ValueError(f"Column {name!r} holds {values.dtype}; numbers or categories are needed.")
     if values.dtype.kind == "O":
         values = np.array([np.nan if is_missing(value) else value for value in values], object)
+        is_text = np.array([isinstance(value, str) for value in values])
+        if is_text.any() and (read := undecorated_numbers(values[is_text].tolist())) is not None:
+            values[is_text] = read[0]
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        row = next(i for i, value in enumerate(values) if not converts_to_float(value))
+        wrong = [row for row, value in enumerate(values) if not converts_to_float(value)]
+        row = next((row for row in wrong if decorated(str(values[row])) is None), wrong[0])
         raise type(error)(
             f"Column {name!r}, row {row}: {values[row]!r} is not a number "
             f"(the argument must be a string or a number that float() reads)."

@@ -1,0 +1,206 @@
+"""Numbers as people write them: with a decimal comma, thousands set off, a currency or a unit.
+
+A cell alone does not tell: 1,234 is a whole number to some and a fraction to others. A column is
+read by a notation that fits all of its cells, and only where all notations that do so agree. What
+stands before and after the numbers is left out where it is the same in all cells.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "Decorated",
+    "decorated",
+    "first_misfit",
+    "is_number",
+    "looks_like_number",
+    "notations_of",
+    "undecorated",
+    "undecorated_numbers",
+    "without_notation",
+]
+
+_SPACES = " '\u2019\u00a0\u202f"
+_NOTATIONS = {  # the signs that may set off thousands, and the decimal sign
+    "with commas between thousands": (",", "."),
+    "with spaces or apostrophes between thousands": (_SPACES, "."),
+    "with a decimal comma": ("." + _SPACES, ","),
+}
+_CELL_FORMS = {
+    notation: re.compile(
+        rf"(?=[+-]?[{decimal}]?\d)"
+        rf"[+-]?(\d*|[1-9]\d{{0,2}}([{groups}])\d{{3}}(\2\d{{3}})*)([{decimal}]\d*)?(e[+-]?\d+)?",
+        re.IGNORECASE,
+    )
+    for notation, (groups, decimal) in _NOTATIONS.items()
+}
+
+_CURRENCY = (
+    r"(?:[A-Z]{0,3}[$\u20ac\u00a3\u00a5\u20b9]"
+    r"|AUD|CAD|CHF|CNY|DKK|EUR|GBP|INR|JPY|NOK|NZD|PLN|SEK|USD)"
+)
+_DECORATED = re.compile(
+    rf"(?P<sign>[+-]?)(?P<open>\(?)(?P<before>{_CURRENCY}?)[ \u00a0]?"
+    rf"(?P<number>[+-]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:e[+-]?\d+)?)"
+    r"[ \u00a0]?(?P<after>(?:[^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5\u20b9])"
+    r"(?:[^()<>+\d]|(?<=[^\W\d_])\d)*|)(?P<close>\)?)"  # a digit as in m2, none as in 10 x 20
+)
+
+
+class Decorated(NamedTuple):
+    """A number and what is written around it."""
+
+    number: str
+    """The number alone, with its sign."""
+    before: str
+    """A currency, or nothing."""
+    after: str
+    """A unit, a percent sign or a currency, or nothing."""
+    is_enclosed: bool
+    """Whether it is in parentheses, as accounts write what is below zero."""
+
+
+def is_number(cell: str | None) -> bool:
+    """Whether a cell says a number as Python does; it may be infinite.
+
+    Examples
+    --------
+    >>> [is_number(cell) for cell in ("-1.5e3", "inf", "nan", "1_000", "1,5", "2024-01-31")]
+    [True, True, False, False, False, False]
+    """
+    try:
+        number = float(cell or "")
+    except ValueError:
+        return False
+    return not np.isnan(number) and "_" not in (cell or "")
+
+
+def looks_like_number(cell: str) -> bool:
+    """Whether a cell says a number in some notation.
+
+    Examples
+    --------
+    >>> [looks_like_number(cell) for cell in ("1,5", "1.234,50", "12 000", "1,2,3", "1.2.3")]
+    [True, True, True, False, False]
+    """
+    return is_number(cell) or any(form.fullmatch(cell) for form in _CELL_FORMS.values())
+
+
+def notations_of(cells: Sequence[str]) -> list[str]:
+    """Name the notations in which all cells are numbers, of those that agree the first.
+
+    Examples
+    --------
+    >>> notations_of(["1,5", "12"]), notations_of(["1,234"]), notations_of(["1,5", "2.5"])
+    (['with a decimal comma'], ['with commas between thousands', 'with a decimal comma'], [])
+    """
+    found: dict[tuple, str] = {}
+    for notation, form in _CELL_FORMS.items():
+        if all(map(form.fullmatch, cells)):
+            numbers = tuple(float(without_notation(cell, notation)) for cell in cells)
+            found.setdefault(numbers, notation)
+    return list(found.values())
+
+
+def first_misfit(cells: Sequence[str]) -> str:
+    """Find the first cell that no notation fits which fits all cells above it.
+
+    Examples
+    --------
+    >>> first_misfit(["12", "1,5", "2.5", "x"])
+    '2.5'
+    """
+    forms = list(_CELL_FORMS.values())
+    for cell in cells:
+        forms = [form for form in forms if form.fullmatch(cell)]
+        if not forms:
+            return cell
+    raise ValueError("All cells are numbers in one notation.")
+
+
+def without_notation(cell: str, notation: str) -> str:
+    """Write a number as Python does.
+
+    Examples
+    --------
+    >>> without_notation("-1.234,5", "with a decimal comma")
+    '-1234.5'
+    """
+    groups, decimal = _NOTATIONS[notation]
+    return re.sub(f"[{groups}]", "", cell).replace(decimal, ".")
+
+
+def decorated(cell: str) -> Decorated | None:
+    """Part a number from what is written around it; None where there is no such number.
+
+    Examples
+    --------
+    >>> decorated("$1,234.50")[:3], decorated("12 cm")[:3], decorated("(1.234,5 EUR)")[:3]
+    (('1,234.50', '$', ''), ('12', '', 'cm'), ('-1.234,5', '', 'EUR'))
+    >>> [decorated(cell) for cell in ("A12", "12-14", "<5", "12:30")]
+    [None, None, None, None]
+    """
+    found = _DECORATED.fullmatch(cell)
+    if found is None or bool(found["open"]) != bool(found["close"]):
+        return None
+    signs = found["sign"] + ("-" if found["open"] else "")
+    if len(signs) + (found["number"][0] in "+-") > 1:
+        return None
+    return Decorated(
+        signs + found["number"], found["before"], found["after"].strip(), bool(found["open"])
+    )
+
+
+def undecorated(cells: Sequence[str]) -> tuple[list[str], str] | None:
+    """Take away what decorates the numbers of all cells, and say how they are read.
+
+    None where a cell has no number, the decorations differ, there are none, or all numbers are in
+    parentheses, which may mean anything.
+
+    Examples
+    --------
+    >>> undecorated(["12.5%", "7%"]), undecorated(["$5", "-$7"]), undecorated(["(2)", "3"])
+    ((['12.5', '7'], 'before "%"'), (['5', '-7'], 'after "$"'), (['-2', '3'], '(1) being -1'))
+    >>> undecorated(["5 cm", "6 mm"]), undecorated(["5", "6"]), undecorated(["(5)", "(6)"])
+    (None, None, None)
+    """
+    found: list[Decorated] = []
+    for cell in cells:
+        part = decorated(cell)
+        if part is None or (found and part[1:3] != found[0][1:3]):
+            return None
+        found.append(part)
+    enclosed = {part.is_enclosed for part in found}
+    if enclosed == {True} or not found:
+        return None
+    numbers = [part.number for part in found]
+    _, before, after, _ = found[0]
+    said = [f'{word} "{text}"' for word, text in (("after", before), ("before", after)) if text]
+    said += ["(1) being -1"] * (True in enclosed)
+    if not said or not all(map(looks_like_number, numbers)):
+        return None
+    return numbers, " and ".join(said)
+
+
+def undecorated_numbers(cells: Sequence[str]) -> tuple[list[float], str] | None:
+    """Read decorated numbers, and say how; None where the cells are something else.
+
+    Examples
+    --------
+    >>> undecorated_numbers(["$1,234.5", "$12"])
+    ([1234.5, 12.0], 'after "$"')
+    >>> undecorated_numbers(["$1,234"]), undecorated_numbers(["1.5"])
+    (None, None)
+    """
+    if (found := undecorated(cells)) is None:
+        return None
+    numbers, how = found
+    if not all(map(is_number, numbers)):
+        notations = notations_of(numbers)
+        if len(notations) != 1:
+            return None
+        numbers = [without_notation(number, notations[0]) for number in numbers]
+    return list(map(float, numbers)), how
