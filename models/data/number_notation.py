@@ -42,6 +42,7 @@ _CURRENCY = (
     r"(?:[A-Z]{0,3}[$\u20ac\u00a3\u00a5\u20b9]"
     r"|AUD|CAD|CHF|CNY|DKK|EUR|GBP|INR|JPY|NOK|NZD|PLN|SEK|USD)"
 )
+_COMMA_SETS_OFF = tuple("$\u00a3\u00a5\u20b9")  # thousands, where these stand before a number
 _DECORATED = re.compile(
     rf"(?P<sign>[+-]?)(?P<open>\(?)(?P<before>{_CURRENCY}?)[ \u00a0]?"
     rf"(?P<number>[+-]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:e[+-]?\d+)?)"
@@ -182,6 +183,9 @@ def undecorated(cells: Sequence[str]) -> tuple[list[str], str] | None:
     said += ["(1) being -1"] * (True in enclosed)
     if not said or not all(map(looks_like_number, numbers)):
         return None
+    with_commas = next(iter(_NOTATIONS))
+    if before[-1:] in _COMMA_SETS_OFF and all(map(_CELL_FORMS[with_commas].fullmatch, numbers)):
+        numbers = [without_notation(number, with_commas) for number in numbers]
     return numbers, " and ".join(said)
 
 
@@ -192,7 +196,7 @@ def undecorated_numbers(cells: Sequence[str]) -> tuple[list[float], str] | None:
     --------
     >>> undecorated_numbers(["$1,234.5", "$12"])
     ([1234.5, 12.0], 'after "$"')
-    >>> undecorated_numbers(["$1,234"]), undecorated_numbers(["1.5"])
+    >>> undecorated_numbers(["1,234 cm"]), undecorated_numbers(["1.5"])
     (None, None)
     """
     if (found := undecorated(cells)) is None:
