@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bdtppl.models.wording import counted, listed
+from bdtppl.models.wording import counted, listed, number
 from bdtppl.rendering import as_html, as_text
 
 __all__ = [
@@ -297,7 +297,8 @@ def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     }
     if "sigma" in summary:
         low, high = summary["sigma_interval"]
-        facts["noise"] = f"standard deviation {summary['sigma']:.3g} ({low:.3g} to {high:.3g})"
+        sigma, low, high = map(number, (summary["sigma"], low, high))
+        facts["noise"] = f"standard deviation {sigma} ({low} to {high})"
     facts["leaves"] = f"{summary['expected_leaves']:.2f} a tree"
     return facts
 
@@ -505,13 +506,13 @@ def prior_view(drawn: Mapping[str, Any]) -> RenderableType:
     sizes.add_column(justify="right")
     sizes.add_column(justify="right")
     sizes.add_column(style="blue", no_wrap=True)
-    for number, share in shown.items():
-        sizes.add_row(number, f"{share:.3f}", _bar(share / max(shown.values())))
+    for size, share in shown.items():
+        sizes.add_row(size, f"{share:.3f}", _bar(share / max(shown.values())))
     if len(drawn["leaves"]) > len(shown):
         sizes.add_row("more", f"{1 - sum(shown.values()):.3f}")
     parts = [facts_view(facts), _heading("Leaves", "share of the trees"), _indented(sizes)]
-    for number, rules in enumerate(drawn["trees"], 1):
-        parts += [_heading(f"Tree {number}", "as drawn"), _indented(_indented_rules(rules))]
+    for place, rules in enumerate(drawn["trees"], 1):
+        parts += [_heading(f"Tree {place}", "as drawn"), _indented(_indented_rules(rules))]
     return Group(*parts)
 
 

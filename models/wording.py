@@ -24,14 +24,14 @@ _MOST_WRITTEN_OUT = 1e15  # thresholds from here on are written with an exponent
 
 
 def number(value: Number) -> str:
-    """Write a number with four digits.
+    """Write a number with four digits, or with all before the point where these are more.
 
     Examples
     --------
-    >>> number(2.0), number(1 / 3), number(123456.7)
-    ('2', '0.3333', '1.235e+05')
+    >>> number(2.0), number(1 / 3), number(123456.7), number(1e12)
+    ('2', '0.3333', '123,457', '1e+12')
     """
-    return f"{float(value):.4g}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{float(value):.4g}"
 
 
 def counted(count: int, one: str, many: str) -> str:

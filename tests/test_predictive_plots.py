@@ -18,6 +18,7 @@ from bdtppl import (
     plot_calibration,
     plot_evidence,
     plot_partial_dependence,
+    plot_predictive,
     plot_predictive_check,
     plot_roc,
 )
@@ -363,3 +364,51 @@ def test_a_roc_curve_is_that_of_the_probabilities(classifier, three_classes):
         plot_roc(classifier, None, None)
     with pytest.raises(ValueError, match="All rows, or none, are of class"):
         plot_roc(classifier, X[y == 0], classifier.classes_[y[y == 0]])
+
+
+def many_of_all():
+    """30 classes, 60 levels, and names of 80 letters."""
+    rng = np.random.default_rng(0)
+    level = np.arange(240) % 60
+    X = {
+        "a column " + "so long " * 9: rng.normal(size=240),
+        "city": np.array([f"city number {i:02d} of a republic far away" for i in range(60)])[level],
+    }
+    return X, level, np.array([f"class {i:02d} of a list that is long" for i in range(30)])
+
+
+def labels_that_are_cut(ax):
+    """Labels that reach beyond the figure."""
+    ax.figure.canvas.draw()
+    box = ax.figure.bbox
+    texts = [ax.xaxis.label, ax.yaxis.label, *ax.get_yticklabels()]
+    found = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    return [text for text, at in found if at.x0 < box.x0 - 1 or at.x1 > box.x1 + 1]
+
+
+def test_many_classes_are_told_apart():
+    X, level, names = many_of_all()
+    model = GreedyModalTreeClassifier().fit(X, names[level % 30])
+    for column in (0, "city"):
+        ax = plot_partial_dependence(model, column)
+        legend = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert len(legend) == 9
+        assert legend[-1] == "23 other classes change less"
+        assert labels_that_are_cut(ax) == []
+        assert ax.get_position().width > 0.3
+
+
+def test_the_most_extreme_of_many_levels_are_shown():
+    X, level, _ = many_of_all()
+    y = 1e6 + 1e5 * np.abs(level - 30.0)
+    model = GreedyModalTreeRegressor(max_depth=8).fit(X, y)
+    ax = plot_partial_dependence(model, "city")
+    shown = [text.get_text() for text in ax.get_yticklabels()]
+    assert shown[0] == "40 others (mean)"
+    assert len(shown) == 21
+    assert any("city number 00" in name for name in shown)
+    assert labels_that_are_cut(ax) == []
+    ax = plot_predictive(model, feature="city")
+    assert len(ax.get_yticklabels()) == 20
+    assert ax.get_ylabel() == "city (20 of 60 levels)"
+    assert labels_that_are_cut(ax) == []

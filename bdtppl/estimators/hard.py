@@ -28,7 +28,7 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf, require_leaf
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.prior_kinds import TreePrior, require_tree_prior
-from bdtppl.models.wording import describe_model, function_name, listed
+from bdtppl.models.wording import describe_model, function_name, listed, number
 
 __all__ = [
     "ClassLeaves",
@@ -537,7 +537,7 @@ class RealLeaves(RealTargets):
     def _leaf_text(self, statistics: np.ndarray, num_rows: np.ndarray) -> list[str]:
         with jax.enable_x64(True):
             mean = np.asarray(self.leaf_.posterior_mean(statistics))
-        return [f"{m:.4g} ({_rows_in_words(c)})" for m, c in zip(mean, num_rows, strict=True)]
+        return [f"{number(m)} ({_rows_in_words(c)})" for m, c in zip(mean, num_rows, strict=True)]
 
 
 def _rows_in_words(count: float) -> str:

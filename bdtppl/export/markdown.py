@@ -5,6 +5,7 @@ from typing import Any
 
 from bdtppl.export.fitted_tree import FittedTree, take_tree
 from bdtppl.export.leaf_rules import Values, leaf_rules
+from bdtppl.models.wording import number
 
 __all__ = ["to_markdown"]
 
@@ -55,7 +56,7 @@ def _cells(fitted: FittedTree, slot: int) -> list[str]:
     """Say what a leaf predicts."""
     prediction = fitted.prediction(slot)
     if fitted.classes is None:
-        return [f"{prediction:.4g}"]
+        return [number(prediction)]
     return [_escaped(prediction), f"{fitted.value[slot].max():.3g}"]
 
 

@@ -8,7 +8,7 @@ from bdtppl.plotting.colours import FAINT, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["name_entries", "prepared"]
+__all__ = ["name_entries", "prepared", "shortened"]
 
 
 def prepared(
@@ -49,4 +49,16 @@ def name_entries(ax: "Axes", handles: Sequence[Any], names: Sequence[str], **opt
     places = [str(place) for place in range(len(names))]
     legend = ax.legend(handles, places, frameon=False, **options)
     for text, name in zip(legend.get_texts(), names, strict=True):
-        text.set(text=name, parse_math=False, color=INK)
+        text.set(text=shortened(name), parse_math=False, color=INK)
+
+
+def shortened(text: Any, most: int = 25) -> str:
+    """Cut a name short that would take the room of the figure.
+
+    Examples
+    --------
+    >>> shortened("age"), shortened("age of the mother", 8)
+    ('age', 'age of …')
+    """
+    text = str(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

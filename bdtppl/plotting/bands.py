@@ -7,15 +7,28 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bdtppl.models.data.design import midpoint
+from bdtppl.plotting.axes import shortened
 from bdtppl.plotting.colours import ACCENT, INK, tint
 from bdtppl.plotting.rows import Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Places", "check_levels", "draw_bands", "draw_mean", "legend_above", "percent"]
+__all__ = [
+    "LEVELS_SHOWN",
+    "Places",
+    "check_levels",
+    "draw_bands",
+    "draw_mean",
+    "legend_above",
+    "percent",
+]
 
 _DRAW_STYLES = {"ranks": "steps-mid", "steps": "steps-post"}
+LEVELS_SHOWN = 20
+"""Levels of a category that a figure shows."""
+
+_MOST_LETTERS = 80  # of names of levels side by side
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
 
 
@@ -62,6 +75,29 @@ class Places:
                 return cls("steps", ends, midpoint(ends[:-1], ends[1:]))
         return cls("line", values, values)
 
+    @property
+    def are_upright(self) -> bool:
+        """Whether they stand one above the other: levels whose names take much room."""
+        return sum(map(len, self.ticks)) + 2 * len(self.ticks) > _MOST_LETTERS
+
+    def laid(self, places: Any, heights: Any) -> tuple[Any, Any]:
+        """Order coordinates, or what is done with either axis, as x and y."""
+        return (heights, places) if self.are_upright else (places, heights)
+
+    def name_axes(self, ax: "Axes", place: str, height: str) -> None:
+        """Label the axes; what a second line says of the place stands below."""
+        place, *held = place.split("\n")
+        x, y = self.laid(shortened(place, 50), shortened(height, 45))
+        x = "\n".join([x, *held])
+        ax.set_xlabel(x, parse_math=False)
+        ax.set_ylabel(y, parse_math=False)
+
+    def extreme(self, mean: np.ndarray, most: int) -> np.ndarray:
+        """Order so many levels by their means [g], those that are the farthest from the median."""
+        order = np.argsort(mean, kind="stable")
+        distance = np.abs(mean - np.median(mean))[order]
+        return order[np.sort(np.argsort(distance, kind="stable")[-most:])]
+
     def drawn(self, heights: np.ndarray) -> np.ndarray:
         """Repeat the last height [g] where it is drawn from end to end of an interval."""
         return np.append(heights, heights[-1:]) if self.kind == "steps" else heights
@@ -73,7 +109,9 @@ class Places:
         index = {level: place for place, level in enumerate(self.ticks)} | {None: np.nan}
         # Multiples of the golden ratio fill an interval evenly, and are the same each time.
         offset = np.arange(len(values)) * 0.618034 % 1 - 0.5
-        return np.array([index[value] for value in values]) + 0.5 * _LEVEL_WIDTH * offset
+        return (
+            np.array([index.get(value, np.nan) for value in values]) + 0.5 * _LEVEL_WIDTH * offset
+        )
 
 
 def _thresholds(model: Any, position: int, of_draws: bool) -> np.ndarray | None:
@@ -115,8 +153,10 @@ def draw_mean(
     style = {"color": colour, "zorder": 4, **style}
     if places.kind == "levels":
         half = _LEVEL_WIDTH / 2
-        ax.hlines(mean, places.x - half, places.x + half, **style)
-        ax.set_xticks(places.x, places.ticks, parse_math=False)
+        draw, _ = places.laid(ax.hlines, ax.vlines)
+        draw(mean, places.x - half, places.x + half, **style)
+        set_ticks, _ = places.laid(ax.set_xticks, ax.set_yticks)
+        set_ticks(places.x, list(map(shortened, places.ticks)), parse_math=False)
         return
     ax.plot(places.x, places.drawn(mean), drawstyle=_DRAW_STYLES.get(places.kind), **style)
     ax.margins(x=0.01)
@@ -146,7 +186,8 @@ def draw_bands(
             **options,
         }
         if places.kind == "levels":
-            ax.bar(places.x, high - low, _LEVEL_WIDTH, low, **style)
+            draw, _ = places.laid(ax.bar, ax.barh)
+            draw(places.x, high - low, _LEVEL_WIDTH, low, **style)
         else:
             step: Any = _DRAW_STYLES.get(places.kind, "").removeprefix("steps-") or None
             ax.fill_between(places.x, places.drawn(low), places.drawn(high), step=step, **style)

@@ -7,7 +7,7 @@ from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.models.arguments import require_choice, require_integer
-from bdtppl.plotting.axes import prepared
+from bdtppl.plotting.axes import prepared, shortened
 from bdtppl.plotting.bands import percent
 from bdtppl.plotting.colours import INK, LINE, tint
 from bdtppl.plotting.forecasts import Forecasts
@@ -144,7 +144,7 @@ def _draw_reliability(
             color=LINE,
         )
     ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
-    ax.set_xlabel(f"predicted probability of {name}", parse_math=False)
+    ax.set_xlabel(f"predicted probability of {shortened(name)}", parse_math=False)
     ax.set_ylabel("observed frequency")
     return ax
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["ACCENT", "FAINT", "INK", "LINE", "class_style", "tint"]
+__all__ = ["ACCENT", "FAINT", "INK", "LINE", "NUM_COLOURS", "class_style", "tint"]
 
 INK = "#222222"
 LINE = "#7f7f7f"
@@ -11,6 +11,7 @@ ACCENT = "#0072b2"
 
 # Okabe and Ito (2008), without black, which is the ink, and with yellow last for its low contrast.
 _CLASSES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
+NUM_COLOURS = len(_CLASSES)
 _HATCHES = ("", "////", "....", "xxxx", "----", "||||")
 
 

@@ -11,8 +11,16 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.tree import route
 from bdtppl.plotting.axes import name_entries, prepared
-from bdtppl.plotting.bands import Places, check_levels, draw_bands, draw_mean, legend_above, percent
-from bdtppl.plotting.colours import INK, LINE, class_style
+from bdtppl.plotting.bands import (
+    LEVELS_SHOWN,
+    Places,
+    check_levels,
+    draw_bands,
+    draw_mean,
+    legend_above,
+    percent,
+)
+from bdtppl.plotting.colours import INK, LINE, NUM_COLOURS, class_style
 from bdtppl.plotting.rows import Rows, class_index
 
 if TYPE_CHECKING:
@@ -55,7 +63,8 @@ def plot_partial_dependence(
         most 200 are used, evenly spaced, and of soft trees and sums of trees at most 400 draws.
     target
         Classification: the class whose probability is drawn. Default: of two classes the second;
-        of more classes all, with the widest band alone.
+        of more classes all, with the widest band alone; of more than seven those that the column
+        moves most.
     ice
         Number of rows to draw curves of their own for (individual conditional expectation), each
         the mean over draws.
@@ -96,7 +105,9 @@ def plot_partial_dependence(
     rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _ROWS_SHOWN).astype(int)))
     places = Places.along(model, Rows.of(model, X), position, _CURVE_POINTS, of_draws=True)
     curves = _curves(model, rows, position, places, shown)
-    ax = prepared(ax)
+    if len(places.ticks) > LEVELS_SHOWN:
+        places, curves = _strongest_levels(places, curves)
+    ax = prepared(ax, grid="x" if places.are_upright else "y")
     if len(shown) > 1:
         _draw_class_curves(ax, model, places, curves, levels[-1], legend)
     else:
@@ -108,10 +119,9 @@ def plot_partial_dependence(
             legend_above(ax)
     if places.kind != "levels":
         _draw_rug(ax, rows.columns[position])
-    ax.set_xlabel(rows.names[position], parse_math=False)
     is_one_class = model.is_classifier and len(shown) == 1
     name = f"probability of {model.classes_[shown[0]]}" if is_one_class else "probability"
-    ax.set_ylabel(name if model.is_classifier else "target", parse_math=False)
+    places.name_axes(ax, rows.names[position], name if model.is_classifier else "target")
     return ax
 
 
@@ -167,6 +177,19 @@ def _curves(model: Any, rows: Rows, position: int, places: Places, shown: Sequen
     return _Curves(np.array(of_draws), weight, np.array(of_rows))
 
 
+def _strongest_levels(places: Places, curves: _Curves) -> tuple[Places, _Curves]:
+    """Order levels by the first target; keep the most extreme, and the mean of all others."""
+    kept = places.extreme(curves.mean(0), LEVELS_SHOWN)
+    others = np.setdiff1d(np.arange(len(places.ticks)), kept)
+
+    def chosen(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([values[others].mean(axis=0, keepdims=True), values[kept]])
+
+    ticks = [f"{len(others)} others (mean)", *(places.ticks[level] for level in kept)]
+    found = curves._replace(of_draws=chosen(curves.of_draws), of_rows=chosen(curves.of_rows))
+    return Places("levels", np.arange(len(ticks)), None, ticks), found
+
+
 def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     """Make a function from a matrix to the means of each draw, [s, m, ...]; and weights [s]."""
     posterior = model.posterior_
@@ -196,22 +219,31 @@ def _draw_class_curves(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    colours = [class_style(place)["facecolor"] for place in range(len(model.classes_))]
-    for place, colour in enumerate(colours):
+    names, places_of = [str(name) for name in model.classes_], range(len(model.classes_))
+    if len(names) > NUM_COLOURS:
+        effects = [np.ptp(curves.mean(place)) for place in places_of]
+        places_of = sorted(np.argsort(effects, kind="stable")[-NUM_COLOURS:])
+    colours = [class_style(number)["facecolor"] for number in range(len(places_of))]
+    for place, colour in zip(places_of, colours, strict=True):
         band = {level: curves.band(level, place)}
         style: dict[str, Any] = {"colour": colour, "gid": f"class-{place}", "alpha": 0.35}
         draw_bands(ax, places, band, {level: ""}, **style)
         draw_mean(ax, places, curves.mean(place), colour=colour, gid=f"mean-{place}")
-    ax.set_ylim(-0.02, 1.02)
+    if len(places_of) == len(names):
+        set_limits, _ = places.laid(ax.set_ylim, ax.set_xlim)
+        set_limits(-0.02, 1.02)
     if not legend:
         return
     handles: list[Line2D | Patch] = [Line2D([], [], color=colour) for colour in colours]
-    names = [str(name) for name in model.classes_]
     handles.append(Patch(facecolor=LINE, alpha=0.3))
+    said = [*(names[place] for place in places_of), f"{percent(level)} band"]
+    if len(places_of) < len(names):
+        handles.append(Line2D([], [], linewidth=0))
+        said.append(f"{len(names) - len(places_of)} other classes change less")
     name_entries(
         ax,
         handles,
-        [*names, f"{percent(level)} band"],
+        said,
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
         fontsize="small",
@@ -223,8 +255,7 @@ def _draw_rows(ax: "Axes", places: Places, of_rows: np.ndarray, count: int) -> N
     chosen = np.linspace(0, of_rows.shape[1] - 1, count).astype(int)
     for number, row in enumerate(chosen):
         ax.plot(
-            places.x,
-            places.drawn(of_rows[:, row]),
+            *places.laid(places.x, places.drawn(of_rows[:, row])),
             drawstyle="steps-post" if places.kind == "steps" else None,
             color=LINE,
             linewidth=0.6,

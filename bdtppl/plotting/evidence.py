@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.models.wording import number
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.colours import ACCENT, INK, LINE
 
@@ -81,7 +82,7 @@ def plot_evidence(
     )
     own, best = float(np.mean(current)), float(values[evidence.argmax()])
     if np.ptp(current) == 0:
-        label = f"as fitted, {own:.4g}"
+        label = f"as fitted, {number(own)}"
         ax.axvline(own, color=LINE, linestyle="--", linewidth=1, label=label, gid="fitted")
     ax.plot(
         [best],
@@ -90,7 +91,7 @@ def plot_evidence(
         color=INK,
         markersize=9,
         fillstyle="none",
-        label=f"best of these, {best:.4g}",
+        label=f"best of these, {number(best)}",
         gid="best",
     )
     if values[0] > 0 and values[-1] / values[0] >= _WIDE:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from bdtppl.models.wording import number
 from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE, class_style
 from bdtppl.plotting.layout import text_width
 
@@ -164,7 +165,7 @@ class RealPanels:
         """Print the mean with as many decimals as the scale deserves."""
         decimals = max(0, 2 - int(np.floor(np.log10(self.limits[1] - self.limits[0]))))
         mean = self.mean[slot]
-        return f"{mean:.4g}" if abs(mean) >= 1e7 or decimals > 6 else f"{mean:.{decimals}f}"
+        return number(mean) if decimals == 0 or decimals > 6 else f"{mean:.{decimals}f}"
 
     def height(self, font_size: float) -> float:
         """Points that the row of leaves needs."""

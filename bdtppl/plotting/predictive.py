@@ -8,7 +8,15 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.plotting.axes import prepared
-from bdtppl.plotting.bands import Places, check_levels, draw_bands, draw_mean, legend_above, percent
+from bdtppl.plotting.bands import (
+    LEVELS_SHOWN,
+    Places,
+    check_levels,
+    draw_bands,
+    draw_mean,
+    legend_above,
+    percent,
+)
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.rows import Rows, training_targets
 
@@ -169,6 +177,12 @@ def _along_column(
         for column, (name, values) in enumerate(zip(rows.names, rows.columns, strict=True))
     ]
     mean, bands = _predict(model, Rows(rows.names, columns).table(), levels)
+    name = rows.names[position]
+    if (num_levels := len(places.ticks)) > LEVELS_SHOWN:
+        kept = places.extreme(mean, LEVELS_SHOWN)
+        mean, bands = mean[kept], {level: band[kept] for level, band in bands.items()}
+        places = Places("levels", np.arange(LEVELS_SHOWN), None, [places.ticks[k] for k in kept])
+        name += f" ({LEVELS_SHOWN} of {num_levels} levels)"
     return _View(
         places,
         mean,
@@ -176,7 +190,7 @@ def _along_column(
         {level: percent(level) + " band" for level in levels},
         None if y is None else np.stack([places.of_rows(rows.columns[position]), y]),
         "observed (all rows)" if len(rows.names) > 1 else "observed",
-        rows.names[position] + rows.held_text(held, [position]),
+        name + rows.held_text(held, [position]),
     )
 
 
@@ -194,7 +208,7 @@ def _draw_bands(ax: "Axes", view: _View) -> None:
     draw_mean(ax, view.places, view.mean, label="mean", gid="mean")
     if view.points is not None:
         ax.scatter(
-            *view.points,
+            *view.places.laid(*view.points),
             s=float(np.clip(4000 / view.points.shape[1], 4, 16)),
             color=INK,
             alpha=0.6,
@@ -203,8 +217,7 @@ def _draw_bands(ax: "Axes", view: _View) -> None:
             zorder=3.5,
             gid="observed",
         )
-    ax.set_xlabel(view.x_label, parse_math=False)
-    ax.set_ylabel("target")
+    view.places.name_axes(ax, view.x_label, "target")
     legend_above(ax)
 
 

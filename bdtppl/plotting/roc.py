@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.plotting.axes import prepared
+from bdtppl.plotting.axes import prepared, shortened
 from bdtppl.plotting.colours import ACCENT, INK, LINE
 from bdtppl.plotting.forecasts import Forecasts
 
@@ -72,8 +72,8 @@ def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None
     area = roc_auc_score(happened, probability)
     ax.plot(false_share, true_share, color=ACCENT, label=f"area {area:.3f}", gid="roc")
     ax.set_title(f"{len(happened):,} rows", fontsize="medium", color=INK)
-    ax.set_xlabel(f"share of others taken for {target}", parse_math=False)
-    ax.set_ylabel(f"share of {target} that is found", parse_math=False)
+    ax.set_xlabel(f"share of others taken for {shortened(target)}", parse_math=False)
+    ax.set_ylabel(f"share of {shortened(target)} that is found", parse_math=False)
     ax.set_xlim(-0.01, 1.01)
     ax.set_ylim(-0.01, 1.01)
     ax.legend(loc="lower right", fontsize="small", frameon=False, labelcolor=INK)

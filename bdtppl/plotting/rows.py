@@ -12,6 +12,8 @@ import numpy as np
 
 from bdtppl.models.data.schema import Column
 from bdtppl.models.data.tables import as_level
+from bdtppl.models.wording import number
+from bdtppl.plotting.axes import shortened
 
 __all__ = ["Rows", "class_index", "training_targets"]
 
@@ -144,7 +146,7 @@ class Rows:
             return ""
         if len(others) > _NAMED_COLUMNS:
             return f"\n({len(others)} other columns held)"
-        values = (f"{name} = {_text(held[name])}" for name in others)
+        values = (f"{shortened(name, 20)} = {shortened(_text(held[name]), 12)}" for name in others)
         return f"\n(at {', '.join(values)})"
 
     def _read(self, name: str, value: Any) -> Any:
@@ -196,4 +198,4 @@ def _typical(values: np.ndarray, weights: np.ndarray | None) -> Any:
 
 
 def _text(value: Any) -> str:
-    return str(value) if value is None or isinstance(value, str) else f"{value:.4g}"
+    return str(value) if value is None or isinstance(value, str) else number(value)

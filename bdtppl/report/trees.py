@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from bdtppl.models.wording import counted
+from bdtppl.models.wording import counted, number
 from bdtppl.plotting import plot_topologies, plot_tree
 from bdtppl.report.blocks import Block, Code, Figures, ReportTable, Text
 from bdtppl.report.pictures import picture
@@ -122,8 +122,8 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
     if "sigma" in summary:
         low, high = summary["sigma_interval"]
         said += (
-            f" The noise has a standard deviation of {summary['sigma']:.3g} (90 % interval "
-            f"{low:.3g} to {high:.3g})."
+            f" The noise has a standard deviation of {number(summary['sigma'])} (90 % interval "
+            f"{number(low)} to {number(high)})."
         )
     yield Text(said)
     shares, ends = subject.shares, summary["feature_importance_interval"]
