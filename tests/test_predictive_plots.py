@@ -393,7 +393,7 @@ def test_many_classes_are_told_apart():
         ax = plot_partial_dependence(model, column)
         legend = [text.get_text() for text in ax.get_legend().get_texts()]
         assert len(legend) == 9
-        assert legend[-1] == "23 other classes change less"
+        assert legend[-1] == "23 others move less"
         assert labels_that_are_cut(ax) == []
         assert ax.get_position().width > 0.3
 

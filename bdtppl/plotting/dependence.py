@@ -239,7 +239,7 @@ def _draw_class_curves(
     said = [*(names[place] for place in places_of), f"{percent(level)} band"]
     if len(places_of) < len(names):
         handles.append(Line2D([], [], linewidth=0))
-        said.append(f"{len(names) - len(places_of)} other classes change less")
+        said.append(f"{len(names) - len(places_of)} others move less")
     name_entries(
         ax,
         handles,
