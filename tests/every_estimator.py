@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import bdtppl
 from bdtppl.models.soft.tree import SoftClassification
 
-__all__ = ["FITS", "FAST", "KINDS", "NEW", "X", "fitted", "new"]
+__all__ = ["FITS", "FAST", "KINDS", "NEW", "X", "Y", "fitted", "new"]
 
 _RNG = np.random.default_rng(0)
 X = _RNG.uniform(size=(30, 2)).round(2)

@@ -1,5 +1,6 @@
 """Sums of trees with exact redraws: BART."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
@@ -26,6 +27,7 @@ from bdtppl.models.hard.additive import (
     calibrated,
     calibrated_to_classes,
 )
+from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.wording import counted
 from bdtppl.summary import summarised
 
@@ -140,6 +142,7 @@ class BART(BARTParameters, TableEstimator):
     diagnostics_: dict[str, dict[str, float]]
     num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
+    _unit = staticmethod(lambda y: 1.0)
     _each_row: Any
     _noise: Any
 
@@ -198,6 +201,8 @@ class BART(BARTParameters, TableEstimator):
                 f"min_leaf={self.min_leaf} of them."
             )
         matrix, y, weights = self._each_row(matrix, y, weights)
+        unit = self._unit(y)
+        y = y / unit if unit != 1 else y
         design = Design.from_matrix(
             matrix,
             weights=weights,
@@ -230,9 +235,9 @@ class BART(BARTParameters, TableEstimator):
         )
         keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
         seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
-        posterior = chains.result(state)
-        self.schema_, self.design_, self.prior_ = schema, design, prior
-        self.trajectory_ = state.log_likelihood
+        posterior = chains.result(state).in_units(unit)
+        self.schema_, self.design_, self.prior_ = schema, design, posterior.prior
+        self.trajectory_ = state.log_likelihood - design.total_weight * np.log(unit)
         self.trajectory_steps_ = 1 + np.arange(state.reached)
         self.num_thrown_away_ = chains.num_thrown_away(state)
         self._restore(posterior, {"seed": seed})
@@ -350,6 +355,13 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         if np.ptp(y) == 0:
             raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
         return matrix, y, weights
+
+    @staticmethod
+    def _unit(y: np.ndarray) -> float:
+        """Give targets whose squares' squares leave float64's range a unit near their spread."""
+        NormalInverseGamma.from_targets(y)  # refuses those whose squares do
+        spread = float(np.ptp(y))
+        return 1.0 if 1e-30 < spread < 1e30 else 2.0 ** round(math.log2(spread))
 
     def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
         if self.noise_trees and self.noise_degrees <= 2:

@@ -134,6 +134,30 @@ class SumPosterior:
         stats = {name: np.reshape(a, -1)[draws][None] for name, a in self.sample_stats.items()}
         return replace(self, **arrays, sample_stats=stats)
 
+    def in_units(self, unit: float) -> "SumPosterior":
+        """Return the posterior of targets that are so many times as large."""
+        if unit == 1:
+            return self
+        prior = replace(
+            self.prior,
+            offset=self.prior.offset * unit,
+            leaf_scale=self.prior.leaf_scale * unit,
+            noise_scale=self.prior.noise_scale * unit**2,
+        )
+        noise = self.noise_value
+        if noise is not None:
+            noise = np.where(noise == 1, 1, noise * unit ** (2 / self.prior.noise_trees))
+        lost = self.design.total_weight * math.log(unit)
+        return replace(
+            self,
+            prior=prior,
+            y=self.y * unit,
+            value=self.value * unit,
+            variance=self.variance * unit**2,
+            noise_value=noise,
+            sample_stats={name: stat - lost for name, stat in self.sample_stats.items()},
+        )
+
     def trees(self, chain: int, draw: int) -> AdditiveTrees:
         """Write one draw as trees [sum, m] with the values of their slots."""
         tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])

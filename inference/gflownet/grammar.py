@@ -137,6 +137,8 @@ def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
     design: Any = model.design
     packed = PackedModel.of(model, is_padded=False)
     statistics = np.asarray(packed.statistics)
+    # Exact, and squares of large targets stay in range.
+    statistics = np.ldexp(statistics, -np.frexp(np.abs(statistics).max(axis=0))[1])
     spread = statistics.std(axis=0)
     statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     codes = design.codes[design.each_row()]

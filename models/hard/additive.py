@@ -307,6 +307,8 @@ def _noise_guess(design: Design, y: np.ndarray) -> float:
     columns = design.matrix[:, design.has_cut]
     if total > columns.shape[1] + 1:
         columns = np.where(np.isnan(columns), np.nanmean(columns, axis=0), columns)
+        # Exact, and squares stay in range.
+        columns = np.ldexp(columns, -np.frexp(np.abs(columns).max(axis=0))[1])
         columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
         root = np.sqrt(weights)
         table = np.column_stack([np.ones(len(y)), columns]) * root[:, None]
