@@ -211,10 +211,12 @@ def require_counts(leaf: Leaf, y: np.ndarray) -> None:
     Raises
     ------
     ValueError
-        If one is negative or not whole.
+        If there are none, or one is negative or not whole.
     """
     y = np.asarray(y)
-    bad = np.flatnonzero((y < 0) | (y != np.floor(y)))
+    if not y.size:
+        raise ValueError("y has no targets; at least one count is needed.")
+    bad = np.flatnonzero(~((y >= 0) & (y == np.floor(y)) & (y < np.inf)))
     if bad.size:
         kind = "negative" if y[bad[0]] < 0 else "not a whole number"
         raise ValueError(

@@ -505,12 +505,15 @@ class PoissonGamma(Leaf):
     @classmethod
     def of_targets(cls, y: np.ndarray, **numbers: float) -> "PoissonGamma":
         """Centre the prior on the mean of counts [n] (0.5 where all are 0), worth one row."""
-        exposure = float(numbers.get("exposure", 1.0))
+        exposure = numbers.get("exposure", 1.0)
+        if np.ndim(exposure):
+            raise ValueError(
+                "exposure must be one number, the same for all rows; bdtppl.TreeSum takes one each."
+            )
         y = np.asarray(y, np.float64)
-        defaults = {"shape": float(y.mean()) or 0.5, "rate": exposure}
-        leaf = cls(**(defaults | numbers))
-        leaf.require_targets(y)
-        return leaf
+        require_counts(cls(), y)
+        defaults = {"shape": float(y.mean()) or 0.5, "rate": float(exposure)}
+        return cls(**(defaults | numbers))
 
     def require_targets(self, y: np.ndarray) -> None:
         """Refuse targets that are no counts.

@@ -221,3 +221,18 @@ def test_methods_of_the_wrong_shape_or_that_cannot_be_traced_are_named():
         bdtppl.GreedyModalTreeRegressor(leaf=Turned()).fit(X, y)
     with pytest.raises(TypeError, match=r"Branching\.log_marginal cannot be traced by JAX"):
         bdtppl.GreedyModalTreeRegressor(leaf=Branching()).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("y", "numbers", "said"),
+    [
+        ([0.0, 2.0], {"exposure": np.array([1.0, 2.0])}, "exposure must be one number"),
+        ([0.0, np.nan], {}, "y, row 1: the target nan is not a whole number"),
+        ([0.0, np.inf], {}, "y, row 1: the target inf is not a whole number"),
+        ([0.0, -1.0], {}, "y, row 1: the target -1 is negative"),
+        ([], {}, "y has no targets"),
+    ],
+)
+def test_priors_of_what_are_no_counts_are_refused(y, numbers, said):
+    with pytest.raises(ValueError, match=said):
+        PoissonGamma.of_targets(np.array(y), **numbers)

@@ -77,7 +77,8 @@ class GreedyModalParameters:
     )
     smoothing: float = parameter(
         0.0,
-        "Share of a node's rows that the leaf prior of its children absorbs (section 5.2). "
+        "Share of a node's rows that its leaf prior and those of all nodes below absorb, but for "
+        "the root's (section 5.2). "
         "Smoothed scores depend on the path and cannot be compared with an exact posterior's.",
         least=0,
     )
