@@ -38,7 +38,7 @@ BATCH = 512  # partial trees that the enumeration settles at once
 
 PROBLEM = "depth decay by gap, cuts"
 CASES = slow_but(
-    [(PROBLEM, "classes", "optimal")],
+    [(PROBLEM, "classes", "defensive")],
     itertools.product(ep.SOME_MODELS, ep.FAMILIES, PROPOSALS),
     few=10,
 )

@@ -1,12 +1,19 @@
 """The particle estimators as scikit-learn sees them, their files and their predictions."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 from tiers import slow_but
 
 import bdtppl
-from bdtppl import ExactTreeRegressor, ParticleTreeClassifier, ParticleTreeRegressor
+from bdtppl import (
+    ExactTreeClassifier,
+    ExactTreeRegressor,
+    ParticleTreeClassifier,
+    ParticleTreeRegressor,
+)
 from bdtppl.inference.evidence.estimates import log_mean, log_normal_error
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.edit_tree import EditTree
@@ -178,3 +185,28 @@ def test_errors_of_few_heavy_tailed_runs_cover_the_truth():
 
 def test_even_weights_are_not_warned_of(fitted):
     assert not list(fitted[0]._uneven_weights())
+
+
+def misses(proposal):
+    """Count the fits of 100 tables that are off by more than four errors, and say nothing."""
+    prior, found = DepthDecay(0.95, 0.5, cut_weights="gap"), 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(12, 2))
+        y = (X[:, 0] > 0) ^ (rng.random(12) < 0.1)
+        if y.all() or not y.any():
+            continue
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            model = ParticleTreeClassifier(proposal=proposal, prior=prior, random_state=seed)
+            model.fit(X, y, sample_weight=np.full(12, 2))
+        exact = ExactTreeClassifier(prior=prior, bins=None, draws=1).fit(X, y, np.full(12, 2))
+        error = abs(exact.log_evidence_ - model.log_evidence_)
+        found += not said and error > 4 * model.log_evidence_se_
+    return found
+
+
+@pytest.mark.slow
+def test_errors_of_the_evidence_are_not_too_small():
+    """A twentieth would be too many; were one in 100 missed, five of 100 come in 1 case of 300."""
+    assert misses("defensive") < 5 < misses("optimal")

@@ -41,10 +41,11 @@ class ParticleParameters(RunsLong, FansOut):
         least=1,
     )
     proposal: ProposalName = parameter(
-        "optimal",
+        "defensive",
         'How a node is settled. "prior" is by the prior; "empirical" by the prior with cuts uniform'
         ' among the available ones of the feature; "optimal" by the prior times the change in '
-        "likelihood (the paper's one-step optimal proposal).",
+        'likelihood (the paper\'s one-step optimal proposal); "defensive" by that in nine cases of '
+        "ten and by the prior in one, which finds splits that pay only with those below them.",
     )
     growth: GrowthName = parameter(
         "node", 'Whether particles are weighed after each "node", breadth first, or each "layer".'

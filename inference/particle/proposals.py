@@ -1,4 +1,4 @@
-"""The three proposals of Lakshminarayanan et al. 2013 for a particle's next node.
+"""Proposals for a particle's next node: the three of Lakshminarayanan et al. 2013, and a mixture.
 
 A node stops or is split by one of its rules; a proposal weighs these choices. Many particles stand
 at the same node, so each distinct node is weighed once, in pieces of one size, and every particle
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 
@@ -22,6 +23,7 @@ __all__ = ["PROPOSALS", "ParticleChoice", "ProposalWeights", "draw_particle_choi
 
 _ENTRIES_WEIGHED = 1 << 15  # nodes times rules that are weighed at once
 _LEAST_PIECE = 4
+_SHARE_OF_PRIOR = 0.1  # of what the defensive proposal draws
 
 ProposalWeights = Callable[[PackedModel, jax.Array, jax.Array], jax.Array]
 """From rows [p, W] of nodes and the prior's log weights [p, R + 1] of their rules and, last, of
@@ -54,10 +56,25 @@ def _optimal(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.
     return log_weight + jnp.pad(gain, ((0, 0), (0, 1)))
 
 
+def _defensive(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
+    """Propose as the optimal law does, and once in ten times as the prior does.
+
+    The optimal law hardly ever draws splits that pay only with those below them, so that trees with
+    such splits have great weights that no particle meets. A mixture with the prior bounds these
+    (Hesterberg 1995, Weighted average importance sampling and defensive mixture distributions).
+    """
+    optimal = _optimal(model, rows, log_weight)
+    optimal -= logsumexp(optimal, axis=1, keepdims=True)
+    prior = log_weight - logsumexp(log_weight, axis=1, keepdims=True)
+    share = _SHARE_OF_PRIOR
+    return jnp.logaddexp(optimal + np.log(1 - share), prior + np.log(share))
+
+
 PROPOSALS: dict[str, ProposalWeights] = {
     "prior": _prior,
     "empirical": _empirical,
     "optimal": _optimal,
+    "defensive": _defensive,
 }
 
 

@@ -42,7 +42,7 @@ __all__ = [
     "sample_particles",
 ]
 
-ProposalName = Literal["prior", "empirical", "optimal"]
+ProposalName = Literal["prior", "empirical", "optimal", "defensive"]
 GrowthName = Literal["node", "layer"]
 ResamplingName = Literal["systematic", "multinomial", "never"]
 
@@ -127,8 +127,8 @@ class ParticleFilters(Inference[FilterState, Filtered]):
         Particles of each run, and the runs.
     proposal
         Law of the next node: "prior"; "empirical", the prior with cuts uniform among the
-        available ones of the feature; or "optimal", in proportion to the prior times the change in
-        likelihood.
+        available ones of the feature; "optimal", in proportion to the prior times the change in
+        likelihood; or "defensive", a mixture of nine tenths optimal and one tenth prior.
     growth
         Particles are weighed after each "node", breadth first, or each "layer".
     resampling
@@ -152,7 +152,7 @@ class ParticleFilters(Inference[FilterState, Filtered]):
     model: TreeModel
     particles: int = 100
     runs: int = 10
-    proposal: ProposalName = "optimal"
+    proposal: ProposalName = "defensive"
     growth: GrowthName = "node"
     resampling: ResamplingName = "systematic"
     ess_threshold: float = 0.1
