@@ -211,8 +211,6 @@ class BART(BARTParameters, TableEstimator):
             names=schema.features,
             is_indicator=schema.is_indicator,
         )
-        if not design.has_cut.any():
-            raise ValueError("All columns are constant: there is nothing to split on.")
         warn_of_no_cut(schema, design, stacklevel=4)
         prior = self._calibrated(
             design,
@@ -352,8 +350,6 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     }
 
     def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
-        if np.ptp(y) == 0:
-            raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
         return matrix, y, weights
 
     @staticmethod
@@ -361,7 +357,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         """Give targets whose squares' squares leave float64's range a unit near their spread."""
         NormalInverseGamma.from_targets(y)  # refuses those whose squares do
         spread = float(np.ptp(y))
-        return 1.0 if 1e-30 < spread < 1e30 else 2.0 ** round(math.log2(spread))
+        return 1.0 if spread == 0 or 1e-30 < spread < 1e30 else 2.0 ** round(math.log2(spread))
 
     def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
         if self.noise_trees and self.noise_degrees <= 2:

@@ -145,7 +145,7 @@ class AdditiveKernel:
             target[:] = self.y - float(prior.offset)
         repeats = self.rows.repeats
         middle = np.average(target[0], weights=repeats)
-        spread = np.average((target[0] - middle) ** 2, weights=repeats)
+        spread = np.average((target[0] - middle) ** 2, weights=repeats) or float(prior.noise_scale)
         has_rule = self.design.has_cut.astype(float)
         trees = prior.num_sums, prior.num_trees
         nodes, slots = 2**prior.max_depth - 1, 2 ** (prior.max_depth + 1) - 1
@@ -304,7 +304,7 @@ class AdditiveKernel:
 
     def _feature_weight(self, generator: np.random.Generator, state: AdditiveState) -> np.ndarray:
         """Draw the weights of features given all splits."""
-        if self.prior.sparsity is None:
+        if self.prior.sparsity is None or not self.design.has_cut.any():
             return state.feature_weight
         used = np.concatenate([own[own >= 0] for own in (state.rule, state.noise_rule)])
         splits = np.bincount(self.rows.feature[used], minlength=self.design.num_features)

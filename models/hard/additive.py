@@ -208,9 +208,9 @@ def calibrated(
 ) -> AdditivePrior:
     """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
 
-    The range of the targets is 2 k prior standard deviations of the sum, around its middle. The
-    prior puts the probability ``quantile`` on noise below that of a linear model, or of the targets
-    where there are too few rows for one.
+    The range of the targets (1 where they are constant) is 2 k prior standard deviations of the
+    sum, around its middle. The prior puts the probability ``quantile`` on noise below that of a
+    linear model, or of the targets where there are too few rows for one.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def calibrated(
     variance = _noise_guess(design, y)
     scale = variance * chi2.ppf(1 - quantile, noise_degrees) / noise_degrees
     return AdditivePrior(
-        leaf_scale=float((high - low) / (2 * k * math.sqrt(num_trees))),
+        leaf_scale=float((high - low or 1.0) / (2 * k * math.sqrt(num_trees))),
         noise_scale=float(scale),
         offset=float((low + high) / 2),
         noise_degrees=noise_degrees,
@@ -298,7 +298,12 @@ def class_probabilities(link: Link, sums: np.ndarray) -> np.ndarray:
 
 
 def _noise_guess(design: Design, y: np.ndarray) -> float:
-    """Estimate the residual variance of a linear model; missing values are means."""
+    """Estimate the residual variance of a linear model; missing values are means.
+
+    It is 1 where the targets are constant.
+    """
+    if np.ptp(y) == 0:
+        return 1.0
     weights = design.weights.astype(float)
     total = weights.sum()
     mean = weights @ y / total
