@@ -320,8 +320,9 @@ def read_table(path: Path) -> Table:
     """Read a table from a file.
 
     The ending ``.parquet`` or ``.pq`` says Parquet, ``.tsv`` or ``.tab`` says tabs; anything else
-    is text in UTF-8 with one header line, parted by commas, semicolons or tabs, whichever the
-    header has most of. Columns without a name are left out, and so is the index of a pandas frame.
+    is text in UTF-8 with one header line, below comments with # if there are any, parted by commas,
+    semicolons or tabs, whichever the header has most of. Columns without a name are left out, and
+    so is the index of a pandas frame.
 
     Raises
     ------
@@ -386,7 +387,8 @@ def _read_text_file(path: Path) -> Table:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8; save the table as CSV in UTF-8.") from None
-    header = next((line for line in text.split("\n") if line.strip()), "")
+    lines = [line for line in text.split("\n") if line.strip()] or [""]
+    header = next((line for line in lines if not line.startswith("#")), lines[0])
     separator = "\t" if path.suffix.lower() in _TABS else _separator(header)
     reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
     rows, starts = [], []
@@ -401,7 +403,11 @@ def _read_text_file(path: Path) -> Table:
         raise ValueError(f"{path}, line {reader.line_num}: {error}.") from None
     if not rows:
         raise ValueError(f"{path} is empty; a header line and rows are needed.")
-    header, *rows = rows
+    first = next((place for place, row in enumerate(rows) if not row[0].startswith("#")), 0)
+    if first and len(rows[first - 1]) == len(rows[first]):  # a header may begin so, too
+        first -= 1
+    header, *rows = rows[first:]
+    starts = starts[first:]
     for row, start in zip(rows, starts[1:], strict=True):
         if len(row) != len(header):
             raise ValueError(

@@ -627,3 +627,11 @@ def test_days_and_times_of_day_are_dates(cell):
 )
 def test_what_is_like_a_date_is_none(cell):
     assert not are_dates([cell])
+
+
+def test_comments_above_a_header_are_skipped(write):
+    table = read_table(write('# from a survey, 2024, by "us"\n#\na;b\n1;x\n2;y\n'))
+    assert table.columns == ["a", "b"]
+    assert table.place(1) == "line 5"
+    assert read_table(write("#id,b\n1,x\n2,y\n")).columns == ["#id", "b"]
+    assert read_table(write("# note\n#id,b\n1,x\n2,y\n")).columns == ["#id", "b"]
