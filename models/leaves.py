@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _FIRST_OF_STIRLING = 100.0  # from here on the series below is exact to float64
-_LEAST_VARIANCE = 1e-290  # of targets; its inverse is the largest
+_LEAST_VARIANCE = 1e-305  # of targets; its inverse is the largest
 
 
 def namespace(*values: Any) -> tuple[ModuleType, Callable[[Any], Any]]:

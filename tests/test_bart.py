@@ -25,6 +25,7 @@ from bdtppl import (
 from bdtppl.array_files import read_arrays
 from bdtppl.estimators import chains
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+from bdtppl.models.data.schema import TableWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:Chains disagree")
 
@@ -154,8 +155,10 @@ def test_missing_values_go_to_the_side_that_the_rule_names():
     new = np.array([[0.5, 0.5, np.nan], [0.5, 0.5, 0.5]])
     missing, present = model.predict(new)
     assert missing - present == pytest.approx(5, abs=0.5)
-    with pytest.raises(ValueError, match="the value is missing"):
-        model.predict([[np.nan, 0.5, 0.5]])
+    with pytest.warns(TableWarning, match="missing .* in 'x0'"):
+        filled = model.predict([[np.nan, 0.5, 0.5]])
+    middle = np.quantile(matrix[:, 0], 0.5, method="inverted_cdf")
+    np.testing.assert_array_equal(filled, model.predict([[middle, 0.5, 0.5]]))
 
 
 @pytest.mark.slow

@@ -155,12 +155,16 @@ def test_what_is_missing_is_read_or_refused(name, library):
 
 
 @pytest.mark.slow
-def test_a_value_that_was_never_missing_is_refused_in_new_rows():
+def test_a_value_that_was_never_missing_is_read_as_the_usual_one():
     frame, y = columns("pandas", missing=False)
     model = make("GreedyModalTreeRegressor").fit(frame, y)
-    frame.loc[2, "hue"] = None
-    with pytest.raises(ValueError, match="Column 'hue=blue', row 2: the value is missing"):
-        model.predict(frame)
+    gap, filled = frame.copy(), frame.copy()
+    gap.loc[2, ["hue", "size (cm)"]] = None
+    filled.loc[2, "hue"] = frame["hue"].mode()[0]
+    filled.loc[2, "size (cm)"] = frame["size (cm)"].quantile(0.5, "lower")
+    with pytest.warns(TableWarning, match=r"missing \(NaN\) in 'size \(cm\)' and 'hue'"):
+        found = model.predict(gap)
+    np.testing.assert_array_equal(found, model.predict(filled))
 
 
 @pytest.mark.parametrize("name", slow_but(FAST, FITTED, few=4))

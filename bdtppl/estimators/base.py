@@ -38,8 +38,9 @@ from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
 from bdtppl.inference.run import AnyState, Inference, run
 from bdtppl.models.arguments import require_integer
-from bdtppl.models.data.schema import Schema, refuse_new_missing
+from bdtppl.models.data.schema import Schema, TableWarning
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
+from bdtppl.models.wording import listed
 from bdtppl.progress import following
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
@@ -399,13 +400,15 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     def _matrix(self, X: Any) -> np.ndarray:
         """Read new rows as the fitted schema does, float64 [m, d].
 
-        A level of a category that `fit` did not see is warned of (`TableWarning`).
+        A level of a category that `fit` did not see is warned of (`TableWarning`), and so is a
+        value that is missing in a column that was complete there: no rule says where such a row
+        goes. It is taken to be the middle value of the training rows, or their usual level, so that
+        the row goes to the side of most rows.
 
         Raises
         ------
         ValueError
-            If columns differ from those of `fit`, or a value is missing in a feature that had no
-            missing value there.
+            If columns differ from those of `fit`.
         """
         check_is_fitted(self)
         X = as_table(X)
@@ -419,7 +422,18 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
             X = validate_data(self, X, accept_sparse=accepted, **checks)
         matrix = self.schema_.transform(self._own_columns(X), refuse_unknown=False)
-        refuse_new_missing(matrix, self._may_miss[: matrix.shape[1]], self.schema_.features)
+        is_new = np.isnan(matrix) & ~self._may_miss[: matrix.shape[1]]
+        if is_new.any():
+            features = np.flatnonzero(is_new.any(axis=0))
+            columns = dict.fromkeys(self.schema_.sources[j][0] for j in features)
+            names = listed([repr(self.schema_.columns[place].name) for place in columns])
+            warnings.warn(
+                f"Values are missing (NaN) in {names}, where no training row misses one: they are "
+                f"read as the middle value of the training rows, or their usual level.",
+                TableWarning,
+                stacklevel=4,  # the caller of `predict`
+            )
+            matrix = np.where(is_new, self.schema_.typical_row(*self._training_rows()), matrix)
         return matrix
 
     def _mixture(self, X: Any) -> ManyRows:

@@ -374,6 +374,33 @@ class Schema:
         # Columns lie together, as what reads them does.
         return np.concatenate(parts + marks).T
 
+    def typical_row(self, matrix: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """Take the middle value of each column of a matrix [n, d], the usual level of a category.
+
+        Examples
+        --------
+        >>> schema, matrix = Schema.read({"size": [1.0, 9.0, 2.0], "hue": ["red", "blue", "red"]})
+        >>> schema.typical_row(matrix).tolist()
+        [2.0, 1.0]
+        """
+        weights = np.ones(len(matrix)) if weights is None else weights
+        typical = np.full(len(self.sources), np.nan)
+        position = np.array([source[0] for source in self.sources])
+        for place, column in enumerate(self.columns):
+            own = np.flatnonzero(position == place)[: len(column.features)]
+            values = matrix[:, own]
+            known = ~np.isnan(values).any(axis=1)
+            if not known.any() or not len(own):
+                continue
+            share = np.average(values[known], axis=0, weights=weights[known])
+            if column.levels is None:
+                options = {"weights": weights[known], "method": "inverted_cdf"}
+                typical[own] = np.quantile(values[known, 0], 0.5, **options)
+            else:  # a level without a column of its own has the rest
+                is_shown = share.max() >= 1 - share.sum()
+                typical[own] = is_shown & (np.arange(len(own)) == share.argmax())
+        return typical
+
     def to_json(self) -> list[dict]:
         """Describe the schema with JSON types alone."""
         return [
