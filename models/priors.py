@@ -168,10 +168,6 @@ def _log_share_of_cut(cut_weights: CutWeights, rule: Rule) -> Any:
     return rule.log_num_cuts - rule.log_num_feature_cuts
 
 
-def _check_cut_weights(cut_weights: Any) -> None:
-    require_choice("cut_weights", cut_weights, ("uniform", "gap"))
-
-
 def _check_rules(rules: str) -> None:
     require_choice("rules", rules, ("gaps", "cuts"))
 
@@ -546,7 +542,7 @@ class GreedyPartition(NodePrior):
 
     def __post_init__(self):
         require(lambda p: (p > 0) & (p < 1), "p must lie in (0, 1); got {}.", self.p)
-        _check_cut_weights(self.cut_weights)
+        require_choice("cut_weights", self.cut_weights, ("uniform", "gap"))
         _check_rules(self.rules)
 
     @property

@@ -9,7 +9,7 @@ from bdtppl.cli.cluster import Dask, Jobs, using_workers
 from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 
 if TYPE_CHECKING:
-    from bdtppl.comparison import Comparison
+    pass
 
 __all__ = ["compare"]
 
@@ -82,7 +82,12 @@ def compare(
                 fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
             )
         if figure is not None:
-            _draw_comparison(comparison, figure)
+            import matplotlib
+
+            matplotlib.use("Agg")
+            from bdtppl.plotting import plot_comparison
+
+            plot_comparison(comparison)[0].figure.savefig(figure, dpi=150)
     if as_json:
         say_json({"models": comparison.rows(), "notes": comparison.notes()})
     else:
@@ -93,12 +98,3 @@ def _names(folders: list[Path]) -> list[str]:
     """Name models by the last part of their folders, or by all of it where that is not enough."""
     short = [folder.resolve().name for folder in folders]
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
-
-
-def _draw_comparison(comparison: "Comparison", path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from bdtppl.plotting import plot_comparison
-
-    plot_comparison(comparison)[0].figure.savefig(path, dpi=150)

@@ -45,8 +45,7 @@ from bdtppl.models.data.design import Design, check_cuts
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.leaf import Leaf
-from bdtppl.models.prior_kinds import TreePrior, WholeTreePrior, require_rules_apart
+from bdtppl.models.prior_kinds import WholeTreePrior, require_rules_apart
 from bdtppl.models.priors import LeafPenalty
 from bdtppl.models.wording import number
 from bdtppl.parted import Reader, fill, parts_of, survey
@@ -246,6 +245,8 @@ class ExactTree(ExactParameters, TreeEstimator):
                 self._run(schema.features, data, **given) as run,
                 counting("settings", shown=self.progress) as on_step,
             ):
+                # The numbers that nobody has chosen: those of a default prior and leaf family.
+                free = [*prior.parameter_support] if self.prior is None else []
                 exact, chosen, settings = choose_by_evidence(
                     make_design,
                     y,
@@ -253,7 +254,7 @@ class ExactTree(ExactParameters, TreeEstimator):
                     leaf,
                     constraints,
                     method=self.method,
-                    fitted=self._free_numbers(prior, leaf),
+                    fitted=free + self._free_of_leaf(leaf),
                     budget=budget,
                     on_step=on_step,
                     resumed=run.resumed,
@@ -428,11 +429,6 @@ class ExactTree(ExactParameters, TreeEstimator):
         )
         fit.exact = exact
         self._set_fitted(schema, fit, bins)
-
-    def _free_numbers(self, prior: TreePrior, leaf: Leaf) -> list[str]:
-        """Name the numbers that nobody has chosen: those of a default prior and leaf family."""
-        free = [*prior.parameter_support] if self.prior is None else []
-        return free + self._free_of_leaf(leaf)
 
     def _set_fitted(self, schema: Schema, fit: _Fit, bins: int | None) -> None:
         self.schema_ = schema

@@ -112,14 +112,6 @@ class _Found(Messenger):
             msg.update(value=value, fn=dist.Delta(value, event_dim=1), is_observed=True)
 
 
-def _shifted(rule: jax.Array, value: jax.Array, by: jax.Array) -> jax.Array:
-    """Add a number to the values of all leaves of trees [m, ...]."""
-    below = jnp.repeat(rule >= 0, 2, axis=1)
-    is_leaf = jnp.concatenate([jnp.ones((len(rule), 1), bool), below], axis=1)
-    is_leaf &= jnp.pad(rule < 0, ((0, 0), (0, rule.shape[1] + 1)), constant_values=True)
-    return value + jnp.where(is_leaf, by, 0.0)
-
-
 def _digest(value: Any) -> int:
     """Tell whether an array was changed in place."""
     return hash(value.tobytes()) if isinstance(value, np.ndarray) else 0
@@ -420,7 +412,9 @@ class TreeGibbs(MCMCKernel):
             if self._is_normal[name]:
                 new, sums[name] = redraw_all(sweep, terms, *given)
             else:
-                power = self._power(state, name)
+                # The power of the likelihood rises in warm-up.
+                done = jnp.minimum((state.i + 1) / (self._num_tempered + 1), 1.0)
+                power = self._first_power[name] ** (1 - done)
                 new, sums[name], accepted = redraw_each(sweep, terms, *given, power, twice[name])
                 twice[name] |= (accepted < _SHOULD_ACCEPT) & (state.i < self._num_warmup)
             trees[name], leaf[name] = SumTrees(new.rule, new.value), new.leaf
@@ -437,7 +431,11 @@ class TreeGibbs(MCMCKernel):
             level = inner_z[_Level.site(name)]
             sums[name] += level
             rule, value = trees[name]
-            trees[name] = SumTrees(rule, _shifted(rule, value, level / len(rule)))
+            # What the sum has gained is shared out over the leaves of all trees.
+            below = jnp.repeat(rule >= 0, 2, axis=1)
+            is_leaf = jnp.concatenate([jnp.ones((len(rule), 1), bool), below], axis=1)
+            is_leaf &= jnp.pad(rule < 0, ((0, 0), (0, rule.shape[1] + 1)), constant_values=True)
+            trees[name] = SumTrees(rule, value + jnp.where(is_leaf, level / len(rule), 0.0))
         return TreeGibbsState(
             z={**self._others(inner_z), **sums},
             inner=inner,
@@ -449,11 +447,6 @@ class TreeGibbs(MCMCKernel):
             i=state.i + 1,
             rng_key=rng_key,
         )
-
-    def _power(self, state: TreeGibbsState, name: str) -> jax.Array:
-        """Compute the power of the likelihood, which rises in warm-up."""
-        done = jnp.minimum((state.i + 1) / (self._num_tempered + 1), 1.0)
-        return self._first_power[name] ** (1 - done)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Any:
         """Make the function that constrains all sites and adds the deterministic ones."""

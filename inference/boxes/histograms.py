@@ -269,16 +269,12 @@ def row_keys(codes: np.ndarray) -> np.ndarray:
     keys = np.full(len(codes), 0x9E3779B97F4A7C15, np.uint64)
     for column in codes.T:
         keys ^= column.astype(np.int64).view(np.uint64) + np.uint64(0x2545F4914F6CDD1D)
-        keys = _mixed(keys)
+        # Mix bits (the finaliser of SplitMix64, Steele, Lea and Flood 2014).
+        keys = keys + np.uint64(0x9E3779B97F4A7C15)
+        keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        keys ^= keys >> np.uint64(31)
     return keys
-
-
-def _mixed(words: np.ndarray) -> np.ndarray:
-    """Mix bits (the finaliser of SplitMix64, Steele, Lea and Flood 2014)."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 @numba.njit(cache=True, nogil=True)

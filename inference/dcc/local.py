@@ -141,7 +141,8 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
     if warm-up may be repeated, at its end, too.
     """
     topologies = [each.topology for each in group]
-    annealing = _annealing(dcc)
+    # Until the last window of warm-up, and some steps more to compare chains.
+    annealing = min(dcc.nuts.last_window + dcc.num_draws, dcc.nuts.warmup)
     annealed = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN, annealing)
     settled = [
         _settle(dcc, rng_key, each, *jax.tree.map(lambda a, i=i: a[i], annealed))
@@ -282,11 +283,6 @@ def _searching(dcc: DCC) -> NUTS:
     """Make the sampler of pilots, which have to find modes."""
     warmup = max(int(dcc.nuts.warmup * dcc.pilot), _LEAST_PILOT) if dcc.pilot else dcc.nuts.warmup
     return replace(dcc.nuts, warmup=warmup, h_init=max(dcc.nuts.h_init, dcc.h_search))
-
-
-def _annealing(dcc: DCC) -> int:
-    """Count the steps of warm-up until its last window, plus some to compare chains."""
-    return min(dcc.nuts.last_window + dcc.num_draws, dcc.nuts.warmup)
 
 
 def _log_masses(dcc: DCC, draws: NutsDraws) -> np.ndarray:

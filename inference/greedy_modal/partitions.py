@@ -127,7 +127,7 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     counts = _SumsOfCounts.of(problem, level)
 
     def best_of_feature(f: int) -> tuple[np.ndarray, ...]:
-        if counts is not None and law is None and counts.can_score(f):
+        if counts is not None and law is None and not problem.columns.has_missing[f]:
             return counts.best(f)
         return best_rules_of_feature(problem, level, law, f)
 
@@ -274,10 +274,6 @@ class _SumsOfCounts:
         if isinstance(problem.score, CountTable) and is_plain and not problem.split_precision:
             return cls(problem, level, problem.score)
         return None
-
-    def can_score(self, f: int) -> bool:
-        """Whether a feature has no missing values."""
-        return not self.problem.columns.has_missing[f]
 
     def best(self, f: int) -> tuple[np.ndarray, ...]:
         """Find a feature's best rule in each node (see `best_rules_of_feature`)."""

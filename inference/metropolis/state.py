@@ -185,8 +185,11 @@ def resized(
         int32 and float64 [b]; a rule for the leaf, and its weight.
     """
     larger = split_leaves(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
-    smaller = _merge_children(state, slot)
-    return summed(model, *select_trees(grows, larger, smaller))
+    shape, source = pruned(state.shape, slot)
+    rows, scores = (
+        jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
+    )
+    return summed(model, *select_trees(grows, larger, (shape, rows, scores)))
 
 
 def split_leaves(
@@ -214,15 +217,6 @@ def split_leaves(
         rows = rows.at[chain, place].set(rows_there, mode="drop")
         scores = scores.at[chain, place].set(scores_there, mode="drop")
     return grown(shape, slot, rule), rows, scores
-
-
-def _merge_children(state: State, slot: jax.Array) -> tuple:
-    """Trees with one split less, and rows and scores of their nodes."""
-    shape, source = pruned(state.shape, slot)
-    rows, scores = (
-        jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
-    )
-    return shape, rows, scores
 
 
 def _stacked(terms: NodeTerms) -> jax.Array:

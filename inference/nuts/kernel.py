@@ -279,7 +279,7 @@ def advance(
 
     def play(carry):
         number, lanes, begins, made, kept = carry
-        lanes = begin_steps(lanes, begins)
+        lanes = jax.vmap(_select_lane)(begins, _begin_all(shared, lanes), lanes)
         lanes = lax.while_loop(
             lambda lanes: ~is_over(lanes).any(), lambda lanes: evaluate(lanes, paths), lanes
         )
@@ -291,9 +291,6 @@ def advance(
 
         kept, made = jax.tree.map(put, (kept, made), (record, ends))
         return number + 1, take_step(lanes, ends, record), ends, made, kept
-
-    def begin_steps(lanes, begins):
-        return jax.vmap(_select_lane)(begins, _begin_all(shared, lanes), lanes)
 
     with jax.numpy_rank_promotion("allow"):
         shapes = jax.eval_shape(jax.vmap(_kept), lanes), jax.ShapeDtypeStruct(begins.shape, bool)
