@@ -48,8 +48,8 @@ from bdtppl.inference.run import Inference, run
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start
 from bdtppl.inference.summaries.diagnostics import log_masses, stuck
-from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.settings import check_parameters, parameter
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
 __all__ = ["JUMPS", "JumpState", "JumpingChains", "JumpingWalk", "RJHMC"]
@@ -145,18 +145,16 @@ class RJHMC:
     moves: Mapping[str, float] = field(default_factory=lambda: dict(JUMPS))
     max_splits: int | None = None
     published: bool = False
-    start: Literal["greedy", "prior"] = "greedy"
-    restarts: int = 4
-    tries: int = 1
+    start: Literal["greedy", "prior"] = parameter("greedy")
+    restarts: int = parameter(4, least=0)
+    tries: int = parameter(1, least=1)
 
     def __post_init__(self):
+        check_parameters(self)
         neighbours(Topology("100"), moves=self.moves)  # raises if moves are wrong
         require_max_splits(self.max_splits)
-        require_integer("tries", self.tries)
         if self.published and self.tries > 1:
             raise ValueError(f"tries must be 1 in the published scheme; got {self.tries!r}.")
-        require_choice("start", self.start, ("greedy", "prior"))
-        require_integer("restarts", self.restarts, 0)
 
     def stages(self, burn_in: int) -> range:
         """List the iterations after which chains are compared, a fixed number apart."""

@@ -412,10 +412,10 @@ def test_where_no_topology_was_proposed_often_enough():
     ("options", "message"),
     [
         ({"num_chains": 0}, "num_chains must be an integer of at least 1"),
-        ({"delta": 2.0}, "delta must lie between 0 and 1"),
+        ({"delta": 2.0}, r"delta must be a number in \[0, 1\]"),
         ({"warmup_doublings": -1}, "warmup_doublings must be an integer of at least 0"),
         ({"moves": {"swap": 1.0}}, "moves names 'swap'"),
-        ({"denominator": "all"}, "denominator must be one of"),
+        ({"denominator": "all"}, "denominator must be 'basic' or 'spatial' or"),
         ({"with_leaf": False, "max_splits": 0}, "max_splits must be at least 1"),
         ({"max_splits": -1}, "max_splits must be None or an integer of at least 0"),
         ({"nuts": NUTS(warmup=3)}, "warmup must be an integer of at least 4"),

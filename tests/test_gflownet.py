@@ -690,16 +690,16 @@ def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_steps": 0}, "num_steps must be at least 1"),
-        ({"num_replayed": -1}, "num_replayed must be at least 0"),
-        ({"epsilon": 2.0}, "epsilon must lie between 0 and 1"),
-        ({"temperature": 0.0}, "temperature must be positive"),
-        ({"reward_temperature": 0.5}, "reward_temperature must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"log_z_learning_rate": float("nan")}, "log_z_learning_rate must be positive"),
-        ({"batch_rows": 0}, "batch_rows must be at least 1"),
-        ({"decay": "linear"}, "decay must be one of cosine, constant; got 'linear'"),
-        ({"log_z_optimiser": "sgd"}, "log_z_optimiser must be one of descent, adam; got 'sgd'"),
+        ({"num_steps": 0}, "num_steps must be an integer of at least 1"),
+        ({"num_replayed": -1}, "num_replayed must be an integer of at least 0"),
+        ({"epsilon": 2.0}, r"epsilon must be a number in \[0, 1\]"),
+        ({"temperature": 0.0}, "temperature must be a positive number"),
+        ({"reward_temperature": 0.5}, "reward_temperature must be a number of at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
+        ({"log_z_learning_rate": float("nan")}, "log_z_learning_rate must be a positive number"),
+        ({"batch_rows": 0}, "batch_rows must be an integer of at least 1 or None"),
+        ({"decay": "linear"}, "decay must be 'cosine' or 'constant'; got 'linear'"),
+        ({"log_z_optimiser": "sgd"}, "log_z_optimiser must be 'descent' or 'adam'; got 'sgd'"),
     ],
 )
 def test_bad_settings_are_named(options, message):

@@ -250,8 +250,8 @@ def test_regression():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "flow"}, "method must be one of"),
-        ({"ensemble": "vote"}, "ensemble must be one of"),
+        ({"method": "flow"}, "method must be 'grammar' or"),
+        ({"ensemble": "vote"}, "ensemble must be 'importance' or"),
         ({"steps": 0}, "steps must be an integer of at least 1"),
         ({"draws": 0}, "draws must be an integer of at least 1"),
         ({"settings": training.PolicySettings()}, "settings must be"),
@@ -260,7 +260,7 @@ def test_regression():
             "settings must be",
         ),
         ({"max_depth": None}, "max_depth"),
-        ({"leaves": "mean"}, "leaves must be one of 'integrated', 'drawn'; got 'mean'"),
+        ({"leaves": "mean"}, "leaves must be 'integrated' or 'drawn'; got 'mean'"),
         ({"tolerance": 0.0}, "tolerance must be a positive number or None"),
     ],
 )

@@ -424,8 +424,8 @@ def test_bad_problems_are_named(constraints, options, message):
     [
         ({"num_trees": 0}, "num_trees must be an integer of at least 1"),
         ({"batch": 1.5}, "batch must be an integer"),
-        ({"epsilon": 1.0}, r"epsilon must lie in \[0, 1\)"),
-        ({"learning_rate": -1.0}, "learning_rate must be positive"),
+        ({"epsilon": 1.0}, r"epsilon must be a number in \[0, 1\)"),
+        ({"learning_rate": -1.0}, "learning_rate must be a positive number"),
     ],
 )
 def test_bad_settings_are_named(options, message):

@@ -250,7 +250,10 @@ def test_thinned_samples_have_the_same_means():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"denominator": "all"}, "denominator must be one of"), ({"pseudo_samples": 0}, "at least 1")],
+    [
+        ({"denominator": "all"}, "denominator must be 'basic' or"),
+        ({"pseudo_samples": 0}, "pseudo_samples must be an integer"),
+    ],
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):

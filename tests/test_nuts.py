@@ -171,10 +171,10 @@ def test_stuck_chains_restart_from_others(one_split):
         ({"warmup": 0}, "warmup must be an integer"),
         ({"h_init": 0.0}, "h_init must be a positive number"),
         ({"h_final": np.nan}, "h_final must be a positive number"),
-        ({"target_acceptance": 1.0}, "target_acceptance must lie"),
+        ({"target_acceptance": 1.0}, r"target_acceptance must be a number in \(0, 1\)"),
         ({"max_doublings": 1.5}, "max_doublings must be an integer"),
         ({"early_doublings": 0}, "early_doublings must be an integer"),
-        ({"kernel": "stan"}, "kernel must be one of lanes, blackjax; got 'stan'"),
+        ({"kernel": "stan"}, "kernel must be 'lanes' or 'blackjax'; got 'stan'"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

@@ -412,7 +412,7 @@ def test_the_evidence_under_weights_that_do_not_sum_to_one_is_unknown():
         ({"proposal": "posterior"}, "proposal must be 'prior' or 'empirical' or 'optimal'"),
         ({"growth": "leaf"}, "growth must be 'node' or 'layer'"),
         ({"resampling": "often"}, "resampling must be 'systematic' or 'multinomial' or 'never'"),
-        ({"ess_threshold": 2}, "ess_threshold must lie between 0 and 1"),
+        ({"ess_threshold": 2}, r"ess_threshold must be a number in \[0, 1\]"),
     ],
 )
 def test_bad_input_is_named(options, message):

@@ -132,7 +132,7 @@ def test_classes_categories_and_missing_values():
     ("options", "error", "message"),
     [
         ({"particles": 0}, ValueError, "particles must be an integer of at least 1"),
-        ({"growth": "leaf"}, ValueError, "growth must be one of 'node', 'layer'"),
+        ({"growth": "leaf"}, ValueError, "growth must be 'node' or 'layer'"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
         ({"prior": DepthDecay}, TypeError, "prior must be a tree prior"),
         ({"prior": EditTree(STUMP)}, ValueError, "EditTree weighs sequences of edits"),

@@ -350,11 +350,11 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"evidence": "LAIS"}, "evidence must be one of 'auto', 'lais', 'smc'; got 'LAIS'"),
+        ({"evidence": "LAIS"}, "evidence must be 'auto' or 'lais' or 'smc'; got 'LAIS'"),
         ({"with_leaf": "no"}, "with_leaf must be True or False"),
         ({"draws": 1}, "draws must be an integer of at least 2"),
-        ({"nuts": "stan"}, "nuts must be one of 'lanes', 'blackjax'; got 'stan'"),
-        ({"denominator": "all"}, "denominator must be one of 'basic', 'spatial', 'mixture'"),
+        ({"nuts": "stan"}, "nuts must be 'lanes' or 'blackjax'; got 'stan'"),
+        ({"denominator": "all"}, "denominator must be 'basic' or 'spatial' or 'mixture'"),
         ({"delta": 1.5}, "delta must lie between 0 and 1"),
         ({"kappa": -2.0}, "kappa must be a number of at least -1"),
         ({"look_ahead": 0}, "look_ahead must be an integer of at least 1"),
@@ -419,7 +419,7 @@ def test_presets_are_those_of_the_tables():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"likelihood": "junk"}, "likelihood must be one of 'compound', 'mixture'; got 'junk'"),
+        ({"likelihood": "junk"}, "likelihood must be 'compound' or 'mixture'; got 'junk'"),
         (
             {"likelihood": "mixture", "model": SoftClassification(concentration=(1.0, 1.0))},
             "likelihood is 'mixture', and that of the model 'compound'",

@@ -6,6 +6,7 @@ choices, help and default are those of the parameter's declaration.
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -13,7 +14,8 @@ import typer
 from typer.core import TyperCommand
 
 from bdtppl.estimators import all_inferences
-from bdtppl.estimators.parameters import Declared, estimator_parameters, first_sentence, kinds_of
+from bdtppl.estimators.parameters import first_sentence
+from bdtppl.models.settings import Declared, declared_fields, kinds_of
 
 __all__ = [
     "ARGUMENTS",
@@ -77,10 +79,10 @@ class FitOption(NamedTuple):
 
     def parameter(self, name: str) -> inspect.Parameter:
         """Make the option an argument of a function, as typer reads it."""
-        least = self.said.least if self.kind is int else None
+        has_least = self.kind is int and self.said.least > -math.inf
         option = typer.Option(
             help=_help(self.said),
-            min=None if least is None else int(least),
+            min=int(self.said.least) if has_least else None,
             show_default=_defaults(self.default_of) or False,
             rich_help_panel=self.panel,
         )
@@ -147,7 +149,7 @@ def fit_options() -> dict[str, FitOption]:
     options: dict[str, FitOption] = {}
     for inference, estimators in all_inferences().items():
         for task, cls in estimators.items():
-            for field, said in estimator_parameters(cls):
+            for field, said in declared_fields(cls):
                 kind = _option_type(field, said)
                 if kind is None:
                     continue
@@ -266,4 +268,4 @@ def default_of(name: str, inference: str) -> Any:
 
 def _field(name: str, inference: str) -> dataclasses.Field:
     cls = next(iter(all_inferences()[inference].values()))
-    return next(field for field, _ in estimator_parameters(cls) if field.name == name)
+    return next(field for field, _ in declared_fields(cls) if field.name == name)

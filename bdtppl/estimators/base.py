@@ -24,9 +24,7 @@ from sklearn.utils.validation import (
 from bdtppl.estimators import INFERENCES
 from bdtppl.estimators.checkpoints import Run, keeping, name_of_run
 from bdtppl.estimators.parameters import (
-    check_parameters,
     declared,
-    estimator_parameters,
     nested_parameters,
     parameter,
     parameters_section,
@@ -41,6 +39,7 @@ from bdtppl.models.arguments import require_integer
 from bdtppl.models.data.schema import Schema, TableWarning
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
 from bdtppl.models.wording import listed
+from bdtppl.models.settings import check_parameters, declared_fields
 from bdtppl.progress import following
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
@@ -159,7 +158,7 @@ class HasCheckpoint:
         def name() -> str:
             settings = {
                 field.name: getattr(self, field.name)
-                for field, said in estimator_parameters(self)
+                for field, said in declared_fields(self)
                 if said.is_of_run
             }
             settings["random_state"] = None if self.random_state is None else seed

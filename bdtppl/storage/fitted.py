@@ -36,9 +36,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.array_files import DAMAGED, read_arrays, write_arrays
 from bdtppl.estimators import estimator_class
-from bdtppl.estimators.parameters import check_parameters, estimator_parameters, kinds_of
 from bdtppl.files import reason_of, staged
 from bdtppl.models.hard.tree import Tree
+from bdtppl.models.settings import check_parameters, declared_fields, kinds_of
 from bdtppl.storage.checks import (
     require_classes,
     require_posterior,
@@ -161,7 +161,7 @@ def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Ar
         )
     parameters = {
         field.name: getattr(estimator, field.name)
-        for field, said in estimator_parameters(estimator)
+        for field, said in declared_fields(estimator)
         if said.is_saved
     }
     if isinstance(parameters.get("random_state"), np.random.RandomState | np.random.Generator):

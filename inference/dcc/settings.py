@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 from jax.tree_util import Partial
 
 from bdtppl.inference.evidence.importance import Denominator
 from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.soft.density import SoftDensity
-from bdtppl.models.arguments import require_integer
+from bdtppl.models.settings import check_parameters, parameter
 from bdtppl.models.soft.topology import (
     DEFAULT_MOVES,
     Topology,
@@ -72,52 +71,28 @@ class DCC:
     y: Any
     nuts: NUTS = field(default_factory=NUTS)
     prior: TopologyPrior = field(default_factory=TopologyPrior)
-    num_chains: int = 16
-    num_draws: int = 100
-    pseudo_samples: int = 10
-    initial_trees: int = 100
-    activation_count: int = 5
-    denominator: Denominator = "mixture"
+    num_chains: int = parameter(16, least=1)
+    num_draws: int = parameter(100, least=2)
+    pseudo_samples: int = parameter(10, least=1)
+    initial_trees: int = parameter(100, least=1)
+    activation_count: int = parameter(5, least=0)
+    denominator: Denominator = parameter("mixture")
     pool_visits: bool = False
-    delta: float = 0.0
-    kappa: float = 0.0
-    optimism: float = 1.0
-    look_ahead: int = 1000
+    delta: float = parameter(0.0, least=0, most=1)
+    kappa: float = parameter(0.0, least=-1)
+    optimism: float = parameter(1.0, least=0)
+    look_ahead: int = parameter(1000, least=1)
     moves: Mapping[str, float] = field(default_factory=lambda: DEFAULT_MOVES)
     max_splits: int | None = None
     with_leaf: bool = True
-    pilot: float = 0.125
-    least_share: float = 1e-3
-    h_search: float = 0.5
-    warmup_doublings: int = 0
-    restarts: int = 2
+    pilot: float = parameter(0.125, least=0, most=1)
+    least_share: float = parameter(1e-3, least=0, most=1)
+    h_search: float = parameter(0.5, least=0)
+    warmup_doublings: int = parameter(0, least=0)
+    restarts: int = parameter(2, least=0)
 
     def __post_init__(self):
-        for name, least in (
-            ("num_chains", 1),
-            ("num_draws", 2),
-            ("pseudo_samples", 1),
-            ("initial_trees", 1),
-            ("activation_count", 0),
-            ("look_ahead", 1),
-            ("warmup_doublings", 0),
-            ("restarts", 0),
-        ):
-            require_integer(name, getattr(self, name), least)
-        for name, least, most in (
-            ("delta", 0, 1),
-            ("kappa", -1, np.inf),
-            ("optimism", 0, np.inf),
-            ("pilot", 0, 1),
-            ("least_share", 0, 1),
-            ("h_search", 0, np.inf),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise ValueError(f"{name} must lie between {least} and {most}; got {value!r}.")
-        if self.denominator not in get_args(Denominator):
-            known = ", ".join(get_args(Denominator))
-            raise ValueError(f"denominator must be one of {known}; got {self.denominator!r}.")
+        check_parameters(self)
         if self.nuts.warmup < _LEAST_WARMUP:
             raise ValueError(
                 f"warmup must be an integer of at least {_LEAST_WARMUP}, for chains to be compared "

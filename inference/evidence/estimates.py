@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import softmax
 
 from bdtppl.inference.statistics import effective_sample_size
+from bdtppl.models.arguments import require_choice
 
 __all__ = [
     "LARGEST_PARETO_K",
@@ -273,9 +274,7 @@ def choose_estimate(
     ValueError
         If the method is not known.
     """
-    if method not in get_args(EvidenceMethod):
-        known = ", ".join(get_args(EvidenceMethod))
-        raise ValueError(f"method must be one of {known}; got {method!r}.")
+    require_choice("method", method, get_args(EvidenceMethod))
     if method == "lais":
         return layered._replace(reason="asked for")
     if method == "smc":

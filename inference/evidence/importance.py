@@ -39,6 +39,7 @@ from scipy.special import ndtri
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.inference.parallel import in_shares
+from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
@@ -217,11 +218,8 @@ def sample_layer(
     >>> bool(abs(found.log_evidence - jnp.log(2 * jnp.pi)) < 4 * found.standard_error < 0.2)
     True
     """
-    if denominator not in get_args(Denominator):
-        known = ", ".join(get_args(Denominator))
-        raise ValueError(f"denominator must be one of {known}; got {denominator!r}.")
-    if pseudo_samples < 1:
-        raise ValueError(f"pseudo_samples must be at least 1; got {pseudo_samples}.")
+    require_choice("denominator", denominator, get_args(Denominator))
+    require_integer("pseudo_samples", pseudo_samples)
     proposals = fit_proposals(np.asarray(draws, np.float64))
     together = Mixture.of(proposals) if denominator == "mixture" else None
     shared = rng_key, as_partial(log_density), proposals, pseudo_samples, denominator, together

@@ -22,6 +22,7 @@ from bdtppl.inference.gflownet.grammar_draws import HeapDraws, Visits, draw
 from bdtppl.inference.gflownet.grammar_network import Flow, FlowNetwork
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.settings import check_parameters, parameter
 
 __all__ = [
     "Metrics",
@@ -57,21 +58,16 @@ class GrammarSettings:
         Steps of training that the learning rate falls over.
     """
 
-    num_trees: int = 16
-    epsilon: float = 0.1
-    updates: int = 16
-    batch: int = 256
-    ring: int = 8192
-    learning_rate: float = 3e-3
-    decay_steps: int = 500
+    num_trees: int = parameter(16, least=1)
+    epsilon: float = parameter(0.1, least=0, below=1)
+    updates: int = parameter(16, least=1)
+    batch: int = parameter(256, least=1)
+    ring: int = parameter(8192, least=1)
+    learning_rate: float = parameter(3e-3, above=0)
+    decay_steps: int = parameter(500, least=1)
 
     def __post_init__(self):
-        for name in ("num_trees", "updates", "batch", "ring", "decay_steps"):
-            require_integer(name, getattr(self, name))
-        if not 0 <= self.epsilon < 1:
-            raise ValueError(f"epsilon must lie in [0, 1); got {self.epsilon!r}.")
-        if not 0 < self.learning_rate < np.inf:
-            raise ValueError(f"learning_rate must be positive; got {self.learning_rate!r}.")
+        check_parameters(self)
 
 
 class Ring(NamedTuple):

@@ -8,7 +8,7 @@ from the paper here and there; `PolicySettings` has both.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ from bdtppl.inference.gflownet.rollout import judged, roll_out
 from bdtppl.inference.gflownet.trajectories import Trajectories, trajectory_balance
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.settings import check_parameters, parameter
 
 __all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin_training", "train"]
 
@@ -74,46 +75,24 @@ class PolicySettings:
         no products over rows, so what is learned is not the posterior.
     """
 
-    num_steps: int = 2000
-    num_forward: int = 90
-    num_replayed: int = 10
-    buffer_size: int = 100
-    epsilon: float = 0.1
-    last_epsilon: float = 0.01
-    learning_rate: float = 2e-3
-    decay: Decay = "cosine"
-    log_z_learning_rate: float = 0.05
-    log_z_optimiser: LogZOptimiser = "descent"
-    sees_all_leaves: bool = True
-    learns_backward: bool = False
-    temperature: float = 1.0
-    reward_temperature: float = 1.0
-    batch_rows: int | None = None
+    num_steps: int = parameter(2000, least=1)
+    num_forward: int = parameter(90, least=1)
+    num_replayed: int = parameter(10, least=0)
+    buffer_size: int = parameter(100, least=1)
+    epsilon: float = parameter(0.1, least=0, most=1)
+    last_epsilon: float = parameter(0.01, least=0, most=1)
+    learning_rate: float = parameter(2e-3, above=0)
+    decay: Decay = parameter("cosine")
+    log_z_learning_rate: float = parameter(0.05, above=0)
+    log_z_optimiser: LogZOptimiser = parameter("descent")
+    sees_all_leaves: bool = parameter(True)
+    learns_backward: bool = parameter(False)
+    temperature: float = parameter(1.0, above=0)
+    reward_temperature: float = parameter(1.0, least=1)
+    batch_rows: int | None = parameter(None, least=1)
 
     def __post_init__(self):
-        for name in ("num_steps", "num_forward", "buffer_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)!r}.")
-        if self.num_replayed < 0:
-            raise ValueError(f"num_replayed must be at least 0; got {self.num_replayed!r}.")
-        for name, choices in (("decay", Decay), ("log_z_optimiser", LogZOptimiser)):
-            if getattr(self, name) not in get_args(choices):
-                known = ", ".join(get_args(choices))
-                raise ValueError(f"{name} must be one of {known}; got {getattr(self, name)!r}.")
-        if self.batch_rows is not None and self.batch_rows < 1:
-            raise ValueError(f"batch_rows must be at least 1, or None; got {self.batch_rows!r}.")
-        if not 0 < self.temperature < np.inf:
-            raise ValueError(f"temperature must be positive; got {self.temperature!r}.")
-        for name in ("learning_rate", "log_z_learning_rate"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ValueError(f"{name} must be positive; got {getattr(self, name)!r}.")
-        if not 1 <= self.reward_temperature < np.inf:
-            raise ValueError(
-                f"reward_temperature must be at least 1; got {self.reward_temperature!r}."
-            )
-        for name in ("epsilon", "last_epsilon"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1; got {getattr(self, name)!r}.")
+        check_parameters(self)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

@@ -23,7 +23,6 @@ from bdtppl.inference.metropolis.starts import edits_kernel, first_edits, first_
 from bdtppl.inference.metropolis.tempering import Exchanges, as_powers, climb, evened
 from bdtppl.inference.parallel import fan_out
 from bdtppl.inference.run import MOST_EXTENSIONS, Inference, read_state, run
-from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.edit_tree import EditTree
 from bdtppl.models.hard.log_joint import log_joint
@@ -31,6 +30,7 @@ from bdtppl.models.hard.node_scores import require_defined
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.settings import check_parameters, parameter
 
 __all__ = ["ChainState", "MetropolisChains", "Sampled", "sample_chains"]
 
@@ -154,27 +154,19 @@ class MetropolisChains(Inference[ChainState, Sampled]):
     """
 
     model: TreeModel
-    chains: int = 4
-    warmup: int = 2_000
-    draws: int = 250
-    thin: int = 20
+    chains: int = parameter(4, least=1)
+    warmup: int = parameter(2_000, least=0)
+    draws: int = parameter(250, least=1)
+    thin: int = parameter(20, least=1)
     kernel: Kernel | None = None
     temperatures: int | Sequence[float] = 1
-    capacity: int | None = None
+    capacity: int | None = parameter(None, least=3)
     first_trees: Tree | Literal["prior"] | None = None
-    extensions: int = 0
+    extensions: int = parameter(0, least=0)
     agree: Callable[[Posterior], bool] = lambda posterior: True
 
     def __post_init__(self):
-        for name, value, least in (
-            ("chains", self.chains, 1),
-            ("warmup", self.warmup, 0),
-            ("draws", self.draws, 1),
-            ("thin", self.thin, 1),
-            ("extensions", self.extensions, 0),
-            ("capacity", _FIRST_CAPACITY if self.capacity is None else self.capacity, 3),
-        ):
-            require_integer(name, value, least)
+        check_parameters(self)
         if isinstance(self.model.prior, EditTree) and self.kernel is not None:
             raise ValueError("proposal has no use under an EditTree, whose edits are regrown.")
 

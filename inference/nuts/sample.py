@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,9 @@ from bdtppl.inference.compiling import COMPILED_QUICKLY
 from bdtppl.inference.nuts import blackjax_steps, lanes
 from bdtppl.inference.nuts.kernel import Chains, Kind, NutsDraws, Steps, new_chains
 from bdtppl.inference.parallel import in_shares
-from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
+from bdtppl.models.settings import check_parameters, parameter
 
 __all__ = ["NUTS", "Chains", "Density", "KernelName", "NutsDraws", "nothing_finite"]
 
@@ -93,26 +93,16 @@ class NUTS:
     (2, 50, 4)
     """
 
-    warmup: int = 1_000
-    h_init: float = 0.1
-    h_final: float = 0.025
-    target_acceptance: float = 0.8
-    max_doublings: int = 7
-    early_doublings: int = 6
-    kernel: KernelName = "lanes"
+    warmup: int = parameter(1_000, least=1)
+    h_init: float = parameter(0.1, above=0)
+    h_final: float = parameter(0.025, above=0)
+    target_acceptance: float = parameter(0.8, above=0, below=1)
+    max_doublings: int = parameter(7, least=1)
+    early_doublings: int = parameter(6, least=1)
+    kernel: KernelName = parameter("lanes")
 
     def __post_init__(self):
-        for name in ("warmup", "max_doublings", "early_doublings"):
-            require_integer(name, getattr(self, name))
-        for name in ("h_init", "h_final"):
-            value = getattr(self, name)
-            if not (value > 0 and np.isfinite(value)):
-                raise ValueError(f"{name} must be a positive number; got {value!r}.")
-        if not 0 < self.target_acceptance < 1:
-            raise ValueError(f"target_acceptance must lie in (0, 1); got {self.target_acceptance}.")
-        if self.kernel not in get_args(KernelName):
-            known = ", ".join(get_args(KernelName))
-            raise ValueError(f"kernel must be one of {known}; got {self.kernel!r}.")
+        check_parameters(self)
 
     @cached_property
     def _kinds(self) -> np.ndarray:

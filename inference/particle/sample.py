@@ -23,7 +23,6 @@ from bdtppl.inference.parallel import fan_out, num_at_once
 from bdtppl.inference.particle.filter import RESAMPLING, Noise, draw_particle_noise, grow_particles
 from bdtppl.inference.particle.proposals import PROPOSALS
 from bdtppl.inference.run import Inference, read_state, run
-from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
@@ -31,6 +30,7 @@ from bdtppl.models.hard.node_scores import require_defined
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import require_weighs
+from bdtppl.models.settings import check_parameters, parameter
 
 __all__ = [
     "FilterState",
@@ -150,28 +150,18 @@ class ParticleFilters(Inference[FilterState, Filtered]):
     counts: ClassVar[str] = "runs"
 
     model: TreeModel
-    particles: int = 100
-    runs: int = 10
-    proposal: ProposalName = "defensive"
-    growth: GrowthName = "node"
-    resampling: ResamplingName = "systematic"
-    ess_threshold: float = 0.1
-    capacity: int = 127
+    particles: int = parameter(100, least=1)
+    runs: int = parameter(10, least=1)
+    proposal: ProposalName = parameter("defensive")
+    growth: GrowthName = parameter("node")
+    resampling: ResamplingName = parameter("systematic")
+    ess_threshold: float = parameter(0.1, least=0, most=1)
+    capacity: int = parameter(127, least=3)
 
     def __post_init__(self):
         require_weighs(self.model.prior, "The particle filter", "nodes")
         self.model.constraints.require_free_leaves("The particle filter")
-        for name, least in (("particles", 1), ("runs", 1), ("capacity", 3)):
-            require_integer(name, getattr(self, name), least)
-        for name, known in (
-            ("proposal", tuple(PROPOSALS)),
-            ("growth", ("node", "layer")),
-            ("resampling", (*RESAMPLING, "never")),
-        ):
-            require_choice(name, getattr(self, name), known)
-        threshold = self.ess_threshold
-        if not isinstance(threshold, int | float | np.number) or not 0 <= threshold <= 1:
-            raise ValueError(f"ess_threshold must lie between 0 and 1; got {threshold!r}.")
+        check_parameters(self)
 
     @cached_property
     def _packed(self) -> PackedModel:
