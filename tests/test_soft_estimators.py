@@ -355,7 +355,7 @@ def test_bad_input_is_named(estimator, settings, changes, X, y, message):
         ({"draws": 1}, "draws must be an integer of at least 2"),
         ({"nuts": "stan"}, "nuts must be 'lanes' or 'blackjax'; got 'stan'"),
         ({"denominator": "all"}, "denominator must be 'basic' or 'spatial' or 'mixture'"),
-        ({"delta": 1.5}, "delta must lie between 0 and 1"),
+        ({"delta": 1.5}, "delta must be a number"),
         ({"kappa": -2.0}, "kappa must be a number of at least -1"),
         ({"look_ahead": 0}, "look_ahead must be an integer of at least 1"),
         ({"moves": {"grow": -1.0}}, "moves must have probabilities of at least 0"),

@@ -492,6 +492,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             ) from error
         return int(generator.randint(2**31 - 1))
 
+    def _warn_of(self, reasons: Iterable[str]) -> None:
+        """Warn of what makes a fit unreliable; called by `_fit`."""
+        for reason in reasons:
+            warnings.warn(reason, ConvergenceWarning, stacklevel=4)  # the caller of `fit`
+
     # What follows fits an estimator that keeps its posterior and the seed of its draws.
 
     @property

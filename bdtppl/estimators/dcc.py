@@ -1,11 +1,9 @@
 """Soft decision trees by DCC-Tree: divide, conquer, combine."""
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.parameters import declared, parameter
@@ -230,8 +228,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         self.components_ = [_with_jacobian(part, problem.log_jacobian) for part in components]
         self._restore(problem.restored(posterior), {"seed": seed})
         self.log_evidence_upper_ = float(np.logaddexp(self.log_evidence_, rest))
-        for reason in self._of_unseen():
-            warnings.warn(reason, ConvergenceWarning, stacklevel=3)
+        self._warn_of(self._of_unseen())
         for part in self.components_:
             if part.probability >= _MATTERS:
                 part.evidence.warn(f"topology {part.topology.code}", stacklevel=3)

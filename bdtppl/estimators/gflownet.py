@@ -1,6 +1,5 @@
 """Decision trees drawn by a trained policy: generative flow networks."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -8,7 +7,6 @@ from typing import Any, Literal, Self, cast
 
 import jax
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import RunsLong, estimator, time_limit
@@ -190,32 +188,28 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         ):  # the prior has larger trees
             posterior = replace(posterior, log_evidence=np.nan, log_evidence_se=np.nan)
         self._restore(posterior, {"seed": seed})
-        self._warn()
+        self._warn_of(self._doubts())
         return self
 
-    def _warn(self) -> None:
+    def _doubts(self) -> Iterator[str]:
         """Say where the policy is not the posterior yet.
 
         Trees that the policy never draws leave no trace in the weights of those it does, nor in
         their standard error: the learned log Z is a second estimate.
         """
-        doubts = []
-        if abs(self.learned_log_partition_ - self.log_partition_) > LARGEST_GAP:
-            doubts.append(
-                f"log Z is {self.learned_log_partition_:.2f} as learned and "
-                f"{self.log_partition_:.2f} by the weights of the draws"
-            )
         if self.pareto_k_ > LARGEST_PARETO_K:
-            doubts.append(
-                f"few draws carry most of the weight (effective size {self.effective_size_:.0f}, "
-                f"Pareto k {self.pareto_k_:.2f}, above {LARGEST_PARETO_K})"
+            yield (
+                f"Few trees carry most of the weight (effective size {self.effective_size_:.0f}, "
+                f"Pareto k {self.pareto_k_:.2f}, above {LARGEST_PARETO_K}): how far the estimates "
+                f"are off cannot be told. Raise steps or draws, or train by tolerance."
             )
-        if doubts:
-            warnings.warn(
-                f"The policy is not the posterior yet: {', and '.join(doubts)}. How far estimates "
-                f"are off cannot be told. Raise steps or draws, or train by tolerance.",
-                ConvergenceWarning,
-                stacklevel=4,  # the caller of `fit`
+        learned = self.learned_log_partition_
+        if abs(learned - self.log_partition_) > LARGEST_GAP:
+            yield (
+                f"The log of the sum over trees is {learned:.2f} as learned and "
+                f"{self.log_partition_:.2f} by the weights of the trees drawn. The policy is not "
+                f"the posterior yet, and what it never draws does not show in the weights: train "
+                f"longer."
             )
 
     def _of_evidence(self, name: str) -> float:
@@ -273,19 +267,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     def cautions(self) -> Iterator[str]:
         """Say where the policy is not the posterior yet, and where weights are rough."""
         yield from of_weights(self.summary()["effective_size"])
-        if self.pareto_k_ > LARGEST_PARETO_K:
-            yield (
-                f"Few trees carry most of the weight (Pareto k {self.pareto_k_:.2f}, more than "
-                f"{LARGEST_PARETO_K}): how far the estimates are off cannot be told."
-            )
-        learned = self.learned_log_partition_
-        if abs(learned - self.log_partition_) > LARGEST_GAP:
-            yield (
-                f"The log of the sum over trees is {learned:.2f} as learned and "
-                f"{self.log_partition_:.2f} by the weights of the trees drawn. The policy is not "
-                f"the posterior yet, and what it never draws does not show in the weights: train "
-                f"longer."
-            )
+        yield from self._doubts()
         yield from of_evidence(self)
 
     def summary(self) -> dict[str, Any]:

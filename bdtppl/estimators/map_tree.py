@@ -1,12 +1,10 @@
 """The most probable decision tree with a certificate, for classification and regression."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ShowsProgress, estimator
@@ -146,8 +144,7 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         )
         if not search.has_rule:
             self._warn_of_no_rule()
-        for reason in self.cautions():
-            warnings.warn(reason, ConvergenceWarning, stacklevel=3)  # the caller of `fit`
+        self._warn_of(self.cautions())
         return self
 
     def cautions(self) -> Iterator[str]:

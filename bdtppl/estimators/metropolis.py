@@ -1,13 +1,11 @@
 """Decision trees drawn by Metropolis-Hastings, for classification and regression."""
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
@@ -201,13 +199,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             setattr(self, f"{name}_", value)
         temper = "" if len(drawn.powers) > 1 else ", or temper the chains (temperatures=10)"
         judge_chains(self, f"Raise extensions, warmup, draws or thin{temper}, or try an ExactTree.")
-        if self.num_overflows_.any():
-            warnings.warn(
-                f"{self.num_overflows_.sum()} proposed trees needed more than {self._room} "
-                f"nodes and were rejected: raise capacity.",
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of `fit`
-            )
+        self._warn_of(of_room(self.num_overflows_, self._room))
         if drawn.posterior.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
         return self
@@ -308,8 +300,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, trees found no room, or the evidence is rough."""
         yield from of_chains(self)
-        if self.num_overflows_.any():
-            yield from of_room(self.num_overflows_, self._room)
+        yield from of_room(self.num_overflows_, self._room)
         yield from of_evidence(self)
 
     def _most_probable(self, k: int) -> RankedTrees:

@@ -1,12 +1,10 @@
 """Decision trees by particle filters, for classification and regression."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
@@ -132,16 +130,8 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         self._restore(filtered.posterior, {"seed": seed})
         if self.posterior_.trees.num_nodes.max() == 1:
             self._warn_of_no_rule()
-        for reason in self._uneven_weights():
-            warnings.warn(reason, ConvergenceWarning, stacklevel=3)
-        if self.num_overflows_.any():
-            warnings.warn(
-                f"{self.num_overflows_.sum()} nodes that could have split stopped because their "
-                f"trees had {self.capacity} nodes: the posterior is that of trees within the "
-                f"capacity; raise capacity.",
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of `fit`
-            )
+        self._warn_of(self._uneven_weights())
+        self._warn_of(of_room(self.num_overflows_, self.capacity))
         return self
 
     def _uneven_weights(self) -> Iterator[str]:

@@ -162,7 +162,7 @@ def of_room(overflows: np.ndarray, capacity: int) -> Iterator[str]:
     if number := int(np.sum(overflows)):
         yield (
             f"Trees outgrew the room they were given {counted(number, 'time', 'times')} "
-            f"(capacity {capacity}): larger trees were not considered."
+            f"(capacity {capacity}): larger trees were not considered. Raise capacity."
         )
 
 

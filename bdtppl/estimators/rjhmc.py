@@ -1,12 +1,10 @@
 """Soft decision trees by reversible jumps between topologies: RJHMC-Tree."""
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from joblib import parallel_config
-from sklearn.exceptions import ConvergenceWarning
 
 from bdtppl.estimators.base import RunsLong, estimator, time_limit
 from bdtppl.estimators.chains import judge_chains
@@ -180,14 +178,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         self.trajectory_steps_ = 1 + np.arange(iterations)
         self._restore(posterior, {"seed": seed})
         judge_chains(self, "Raise burn_in and draws, or use a DCC-Tree.")
-        if self._have_one_ancestor:
-            warnings.warn(
-                f"In burn-in all chains went where chain {walk.ancestors[0]} was, whose posterior "
-                "mass was by far the largest: that they agree does not show that there are no "
-                "other modes. Raise chains or burn_in, or use a DCC-Tree.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        self._warn_of(self._of_ancestors())
         return self
 
     @property
@@ -195,18 +186,19 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         """Iterations of burn-in; the warm-up of NUTS comes before the first one."""
         return "burn-in", getattr(self, "burn_in_", self.burn_in)  # older files have none
 
-    @property
-    def _have_one_ancestor(self) -> bool:
+    def _of_ancestors(self) -> Iterator[str]:
+        """Say where all chains descend from one."""
         ancestors = self.ancestors_
-        return ancestors is not None and self.chains > 1 and not np.ptp(ancestors)
+        if ancestors is not None and self.chains > 1 and not np.ptp(ancestors):
+            yield (
+                f"In burn-in all chains went where chain {ancestors[0]} was, whose posterior mass "
+                "was by far the largest: that they agree does not show that there are no other "
+                "modes. Raise chains or burn_in, or use a DCC-Tree."
+            )
 
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, or all descend from one."""
-        if self._have_one_ancestor:
-            yield (
-                "In burn-in all chains went where one of them was, whose posterior mass was by far "
-                "the largest: that they agree does not show that there are no other modes."
-            )
+        yield from self._of_ancestors()
         yield from of_chains(self)
 
     def summary(self) -> dict[str, Any]:
