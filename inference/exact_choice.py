@@ -18,14 +18,18 @@ machine or its load.
 import hashlib
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions.constraints import real
 from scipy.optimize import minimize_scalar
+from scipy.sparse import issparse
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
-from bdtppl.inference.empirical_bayes import empirical_bayes
+from bdtppl.inference.empirical_bayes import EmpiricalBayes, empirical_bayes
 from bdtppl.inference.exact_cost import (
     AUTO_BINS,
     DEFAULT_BUDGET,
@@ -37,16 +41,16 @@ from bdtppl.inference.exact_cost import (
     estimate_subproblems,
     exact_of,
 )
-from bdtppl.inference.leaf_choice import REACH, units_of
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
-from bdtppl.models.constraints import Constraints
+from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.constraints import FUNCTIONS
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
-from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
+from bdtppl.models.priors import DepthDecay
 
-__all__ = ["Setting", "choose_by_evidence", "fit_numbers", "seconds_of"]
+__all__ = ["Setting", "choose_by_evidence", "fit_numbers", "leaf_by_evidence"]
 
 _BUCKETS_TRIED = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _FIRST_RUNGS = 0.04  # of the budget, for each
@@ -60,6 +64,11 @@ _STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_PRODUCTION = 2e-6
 _SMALL_CHART = 50_000  # subproblems
+_REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
+_LEAF_BUCKETS, _LEAF_LEVELS = 10, 3  # of the trees that numbers of leaves are fitted by
+_LEAF_FEATURES = 200  # more of them cost too much, and so do many rows of a sparse table
+_LEAF_BUDGET = Budget(seconds=0.1, num_bytes=2e8)  # of one sum over trees
+_LEAF_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -94,11 +103,11 @@ Numbers = Callable[[Callable[[], Sequence[float]]], np.ndarray]
 """Gives the numbers that a function computes, or those that it has computed before."""
 
 
-def _remembering(resumed: Callable, keep: Callable) -> Numbers:
+def _remembering(keep: Any) -> Numbers:
     """Make a function that gives numbers in the order in which they are asked for.
 
-    What is asked for follows from the numbers before, so a search that goes on asks as the one that
-    was interrupted has asked.
+    Each request depends on earlier results alone, so a resumed search repeats the requests of the
+    one that was interrupted.
     """
     known: list[np.ndarray] = []
     asked = itertools.count()
@@ -110,46 +119,68 @@ def _remembering(resumed: Callable, keep: Callable) -> Numbers:
         number = next(asked)
         if number == len(known):
             known.append(np.array(compute(), float))
-            keep(lambda: {str(number): array for number, array in enumerate(known)})
+            if keep is not None:
+                keep.offer(lambda: {str(number): array for number, array in enumerate(known)})
         return known[number]
 
-    resumed(read)
+    if keep is not None:
+        keep.resumed(read)
     return numbers
 
 
+@dataclass
 class _BudgetedSearch:
-    """Settings of one model and table."""
+    """Settings of one model and table.
 
-    def __init__(self, make_design, y, prior, leaf, constraints, fitted, budget, on_step, numbers):
-        self.make_design: Callable[[int | None], Design] = make_design
-        self.y, self.prior, self.leaf, self.constraints = y, prior, leaf, constraints
-        self.fitted: Collection[str] = fitted
-        self.budget, self.left, self.on_step = budget, _CLIMBED * budget.seconds, on_step
-        self.numbers: Numbers = numbers
-        self.tried: list[Setting] = []
-        self.best: tuple[Setting, Any] | None = None
-        self.too_costly: list[Setting] = []
+    Attributes
+    ----------
+    make_model
+        Builds the model for a number of buckets.
+    fitted
+        Names of numbers of prior and leaf family that are fitted.
+    parts
+        The prior and the leaf family, once their numbers were fitted.
+    left
+        Seconds of the budget that are left.
+    too_costly
+        Settings that a larger budget would try.
+    """
 
-    def ladder(self, design: Design, bins: int | None) -> list[Setting]:
+    make_model: Callable[[int | None], TreeModel]
+    fitted: Collection[str]
+    budget: Budget
+    on_step: Callable[[int], None] | None
+    numbers: Numbers
+    left: float
+    parts: dict[str, Any] = field(default_factory=dict)
+    tried: list[Setting] = field(default_factory=list)
+    best: tuple[Setting, Any] | None = None
+    too_costly: list[Setting] = field(default_factory=list)
+
+    def model(self, bins: int | None) -> TreeModel:
+        return replace(self.make_model(bins), **self.parts)
+
+    def ladder(self, bins: int | None) -> list[Setting]:
         """List rungs that one alone could be paid for; the first beyond is noted."""
-        limit = self.constraints.max_depth
+        model = self.model(bins)
+        limit = model.constraints.max_depth
         most = MOST_DEPTH_SUGGESTED if limit is None else min(limit, MOST_DEPTH_SUGGESTED)
-        model = TreeModel(design, self.y, self.prior, self.leaf, self.constraints)
         rungs: list[Setting] = []
         for levels in range(min(1, most), 1 + most):  # without a split there is one rung, 0
             cost = box_cost_of(model, levels)
             rung = Setting("boxes", bins, levels, cost.seconds)
-            if cost.seconds > self.budget.seconds or cost.num_bytes > self.budget.num_bytes:
+            if not self.budget.pays_for(cost):
                 self.too_costly.append(rung)
                 break
             rungs.append(rung)
         return rungs
 
-    def boxes(self, design: Design, setting: Setting) -> ExactPosterior | BoxPosterior:
-        limits = replace(self.constraints, max_depth=setting.max_depth)
-        return exact_of(TreeModel(design, self.y, self.prior, self.leaf, limits), "boxes")
+    def boxes(self, setting: Setting) -> ExactPosterior | BoxPosterior:
+        model = self.model(setting.bins)
+        limits = replace(model.constraints, max_depth=setting.max_depth)
+        return exact_of(replace(model, constraints=limits), "boxes")
 
-    def score(self, exact: Any, setting: Setting) -> Setting:
+    def score(self, exact: Any, setting: Setting) -> float:
         """Compute the log evidence of a setting and keep the best one."""
         scored = replace(setting, log_evidence=self.log_evidence(exact))
         self.left -= setting.seconds
@@ -158,7 +189,7 @@ class _BudgetedSearch:
             self.on_step(len(self.tried))
         if self.best is None or not scored.log_evidence <= self.best[0].log_evidence:
             self.best = scored, exact
-        return scored
+        return scored.log_evidence
 
     def log_evidence(self, exact: Any) -> float:
         return self.numbers(lambda: [exact.log_evidence]).item()
@@ -167,19 +198,20 @@ class _BudgetedSearch:
         """Fit numbers by a setting, if a share of what is left pays for that."""
         steps = _affordable_steps(names, setting.seconds, _SHARE_FOR_FITS * self.left)
         if names and steps >= _FEWEST_STEPS:
-            self.fit(names, self.boxes(self.make_design(setting.bins), setting), setting, steps)
+            self.fit(names, self.boxes(setting), setting, steps)
 
     def fit(self, names: Collection[str], exact: Any, setting: Setting, steps: int) -> Any:
         better, spent = _fitted(exact, names, setting.seconds, steps, self.numbers)
         self.left -= spent
-        self.prior, self.leaf = better.prior, better.leaf
+        self.parts = {"prior": better.prior, "leaf": better.leaf}
         return better
 
-    def finish(self, names: Collection[str]) -> None:
+    def finish(self) -> None:
         """Fit the numbers of the best setting; where that costs too much, by fewer of its levels.
 
         More levels ask for sharper leaves, but most of that shows one level before.
         """
+        names = self.fitted
         if self.best is None or not names or not np.isfinite(self.best[0].log_evidence):
             return
         chosen, exact = self.best
@@ -188,33 +220,38 @@ class _BudgetedSearch:
             better = self.fit(names, exact, chosen, steps) if steps >= _FEWEST_STEPS else exact
         else:
             left = self.left - chosen.seconds
-            design = self.make_design(chosen.bins)
-            rungs = [rung for rung in self.ladder(design, chosen.bins) if rung.max_depth]
+            rungs = [rung for rung in self.ladder(chosen.bins) if rung.max_depth]
             paid = {r: _affordable_steps(names, r.seconds, left) for r in rungs}
             cheap = [rung for rung, number in paid.items() if number >= _LAST_STEPS]
             if not cheap:
                 return
-            self.fit(names, self.boxes(design, cheap[-1]), cheap[-1], paid[cheap[-1]])
-            better = exact.with_model(self.prior, self.leaf)
+            self.fit(names, self.boxes(cheap[-1]), cheap[-1], paid[cheap[-1]])
+            better = exact.with_model(**self.parts)
         if (log_evidence := self.log_evidence(better)) > chosen.log_evidence:
             self.best = replace(chosen, log_evidence=log_evidence), better
             self.tried[self.tried.index(chosen)] = self.best[0]
 
+    def try_chart(self, bins: int | None, limit: int) -> bool:
+        """Score the chart of a design, if it has so few subproblems; says whether it has."""
+        model = self.model(bins)
+        if estimate_subproblems(model, limit) > limit:
+            return False
+        try:
+            exact = exact_of(model, "chart", limit)
+        except TooManySubproblems:
+            return False
+        self.score(exact, Setting("chart", bins, model.constraints.max_depth, _seconds_of(exact)))
+        return True
 
-def seconds_of(exact: ExactPosterior | BoxPosterior) -> float:
+
+def _seconds_of(exact: ExactPosterior | BoxPosterior) -> float:
     """Estimate the CPU seconds of one sum over trees."""
     if isinstance(exact, ExactPosterior):
         return _SECONDS_A_PRODUCTION * exact.num_rules
     return box_cost(exact.space, exact.prior, exact.leaf, num_rows=0).seconds  # they are counted
 
 
-def fit_numbers(
-    exact: Any,
-    names: Collection[str],
-    seconds: float,
-    resumed: Callable[[Callable], Any] = lambda read: None,
-    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
-) -> Any:
+def fit_numbers(exact: Any, names: Collection[str], seconds: float, keep: Any = None) -> Any:
     """Fit numbers of prior and leaf family by evidence, if some seconds pay for that.
 
     Parameters
@@ -225,14 +262,14 @@ def fit_numbers(
         Names of the numbers.
     seconds
         CPU seconds that the fit may take.
-    resumed, keep
-        As `choose_by_evidence` has them.
+    keep
+        As `choose_by_evidence` has it.
     """
-    of_sum = seconds_of(exact)
+    of_sum = _seconds_of(exact)
     steps = _affordable_steps(names, of_sum, seconds)
     if not names or steps < _FEWEST_STEPS or not np.isfinite(exact.log_evidence):
         return exact
-    return _fitted(exact, names, of_sum, steps, _remembering(resumed, keep))[0]
+    return _fitted(exact, names, of_sum, steps, _remembering(keep))[0]
 
 
 def _is_strength(names: Collection[str]) -> bool:
@@ -250,45 +287,52 @@ def _fitted(
     exact: Any, names: Collection[str], seconds: float, steps: int, numbers: Numbers
 ) -> tuple[Any, float]:
     """Fit numbers in some steps, and tell the estimated seconds of that."""
-    parts = {
-        name: part
-        for part in ("prior", "leaf")
+    places = [
+        (part, name)
         for name in names
+        for part in ("prior", "leaf")
         if name in getattr(exact, part).parameter_support
-    }
+    ]
+
+    def values(of: Any) -> list[np.ndarray]:
+        return [np.asarray(getattr(getattr(of, part), name), float) for part, name in places]
 
     def fit() -> list[float]:
         if _is_strength(names):
             better, spent = _with_best_strength(exact, steps), seconds * steps
         else:
-            better = empirical_bayes(
-                exact,
-                parameters=names,
-                max_steps=steps,
-                tolerance=0.05,
-                units=units_of(exact.leaf),
-                reach=REACH,
-            )
+            better = _fitted_freely(exact, names, steps)
             spent = seconds * _FIT_COST * len(better.log_evidence)
-        return [spent, *(x for name in names for x in np.ravel(_value(better, parts, name)))]
+        return [spent, *np.concatenate([each.ravel() for each in values(better)])]
 
-    spent, *fitted = numbers(fit).tolist()
-    changes: dict[str, dict[str, Any]] = {"prior": {}, "leaf": {}}
-    for name in names:
-        old = _value(exact, parts, name)
-        own, fitted = fitted[: np.size(old)], fitted[np.size(old) :]
-        changes[parts[name]][name] = np.reshape(own, np.shape(old)) if np.ndim(old) else own[0]
-    if all(
-        np.array_equal(x, _value(exact, parts, n)) for p in changes.values() for n, x in p.items()
-    ):
-        return exact, spent  # with its sums
-    changed = {part: replace(getattr(exact, part), **own) for part, own in changes.items() if own}
-    return exact.with_model(**changed), spent
+    old = values(exact)
+    ends = np.cumsum([1, *(each.size for each in old)])
+    spent, *new = np.split(numbers(fit), ends[:-1])
+    if all(np.array_equal(own, each.ravel()) for own, each in zip(new, old, strict=True)):
+        return exact, spent.item()  # with its sums
+    changed = {"prior": exact.prior, "leaf": exact.leaf}
+    for (part, name), own, each in zip(places, new, old, strict=True):
+        value = own.reshape(each.shape) if each.ndim else own.item()
+        changed[part] = replace(changed[part], **{name: value})
+    return exact.with_model(**changed), spent.item()
 
 
-def _value(of: Any, parts: Mapping[str, str], name: str) -> Any:
-    """Look up a number of the prior or the leaf family."""
-    return getattr(getattr(of, parts[name]), name)
+def _fitted_freely(exact: Any, names: Collection[str], steps: int) -> EmpiricalBayes:
+    """Maximise the evidence within reach of the numbers at the start."""
+    units, limits = _units_of(exact.leaf), {"max_steps": steps, "tolerance": 0.05}
+    return empirical_bayes(exact, parameters=names, units=units, reach=_REACH, **limits)
+
+
+@in_float64
+def _units_of(leaf: Leaf) -> dict[str, float]:
+    """Measure real numbers of a leaf family by the spread that it expects of a target.
+
+    A fit that is stopped early then does not depend on the scale of the targets.
+    """
+    none = jnp.zeros_like(leaf.statistics(jnp.zeros(1), jnp.ones(1)))
+    spread = float(np.sqrt(leaf.predictive(none).variance[0]))
+    unit = spread if 0 < spread < np.inf else 1.0
+    return {name: unit for name, each in leaf.parameter_support.items() if each is real}
 
 
 def _with_best_strength(exact: Any, steps: int) -> Any:
@@ -308,44 +352,31 @@ def _with_best_strength(exact: Any, steps: int) -> Any:
 
 
 def choose_by_evidence(
-    make_design: Callable[[int | None], Design],
-    y: np.ndarray,
-    prior: TreePrior,
-    leaf: Leaf,
-    constraints: Constraints,
+    make_model: Callable[[int | None], TreeModel],
     *,
-    bins: int | None | Literal["auto"] = "auto",
     method: ExactMethod = "auto",
     fitted: Collection[str] = (),
     budget: Budget = DEFAULT_BUDGET,
     on_step: Callable[[int], None] | None = None,
-    resumed: Callable[[Callable], Any] = lambda read: None,
-    keep: Callable[[Callable[[], Mapping[str, np.ndarray]]], None] = lambda arrays: None,
+    keep: Any = None,
 ) -> tuple[Any, Setting, list[Setting]]:
     """Choose cut points, depth and numbers of the model by evidence, within a budget.
 
     Parameters
     ----------
-    make_design
-        Builds the design for a number of buckets.
-    y
-        Targets [n].
-    prior, leaf, constraints
-        The model.
-    bins
-        A number of buckets, None for all cuts, or "auto" for several of both.
+    make_model
+        Builds the model for a number of buckets; None for all cuts.
     method
-        "boxes", "chart" or "auto".
+        "boxes", "chart" or "auto"; "chart" where boxes cannot sum over the trees.
     fitted
         Names of numbers of prior and leaf family to fit by evidence.
     budget
         What all of it may cost.
     on_step
         Called with the number of settings tried.
-    resumed, keep
-        To go on with a search: the first is called with a function that takes up the arrays of a
-        state, if there are any; the second, whenever a setting was tried or numbers were fitted,
-        with a function that makes them. A search that goes on comes to the same choice.
+    keep
+        Where the numbers so far are kept, and where a search goes on if some were kept there (see
+        `bdtppl.inference.run.run`). A search that goes on comes to the same choice.
 
     Returns
     -------
@@ -362,67 +393,51 @@ def choose_by_evidence(
     TooManySubproblems
         If the budget pays for nothing.
     """
-    numbers = _remembering(resumed, keep)
+    climbed = _CLIMBED * budget.seconds
     search = _BudgetedSearch(
-        make_design, y, prior, leaf, constraints, fitted, budget, on_step, numbers
+        cache(make_model), fitted, budget, on_step, _remembering(keep), climbed
     )
-    reason = why_no_boxes(prior, constraints)
-    if reason is not None and method == "boxes":
-        raise ValueError(reason)
     small = min(_SMALL_CHART, budget.subproblems)
     # Buckets are there to save cost: where a small chart has all cuts and depths, it is the answer.
-    if method != "boxes" and bins in ("auto", None):
-        _try_chart(search, make_design(None), None, small)
-    if search.best is None:
-        designs = _different_designs(make_design, bins)
-        if method != "chart" and reason is None:
-            _climb_ladders(search, designs)
+    if method == "boxes" or not search.try_chart(None, small):
+        if method != "chart":
+            _climb_ladders(search)
         if method != "boxes":
             limit = small if search.best is not None else budget.subproblems
-            for number in AUTO_BINS if bins == "auto" else (bins,):
-                design = designs[number] if number in designs else make_design(number)
-                if _try_chart(search, design, number, limit):
-                    break
+            any(search.try_chart(bins, limit) for bins in AUTO_BINS)  # the first that fits
     if search.best is None:
         raise TooManySubproblems(
             budget.subproblems, f" even with {AUTO_BINS[-1]} bins a feature", "fewer features"
         )
     search.left += (1 - _CLIMBED) * budget.seconds
-    search.finish(fitted)
+    search.finish()
     chosen, exact = search.best
     tried = sorted(search.tried, key=lambda setting: -setting.log_evidence)
     return exact, chosen, [*tried, *sorted(search.too_costly, key=lambda s: s.seconds)]
 
 
-def _different_designs(make_design, bins) -> dict[int | None, Design]:
-    """Designs by number of buckets, the first of those that code the rows alike."""
-    if bins != "auto":
-        return {bins: make_design(bins)}
-    designs, known = {}, set()
-    for number in (*_BUCKETS_TRIED, None):
-        design = make_design(number)
-        if number is None and design.num_codes.max() > 2 * _BUCKETS_TRIED[-1]:
-            continue
-        key = hashlib.sha256(design.codes.tobytes()).digest()
-        if key not in known:
-            known.add(key)
-            designs[number] = design
-    return designs
+def _different_bins(make_model: Callable[[int | None], TreeModel]) -> list[int | None]:
+    """List numbers of buckets, the first of those that code the rows alike."""
+    found: dict[bytes, int | None] = {}
+    for bins in (*_BUCKETS_TRIED, None):
+        design = make_model(bins).design
+        if bins is not None or design.num_codes.max() <= 2 * _BUCKETS_TRIED[-1]:
+            found.setdefault(hashlib.sha256(design.codes.tobytes()).digest(), bins)
+    return [*found.values()]
 
 
-def _climb_ladders(search: _BudgetedSearch, designs: dict[int | None, Design]) -> None:
-    ladders = {number: search.ladder(design, number) for number, design in designs.items()}
+def _climb_ladders(search: _BudgetedSearch) -> None:
+    ladders = {bins: search.ladder(bins) for bins in _different_bins(search.make_model)}
     ladders = {number: rungs for number, rungs in ladders.items() if rungs}
     rung: dict[int | None, int] = {}
     value: dict[int | None, float] = {}
 
     def stand(number: int | None, place: int) -> None:
         setting = ladders[number][place]
-        scored = search.score(search.boxes(designs[number], setting), setting)
-        rung[number], value[number] = place, scored.log_evidence
+        rung[number], value[number] = place, search.score(search.boxes(setting), setting)
 
     # The prior's strength matters little before the depth is chosen, but the leaves' numbers do.
-    of_leaf = [name for name in search.fitted if name in search.leaf.parameter_support]
+    of_leaf = [n for n in search.fitted if n in search.make_model(None).leaf.parameter_support]
     most = _SHARE_FOR_FITS * search.budget.seconds / _FIT_STEPS / _FIT_COST
     cheap = [each for rungs in ladders.values() for each in rungs if each.seconds <= most]
     if cheap:
@@ -462,20 +477,41 @@ def _climb_ladders(search: _BudgetedSearch, designs: dict[int | None, Design]) -
     search.too_costly += [*next_rungs().values()]
 
 
-def _try_chart(search: _BudgetedSearch, design: Design, number: int | None, limit: int) -> bool:
-    """Score the chart of a design, if it has so few subproblems; says whether it has."""
-    limits, rules = search.constraints, search.prior.rules
-    each_cut = weighs_each_cut(search.prior)
-    size = estimate_subproblems(
-        design, rules=rules, constraints=limits, each_cut=each_cut, limit=limit
-    )
-    if size > limit:
-        return False
-    model = TreeModel(design, search.y, search.prior, search.leaf, limits)
-    try:
-        exact = exact_of(model, "chart", limit)
-    except TooManySubproblems:
-        return False
-    seconds = _SECONDS_A_PRODUCTION * exact.num_rules
-    search.score(exact, Setting("chart", number, limits.max_depth, seconds))
-    return True
+def leaf_by_evidence(model: TreeModel) -> Leaf:
+    """Fit the numbers of a leaf family, those in its ``parameter_support``.
+
+    It is for inferences that do not compute the evidence. Trees of few levels and few buckets are
+    summed over by boxes, which costs about a second. `DepthDecay` replaces a prior that boxes
+    cannot sum over, and constraints that they cannot answer for are left out: the numbers of the
+    leaves hardly depend on them.
+
+    Parameters
+    ----------
+    model
+        The model, with the numbers to start from.
+
+    Returns
+    -------
+    Leaf
+        The numbers of the greatest evidence within a factor of 8,000 of those that are given; the
+        latter where a sum over trees of one level would already take long.
+    """
+    design: Any = model.design
+    prior: Any = model.prior
+    if model.constraints.max_depth == 0 or design.num_features > _LEAF_FEATURES:
+        return model.leaf
+    beyond = dict.fromkeys(FUNCTIONS) | dict.fromkeys(("keep_together", "monotone", "refused"), ())
+    limits = replace(model.constraints, **beyond)
+    if why_no_boxes(prior, limits):
+        prior = DepthDecay(0.95, 1.0)
+    matrix = design.matrix.toarray() if issparse(design.matrix) else design.matrix
+    few = Design.from_matrix(matrix, weights=design.weights, bins=_LEAF_BUCKETS, names=design.names)
+    coarse = TreeModel(few, model.y, prior, model.leaf, limits)
+    most = _LEAF_LEVELS if limits.max_depth is None else min(_LEAF_LEVELS, limits.max_depth)
+    levels = _LEAF_BUDGET.levels_of(coarse, most)
+    if not levels:
+        return model.leaf
+    exact = BoxPosterior(few, prior, model.leaf, model.y, max_depth=levels, constraints=limits)
+    if not np.isfinite(exact.log_evidence):
+        return model.leaf
+    return _fitted_freely(exact, [*model.leaf.parameter_support], _LEAF_STEPS).leaf

@@ -4,9 +4,10 @@ Costs are estimated by counts of boxes and rules at fixed rates, so that a choic
 depend on the machine or its load.
 """
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,12 +18,10 @@ from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar, count_subproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
-from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import has_kernel
-from bdtppl.models.prior_kinds import Rules, TreePrior, weighs_each_cut
+from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
 
 __all__ = [
     "AUTO_BINS",
@@ -66,6 +65,15 @@ class Budget:
     seconds: float = 8.0
     num_bytes: float = 1e9
     subproblems: int = 500_000
+
+    def pays_for(self, cost: "Budget") -> bool:
+        """Whether it is enough for the seconds and bytes of one sum over trees."""
+        return cost.seconds <= self.seconds and cost.num_bytes <= self.num_bytes
+
+    def levels_of(self, model: TreeModel, most: int) -> int:
+        """Count the levels of boxes that it pays for, up to some."""
+        costs = (box_cost_of(model, levels) for levels in range(1, 1 + most))
+        return sum(1 for _ in itertools.takewhile(self.pays_for, costs))
 
 
 DEFAULT_BUDGET = Budget()
@@ -147,8 +155,7 @@ def exact_of(
 
 def suggest(
     error: TooManySubproblems,
-    model: TreeModel,
-    make_design: Callable[[int | None], Design],
+    make_model: Callable[[int | None], TreeModel],
     bins: int | None,
     budget: Budget,
 ) -> None:
@@ -158,33 +165,22 @@ def suggest(
     ----------
     error
         The error.
-    model
-        The model that did not fit.
-    make_design
-        Builds the design for a number of buckets.
+    make_model
+        Builds the model for a number of buckets.
     bins
         The number that did not fit.
     budget
         The budget.
     """
-    limits, limit = model.constraints, budget.subproblems
-    rules, each_cut = model.prior.rules, weighs_each_cut(model.prior)
     for number in AUTO_BINS:
         if number is not None and (bins is None or number < bins):
-            size = estimate_subproblems(
-                make_design(number), rules=rules, constraints=limits, each_cut=each_cut, limit=limit
-            )
-            if size <= limit:
+            size = estimate_subproblems(make_model(number), budget.subproblems)
+            if size <= budget.subproblems:
                 error.suggest(f"bins={number} would fit (about {size:,.0f} sets of rows).")
                 break
-    if why_no_boxes(model.prior, limits) is None:
-        cheap = 0
-        while cheap < MOST_DEPTH_SUGGESTED:
-            cost = box_cost_of(model, cheap + 1)
-            if cost.seconds > budget.seconds or cost.num_bytes > budget.num_bytes:
-                break
-            cheap += 1
-        if cheap:
+    model = make_model(bins)
+    if why_no_boxes(model.prior, model.constraints) is None:
+        if cheap := budget.levels_of(model, MOST_DEPTH_SUGGESTED):
             error.suggest(f"max_depth={cheap} would fit with the cuts as they are.")
 
 
@@ -212,8 +208,8 @@ def exact_within_budget(
         return exact_of(model, method, budget.subproblems), method
     depth, no_boxes = model.constraints.max_depth, why_no_boxes(model.prior, model.constraints)
     if depth is not None and no_boxes is None:
-        cost = box_cost_of(model, depth)
-        if cost.seconds > _TIMES_THE_BUDGET * budget.seconds or cost.num_bytes > budget.num_bytes:
+        generous = replace(budget, seconds=_TIMES_THE_BUDGET * budget.seconds)
+        if not generous.pays_for(box_cost_of(model, depth)):
             depth = None
     if depth is None or no_boxes is not None:
         return exact_of(model, "chart", budget.subproblems), "chart"
@@ -223,25 +219,16 @@ def exact_within_budget(
     return exact_of(model, "boxes"), "boxes"
 
 
-def estimate_subproblems(
-    design: Design,
-    *,
-    rules: Rules = "gaps",
-    constraints: Constraints | None = None,
-    each_cut: bool = False,
-    limit: int = 500_000,
-) -> float:
-    """Estimate how many subproblems a design has.
+def estimate_subproblems(model: TreeModel, limit: int = 500_000) -> float:
+    """Estimate how many subproblems a model has.
 
     It is by the power law of the last doubling of growing samples of its rows. The estimate only
     guides a choice: a chart that outgrows its budget is abandoned.
 
     Parameters
     ----------
-    design
-        The design.
-    rules, constraints, each_cut
-        As for `bdtppl.inference.pcfg.compiler.compile_grammar`.
+    model
+        The model.
     limit
         Counting may stop here; larger numbers need not be exact.
 
@@ -250,11 +237,11 @@ def estimate_subproblems(
     float
         An estimate; infinity where it is far above ``limit``.
     """
+    design, constraints = model.design, model.constraints
     sizes = design.num_codes.astype(float)
     with np.errstate(over="ignore"):
         most = float(np.prod(sizes * (sizes + 1) / 2))  # number of boxes, including empty ones
-    looks_at_path = constraints is not None and constraints.looks_at_path
-    if most <= limit and not looks_at_path:
+    if most <= limit and not constraints.looks_at_path:
         return most
     order = np.random.default_rng(0).permutation(design.num_rows)
     counts: list[int] = []
@@ -267,9 +254,9 @@ def estimate_subproblems(
             sample = design.take(np.sort(order[:size]))
             number = count_subproblems(
                 sample,
-                rules=rules,
+                rules=model.prior.rules,
                 constraints=constraints,
-                each_cut=each_cut,
+                each_cut=weighs_each_cut(model.prior),
                 max_subproblems=bound,
             )
         except TooManySubproblems:
@@ -280,5 +267,5 @@ def estimate_subproblems(
         if len(counts) > 1 and counts[-1] > limit / 30:
             power = np.log2(counts[-1] / counts[-2])
             estimate = counts[-1] * (design.num_rows / size) ** power
-            return estimate if looks_at_path else min(most, estimate)
+            return estimate if constraints.looks_at_path else min(most, estimate)
         size *= 2

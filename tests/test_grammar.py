@@ -19,6 +19,10 @@ from bdtppl.inference.pcfg.hashing import HashTable
 from bdtppl.models.arrays.bitsets import pack, unpack
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.tree_model import TreeModel
+from bdtppl.models.leaves import DirichletCategorical
+from bdtppl.models.prior_kinds import weighs_each_cut
+from bdtppl.models.priors import DepthDecay
 
 CASES = [(m, f, seed) for m in ep.MODELS for f in ep.FAMILIES for seed in range(500, 504)]
 
@@ -385,10 +389,13 @@ def test_budget_is_kept_and_explained():
 def test_the_size_of_a_large_table_is_estimated_in_little_memory(num_rows, num_features, each_cut):
     matrix = np.random.default_rng(0).normal(size=(num_rows, num_features))
     matrix[::9, 1] = np.nan
-    design = Design.from_matrix(matrix)
+    prior = DepthDecay(rules="cuts", cut_weights=(lambda rule: 1.0) if each_cut else "uniform")
+    assert weighs_each_cut(prior) is each_cut
+    design, y = Design.from_matrix(matrix), np.zeros(num_rows, int)
+    model = TreeModel(design, y, prior, DirichletCategorical.symmetric(2))
     tracemalloc.start()
     try:
-        assert estimate_subproblems(design, rules="cuts", each_cut=each_cut) == np.inf
+        assert estimate_subproblems(model) == np.inf
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -12,9 +12,9 @@ from bdtppl import (
     MetropolisTreeRegressor,
     ParticleTreeRegressor,
 )
-from bdtppl.inference import leaf_choice
+from bdtppl.inference import exact_choice
 from bdtppl.inference.boxes.exact import BoxPosterior
-from bdtppl.inference.leaf_choice import leaf_by_evidence
+from bdtppl.inference.exact_choice import leaf_by_evidence
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree_model import TreeModel
@@ -64,7 +64,7 @@ def test_the_evidence_is_near_its_maximum():
 
 def test_numbers_of_other_targets_are_noticed(monkeypatch):
     """The twin: a fit to the targets of other rows."""
-    fit = leaf_choice.empirical_bayes
+    fit = exact_choice.empirical_bayes
 
     def broken(exact, **options):
         other = np.roll(exact.y, 1)
@@ -73,7 +73,7 @@ def test_numbers_of_other_targets_are_noticed(monkeypatch):
             BoxPosterior(design, exact.prior, exact.leaf, other, max_depth=levels), **options
         )
 
-    monkeypatch.setattr(leaf_choice, "empirical_bayes", broken)
+    monkeypatch.setattr(exact_choice, "empirical_bayes", broken)
     with pytest.raises(AssertionError):
         check_maximum(problem())
 

@@ -350,7 +350,7 @@ def test_an_error_that_is_not_known_is_no_good_news(name):
 def test_a_policy_that_is_not_the_posterior_is_named():
     class Policy(GFlowNetTreeClassifier):
         log_partition_, learned_log_partition_, pareto_k_ = -5.0, -5.1, 0.3
-        log_partition_se_, prior_ = 0.1, LeafPenalty()
+        log_partition_se_, prior_, effective_size_ = 0.1, LeafPenalty(), 800.0
 
         def summary(self):
             return {"effective_size": 800.0}
@@ -361,7 +361,7 @@ def test_a_policy_that_is_not_the_posterior_is_named():
     (said,) = cautions(model)
     assert "is -4.50 as learned and -5.00 by the weights" in said
     model.pareto_k_ = 0.9
-    assert "Pareto k 0.90, more than 0.7" in cautions(model)[0]
+    assert "Pareto k 0.90, above 0.7" in cautions(model)[0]
 
 
 def test_topologies_whose_chains_cannot_be_compared_are_said_once():

@@ -41,7 +41,7 @@ from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.search.search import TreeSearch
 from bdtppl.models.constraints import Constraints
-from bdtppl.models.data.design import Design, check_cuts
+from bdtppl.models.data.design import check_cuts
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
@@ -220,27 +220,22 @@ class ExactTree(ExactParameters, TreeEstimator):
         constraints = self._limits(schema)
         require_rules_apart(prior, constraints)
 
-        def make_design(bins: int | None) -> Design:
-            return Design.from_matrix(
-                matrix,
-                weights=weights,
-                bins=bins,
-                binning=self.binning,
-                grid=self.grid if bins in (None, self.bins) else None,  # bins that would fit
-                names=schema.features,
-                is_indicator=schema.is_indicator,
-            )
+        def make_model(bins: int | None) -> TreeModel:
+            grid = self.grid if bins in (None, self.bins) else None  # bins that would fit
+            design = self._design(schema, matrix, weights, bins=bins, grid=grid)
+            return TreeModel(design, y, prior, leaf, constraints)
 
         if self.method == "search":
             bins = 10 if self.bins == "auto" else self.bins
-            model = TreeModel(make_design(bins), y, prior, leaf, constraints)
-            search = TreeSearch(self._with_fitted_leaf(model), "sum")
+            search = TreeSearch(self._with_fitted_leaf(make_model(bins)), "sum")
             return self._keep_search(schema, search, bins)
         settings = []
         data = matrix, y, weights, np.array(schema.is_indicator)
         given = {"prior": prior, "leaf": leaf, "constraints": constraints}
         budget = Budget(self.max_seconds, self.max_bytes, int(self.max_subproblems))
         if self.bins == "auto" and self.grid is None:
+            if (reason := why_no_boxes(prior, constraints)) and self.method == "boxes":
+                raise ValueError(reason)
             with (
                 self._run(schema.features, data, **given) as run,
                 counting("settings", shown=self.progress) as on_step,
@@ -248,17 +243,12 @@ class ExactTree(ExactParameters, TreeEstimator):
                 # The numbers that nobody has chosen: those of a default prior and leaf family.
                 free = [*prior.parameter_support] if self.prior is None else []
                 exact, chosen, settings = choose_by_evidence(
-                    make_design,
-                    y,
-                    prior,
-                    leaf,
-                    constraints,
-                    method=self.method,
+                    make_model,
+                    method="chart" if reason else self.method,
                     fitted=free + self._free_of_leaf(leaf),
                     budget=budget,
                     on_step=on_step,
-                    resumed=run.resumed,
-                    keep=run.offer,
+                    keep=run,
                 )
             method, bins = chosen.method, chosen.bins
             constraints = replace(constraints, max_depth=chosen.max_depth)
@@ -267,7 +257,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             }
         else:
             bins = None if self.bins == "auto" else self.bins
-            model = TreeModel(make_design(bins), y, prior, leaf, constraints)
+            model = make_model(bins)
             with (
                 self._run(schema.features, data, **given) as run,
                 waiting("summing over trees", shown=self.progress),
@@ -275,15 +265,13 @@ class ExactTree(ExactParameters, TreeEstimator):
                 try:
                     exact, method = exact_within_budget(model, self.method, budget)
                 except TooManySubproblems as error:
-                    suggest(error, model, make_design, bins, budget)
+                    suggest(error, make_model, bins, budget)
                     if self.method != "auto":
                         raise error from None
                     exceeded = error
                 else:
                     exceeded = None
-                    exact = fit_numbers(
-                        exact, self._free_of_leaf(leaf), budget.seconds, run.resumed, run.offer
-                    )
+                    exact = fit_numbers(exact, self._free_of_leaf(leaf), budget.seconds, run)
             if exceeded is not None:
                 try:
                     search = TreeSearch(self._with_fitted_leaf(model), "sum")

@@ -234,10 +234,10 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         """Buckets per feature: no table is too large for a cut between any two values."""
         return None if isinstance(self.bins, str) and self.bins == "auto" else self.bins
 
-    def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
+    def _design(self, schema: Schema, matrix: Any, weights: np.ndarray, **cuts: Any) -> Any:
         if issparse(matrix):
             return SparseDesign.from_matrix(matrix, weights=weights, names=schema.features)
-        return super()._design(schema, matrix, weights)
+        return super()._design(schema, matrix, weights, **cuts)
 
     def _why_dense(self) -> str | None:
         """Say which parameter needs a dense table, if one does."""

@@ -14,9 +14,9 @@ from bdtppl.estimators.base import TableEstimator
 from bdtppl.estimators.checkpoints import Run
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.targets import ClassTargets, RealTargets
+from bdtppl.inference.exact_choice import leaf_by_evidence
 from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
-from bdtppl.inference.leaf_choice import leaf_by_evidence
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints, KeepTogether
@@ -187,16 +187,15 @@ class TreeEstimator(HardParameters, TableEstimator):
         """Most buckets of a column, for `Design`."""
         return self.bins
 
-    def _design(self, schema: Schema, matrix: Any, weights: np.ndarray) -> Any:
-        """Cut the columns of a table."""
+    def _design(self, schema: Schema, matrix: Any, weights: np.ndarray, **cuts: Any) -> Any:
+        """Cut the columns of a table, as the parameters or other ``bins`` and ``grid`` say."""
         return Design.from_matrix(
             matrix,
             weights=weights,
-            bins=self._num_bins,
             binning=self.binning,
-            grid=self.grid,
             names=schema.features,
             is_indicator=schema.is_indicator,
+            **({"bins": self._num_bins, "grid": self.grid} | cuts),
         )
 
     def _run_of(self: Any, model: TreeModel) -> AbstractContextManager[Run]:

@@ -300,7 +300,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     def cautions(self) -> Iterator[str]:
         """Say where chains disagree, trees found no room, or the evidence is rough."""
         yield from of_chains(self)
-        yield from of_room(self.num_overflows_, self._room)
+        if self.num_overflows_.any():
+            yield from of_room(self.num_overflows_, self._room)
         yield from of_evidence(self)
 
     def _most_probable(self, k: int) -> RankedTrees:

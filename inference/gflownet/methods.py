@@ -1,5 +1,6 @@
 """The two ways to amortise a posterior, by subproblems or tree by tree, as inferences."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
+from bdtppl.inference.exact_cost import exact_of
 from bdtppl.inference.gflownet import grammar_training, training
 from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.drawn import Drawn
@@ -19,14 +21,13 @@ from bdtppl.inference.gflownet.sample import sample as sample_policy
 from bdtppl.inference.gflownet.sample import upper_bound
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
-from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar
+from bdtppl.inference.pcfg.compiler import TooManySubproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.run import Inference
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
-from bdtppl.models.prior_kinds import weighs_each_cut
 
 __all__ = ["Amortisation", "Flows", "Policies", "TrainingState", "key_of_use"]
 
@@ -166,17 +167,9 @@ class Amortisation(Inference[TrainingState, Any]):
         target = self.target
         if target.constraints.max_depth is None:
             return None
-        try:
-            grammar = compile_grammar(
-                target.design,
-                rules=target.prior.rules,
-                constraints=target.constraints,
-                each_cut=weighs_each_cut(target.prior),
-                max_subproblems=_MOST_SUBPROBLEMS,
-            )
-        except TooManySubproblems:
-            return None
-        return ExactPosterior(grammar, target.prior, target.leaf, target.y)
+        with suppress(TooManySubproblems):
+            return exact_of(target, "chart", _MOST_SUBPROBLEMS)
+        return None
 
 
 @dataclass(frozen=True, eq=False)
