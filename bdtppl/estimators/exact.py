@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -104,12 +104,9 @@ class _Fit:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-_SETTING = ("method", "bins", "max_depth", "seconds", "log_evidence")
-
 _said: set[tuple] = set()
-_SMALL = (
-    200_000  # subproblems and productions, or boxes, of which the best tree is found in a second
-)
+# Subproblems and productions, or boxes, of which the best tree is found in a second.
+_SMALL = 200_000
 
 
 @declared
@@ -253,7 +250,8 @@ class ExactTree(ExactParameters, TreeEstimator):
             method, bins = chosen.method, chosen.bins
             constraints = replace(constraints, max_depth=chosen.max_depth)
             self.settings_ = {
-                name: [getattr(setting, name) for setting in settings] for name in _SETTING
+                each.name: [getattr(setting, each.name) for setting in settings]
+                for each in fields(Setting)
             }
         else:
             bins = None if self.bins == "auto" else self.bins
@@ -278,11 +276,9 @@ class ExactTree(ExactParameters, TreeEstimator):
                 except (TypeError, ValueError):  # the prior or the leaf family has no bounds
                     raise exceeded from None
                 return self._keep_search(schema, search, bins, exceeded.remedies)
-        self._score(exact)
-        self.log_evidence_gap_ = self.map_gap_ = self.total_variation_ = 0.0
         if len(settings) > 1:  # there was a choice
             _say_once(matrix.shape, settings)
-        self._keep(schema, exact, constraints, method, bins, run.seed)
+        self._keep_sum(schema, exact, constraints, method, bins, run.seed)
         self._warn_of_no_cut(schema, exact.design, constraints)
         if not exact.has_rule:
             self._warn_of_no_rule()
@@ -345,8 +341,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         model = TreeModel(design, np.empty(0), prior, leaf, constraints)
         exact = exact_of(model, "boxes", histograms=histograms)
         exact = fit_numbers(exact, self._free_of_leaf(leaf), self.max_seconds)
-        self._score(exact)
-        self._keep(schema, exact, constraints, "boxes", bins, self._draw_seed(), histograms)
+        self._keep_sum(schema, exact, constraints, "boxes", bins, self._draw_seed(), histograms)
         self._warn_of_no_cut(schema, design, constraints, stacklevel=5)
         return self
 
@@ -368,18 +363,10 @@ class ExactTree(ExactParameters, TreeEstimator):
         self.num_expansions_ = search.num_expansions
         found, rng = search.best_tree(), np.random.default_rng(seed)
         self.found_tree_, self.found_statistics_ = found.trees[0], found.statistics[0]
-        fit = _Fit(
-            replace(search.model, prior=search.prior, constraints=search.constraints),
-            "search",
-            int(self.max_subproblems),
-            seed,
-            int(self.chains),
-            int(self.draws),
-            drawn=search.sample(rng, chains=int(self.chains), draws=int(self.draws)),
-            found=found,
-        )
-        self._set_fitted(schema, fit, bins)
-        self._warn_of_no_cut(schema, fit.model.design, fit.model.constraints)
+        drawn = search.sample(rng, chains=int(self.chains), draws=int(self.draws))
+        model = replace(search.model, prior=search.prior, constraints=search.constraints)
+        self._keep(schema, model, "search", bins, seed, drawn=drawn, found=found)
+        self._warn_of_no_cut(schema, model.design, model.constraints)
         if not search.has_rule:
             self._warn_of_no_rule()
         for reason in self.cautions():
@@ -387,12 +374,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             warnings.warn(said, ConvergenceWarning, stacklevel=4)  # the caller of `fit`
         return self
 
-    def _score(self, exact: ExactPosterior | BoxPosterior) -> None:
-        with waiting("scoring trees", shown=self.progress):
-            self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
-        require_finite("The log evidence", self.log_evidence_)
-
-    def _keep(
+    def _keep_sum(
         self,
         schema: Schema,
         exact: ExactPosterior | BoxPosterior,
@@ -402,29 +384,31 @@ class ExactTree(ExactParameters, TreeEstimator):
         seed: int,
         histograms: BoxHistograms | None = None,
     ) -> None:
-        """Set the fitted attributes."""
+        """Score all trees, and set the fitted attributes."""
+        with waiting("scoring trees", shown=self.progress):
+            self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
+        require_finite("The log evidence", self.log_evidence_)
+        self.log_evidence_gap_ = self.map_gap_ = self.total_variation_ = 0.0
         # The prior has what is counted on the table filled in.
         model = TreeModel(exact.design, exact.y, exact.prior, exact.leaf, constraints)
-        constraints = model.constraints
-        fit = _Fit(
-            model,
-            method,
-            int(self.max_subproblems),
-            seed,
-            int(self.chains),
-            int(self.draws),
-            histograms,
-        )
-        fit.exact = exact
-        self._set_fitted(schema, fit, bins)
+        self._keep(schema, model, method, bins, seed, histograms=histograms)
+        self._fitted.exact = exact
 
-    def _set_fitted(self, schema: Schema, fit: _Fit, bins: int | None) -> None:
-        self.schema_ = schema
-        self._keep_model(fit.model)
-        self.method_ = fit.method
-        self.bins_ = bins
+    def _keep(
+        self,
+        schema: Schema,
+        model: TreeModel,
+        method: str,
+        bins: int | None,
+        seed: int,
+        **own: Any,
+    ) -> None:
+        """Set the fitted attributes, those of the evidence apart."""
+        sizes = {n: int(getattr(self, n)) for n in ("max_subproblems", "chains", "draws")}
+        self._fitted = _Fit(model, method, seed=seed, **sizes, **own)
+        self._keep_model(model)
+        self.schema_, self.method_, self.bins_ = schema, method, bins
         self.log_evidence_se_ = np.nan if self.log_evidence_gap_ else 0.0
-        self._fitted = fit
 
     def _saved_state(self) -> dict:
         """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
