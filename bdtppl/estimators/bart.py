@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import FansOut, RunsLong, TableEstimator, estimator
 from bdtppl.estimators.chains import agree, judge_chains, num_extensions
 from bdtppl.estimators.hard import warn_of_no_cut
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.additive.kernel import AdditiveKernel
@@ -225,9 +225,10 @@ class BART(BARTParameters, TableEstimator):
         )
         # "auto" bounds the work of extensions, whatever the machine.
         work = design.num_rows * (1 + design.num_features / _FEATURES_LIKE_A_ROW)
-        chains = SumChains(
-            AdditiveKernel(prior, design, y),
-            **{name: getattr(self, name) for name in ("chains", "warmup", "draws", "thin")},
+        chains = made_of(
+            self,
+            SumChains,
+            kernel=AdditiveKernel(prior, design, y),
             extensions=num_extensions(self, work, _MOST_WORK, _AUTO_EXTENSIONS),
             agree=agree,
         )

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
 from bdtppl.inference.dcc.combine import Component, combine
@@ -172,7 +172,9 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
-        dcc = DCC(
+        dcc = made_of(
+            self,
+            DCC,
             model=problem.model,
             x=problem.x,
             y=problem.y,
@@ -180,18 +182,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             prior=self.topology_prior_,
             num_chains=self.chains,
             num_draws=self.draws,
-            pseudo_samples=self.pseudo_samples,
-            denominator=self.denominator,
-            delta=self.delta,
-            kappa=self.kappa,
-            optimism=self.optimism,
-            look_ahead=self.look_ahead,
             moves=DEFAULT_MOVES if self.moves is None else self.moves,
-            warmup_doublings=self.warmup_doublings,
-            initial_trees=self.initial_trees,
-            activation_count=self.activation_count,
-            max_splits=self.max_splits,
-            with_leaf=self.with_leaf,
         )
         if self.patience is not None and self.patience <= self.activation_count:
             raise ValueError(

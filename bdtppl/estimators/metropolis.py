@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.chains import agree, judge_chains, num_extensions
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
@@ -178,15 +178,15 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
             unordered = replace(model.constraints, monotone=(), allows_path=None, allows_tree=None)
             grammar = compile_grammar(model.design, rules=model.prior.rules, constraints=unordered)
             model = replace(model, prior=with_num_trees(model.prior, grammar))
-        names = ("chains", "warmup", "draws", "thin", "temperatures", "capacity")
         rows = model.design.num_rows  # "auto" bounds the work of extensions, whatever the machine
-        chains = MetropolisChains(
-            model,
+        chains = made_of(
+            self,
+            MetropolisChains,
+            model=model,
             kernel=kernel,
             first_trees=self._first_trees(model),
             extensions=num_extensions(self, rows, _MOST_ROW_STEPS, _AUTO_EXTENSIONS),
             agree=agree,
-            **{name: getattr(self, name) for name in names},
         )
         seed, state = self._run_to_end(chains, self._run_of(model), "Sampling trees")
         drawn = chains.result(state)

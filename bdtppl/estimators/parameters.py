@@ -15,6 +15,7 @@ from bdtppl.models.settings import declared_fields, kinds_of, parameter
 __all__ = [
     "declared",
     "first_sentence",
+    "made_of",
     "nested_parameters",
     "parameter",
     "parameters_section",
@@ -22,13 +23,20 @@ __all__ = [
     "with_parameter",
 ]
 
-DeclaredClass = TypeVar("DeclaredClass")
+AnyClass = TypeVar("AnyClass")
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
-def declared(cls: type[DeclaredClass]) -> type[DeclaredClass]:
+def declared(cls: type[AnyClass]) -> type[AnyClass]:
     """Make a class of parameters a dataclass of keywords, as scikit-learn's estimators are."""
     return dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+
+def made_of(estimator: Any, cls: type[AnyClass], **more: Any) -> AnyClass:
+    """Make a dataclass of the parameters of its names, and of more or other values."""
+    own = {field.name for field, _ in declared_fields(estimator)}
+    shared = {f.name: getattr(estimator, f.name) for f in dataclasses.fields(cls) if f.name in own}
+    return cls(**(shared | more))
 
 
 def require_level(level: Any) -> None:

@@ -1,14 +1,14 @@
 """Decision trees by particle filters, for classification and regression."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_evidence, of_room, of_weights
 from bdtppl.estimators.weighted import WeightedTrees
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K, pareto_k
@@ -119,8 +119,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         model = self._read_model(X, y, sample_weight)
-        names = [each.name for each in fields(ParticleFilters)[1:]]
-        filters = ParticleFilters(model, **{name: getattr(self, name) for name in names})
+        filters = made_of(self, ParticleFilters, model=model)
         seed, state = self._run_to_end(filters, self._run_of(model), "Growing trees")
         filtered = filters.result(state)
         require_finite("The log evidence", filtered.log_partition)

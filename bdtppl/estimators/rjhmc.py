@@ -8,7 +8,7 @@ from joblib import parallel_config
 
 from bdtppl.estimators.base import RunsLong, estimator, time_limit
 from bdtppl.estimators.chains import judge_chains
-from bdtppl.estimators.parameters import declared, parameter
+from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
 from bdtppl.inference.rjhmc import RJHMC, JumpingChains
@@ -126,26 +126,16 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
-        rjhmc = RJHMC(
+        rjhmc = made_of(
+            self,
+            RJHMC,
             sampler=self._sampler(self.warmup),
             topology_prior=self.topology_prior_,
-            max_splits=self.max_splits,
-            published=self.published,
-            start=self.start,
-            restarts=self.restarts,
             tries=1 if self.published else self.tries,
         )
         is_hard = self.inputs == "hard"
-        chains = JumpingChains(
-            rjhmc,
-            problem.model,
-            problem.x,
-            problem.y,
-            hard_inputs=is_hard,
-            chains=self.chains,
-            burn_in=self.burn_in,
-            draws=self.draws,
-        )
+        posed = {"model": problem.model, "x": problem.x, "y": problem.y, "hard_inputs": is_hard}
+        chains = made_of(self, JumpingChains, settings=rjhmc, **posed)
         data = problem.x, problem.y
         keeping = self._run(self.schema_.features, data, model=problem.model)
         with parallel_config("sequential"):  # an iteration is over before workers would begin
