@@ -402,14 +402,6 @@ def test_the_size_of_a_large_table_is_estimated_in_little_memory(num_rows, num_f
     assert peak < 200e6
 
 
-def test_progress_is_reported():
-    seen = []
-    design = Design.from_matrix(np.arange(21.0)[:, None] ** 2)
-    compile_grammar(design, on_progress=seen.append, keep=False)
-    assert seen == sorted(seen)
-    assert seen[-1] == 231
-
-
 def test_cache_tells_models_apart():
     matrix = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]])
     design = Design.from_matrix(matrix)

@@ -45,15 +45,11 @@ SETTINGS = GrammarSettings(num_trees=TREES, epsilon=0.5, updates=8, batch=64, ri
 MODELS = ("description length, cuts", "depth decay, gaps", "leaf penalty, gaps")
 FIRST = MODELS[0], "classes"
 CASES = slow_but(
-    {(*FIRST, 1)},
-    [  # every two of model, family and lookahead meet
-        (model, family, 1 - (i + j) % 2)
-        for i, model in enumerate(MODELS)
-        for j, family in enumerate(ep.FAMILIES)
-    ],
+    {FIRST},
+    [(model, family) for model in MODELS for family in ep.FAMILIES],
     few=3,
 )
-every_case = pytest.mark.parametrize(("model", "family", "lookahead"), CASES)
+every_case = pytest.mark.parametrize(("model", "family"), CASES)
 
 
 class Table(eqx.Module):
@@ -84,10 +80,10 @@ def case_of(model, family):
 
 
 @functools.cache
-def posed(model, family, lookahead=1):
+def posed(model, family):
     case = case_of(model, family)
     arguments = case.design, case.y, case.prior, case.leaf, case.constraints
-    return pose_problem(TreeModel(*arguments), lookahead=lookahead)
+    return pose_problem(TreeModel(*arguments))
 
 
 def network(problem, seed=0):
@@ -161,8 +157,8 @@ def check_balance_is_the_posterior(case, problem):
 
 
 @every_case
-def test_flows_in_balance_are_the_exact_posterior(model, family, lookahead):
-    check_balance_is_the_posterior(case_of(model, family), posed(model, family, lookahead))
+def test_flows_in_balance_are_the_exact_posterior(model, family):
+    check_balance_is_the_posterior(case_of(model, family), posed(model, family))
 
 
 @pytest.mark.slow
@@ -192,9 +188,9 @@ def test_a_child_counted_twice_is_noticed(monkeypatch):
 
 @pytest.mark.slow
 @every_case
-def test_probabilities_are_those_of_the_choices(model, family, lookahead):
+def test_probabilities_are_those_of_the_choices(model, family):
     """They sum to 1 over all trees, and log joints are those of the enumeration."""
-    case, problem = case_of(model, family), posed(model, family, lookahead)
+    case, problem = case_of(model, family), posed(model, family)
     flow = network(problem)
     trees, expected = all_trees(case)
     scores = score(problem, flow, case.design, trees)
@@ -327,8 +323,8 @@ def test_draws_depend_on_their_key_alone():
 
 
 @every_case
-def test_the_best_tree_is_found(model, family, lookahead):
-    case, problem = case_of(model, family), posed(model, family, lookahead)
+def test_the_best_tree_is_found(model, family):
+    case, problem = case_of(model, family), posed(model, family)
     tree = best_tree(problem, network(problem), width=256).trees[0]
     _, expected = all_trees(case)
     scores = score(problem, network(problem), case.design, tree.reshape(1))
@@ -397,26 +393,22 @@ def test_the_ring_keeps_the_latest():
 
 
 @pytest.mark.parametrize(
-    ("constraints", "options", "message"),
+    ("constraints", "message"),
     [
-        (Constraints(), {}, "needs max_depth, from 1 to 10"),
-        (Constraints(max_depth=0), {}, "got 0"),
-        (Constraints(max_depth=11), {}, "got 11"),
-        (Constraints(max_depth=2), {"lookahead": 2}, "lookahead must be 0 or 1"),
+        (Constraints(), "needs max_depth, from 1 to 10"),
+        (Constraints(max_depth=0), "got 0"),
+        (Constraints(max_depth=11), "got 11"),
         (
             Constraints(max_depth=2, keep_together=[KeepTogether({0: (0.5, None)})]),
-            {},
             "no constraints that look at the path",
         ),
     ],
 )
-def test_bad_problems_are_named(constraints, options, message):
+def test_bad_problems_are_named(constraints, message):
     design = Design.from_matrix(np.arange(4.0)[:, None])
     leaf = DirichletCategorical.symmetric(2)
     with pytest.raises(ValueError, match=message):
-        pose_problem(
-            TreeModel(design, np.arange(4) % 2, DescriptionLength(), leaf, constraints), **options
-        )
+        pose_problem(TreeModel(design, np.arange(4) % 2, DescriptionLength(), leaf, constraints))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ subtrees. Let Q(N) be the sum over all subtrees of a subproblem N, its rows and 
 
 The chart of `bdtppl.inference.pcfg` solves these equations one by one. Here a network F
 approximates the solution: log F(N) = log B(N) + f(N), where the base B is (1) with the children
-taken as leaves (``lookahead=1``) or N taken as a leaf (0), and f is learned. Let S(N) be the right
-side of (1) with F in place of Q. Then
+taken as leaves, and f is learned. Let S(N) be the right side of (1) with F in place of Q. Then
 
 - the policy at N is p(stop) = w_stop L / S, p(r) = w_r F(left) F(right) / S. It needs no further
   network: one batched evaluation gives the flows of all children, and equal children are computed
@@ -16,7 +15,7 @@ side of (1) with F in place of Q. Then
 - training makes log F(N) = log S(N) at subproblems that the policy visits: local balance. The
   order in which a tree's nodes are made does not matter, and no noise passes from one part of a
   tree to another;
-- B is exact, and f is 0, where no grandchild (no child) may split: at the last levels, and in nodes
+- B is exact, and f is 0, where no grandchild may split: at the last levels, and in nodes
   with few rows. So flows are learned from the bottom up, and the lowest targets are exact.
 
 A tree T drawn from the policy has probability q(T) = product of its choices. In its importance
@@ -85,14 +84,11 @@ class FlowProblem(eqx.Module):
         float32 [n, q]; the network's inputs for each row.
     max_depth
         Levels of splits D, at least 1.
-    lookahead
-        Levels of splits that a node's base counts exactly, 0 or 1.
     """
 
     model: PackedModel
     rows: jax.Array
     max_depth: int = eqx.field(static=True)
-    lookahead: int = eqx.field(static=True)
 
     @property
     def num_rules(self) -> int:
@@ -101,16 +97,13 @@ class FlowProblem(eqx.Module):
 
 
 @in_float64
-def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
+def pose_problem(model: TreeModel) -> FlowProblem:
     """Tabulate rules and rows.
 
     Parameters
     ----------
     model
         The model; its constraints must bound the depth.
-    lookahead
-        1: a node's base is the sum over its stumps, which costs as many sums as a node has rules;
-        0: it is its leaf, for tables with thousands of rules.
 
     Raises
     ------
@@ -132,8 +125,6 @@ def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
             "The grammar flow network takes no constraints that look at the path (keep_together, "
             "features_at_depth, before): its subproblems are sets of rows."
         )
-    if lookahead not in (0, 1):
-        raise ValueError(f"lookahead must be 0 or 1; got {lookahead!r}.")
     design: Any = model.design
     packed = PackedModel.of(model, is_padded=False)
     statistics = np.asarray(packed.statistics)
@@ -145,7 +136,7 @@ def pose_problem(model: TreeModel, *, lookahead: int = 1) -> FlowProblem:
     place = (codes + 0.5) / design.num_codes - 0.5
     seen = np.where(codes < 0, 0.0, 2 * place), codes[:, design.has_missing] < 0, statistics
     rows = jnp.asarray(np.concatenate(seen, axis=1), jnp.float32)
-    return FlowProblem(packed, rows, int(depth), int(lookahead))
+    return FlowProblem(packed, rows, int(depth))
 
 
 class Amortised(NamedTuple):
@@ -207,17 +198,12 @@ class Seen(NamedTuple):
     facts: jax.Array
 
 
-def _seen(
-    problem: FlowProblem, words: jax.Array, depth: jax.Array, log_base: jax.Array | None
-) -> Seen:
-    """Describe nodes [m, W], given the sums over their stumps where these are the bases."""
-    model, lookahead = problem.model, problem.lookahead
-    leaf_score = leaf_scores(model, words)
-    if log_base is None:
-        log_base = leaf_score + _log_end(problem, depth)
+def _seen(problem: FlowProblem, words: jax.Array, depth: jax.Array, log_base: jax.Array) -> Seen:
+    """Describe nodes [m, W], given the sums over their stumps, which are the bases."""
+    leaf_score = leaf_scores(problem.model, words)
     num_rows = lax.population_count(words).sum(axis=1).astype(float)
     # Of n rows, a child has n - min_leaf at most, and a rule needs twice min_leaf.
-    has_few = num_rows < (2 + lookahead) * jnp.maximum(model.min_leaf, 1)
+    has_few = num_rows < 3 * jnp.maximum(problem.model.min_leaf, 1)
     gain, count = log_base - leaf_score, jnp.maximum(num_rows, 1)
     facts = (
         jnp.full_like(num_rows, depth / problem.max_depth),
@@ -230,7 +216,7 @@ def _seen(
     )
     return Seen(
         log_base,
-        has_few | (depth + lookahead >= problem.max_depth),
+        has_few | (depth + 1 >= problem.max_depth),
         jnp.stack(facts, axis=1).astype(jnp.float32),
     )
 
@@ -245,15 +231,11 @@ def log_flows(
     """Log flows of nodes [m, W] above the last level, float64 [m]; equal ones are computed once."""
 
     def of(words):
-        log_base = None
-        if problem.lookahead:
-            log_base = total(_stumps(problem, words, depth)[1], axis=1)
-        seen = _seen(problem, words, depth, log_base)
+        seen = _seen(problem, words, depth, total(_stumps(problem, words, depth)[1], axis=1))
         above = amortised.flow(row_sums(words, amortised.statistics), seen.facts)
         return seen.log_base + jnp.where(seen.is_exact, 0.0, above.astype(float))
 
-    entries = problem.num_rules if problem.lookahead else len(problem.rows)
-    piece = max(16, _PIECE_ENTRIES // entries)
+    piece = max(16, _PIECE_ENTRIES // problem.num_rules)
     return map_distinct(of, words, distinct(words), piece)
 
 
@@ -326,12 +308,8 @@ def choices(
         log_weight, log_stump = _stumps(problem, words, depth)
         is_last = depth + 1 == problem.max_depth
         log_term = lax.cond(is_last, lambda: log_stump, lambda: of_children(words, log_weight))
-        log_base = total(log_stump, axis=1) if problem.lookahead else None
-        return (
-            jnp.where(is_last, log_stump, log_weight),
-            log_term,
-            _seen(problem, words, depth, log_base),
-        )
+        seen = _seen(problem, words, depth, total(log_stump, axis=1))
+        return jnp.where(is_last, log_stump, log_weight), log_term, seen
 
     groups = distinct(words)
     return FlowChoices(*map_distinct(of, words, groups, _VISITED), groups.is_member)

@@ -122,7 +122,7 @@ def best_tree(problem: FlowProblem, flow: Flow, *, width: int = 512) -> WrittenO
         raise ValueError(f"width must be at least 1; got {width!r}.")
     search, levels = _Search(problem, flow), []
     words, reach = np.asarray(problem.model.every_row)[None], np.zeros(1)
-    searched = max(0, problem.max_depth - 1 - problem.lookahead)
+    searched = max(0, problem.max_depth - 2)
     for depth in range(searched):
         level, words, reach = search.level(words, reach, depth, width)
         levels.append(level)

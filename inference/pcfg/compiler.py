@@ -177,7 +177,6 @@ def _explore(
     constraints: Constraints,
     each_cut: bool,
     max_subproblems: int,
-    on_progress: Callable[[int], None] | None,
     rng: np.random.Generator,
     keeps_productions: bool = True,
 ) -> tuple[_Exploration, np.ndarray]:
@@ -213,8 +212,6 @@ def _explore(
                     f"{design.num_rows:,} rows and {design.num_features} features"
                 )
                 raise TooManySubproblems(max_subproblems, seen, "fewer bins")
-            if on_progress is not None:
-                on_progress(explored.size)
         level, start = level + 1, stop
     return explored, cell_of_row
 
@@ -341,7 +338,6 @@ def compile_grammar(
     constraints: Constraints | None = None,
     each_cut: bool = False,
     max_subproblems: int = 500_000,
-    on_progress: Callable[[int], None] | None = None,
     keep: bool = True,
 ) -> Grammar:
     """Compile the grammar of a design, or take it from the cache of recent ones.
@@ -360,8 +356,6 @@ def compile_grammar(
         it.
     max_subproblems
         Budget; the memory needed is about 16 bytes times productions.
-    on_progress
-        Called with the number of subproblems found so far after every chunk.
     keep
         Whether to keep the grammar in the cache.
 
@@ -382,7 +376,7 @@ def compile_grammar(
     if key in _cache and _cache[key].num_subproblems <= max_subproblems:
         _cache.move_to_end(key)
         return _cache[key]
-    settings = rules, constraints, each_cut, max_subproblems, on_progress
+    settings = rules, constraints, each_cut, max_subproblems
     attempts = (_compile(design, *settings, seed=seed) for seed in range(100))
     grammar = next(filter(None, attempts))
     if keep:
@@ -410,7 +404,7 @@ def count_subproblems(
     constraints, each_cut = _settled(design, rules, constraints, each_cut)
     # The cuts of a gap part rows alike, and only paths and refusals tell them apart.
     each_cut = each_cut and bool(constraints.looks_at_path or constraints.refused)
-    settings = rules, constraints, each_cut, max_subproblems, None
+    settings = rules, constraints, each_cut, max_subproblems
     rng = np.random.default_rng(0)
     return _explore(design, *settings, rng=rng, keeps_productions=False)[0].size
 

@@ -40,16 +40,12 @@ _CHUNK = 4096  # trees drawn at once, and trees that predict new rows
 
 
 def exact_posterior(
-    grammar: Grammar,
-    prior: TreePrior,
-    leaf: Leaf,
-    y: np.ndarray,
-    observed: np.ndarray | None = None,
+    grammar: Grammar, prior: TreePrior, leaf: Leaf, y: np.ndarray
 ) -> ExactPosterior:
     """Make the exact posterior for a prior of any kind; see `ExactPosterior`."""
     kinds: dict[Any, Any] = {"nodes": ExactPosterior, "leaf counts": LeafCountPosterior}
     require_weighs(prior, "The exact posterior", *kinds)
-    return kinds[weighs(prior)](grammar, prior, leaf, y, observed)
+    return kinds[weighs(prior)](grammar, prior, leaf, y)
 
 
 @in_float64
