@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 DRAW_AXES = ("chain", "draw")
-_PER_NODE = ("feature", "threshold", "missing_left", "left", "right")
 _BATCH_AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("rank",), 2: ("chain", "draw")}
 _ARVIZ_NAMES = {"log_joint": "lp"}  # sample statistics that ArviZ has its own name for
 
@@ -42,7 +41,8 @@ def label_trees(trees: Tree) -> xr.Dataset:
     [1, 0, 0]
     """
     axes = _BATCH_AXES[len(trees.batch_shape)]
-    variables = {f"node_{name}": ((*axes, "node"), getattr(trees, name)) for name in _PER_NODE}
+    arrays = trees.splits._asdict() | {"left": trees.left, "right": trees.right}
+    variables = {f"node_{name}": ((*axes, "node"), array) for name, array in arrays.items()}
     sizes = dict(zip(axes, trees.batch_shape, strict=True)) | {"node": trees.capacity}
     return xr.Dataset(
         variables | {"num_nodes": (axes, trees.num_nodes)},

@@ -1,7 +1,7 @@
 """One tree of a fitted estimator: its splits by column, and what its leaves predict."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,25 +9,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.models.data.schema import Column
+from bdtppl.models.data.splits import ColumnSplit
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.wording import threshold_text
 
-__all__ = ["FittedTree", "Split", "plain", "take_tree", "require_axis_splits", "require_hard_trees"]
-
-
-class Split(NamedTuple):
-    """Question that a node asks of a row.
-
-    A numeric value below the threshold goes left; so does every level but the named one.
-    """
-
-    column: Column
-    level: str | None
-    """Level that goes right; None for a numeric column."""
-    threshold: float
-    missing_left: bool | None
-    """Side of missing values; None where none was missing when the model was fitted."""
+__all__ = ["FittedTree", "plain", "take_tree", "require_axis_splits", "require_hard_trees"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +64,11 @@ class FittedTree:
             return self.classes[int(self.value[slot].argmax())]
         return float(self.value[slot, self.classes.index(plain(probability_of))])
 
-    def split(self, slot: int) -> Split | None:
+    def split(self, slot: int) -> ColumnSplit | None:
         """Tell what a slot asks; None where it is a leaf."""
-        feature = int(self.tree.feature[slot])
-        if feature < 0:
+        if self.tree.feature[slot] < 0:
             return None
-        position, level, is_mark = self.model.schema_.sources[feature]
-        column = self.model.schema_.columns[position]
-        if is_mark:  # all values are below infinity
-            return Split(column, None, np.inf, missing_left=False)
-        may_miss = bool(self.model.design_.has_missing[feature])
-        missing_left = bool(self.tree.missing_left[slot]) if may_miss else None
-        return Split(column, level, float(self.tree.threshold[slot]), missing_left)
+        return self.tree.split(slot).in_table(self.model.schema_, self.model.design_.has_missing)
 
     def threshold_text(self, column: Column, threshold: float) -> str:
         """Write a threshold of a numeric column, with the digits that part its values."""

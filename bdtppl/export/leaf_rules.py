@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bdtppl.export.fitted_tree import FittedTree, Split
+from bdtppl.export.fitted_tree import FittedTree
 from bdtppl.models.data.schema import Column
+from bdtppl.models.data.splits import ColumnSplit
 
 __all__ = ["LeafRule", "Values", "leaf_rules", "used_columns"]
 
@@ -55,9 +56,9 @@ class Values:
             return len(self.levels) < len(self.column.levels)
         return bool(np.isfinite([self.low, self.high]).any()) or not self.given
 
-    def after(self, split: Split, is_left: bool) -> "Values":
+    def after(self, split: ColumnSplit, is_left: bool) -> "Values":
         """Those that a split sends to one side."""
-        missing = self.missing and split.missing_left == is_left
+        missing = self.missing and split.missing == ("left" if is_left else "right")
         if self.column.levels is not None:  # which are all on the left of what is missing
             levels = tuple(x for x in self.levels if (x != split.level) == is_left)
             return replace(self, levels=levels, missing=missing)
@@ -84,10 +85,8 @@ def leaf_rules(fitted: FittedTree) -> list[LeafRule]:
             rules.append(LeafRule(slot, tuple(values.values())))
             continue
         name = split.column.name
-        may_miss = split.missing_left is not None
-        own = values.get(name) or Values(
-            split.column, levels=split.column.levels or (), missing=may_miss
-        )
+        column, may_miss = split.column, split.missing is not None
+        own = values.get(name) or Values(column, levels=column.levels or (), missing=may_miss)
         tree = fitted.tree
         for is_left, child in ((False, tree.right[slot]), (True, tree.left[slot])):
             waiting.append((int(child), {**values, name: own.after(split, is_left)}))

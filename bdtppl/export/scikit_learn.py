@@ -13,6 +13,7 @@ from sklearn.tree._tree import NODE_DTYPE
 from sklearn.tree._tree import Tree as ScikitLearnTree
 
 from bdtppl.export.fitted_tree import FittedTree, take_tree
+from bdtppl.models.data.splits import Split
 from bdtppl.plotting.rows import training_targets
 
 __all__ = ["single_threshold", "to_sklearn"]
@@ -116,18 +117,18 @@ def _nodes(fitted: FittedTree, columns: np.ndarray, is_coded: bool) -> np.ndarra
         node["feature"] = node["threshold"] = _NO_FEATURE
         if feature < 0:
             continue
-        value, missing_left = matrix[rows, feature], tree.missing_left[slot]
-        goes_left = np.where(np.isnan(value), missing_left, value < tree.threshold[slot])
+        value, split = matrix[rows, feature], tree.split(slot)
+        goes_left = split.goes_left(value)
         left, right = int(tree.left[slot]), int(tree.right[slot])
         rows_of[left], rows_of[right] = rows[goes_left], rows[~goes_left]
         node["left_child"], node["right_child"] = left, right
         node["feature"] = columns[feature]
-        threshold, (_, _, is_mark) = tree.threshold[slot], model.schema_.sources[feature]
+        _, _, is_mark = model.schema_.sources[feature]
         if is_mark and not is_coded:
-            threshold, missing_left, value = np.inf, False, np.zeros(1)
+            split, value = Split(feature, np.inf, False), np.zeros(1)
         name = model.schema_.features[feature]
-        node["threshold"] = single_threshold(threshold, value, name)
-        node["missing_go_to_left"] = missing_left
+        node["threshold"] = single_threshold(split.threshold, value, name)
+        node["missing_go_to_left"] = split.goes_left(np.nan)
     return nodes
 
 

@@ -115,7 +115,7 @@ def _tree(tree: Tree, value: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarr
     return {
         "children_left": left,
         "children_right": right,
-        "children_default": np.where(tree.missing_left[:num_nodes], left, right),
+        "children_default": np.where(tree.splits.goes_left(np.nan)[:num_nodes], left, right),
         "features": np.where(splits, tree.feature[:num_nodes], -2),
         "thresholds": np.where(splits, below, -2.0),
         "values": value[:num_nodes].reshape(num_nodes, -1),

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
-
 from bdtppl.export.fitted_tree import FittedTree, take_tree
 
 __all__ = ["to_json"]
@@ -60,16 +58,8 @@ def _node_json(fitted: FittedTree, slot: int) -> dict[str, Any]:
         if fitted.classes is not None:
             leaf["probabilities"] = fitted.value[slot].tolist()
         return {**leaf, "rows": int(fitted.rows[slot])}
-    if split.level is None:
-        below = split.threshold if np.isfinite(split.threshold) else None
-        asked: dict[str, Any] = {"below": below}
-    else:
-        asked = {"level": split.level}
-    sides = {None: None, True: "left", False: "right"}
     return {
-        "column": split.column.name,
-        **asked,
-        "missing": sides[split.missing_left],
+        **split.to_json(),
         "left": _node_json(fitted, int(fitted.tree.left[slot])),
         "right": _node_json(fitted, int(fitted.tree.right[slot])),
     }

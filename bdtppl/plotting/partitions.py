@@ -70,9 +70,8 @@ def plot_partitions(
     order = order[np.isfinite(partitions.log_feature[order])]
     num_axes = _MOST_PANELS if axes is None else np.array(axes, object).size
     tree = model.map_tree_
-    taken, threshold, missing_left = (
-        each[node] for each in (tree.feature, tree.threshold, tree.missing_left)
-    )
+    split = tree.split(node)
+    taken = split.feature
     if taken in order[num_axes:]:
         order[num_axes - 1] = taken
     drawn = _panels(axes, max(1, len(order)))
@@ -86,8 +85,7 @@ def plot_partitions(
         own = partitions.feature == feature
         _draw_rules(ax, partitions, own)
         if feature == taken:
-            at = own & (partitions.threshold == threshold)
-            at &= partitions.missing_left == missing_left
+            at = split.is_at(partitions)
             ax.plot(partitions.threshold[at], partitions.log_rule[at], **_RING)
         share = np.exp(partitions.log_feature[feature])
         ax.set_title(f"{names[feature]}: probability {share:.3g}", fontsize="medium", color=INK)

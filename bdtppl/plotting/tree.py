@@ -178,7 +178,8 @@ def _plot_bare(tree: Tree, rank: int, names: Sequence[str] | None, ax: "Axes | N
     if len(names) < num_features:
         raise ValueError(f"names has {len(names)} names for {num_features} features.")
     is_split = tree.feature >= 0
-    show_missing = np.isin(np.arange(len(names)), tree.feature[tree.missing_left & is_split])
+    goes_left = is_split & tree.splits.goes_left(np.nan)
+    show_missing = np.isin(np.arange(len(names)), tree.feature[goes_left])
     rules, leaf_text = [""] * tree.capacity, [""] * tree.capacity
     for slot in range(int(tree.num_nodes)):
         if is_split[slot]:
@@ -227,8 +228,9 @@ def _yes_is_left(design: Design, tree: Tree) -> np.ndarray:
 def _rule(design: Design, tree: Tree, slot: int) -> str:
     """Say what sends a row to the "yes" side of a split."""
     is_left = bool(_yes_is_left(design, tree)[slot])
-    rule = tree.condition(slot, is_left, design.names, design=design)
-    if design.has_missing[tree.feature[slot]] and bool(tree.missing_left[slot]) != is_left:
+    split = tree.split(slot)
+    rule = split.text(is_left, design.names, design=design)
+    if design.has_missing[split.feature] and split.goes_left(np.nan) != is_left:
         rule += " and not missing"
     return rule
 

@@ -48,15 +48,9 @@ def require_posterior(posterior: AnyPosterior, *, counts_rows: bool = True) -> N
 def require_trees(trees: Tree, num_features: int, batch_shape: tuple[int, ...]) -> None:
     """Raise ValueError unless arrays are trees on so many features."""
     capacity = trees.feature.shape[-1] if trees.feature.ndim else 0
-    for name, dtype in (
-        ("feature", np.int32),
-        ("threshold", np.float64),
-        ("missing_left", np.bool_),
-        ("left", np.int32),
-        ("right", np.int32),
-    ):
-        _require_array(name, getattr(trees, name), dtype, (*batch_shape, capacity))
-    _require_array("num_nodes", trees.num_nodes, np.int32, batch_shape)
+    for name, like in vars(Tree.empty(0, 0)).items():
+        shape = batch_shape if name == "num_nodes" else (*batch_shape, capacity)
+        _require_array(name, getattr(trees, name), like.dtype, shape)
     flat = trees.reshape(-1)
     number = flat.num_nodes
     _require(((number >= 1) & (number <= capacity) & (number % 2 == 1)).all(), "numbers of nodes")

@@ -14,6 +14,7 @@ from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
+from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.additive import AdditivePrior, AdditiveTrees, class_probabilities
 from bdtppl.models.hard.tree import Tree
 
@@ -179,23 +180,18 @@ class SumPosterior:
         used[:, 1:] |= np.repeat(is_split[:, :internal], 2, axis=1)
         # Slots of the complete tree that are used, in order, become the first ones.
         order = np.argsort(~used, axis=1, kind="stable")
-        place = np.cumsum(used, axis=1) - 1
-        feature = np.where(is_split, rows.feature[rule], -1)
-        position = self.design.offset[np.maximum(feature, 0)] + rows.last[rule] + 1
-        child = np.minimum(2 * np.arange(2 * internal + 1) + 1, 2 * internal)
-        arrays = {
-            "feature": feature,
-            "threshold": np.where(is_split, cuts[np.where(is_split, position, 0)], np.nan),
-            "missing_left": is_split & (rows.missing[rule] >= 0),
-            "left": np.where(is_split, place[:, child], 0),
-            "right": np.where(is_split, place[:, np.minimum(child + 1, 2 * internal)], 0),
-        }
-        dtypes = {"feature": np.int32, "left": np.int32, "right": np.int32}
-        ordered = {
-            name: np.take_along_axis(a, order, axis=1).astype(dtypes.get(name, a.dtype))
-            for name, a in arrays.items()
-        }
-        tree = Tree(**ordered, num_nodes=used.sum(axis=1).astype(np.int32))
+        place = (np.cumsum(used, axis=1) - 1).astype(np.int32)
+        feature = rows.feature[rule]
+        position = self.design.offset[feature] + rows.last[rule]
+        number = np.where(is_split, split_number(position, rows.missing[rule] >= 0), -1)
+        splits = Split.at_nodes(number, feature, cuts[np.where(is_split, position + 1, 0)])
+        first = np.minimum(2 * np.arange(2 * internal + 1) + 1, 2 * internal)
+        children = (
+            np.where(is_split, place[:, child], 0)
+            for child in (first, np.minimum(first + 1, 2 * internal))
+        )
+        ordered = [np.take_along_axis(a, order, axis=1) for a in (*splits, *children)]
+        tree = Tree(*ordered, num_nodes=used.sum(axis=1).astype(np.int32))
         value = np.take_along_axis(values.reshape(len(rule), -1), order, axis=1)
         return tree.reshape(*shape), value.reshape(*shape, -1)
 

@@ -165,9 +165,10 @@ class BoxPosterior(ExactTrees):
             if feature >= 0:
                 place = int(np.searchsorted(self.space.features, feature))
                 first, end = self.design.offset[feature], self.design.offset[feature + 1]
-                left = self.design.cut_threshold[first:end] < tree.threshold[slot]
+                cuts = self.design.cut_threshold[first:end]
                 if self.space.has_missing[place]:
-                    left = np.append(left, tree.missing_left[slot])
+                    cuts = np.append(cuts, np.nan)
+                left = tree.split(slot).goes_left(cuts)
                 for child, inside in ((tree.left, left), (tree.right, ~left)):
                     boxes[int(child[slot])] = {**box, place: box.get(place, True) & inside}
         return count

@@ -9,6 +9,7 @@ import numpy as np
 from bdtppl.inference.boxes.recursion import Expansion, Recursion
 from bdtppl.inference.boxes.tables import PriorTables
 from bdtppl.inference.hard.ranking import STOP, Candidate, ranked_trees
+from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf import Leaf
 
@@ -47,9 +48,7 @@ class _Pages:
         slots = 2 ** (recursion.space.num_levels + 1) - 1
         self.is_used = np.zeros((num_trees, slots), bool)
         self.is_used[:, 0] = True
-        self.feature = np.full((num_trees, slots), -1, np.int32)
-        self.threshold = np.full((num_trees, slots), np.nan)
-        self.missing_left = np.zeros((num_trees, slots), bool)
+        self.splits = Tree.unused(np.ones(num_trees), slots).splits
         self.statistics = np.zeros((num_trees, slots, recursion.histograms.num_values))
         self.log_joint, self.log_likelihood = np.zeros((2, num_trees))
         self.num_cuts = np.ones(num_trees)
@@ -66,9 +65,11 @@ class _Pages:
         """Write splits, each by an entry of the box's rules and one of its cuts."""
         rules, space, design = box.rules, self.recursion.space, self.recursion.design
         feature = space.features[rules.feature[entries]]
-        self.feature[trees, slots] = feature
-        self.threshold[trees, slots] = design.cut_threshold[design.offset[feature] + cuts]
-        self.missing_left[trees, slots] = rules.missing_left[entries] == 1
+        position = design.offset[feature] + cuts - 1
+        number = split_number(position, rules.missing_left[entries])
+        splits = Split.at_nodes(number, feature, design.cut_threshold[position + 1])
+        for own, values in zip(self.splits, splits, strict=True):
+            own[trees, slots] = values
         self.statistics[trees, slots] = box.statistics
         left = box.left_statistics[entries]
         for side, values in ((1, left), (2, box.statistics - left)):
@@ -88,20 +89,15 @@ class _Pages:
     def written(self, num_skipped: int) -> WrittenTrees:
         """Close the ranks of used slots; the first statistics are left out."""
         num_nodes = self.is_used.sum(axis=1)
-        trees = Tree.empty(len(num_nodes), int(num_nodes.max()))
-        trees.feature.fill(-1)
-        trees.threshold.fill(np.nan)
-        for array in (trees.left, trees.right, trees.missing_left):
-            array.fill(0)
+        trees = Tree.unused(num_nodes, int(num_nodes.max()))
         tree, old = np.nonzero(self.is_used)
         new = np.cumsum(self.is_used, axis=1)[tree, old] - 1
-        is_split = self.feature >= 0
+        is_split = self.splits.feature >= 0
         number = np.cumsum(is_split, axis=1)[tree, old] - 1
-        for name in ("feature", "threshold", "missing_left"):
-            getattr(trees, name)[tree, new] = getattr(self, name)[tree, old]
+        for array, values in zip(trees.splits, self.splits, strict=True):
+            array[tree, new] = values[tree, old]
         for array, side in ((trees.left, 1), (trees.right, 2)):
             array[tree, new] = np.where(is_split[tree, old], 2 * number + side, 0)
-        trees.num_nodes[:] = num_nodes
         statistics = np.zeros((*trees.feature.shape, self.statistics.shape[2] - num_skipped))
         statistics[tree, new] = self.statistics[tree, old, num_skipped:]
         return WrittenTrees(trees, statistics, self.log_joint, self.log_likelihood, self.num_cuts)

@@ -115,8 +115,7 @@ def _node(problem: Problem, tree: Tree, slot: int) -> Level:
     inside, pseudo, values = np.ones(columns.num_rows, bool), root.pseudo, problem.design.matrix
     statistics = root.statistics
     for at, child in pairwise(path):
-        value = values[:, tree.feature[at]]
-        goes_left = np.where(np.isnan(value), tree.missing_left[at], value < tree.threshold[at])
+        goes_left = tree.split(at).goes_left(values[:, tree.feature[at]])
         inside &= goes_left == (child == tree.left[at])
         statistics = columns.sums(np.flatnonzero(inside), np.zeros(1, np.int64))
         if pseudo is not None:

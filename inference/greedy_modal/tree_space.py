@@ -83,9 +83,8 @@ def distinct_trees(trees: Sequence[GreedyTree]) -> list[GreedyTree]:
     """Sort trees from the most probable on, and keep each once."""
     distinct = {}
     for each in sorted(trees, key=lambda tree: -tree.log_joint):
-        arrays = each.tree.feature, each.tree.threshold, each.tree.missing_left
         normals = [plane.normal for plane in each.hyperplane if plane is not None]
-        distinct.setdefault(tuple(array.tobytes() for array in (*arrays, *normals)), each)
+        distinct.setdefault(tuple(array.tobytes() for array in (*each.tree.splits, *normals)), each)
     return list(distinct.values())
 
 

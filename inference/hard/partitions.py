@@ -37,8 +37,8 @@ def group(trees: Tree, threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     index
         int [t]; the group of each tree.
     """
-    arrays = trees.feature, np.nan_to_num(threshold), trees.missing_left
-    keys = [np.take_along_axis(array, trees.preorder, axis=1) for array in arrays]
+    splits = trees.splits._replace(threshold=np.nan_to_num(threshold))
+    keys = [np.take_along_axis(array, trees.preorder, axis=1) for array in splits]
     _, first, index = np.unique(
         np.concatenate(keys, axis=1), axis=0, return_index=True, return_inverse=True
     )
@@ -128,15 +128,12 @@ def _greatest_on_the_left(trees: Tree, matrix: np.ndarray) -> np.ndarray:
     tree, row = np.divmod(np.arange(num_trees * len(matrix)), max(1, len(matrix)))
     slot = np.zeros_like(tree)
     while len(tree):
-        feature = trees.feature[tree, slot]
-        goes_on = feature >= 0
-        tree, row, slot, feature = (a[goes_on] for a in (tree, row, slot, feature))
-        value = matrix[row, feature]
-        is_missing = np.isnan(value)
-        is_left = np.where(
-            is_missing, trees.missing_left[tree, slot], value < trees.threshold[tree, slot]
-        )
-        known = is_left & ~is_missing
+        goes_on = trees.feature[tree, slot] >= 0
+        tree, row, slot = (a[goes_on] for a in (tree, row, slot))
+        split = trees.split(tree, slot)
+        value = matrix[row, split.feature]
+        is_left = split.goes_left(value)
+        known = is_left & ~np.isnan(value)
         np.maximum.at(greatest, (tree[known], slot[known]), value[known])
         slot = np.where(is_left, trees.left[tree, slot], trees.right[tree, slot])
     return np.where(trees.feature >= 0, greatest, np.nan)

@@ -11,6 +11,7 @@ from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
+from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.node_scores import leaf_statistics
 from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.hard.tree import Tree
@@ -93,17 +94,11 @@ def write_out(model: PackedModel, shape: Shape) -> WrittenOut:
         padded = jax.tree.map(lambda a, n=length: np.resize(a, (n, *a.shape[1:])), some)
         parts.append([np.asarray(a)[: len(some.size)] for a in _settle_rows(model, padded)])
     threshold, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
-    rule = np.asarray(shape.rule)
-    is_split, at = rule != LEAF, np.maximum(rule, 0)
-    left = np.asarray(shape.left)
-    trees = Tree(
-        feature=np.where(is_split, np.asarray(model.feature)[at], -1).astype(np.int32),
-        threshold=np.where(is_split, threshold, np.nan),
-        missing_left=is_split & np.asarray(model.missing_left)[at],
-        left=left,
-        right=left + is_split,
-        num_nodes=np.asarray(shape.size),
-    )
+    rule, left = np.asarray(shape.rule), np.asarray(shape.left)
+    is_split = rule != LEAF
+    number = np.where(is_split, np.asarray(model.split)[rule], -1)
+    splits = Split.at_nodes(number, np.asarray(model.feature)[rule], threshold)
+    trees = Tree(*splits, left, right=left + is_split, num_nodes=np.asarray(shape.size))
     return WrittenOut(trees, statistics)
 
 
@@ -127,9 +122,7 @@ def as_shape(model: PackedModel, design: Design, trees: Tree, capacity: int) -> 
             f"A tree splits on feature {trees.feature.max()}, and the last one is "
             f"{design.num_features - 1}."
         )
-    # Of two rules with one code the later one has rows below its cut.
-    lows, sides = np.asarray(model.low).tolist(), np.asarray(model.missing_left).tolist()
-    number = {key: rule for rule, key in enumerate(zip(lows, sides, strict=True))}
+    number = model.rule_numbers()
     shape = len(trees.num_nodes), capacity
     rule = np.full(shape, LEAF)
     left, parent, depth = (np.zeros(shape, np.int32) for _ in range(3))
@@ -151,7 +144,7 @@ def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
     )
 
 
-def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent, depth) -> None:
+def _enter(design: Design, tree: Tree, is_gaps, number, rule, left, parent, depth) -> None:
     """Write one tree into rows of a `Shape`, its children in the order of their parents."""
     end, matrix = 1, design.matrix
     queue = [(0, design.weights > 0)]  # slots of the tree, and the rows in them
@@ -171,8 +164,8 @@ def _enter(design: Design, tree: Tree, is_gaps, number: dict, rule, left, parent
                 raise ValueError(_in_one_bin(design, feature, threshold))
             cuts = design.cut_threshold[start + first + 1 : start + last + 1]
             code = first + (0 if is_gaps else np.abs(cuts - threshold).argmin())
-        side = bool(tree.missing_left[at]) and bool(design.has_missing[feature])
-        rule[slot], left[slot] = number[int(start) + code, side], end
+        side = tree.split(at).goes_left(np.nan)
+        rule[slot], left[slot] = number[split_number(start + code, side)], end
         goes_left = inside & np.where(missing, side, codes <= code)
         for child, rows in ((tree.left[at], goes_left), (tree.right[at], inside & ~goes_left)):
             parent[end], depth[end] = slot, depth[slot] + 1

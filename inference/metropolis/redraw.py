@@ -25,6 +25,7 @@ from bdtppl.inference.metropolis.growth import draw_choice
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
 from bdtppl.inference.metropolis.state import State, at_nodes, scored
 from bdtppl.inference.metropolis.stump_sums import SCORES, Tables, stump_sums
+from bdtppl.models.data.splits import missing_goes_left
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, side_stops, split_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.leaf_kernels import own_score
@@ -231,8 +232,9 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
     )
     nodes = [power, depth + 1 < model.max_depth, per_features, per_rules]
     nodes = [jnp.stack(nodes, axis=1), log_stop(1), log_stop(2), plain]
-    code = jnp.arange(len(model.feature)) - model.first - model.missing_left
-    rules = jnp.stack([model.feature, code, model.missing_left, model.can_cut])
+    side = missing_goes_left(model.split)
+    code = jnp.arange(len(model.feature)) - model.first - side
+    rules = jnp.stack([model.feature, code, side, model.can_cut])
     statistics, family = model.statistics, type(model.leaf)
     if family.sums_to_rows:
         statistics = jnp.pad(statistics, ((0, 0), (1, 0)), constant_values=1.0)

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.models.arrays.precision import in_float64
+from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.asked_trees import is_allowed
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import leaf_statistics, node_terms
@@ -46,8 +47,7 @@ class _Table(NamedTuple):
     code: Any  # int32 [n, d]; flat position of each value's code, -1 where missing
     feature: Any  # int32 [V]
     cut_above: Any  # float64 [V]; threshold of the cut above the code, inf above the last one
-    rule: Any  # int32 [2, V]; see `PackedModel.rule_numbers`
-    has_missing: Any  # bool [d]
+    rule: Any  # int32 [2 V]; see `PackedModel.rule_numbers`
 
 
 @in_float64
@@ -77,8 +77,8 @@ def log_joint(trees: Tree, model: TreeModel) -> LogJoint:
     -2.0
     """
     flat = trees.reshape(-1)
-    names = "feature", "threshold", "missing_left", "left", "right", "node_depth", "is_leaf"
-    arrays = jax.device_put(tuple(np.asarray(getattr(flat, name)) for name in names))
+    names = "splits", "left", "right", "node_depth", "is_leaf"
+    arrays = jax.device_put(tuple(getattr(flat, name) for name in names))
     packed = PackedModel.of(model)
     scores = _score(arrays, _tabulate(model, packed), packed)
     return LogJoint(*(np.asarray(score).reshape(trees.batch_shape) for score in scores))
@@ -96,8 +96,7 @@ def _tabulate(model: TreeModel, packed: PackedModel) -> _Table:
         np.where(codes >= 0, codes + design.offset[:-1], -1),
         feature,
         np.where(position < last, cut_above, np.inf),
-        packed.rule_numbers()[:, : len(feature)],
-        design.has_missing,
+        packed.rule_numbers()[: 2 * len(feature)],
     )
     return jax.device_put(table)
 
@@ -108,11 +107,11 @@ def _score(trees, table: _Table, model: PackedModel):
 
 
 def _score_tree(tree, table: _Table, model: PackedModel):
-    feature, threshold, missing_left, left, right, depth, is_leaf = tree
+    splits, left, right, depth, is_leaf = tree
+    feature = splits.feature
     is_split, split_on = feature >= 0, jnp.maximum(feature, 0)
-    missing_left &= table.has_missing[split_on]  # without such values the flag says nothing
     values, codes = table.matrix[:, split_on].T, table.code[:, split_on].T  # [k, n]
-    goes_left = jnp.where(jnp.isnan(values), missing_left[:, None], values < threshold[:, None])
+    goes_left = Split(*(each[:, None] for each in splits)).goes_left(values, jnp)
 
     def hand_down(slot, inside):
         for child, side in ((left, goes_left[slot]), (right, ~goes_left[slot])):
@@ -127,7 +126,7 @@ def _score_tree(tree, table: _Table, model: PackedModel):
     inside = jnp.zeros(values.shape, bool).at[0].set(every_row)
     inside = lax.fori_loop(0, len(feature), hand_down, inside)
     on_left = goes_left & (inside | (model.prior.rules != "gaps"))
-    rule = _rules(split_on, threshold, missing_left, on_left, codes, table, model)
+    rule = _rules(splits, on_left, codes, table, model)
     rows = _rows_below(rule, is_split, left, right, model)
     # Rows of one code stay together; a threshold that parts them is no rule of the design.
     bits = inside.reshape(len(feature), num_words, 64).astype(jnp.uint64) << bit[None, None]
@@ -148,7 +147,7 @@ def _score_tree(tree, table: _Table, model: PackedModel):
     return jnp.where(is_known, log_prior + log_likelihood, -jnp.inf), log_likelihood
 
 
-def _rules(split_on, threshold, missing_left, on_left, codes, table: _Table, model: PackedModel):
+def _rules(splits: Split, on_left, codes, table: _Table, model: PackedModel):
     """Look up the rule of each split, int32 [k]; -1 where the design has none.
 
     A gap begins at the greatest code of the node's rows on the left; a cut, of all rows.
@@ -157,11 +156,12 @@ def _rules(split_on, threshold, missing_left, on_left, codes, table: _Table, mod
     if model.prior.rules != "gaps":
         # The greatest code below the threshold; where no row has it, by the cut above the code.
         # Rows come first: a threshold from elsewhere may lie just below the cut that parts them.
-        is_below = table.feature[None] == split_on[:, None]
-        is_below &= table.cut_above[None] <= threshold[:, None]
+        is_below = table.feature[None] == splits.feature[:, None]
+        is_below &= table.cut_above[None] <= splits.threshold[:, None]
         below = jnp.max(jnp.where(is_below, jnp.arange(is_below.shape[1])[None], -1), axis=1)
         low = jnp.maximum(low, below)
-    return jnp.where(low >= 0, table.rule[missing_left.astype(int), jnp.maximum(low, 0)], -1)
+    split = split_number(jnp.maximum(low, 0), splits.missing_left)
+    return jnp.where(low >= 0, table.rule[split], -1)
 
 
 def _rows_below(rule, is_split, left, right, model: PackedModel) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bdtppl.models.data.splits import position_below
 from bdtppl.models.hard.packed_model import (
     Available,
     PackedModel,
@@ -342,7 +343,8 @@ def _every_gap(model: PackedModel, available: Available) -> tuple[jax.Array, jax
     below = jnp.maximum(lax.cummax(jnp.where(present, place, 0), 1), model.first[None])
     cuts_of_gap = jnp.ones(present.shape)
     if model.prior.rules == "cuts":
-        cuts_of_gap = jnp.maximum(model.low[above] - model.low[below], 1).astype(float)
+        low = position_below(model.split)
+        cuts_of_gap = jnp.maximum(low[above] - low[below], 1).astype(float)
     return cuts_of_gap, model.low_edge[above] - model.high_edge[below]
 
 

@@ -17,6 +17,7 @@ from bdtppl.models.arrays.bitsets import pack
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.data.design import Design, midpoint
+from bdtppl.models.data.splits import split_number
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import CountTable
@@ -63,10 +64,9 @@ class PackedModel(NamedTuple):
         uint64 [W] or [W + 1]; the root's set.
     feature
         int32 [R].
-    low
-        int32 [R]; flat code position (see `Design`) below the cut.
-    missing_left
-        bool [R].
+    split
+        int32 [R]; number of the split (`bdtppl.models.data.splits.split_number`), that of the cut
+        above the feature's first code where the rule is a cut before it.
     first, last
         int32 [R]; ends of the rule's run.
     can_cut
@@ -107,8 +107,7 @@ class PackedModel(NamedTuple):
     rows_above: jax.Array | None
     every_row: jax.Array
     feature: jax.Array
-    low: jax.Array
-    missing_left: jax.Array
+    split: jax.Array
     first: jax.Array
     last: jax.Array
     can_cut: jax.Array
@@ -181,8 +180,7 @@ class PackedModel(NamedTuple):
             **_leaf_tables(model, row, num_rows, num_words),
             "every_row": every_row,
             "feature": feature.astype(np.int32),
-            "low": low.astype(np.int32),
-            "missing_left": rules.missing_left,
+            "split": split_number(low, rules.missing_left).astype(np.int32),
             "first": np.repeat(ends - rules.size, rules.size).astype(np.int32),
             "last": np.repeat(ends - 1, rules.size).astype(np.int32),
             "can_cut": is_cut & model.constraints.allows(design.names)[feature],
@@ -208,15 +206,14 @@ class PackedModel(NamedTuple):
         return not self.directions is self.allows_path is self.allows_tree is None
 
     def rule_numbers(self) -> np.ndarray:
-        """Look up the rule that cuts above each flat code, int [2, V]; -1 where there is none.
+        """Look up the rule of each split by its number, int [2 V].
 
-        The rules of the second row send missing values to the left.
+        Where no value is missing, splits that differ in the side of missing values are one rule.
         """
-        low = np.asarray(self.low)
-        numbers = np.full((2, low.max() + 1), -1)
+        numbers = np.full((np.max(self.split) // 2 + 1, 2), -1)
         # Of two rules with one code the later one, which is kept, has rows below its cut.
-        numbers[np.asarray(self.missing_left).astype(int), low] = np.arange(len(low))
-        return numbers
+        numbers.ravel()[self.split] = np.arange(len(self.split))
+        return np.where(numbers < 0, numbers[:, :1], numbers).ravel()
 
 
 class _RuleOrder(NamedTuple):

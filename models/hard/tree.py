@@ -15,11 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.models.wording import threshold_text
+from bdtppl.models.data.splits import Split
 
 __all__ = ["Tree", "route"]
 
 _SPLIT = ("feature", "threshold", "left", "right")  # keys that a split must have
+_EMPTY_SLOT = {  # what an array of each name holds in an unused slot
+    "feature": np.int32(-1),
+    "threshold": np.float64(np.nan),
+    "missing_left": np.False_,
+    "left": np.int32(0),
+    "right": np.int32(0),
+}
 _ROUTE_ENTRIES = 1 << 22  # tree-by-row entries routed at once
 
 
@@ -62,6 +69,15 @@ class Tree:
     def num_leaves(self) -> np.ndarray:
         """Number of leaves, int [...]."""
         return (self.num_nodes + 1) // 2
+
+    @property
+    def splits(self) -> Split:
+        """Splits of all slots, arrays [..., k]."""
+        return Split(self.feature, self.threshold, self.missing_left)
+
+    def split(self, *at: Any) -> Split:
+        """Take the splits of some slots, by their indices along each axis."""
+        return Split(*(array[at] for array in self.splits))
 
     @property
     def is_used(self) -> np.ndarray:
@@ -127,37 +143,30 @@ class Tree:
 
     def reshape(self, *batch_shape: int) -> "Tree":
         """Rearrange the batch axes."""
-        per_slot = {
-            f.name: getattr(self, f.name).reshape(*batch_shape, self.capacity)
-            for f in fields(self)
-            if f.name != "num_nodes"
-        }
-        return Tree(**per_slot, num_nodes=self.num_nodes.reshape(batch_shape))
+        shape = *batch_shape, self.capacity
+        per_slot = (getattr(self, name).reshape(shape) for name in _EMPTY_SLOT)
+        return Tree(*per_slot, num_nodes=self.num_nodes.reshape(batch_shape))
 
     @classmethod
     def empty(cls, num_trees: int, capacity: int) -> "Tree":
         """Allocate a batch [num_trees] for `put` to fill."""
-        shape = num_trees, capacity
-        return cls(
-            feature=np.empty(shape, np.int32),
-            threshold=np.empty(shape),
-            missing_left=np.empty(shape, bool),
-            left=np.empty(shape, np.int32),
-            right=np.empty(shape, np.int32),
-            num_nodes=np.empty(num_trees, np.int32),
-        )
+        arrays = (np.empty((num_trees, capacity), each.dtype) for each in _EMPTY_SLOT.values())
+        return cls(*arrays, num_nodes=np.empty(num_trees, np.int32))
+
+    @classmethod
+    def unused(cls, num_nodes: np.ndarray, capacity: int) -> "Tree":
+        """Make a batch of trees of these numbers of nodes, all of which are leaves so far."""
+        arrays = (np.full((len(num_nodes), capacity), each) for each in _EMPTY_SLOT.values())
+        return cls(*arrays, num_nodes=num_nodes.astype(np.int32))
 
     def put(self, start: int, batch: "Tree") -> None:
         """Write a batch [b] of at most this capacity into the trees from ``start`` on."""
         rows = slice(start, start + len(batch.num_nodes))
-        unused = {"feature": -1, "threshold": np.nan}
-        for f in fields(self):
-            own, given = getattr(self, f.name)[rows], getattr(batch, f.name)
-            if f.name == "num_nodes":
-                own[:] = given
-            else:
-                own[:, : batch.capacity] = given
-                own[:, batch.capacity :] = unused.get(f.name, 0)
+        self.num_nodes[rows] = batch.num_nodes
+        for name, unused in _EMPTY_SLOT.items():
+            own = getattr(self, name)[rows]
+            own[:, : batch.capacity] = getattr(batch, name)
+            own[:, batch.capacity :] = unused
 
     @classmethod
     def concatenate(cls, batches: Sequence["Tree"]) -> "Tree":
@@ -190,21 +199,17 @@ class Tree:
         rows = []
         for node in queue:
             _require_node(node)
+            rows.append({**_EMPTY_SLOT, **node})
             if node:
-                children = (len(queue), len(queue) + 1)
+                rows[-1] |= {"left": len(queue), "right": len(queue) + 1}
                 queue += [node["left"], node["right"]]
-                rows.append(
-                    (node["feature"], node["threshold"], node.get("missing_left", False), *children)
-                )
-            else:
-                rows.append((-1, np.nan, False, 0, 0))
         capacity = len(rows) if capacity is None else capacity
         if capacity < len(rows):
             raise ValueError(f"The tree has {len(rows)} nodes; capacity {capacity} is too small.")
-        rows += [(-1, np.nan, False, 0, 0)] * (capacity - len(rows))
-        columns = zip(*rows, strict=True)
-        dtypes = (np.int32, np.float64, bool, np.int32, np.int32)
-        arrays = [np.array(c, dtype) for c, dtype in zip(columns, dtypes, strict=True)]
+        rows += [_EMPTY_SLOT] * (capacity - len(rows))
+        arrays = (
+            np.array([row[name] for row in rows], _EMPTY_SLOT[name].dtype) for name in _EMPTY_SLOT
+        )
         return cls(*arrays, num_nodes=np.asarray(len(queue), np.int32))
 
     @classmethod
@@ -252,13 +257,9 @@ class Tree:
         def node(slot: int) -> dict:
             if self.feature[slot] < 0:
                 return {}
-            return {
-                "feature": int(self.feature[slot]),
-                "threshold": float(self.threshold[slot]),
-                "missing_left": bool(self.missing_left[slot]),
-                "left": node(self.left[slot]),
-                "right": node(self.right[slot]),
-            }
+            children = {"left": node(self.left[slot]), "right": node(self.right[slot])}
+            split = self.split(slot)._asdict()
+            return {name: value.item() for name, value in split.items()} | children
 
         return node(0)
 
@@ -279,7 +280,7 @@ class Tree:
         leaf_text
             What to print at each slot that is a leaf, [k].
         show_missing, design
-            See `condition`.
+            See `bdtppl.models.data.splits.Split.text`.
 
         Examples
         --------
@@ -296,9 +297,8 @@ class Tree:
 
         def visit(slot: int, indent: int) -> None:
             for is_left, child in ((True, self.left[slot]), (False, self.right[slot])):
-                condition = self.condition(
-                    slot, is_left, names, show_missing=show_missing, design=design
-                )
+                shown = {"show_missing": show_missing, "design": design}
+                condition = self.condition(slot, is_left, names, **shown)
                 leaf = self.feature[child] < 0
                 lines.append("  " * indent + condition + (text(child) if leaf else ""))
                 if not leaf:
@@ -309,15 +309,7 @@ class Tree:
         visit(0, 0)
         return "\n".join(lines)
 
-    def condition(
-        self,
-        slot: int,
-        is_left: bool,
-        names: Sequence[str],
-        *,
-        show_missing: Any = None,
-        design: Any = None,
-    ) -> str:
+    def condition(self, slot: int, is_left: bool, names: Sequence[str], **shown: Any) -> str:
         """Say what sends a row from a slot of one tree to its left or right child.
 
         Parameters
@@ -326,27 +318,10 @@ class Tree:
             The slot, and which of its children.
         names
             Feature names.
-        show_missing
-            Features whose rules name the side of missing values, [d]. Default those that the design
-            has missing values of.
-        design
-            What the tree was made for: 0/1 columns of a category are shown as ``not colour=red``,
-            and thresholds with the digits that part its values. Default none: all digits.
+        **shown
+            See `bdtppl.models.data.splits.Split.text`.
         """
-        feature = int(self.feature[slot])
-        if show_missing is None and design is not None:
-            show_missing = design.has_missing
-        if design is not None and design.is_indicator[feature]:
-            condition = f"not {names[feature]}" if is_left else f"{names[feature]}"
-        else:
-            threshold = float(self.threshold[slot])
-            around = None if design is None else design.values_around(feature, threshold)
-            sign = "<" if is_left else ">="
-            condition = f"{names[feature]} {sign} {threshold_text(threshold, around)}"
-        if show_missing is not None and show_missing[feature]:
-            if bool(self.missing_left[slot]) == is_left:
-                condition += " or missing"
-        return condition
+        return self.split(slot).text(is_left, names, **shown)
 
     def _require_single(self) -> None:
         if self.batch_shape:
@@ -404,13 +379,14 @@ def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
             padding = -len(part.num_nodes) % _padding(len(part.num_nodes))
             arrays = [
                 np.pad(a, ((0, padding), (0, -trees.capacity % 16)))
-                for a in (part.feature, part.threshold, part.missing_left, part.left, part.right)
+                for a in (*part.splits, part.left, part.right)
             ]
             arrays[0][len(part.num_nodes) :] = -1
             for first in range(0, num_rows, rows):
                 block = matrix[first : first + rows]
                 height = -len(block) % _padding(len(block))
-                routed = _route(*arrays, np.pad(block, ((0, height), (0, 0))))
+                padded = np.pad(block, ((0, height), (0, 0)))
+                routed = _route(Split(*arrays[:3]), *arrays[3:], padded)
                 slots[start : start + chunk, first : first + rows] = np.asarray(routed)[
                     : len(part.num_nodes), : len(block)
                 ]
@@ -423,7 +399,7 @@ def _padding(length: int) -> int:
 
 
 @jax.jit
-def _route(feature, threshold, missing_left, left, right, matrix):
+def _route(splits: Split, left, right, matrix):
     rows = jnp.arange(matrix.shape[0])
 
     def at(values, slot):
@@ -431,11 +407,10 @@ def _route(feature, threshold, missing_left, left, right, matrix):
 
     def step(state):
         slot, _ = state
-        split = at(feature, slot)
-        value = matrix[rows[None, :], jnp.maximum(split, 0)]
-        goes_left = jnp.where(jnp.isnan(value), at(missing_left, slot), value < at(threshold, slot))
-        child = jnp.where(goes_left, at(left, slot), at(right, slot))
-        return jnp.where(split < 0, slot, child), (split >= 0).any()
+        split = Split(*(at(each, slot) for each in splits))
+        value = matrix[rows[None, :], jnp.maximum(split.feature, 0)]
+        child = jnp.where(split.goes_left(value, jnp), at(left, slot), at(right, slot))
+        return jnp.where(split.feature < 0, slot, child), (split.feature >= 0).any()
 
-    start = jnp.zeros((feature.shape[0], matrix.shape[0]), jnp.int32)
+    start = jnp.zeros((left.shape[0], matrix.shape[0]), jnp.int32)
     return lax.while_loop(lambda state: state[1], step, (start, jnp.bool_(True)))[0]

@@ -519,16 +519,7 @@ class TreeSearch:
             capacity = 2 * capacity + 1
         capacity = int(num_slots.max())
         node, rule, left = (array[:, :capacity] for array in (node, rule, left))
-        trees = Tree.empty(number, capacity)
-        for array, unused in (
-            (trees.feature, -1),
-            (trees.threshold, np.nan),
-            (trees.missing_left, False),
-            (trees.left, 0),
-            (trees.right, 0),
-            (trees.num_nodes, num_slots),
-        ):
-            array[:] = unused
+        trees = Tree.unused(num_slots, capacity)
         where = np.nonzero(rule >= 0)
         used = rule[where]
         rules, code = graph.rules, self.cells.code.astype(np.int32)

@@ -1,0 +1,148 @@
+"""What a split is: a condition at a node of a tree, or a number in the table of a design.
+
+There is one kind so far: a cut, which sends values below a threshold to the left. What a cut means
+for values, codes, tables and texts is said here alone.
+
+Scans of a design find cuts between two codes. Such a cut has a *number*, twice the flat position of
+the code below it (see `Design`), and one more where missing values go left. Further kinds may take
+the numbers from twice the number of flat positions on.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+from bdtppl.models.data.schema import Column, Schema
+from bdtppl.models.wording import threshold_text
+
+__all__ = ["ColumnSplit", "Split", "missing_goes_left", "position_below", "split_number"]
+
+
+@register_jitable
+def split_number(position: Any, missing_left: Any) -> Any:
+    """Find the number of the cut above a flat code position; numbers or arrays."""
+    return 2 * position + missing_left
+
+
+@register_jitable
+def position_below(number: Any) -> Any:
+    """Find the flat position of the code below a cut, given its number."""
+    return number >> 1
+
+
+@register_jitable
+def missing_goes_left(number: Any) -> Any:
+    """Say whether a split sends missing values to the left, given its number."""
+    return (number & 1) == 1
+
+
+class Split(NamedTuple):
+    """Splits of nodes of trees: numbers, or arrays of one shape.
+
+    Attributes
+    ----------
+    feature
+        int; -1 where a node is no split.
+    threshold
+        float64; value < threshold goes left; NaN where a node is no split.
+    missing_left
+        bool; whether a row with a missing value goes left.
+    """
+
+    feature: Any
+    threshold: Any
+    missing_left: Any
+
+    @classmethod
+    def at_nodes(cls, number: Any, feature: Any, threshold: Any) -> "Split":
+        """Write splits of nodes, arrays of one shape, where their numbers are no -1."""
+        is_split = number >= 0
+        return cls(
+            np.where(is_split, feature, -1).astype(np.int32),
+            np.where(is_split, threshold, np.nan),
+            is_split & missing_goes_left(number),
+        )
+
+    def goes_left(self, value: Any, xp: ModuleType = np) -> Any:
+        """Say whether rows with these values of the feature go left.
+
+        Examples
+        --------
+        >>> Split(0, 0.8, True).goes_left(np.array([0.7, 0.8, np.nan])).tolist()
+        [True, False, True]
+        """
+        return xp.where(xp.isnan(value), self.missing_left, value < self.threshold)
+
+    def is_at(self, places: Any) -> Any:
+        """Say whether this split is at the places of arrays of the same names."""
+        return np.all([own == getattr(places, name) for name, own in self._asdict().items()], 0)
+
+    def text(
+        self,
+        is_left: bool,
+        names: Sequence[str],
+        *,
+        show_missing: Any = None,
+        design: Any = None,
+    ) -> str:
+        """Say what sends a row to one side of a split.
+
+        Parameters
+        ----------
+        is_left
+            Which side.
+        names
+            Feature names.
+        show_missing
+            Features whose splits name the side of missing values, [d]. Default those that the
+            design has missing values of.
+        design
+            What the tree was made for: 0/1 columns of a category are shown as ``not colour=red``,
+            and thresholds with the digits that part its values. Default none: all digits.
+        """
+        feature, threshold = int(self.feature), float(self.threshold)
+        if show_missing is None and design is not None:
+            show_missing = design.has_missing
+        if design is not None and design.is_indicator[feature]:
+            condition = f"not {names[feature]}" if is_left else f"{names[feature]}"
+        else:
+            around = None if design is None else design.values_around(feature, threshold)
+            sign = "<" if is_left else ">="
+            condition = f"{names[feature]} {sign} {threshold_text(threshold, around)}"
+        if show_missing is not None and show_missing[feature]:
+            if bool(self.missing_left) == is_left:
+                condition += " or missing"
+        return condition
+
+    def in_table(self, schema: Schema, has_missing: Any) -> "ColumnSplit":
+        """Tell what a split asks of a table, where these features [d] had missing values."""
+        position, level, is_mark = schema.sources[self.feature]
+        column = schema.columns[position]
+        if is_mark:  # all values are below infinity
+            return ColumnSplit(column, None, np.inf, "right")
+        missing = ("right", "left")[int(self.missing_left)] if has_missing[self.feature] else None
+        return ColumnSplit(column, level, float(self.threshold), missing)
+
+
+class ColumnSplit(NamedTuple):
+    """Question that a node asks of a row of a table.
+
+    A numeric value below the threshold goes left; so does every level but the named one.
+    """
+
+    column: Column
+    level: str | None
+    """Level that goes right; None for a numeric column."""
+    threshold: float
+    missing: str | None
+    """Side of missing values, "left" or "right"; None where none was missing when the model was
+    fitted."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the question with JSON types; "below" is null where all values go left."""
+        below = self.threshold if np.isfinite(self.threshold) else None
+        asked = {"below": below} if self.level is None else {"level": self.level}
+        return {"column": self.column.name, **asked, "missing": self.missing}
