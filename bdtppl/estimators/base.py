@@ -38,8 +38,8 @@ from bdtppl.inference.run import AnyState, Inference, run
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.data.schema import Schema, TableWarning
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
-from bdtppl.models.wording import listed
 from bdtppl.models.settings import check_parameters, declared_fields
+from bdtppl.models.wording import listed
 from bdtppl.progress import following
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
