@@ -464,9 +464,7 @@ def test_a_figure_that_fails_leaves_nothing(trees, tmp_path, monkeypatch):
         raise RuntimeError("no\nink")
 
     monkeypatch.setattr(results, "plot_tree", fail)
-    said = refusal(
-        "fit", trees, "--target", "height", "--bins", 2, "--out", tmp_path / "out", status=1
-    )
+    said = refusal("fit", trees, "--target", "height", "--bins", 2, "--out", tmp_path / "out")
     assert said.startswith("Unexpected failure, RuntimeError: no ink; set BDTPPL_TRACEBACK=1")
     assert list(tmp_path.iterdir()) == []
 
@@ -964,3 +962,13 @@ def test_workers_are_asked_for_by_one_option(flowers):
     assert refusal(*fit, "--n-jobs", "0").startswith("n_jobs must be None or an integer other")
     both = refusal(*fit, "--n-jobs", "2", "--dask", "tcp://127.0.0.1:9")
     assert both == "--n-jobs and --dask exclude each other; give one."
+
+
+def test_ordered_levels_are_named_on_the_command_line(tmp_path):
+    table = tmp_path / "t.csv"
+    rows = [f"{'SML'[n % 3]},{n % 7},{9.0 * (n % 3 == 2) + n % 5 / 9}" for n in range(60)]
+    table.write_text("\n".join(["size,z,y", *rows]))
+    result = run("fit", table, "--target", "y", "--ordered", "size=S,M,L", "--json")
+    assert json.loads(result.stdout)["map_rules"].startswith("size < L: ")
+    assert "must read as size=S,M,L" in refusal("fit", table, "--target", "y", "--ordered", "size")
+    assert "'w', which is no column" in refusal("fit", table, "--target", "y", "--ordered", "w=S,M")

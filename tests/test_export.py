@@ -23,6 +23,7 @@ from bdtppl import (
     ExactTreeRegressor,
     GreedyModalTreeClassifier,
     GreedyModalTreeRegressor,
+    load,
 )
 from bdtppl.export import (
     shap_values,
@@ -490,3 +491,28 @@ def test_written_thresholds_part_the_rows_as_the_tree_does(values, shown):
 def test_a_tree_without_a_design_shows_the_threshold_itself():
     tree = Tree.from_nested({"feature": 0, "threshold": 2000.0095, "left": {}, "right": {}})
     assert tree.rules(["t"]).startswith("t < 2000.0095\n")
+
+
+@pytest.mark.filterwarnings("ignore:.*Pareto")
+def test_ordered_categories_are_written_as_sets_of_levels(tmp_path):
+    sizes = ("S", "M", "L", "XL")
+    place = np.arange(80) % 4
+    frame = pd.DataFrame(
+        {
+            "size": pd.Categorical(np.array(sizes)[place], sizes, ordered=True),
+            "sex": np.array(["female", "male"])[np.arange(80) // 4 % 2],
+        }
+    )
+    y = np.where(place >= 2, 3.0, 0.0) + (frame["sex"] == "male") * (place >= 2)
+    model = GreedyModalTreeRegressor().fit(frame, y)
+    assert model.rules().splitlines()[0].startswith("size < L: ")
+    assert "sex=female: " in model.rules()
+    assert """"size" IN ('L', 'XL')""" in to_sql(model)
+    assert json.loads(to_json(model))["tree"]["levels"] == ["L", "XL"]
+    scope = {}
+    exec(to_python(model), scope)
+    for _, row in frame.head(8).iterrows():
+        predicted = model.predict(pd.DataFrame([row]))[0]
+        assert scope["predict"](row) == pytest.approx(predicted)
+    model.save(tmp_path / "kept")
+    np.testing.assert_array_equal(load(tmp_path / "kept").predict(frame), model.predict(frame))

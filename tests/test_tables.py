@@ -635,3 +635,47 @@ def test_comments_above_a_header_are_skipped(write):
     assert table.place(1) == "line 5"
     assert read_table(write("#id,b\n1,x\n2,y\n")).columns == ["#id", "b"]
     assert read_table(write("# note\n#id,b\n1,x\n2,y\n")).columns == ["#id", "b"]
+
+
+SIZES = ("S", "M", "L")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series(pd.Categorical(["M", "S", None, "L"], SIZES, ordered=True)),
+        polars.Series(["M", "S", None, "L"], dtype=polars.Enum(SIZES)),
+        np.array(["M", "S", None, "L"], object),
+    ],
+    ids=["pandas", "polars", "ordered="],
+)
+def test_ordered_categories_are_one_column_of_cuts(column):
+    ordered = {"size": SIZES} if isinstance(column, np.ndarray) else None
+    table = {"size": column, "z": [1.0, 2.0, 3.0, 5.0]}
+    schema, matrix = Schema.read(table, ordered=ordered)
+    assert schema.features == ("size", "z", "size=missing")
+    np.testing.assert_array_equal(matrix[:, 0], [1, 0, np.nan, 2])
+    assert not schema.is_indicator[0]
+    assert schema.level_condition(0, 1.5, True) == "size < L"
+    assert schema.level_condition(0, 1.0, False) == "size >= M"
+    assert Schema.from_json(schema.to_json()) == schema
+    again, _ = Schema.read(schema.declared({"size": ["S", "S"], "z": [0.0, 1.0]}))
+    assert again.columns[0].levels == SIZES
+    assert again.columns[0].is_ordered
+    with pytest.warns(TableWarning, match="level 'XL' was not seen .* is read as missing"):
+        rows = schema.transform({"size": ["L", "XL"], "z": [0.0, 1.0]}, refuse_unknown=False)
+    np.testing.assert_array_equal(rows[:, 0], [2, np.nan])
+
+
+def test_ordered_names_columns_and_all_of_their_levels():
+    table = {"grade": [1.0, 3.0, 2.0], "z": [1.0, 2.0, 5.0]}
+    _, matrix = Schema.read(table, ordered={"grade": [3, 2, 1]})
+    np.testing.assert_array_equal(matrix[:, 0], [2, 0, 1])
+    for ordered, said in (
+        ({"size": SIZES}, "ordered names 'size', which is no column"),
+        ({"grade": [1, 2]}, r"Column 'grade', row 1: ordered\['grade'\] has no level '3'"),
+        ({"grade": [1, 2, 2]}, "must list two levels or more, each once"),
+        ({"grade": "SML"}, "must list two levels or more, each once"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Schema.read(table, ordered=ordered)

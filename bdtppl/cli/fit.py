@@ -88,6 +88,13 @@ def make_fit() -> Any:
             list[str] | None,
             typer.Option(help="Column to leave out; may be repeated.", show_default=False),
         ] = None,
+        ordered: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="Levels of a category in their order, as size=S,M,L; may be repeated.",
+                show_default=False,
+            ),
+        ] = None,
         weight: _Weight = None,
         out: _ModelFolder = None,
         report: _Report = False,
@@ -134,6 +141,7 @@ def make_fit() -> Any:
             target,
             task,
             tuple(drop or ()),
+            tuple(ordered or ()),
             weight,
             out,
             report,
@@ -157,6 +165,7 @@ class _ParameterPlace(NamedTuple):
     target: str
     task: Literal["classification", "regression"] | None
     drop: tuple[str, ...]
+    ordered: tuple[str, ...]
     weight: str | None
     out: Path | None
     report: bool
@@ -174,7 +183,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
     from bdtppl.files import require_writable
     from bdtppl.table_files import read_table
 
-    table, target, task, drop, weight, out, report, as_json, command = place
+    table, target, task, drop, ordered, weight, out, report, as_json, command = place
     with refusing(ValueError, OSError):
         options = fit_options()
         inferences_with = {name: option.default_of for name, option in options.items()}
@@ -225,6 +234,11 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
                 settings["leaf"] = file.make_leaf(goal.y)
         elif "bins" in settings:
             settings["bins"] = parse_bins(settings["bins"], None)
+        for each in ordered:
+            column, sign, levels = each.partition("=")
+            if not sign:
+                raise ValueError(f"--ordered must read as size=S,M,L; got {each!r}.")
+            settings.setdefault("ordered", {})[column] = levels.split(",")
     settings["random_state"] = seed
     for doubt in doubts:
         note(doubt)

@@ -232,6 +232,14 @@ class TableParameters:
     drop_first: bool = parameter(
         False, "Give no 0/1 column to the first level of each category.", is_last=True
     )
+    ordered: Any = parameter(
+        None,
+        "Levels of categories that have an order, by the names of their columns: ``{'size': ['S', "
+        "'M', 'L']}``. A rule is a cut then, ``size < M``. Ordered categories of pandas and polars "
+        "need no mention.",
+        option=False,
+        is_last=True,
+    )
     random_state: Any = parameter(
         None,
         "Seed of whatever is random, predictive draws among it (scikit-learn's meaning).",
@@ -358,7 +366,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         X = self._note_columns(as_table(X))
-        schema, matrix = Schema.read(X, drop_first=self.drop_first)
+        schema, matrix = Schema.read(X, drop_first=self.drop_first, ordered=self.ordered)
         y = read_target(y)
         if len(y) != matrix.shape[0]:
             raise ValueError(

@@ -310,6 +310,8 @@ class ExactTree(ExactParameters, TreeEstimator):
             raise ValueError(f"{reason} But that needs all rows in memory.")
         if self.max_depth is None and limits.max_depth is None:
             raise ValueError("Rows in parts need a limit of depth, such as max_depth=3.")
+        if self.ordered:
+            raise ValueError("Rows in parts need ordered categories in place of ordered.")
         self._note_columns(parts.example)
         reader = Reader(self._check_targets, Labels if self.is_classifier else TargetMoments)
         with waiting("passing over the rows, first", shown=self.progress):

@@ -282,7 +282,7 @@ class TreeEstimator(HardParameters, TableEstimator):
     def _written(self, tree: Tree, statistics: np.ndarray) -> str:
         """Write a tree as rules, with what its leaves predict."""
         leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
-        return tree.rules(self.design_.names, leaf_text, design=self.design_)
+        return tree.rules(self.design_.names, leaf_text, design=self.design_, schema=self.schema_)
 
     def explain(self, X: Any, rank: int = 0) -> list[str]:
         """Write the rules that lead each row to its leaf in the rank-th most probable tree.
@@ -311,7 +311,9 @@ class TreeEstimator(HardParameters, TableEstimator):
         paths, design = {0: ""}, self.design_
         for slot in np.flatnonzero(tree.feature >= 0).tolist():  # parents have lesser slots
             for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
-                condition = tree.condition(slot, is_left, design.names, design=design)
+                condition = tree.condition(
+                    slot, is_left, design.names, design=design, schema=self.schema_
+                )
                 if " or " in condition:
                     condition = f"({condition})"
                 paths[int(child)] = f"{paths[slot]} and {condition}" if slot else condition

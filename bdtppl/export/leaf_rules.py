@@ -60,7 +60,7 @@ class Values:
         """Those that a split sends to one side."""
         missing = self.missing and split.missing == ("left" if is_left else "right")
         if self.column.levels is not None:  # which are all on the left of what is missing
-            levels = tuple(x for x in self.levels if (x != split.level) == is_left)
+            levels = tuple(x for x in self.levels if (x not in split.right) == is_left)
             return replace(self, levels=levels, missing=missing)
         if is_left:
             return replace(self, high=min(self.high, split.threshold), missing=missing)

@@ -11,11 +11,11 @@ __all__ = ["to_json"]
 def to_json(model: Any, rank: int = 0) -> str:
     """Write a tree as JSON.
 
-    A split is ``{"column", "below" or "level", "missing", "left", "right"}``: values below the
-    number, and levels other than the named one, go left; "missing" says on which side rows without
-    a value are, null where none was missing when the model was fitted; where "below" is null, all
-    rows with a value are on the other side. A leaf is ``{"prediction", "probabilities", "rows"}``,
-    the probabilities being those of "classes" (classification only).
+    A split is ``{"column", "below" or "level" or "levels", "missing", "left", "right"}``: values
+    below the number, and levels other than the named ones, go left; "missing" says on which side
+    rows without a value are, null where none was missing when the model was fitted; where "below"
+    is null, all rows with a value are on the other side. A leaf is ``{"prediction",
+    "probabilities", "rows"}``, the probabilities being those of "classes" (classification only).
 
     Parameters
     ----------

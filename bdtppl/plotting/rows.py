@@ -174,6 +174,11 @@ def _values(column: Column, matrix: np.ndarray) -> np.ndarray:
     """Undo the coding of a column, [m]."""
     if column.levels is None:
         return matrix[:, 0]
+    if column.is_ordered:
+        known = ~np.isnan(matrix[:, 0])
+        values = np.full(len(matrix), None, object)
+        values[known] = np.array(column.levels, object)[matrix[known, 0].astype(int)]
+        return values
     # A row of zeros has the one level that is not shown.
     hidden = next((level for level in column.levels if level not in column.shown), None)
     levels = np.array([*column.shown, hidden], object)

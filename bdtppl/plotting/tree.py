@@ -12,6 +12,7 @@ from bdtppl.inference.hard.partitions import Grouping
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.data.design import Design
+from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.plotting.colours import INK
 from bdtppl.plotting.drawing import TreeDrawing
@@ -215,7 +216,7 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
             if tree.feature[slot] < 0:
                 leaf_text[slot] = f"{leaves.text(slot)}\nn = {num_rows[slot]:.0f}"
             else:
-                rules[slot] = _rule(design, tree, slot)
+                rules[slot] = _rule(model.schema_, design, tree, slot)
         drawings.append(TreeDrawing(tree, rules, _yes_is_left(design, tree), leaf_text, leaves))
     return drawings
 
@@ -225,11 +226,11 @@ def _yes_is_left(design: Design, tree: Tree) -> np.ndarray:
     return (tree.feature < 0) | ~design.is_indicator[tree.feature]
 
 
-def _rule(design: Design, tree: Tree, slot: int) -> str:
+def _rule(schema: Schema, design: Design, tree: Tree, slot: int) -> str:
     """Say what sends a row to the "yes" side of a split."""
     is_left = bool(_yes_is_left(design, tree)[slot])
     split = tree.split(slot)
-    rule = split.text(is_left, design.names, design=design)
+    rule = split.text(is_left, design.names, design=design, schema=schema)
     if design.has_missing[split.feature] and split.goes_left(np.nan) != is_left:
         rule += " and not missing"
     return rule

@@ -293,6 +293,10 @@ class Survey:
             present = ~np.isnan(own).any(axis=1) & bool(column.features)
             if column.levels is None:
                 values.append(Sketch.of(own[present, 0], weights[present]))
+            elif column.is_ordered:
+                places = own[present, 0].astype(int)
+                counts = np.bincount(places, weights[present], minlength=len(column.levels))
+                values.append(dict(zip(column.levels, counts.astype(int).tolist(), strict=True)))
             else:
                 sums = (weights[present] @ own[present]).tolist()
                 shown = dict(zip(column.shown, sums, strict=True))
@@ -332,6 +336,7 @@ class Survey:
                     each.name,
                     each.levels,
                     drop_first=drop_first,
+                    is_ordered=each.is_ordered,
                     marks_missing=0 < missing < self.count,
                 )
                 for each, missing in zip(self.columns, self.num_missing.tolist(), strict=True)
@@ -355,7 +360,10 @@ class Survey:
             schema.columns, self.values, self.num_missing, strict=True
         ):
             own = [values]
-            if column.levels is not None:
+            if column.is_ordered:
+                counts = np.array(list(values.values()))
+                own = [Sketch(np.flatnonzero(counts).astype(float), counts[counts > 0])]
+            elif column.levels is not None:
                 present = sum(values.values())
                 own = [_of_level(values[level], present) for level in column.shown]
             sketches += own
@@ -404,6 +412,11 @@ def _merged_column(one: Column, values: Any, other: Column, others: Any) -> tupl
         return one, values.merge(others)
     levels = one.levels
     if levels != other.levels:
+        if one.is_ordered or other.is_ordered:
+            raise ValueError(
+                f"Column {one.name!r} has other ordered levels in some parts: give it one type in "
+                f"all of them."
+            )
         levels = tuple(sorted({*one.levels, *other.levels}))
     counts = {level: values.get(level, 0) + others.get(level, 0) for level in levels}
     return replace(one, levels=levels), counts

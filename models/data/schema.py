@@ -10,8 +10,9 @@ cannot be read.
 """
 
 import itertools
+import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,7 @@ from bdtppl.models.data.tables import (
     require_storable,
     sparse_numbers,
 )
+from bdtppl.models.wording import listed
 
 __all__ = ["Column", "Schema", "TableWarning", "refuse_new_missing"]
 
@@ -59,12 +61,15 @@ class Column:
         The levels that get a 0/1 column each; empty for a numeric column.
     marks_missing
         Whether a 0/1 column says where its value is missing.
+    is_ordered
+        Whether its levels have an order, and its values become their places in it.
     """
 
     name: str
     levels: tuple[str, ...] | None = None
     shown: tuple[str, ...] = ()
     marks_missing: bool = False
+    is_ordered: bool = False
 
     @classmethod
     def of(
@@ -74,15 +79,23 @@ class Column:
         *,
         drop_first: bool = False,
         marks_missing: bool = False,
+        is_ordered: bool = False,
     ) -> "Column":
         """Give each level a 0/1 column; of two, or with ``drop_first``, all but the first."""
-        shown = () if levels is None else levels[1 if drop_first or len(levels) == 2 else 0 :]
-        return cls(name, levels, shown, marks_missing and (levels is None or bool(shown)))
+        if levels is None or is_ordered:
+            return cls(name, levels, (), marks_missing, is_ordered)
+        shown = levels[1 if drop_first or len(levels) == 2 else 0 :]
+        return cls(name, levels, shown, marks_missing and bool(shown))
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether its values are numbers, or levels in an order."""
+        return self.levels is None or self.is_ordered
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the numeric features that its values become."""
-        if self.levels is None:
+        if self.has_cuts:
             return (self.name,)
         return tuple(f"{self.name}={level}" for level in self.shown)
 
@@ -146,7 +159,7 @@ class Schema:
         values = [
             (position, level, False)
             for position, column in enumerate(self.columns)
-            for level in ((None,) if column.levels is None else column.shown)
+            for level in ((None,) if column.has_cuts else column.shown)
         ]
         marks = [
             (position, None, True)
@@ -207,7 +220,13 @@ class Schema:
         return self._marking_missing(columns, matrix[:, :num_values])
 
     @classmethod
-    def read(cls, table: Any, *, drop_first: bool = False) -> tuple["Schema", Any]:
+    def read(
+        cls,
+        table: Any,
+        *,
+        drop_first: bool = False,
+        ordered: Mapping[str, Sequence[Any]] | None = None,
+    ) -> tuple["Schema", Any]:
         """Learn the schema of a table and read the table with it.
 
         Parameters
@@ -217,6 +236,9 @@ class Schema:
             names to columns [n].
         drop_first
             Give no 0/1 column to the first level of each category (the coding of Nuti et al. 2021).
+        ordered
+            By the name of a column: its levels in their order. They become one column of places in
+            it, as those of an ordered category of pandas or polars do.
 
         Returns
         -------
@@ -233,7 +255,7 @@ class Schema:
             lengths, an infinite value, or a column that is neither numbers nor categories, such
             as one of dates, be they text (a declared category may have what levels it likes); if
             values of a column are told apart by their kind alone, as 1 and "1" are, or features
-            would have one name.
+            would have one name; if ``ordered`` names no column, or lacks a level.
         TypeError
             If a cell is a list, a dictionary or another collection.
 
@@ -251,6 +273,11 @@ class Schema:
         if not names:
             raise ValueError("X has no columns; at least one feature is needed.")
         require_distinct(names)
+        if unknown := [name for name in ordered or {} if name not in names]:
+            raise ValueError(f"ordered names {unknown[0]!r}, which is no column of X.")
+        for place, name in enumerate(names):
+            if ordered and name in ordered:
+                series[place] = _in_order(name, series[place], ordered[name])
         columns, decorated = [], []
         for name, values in zip(names, series, strict=True):
             levels = declared_levels(name, values)
@@ -263,7 +290,8 @@ class Schema:
                 continue
             if not is_declared and are_dates(levels):
                 raise error_of_times(f"Column {name!r}", f"as text, such as {levels[0]!r}")
-            columns.append(Column.of(name, levels, drop_first=drop_first))
+            is_ordered = getattr(values, "is_ordered", False)
+            columns.append(Column.of(name, levels, drop_first=drop_first, is_ordered=is_ordered))
         if decorated:
             warnings.warn(
                 f"Columns of text are read as numbers: {', '.join(decorated)}. Declare a category "
@@ -315,7 +343,7 @@ class Schema:
         for column, values in zip(self.columns, self._series(table), strict=True):
             if column.levels is not None:
                 text = [None if is_missing(v) else as_level(v, column.levels) for v in values]
-                values = as_categories(column.name, text, column.levels)
+                values = as_categories(column.name, text, column.levels, column.is_ordered)
             series[column.name] = values
         return series
 
@@ -393,13 +421,36 @@ class Schema:
             if not known.any() or not len(own):
                 continue
             share = np.average(values[known], axis=0, weights=weights[known])
-            if column.levels is None:
+            if column.has_cuts:
                 options = {"weights": weights[known], "method": "inverted_cdf"}
                 typical[own] = np.quantile(values[known, 0], 0.5, **options)
             else:  # a level without a column of its own has the rest
                 is_shown = share.max() >= 1 - share.sum()
                 typical[own] = is_shown & (np.arange(len(own)) == share.argmax())
         return typical
+
+    def level_condition(self, feature: int, threshold: float, is_left: bool) -> str | None:
+        """Say which levels of a category a split of it sends to a side; None of other features.
+
+        Examples
+        --------
+        >>> size = Column.of("size", ("S", "M", "L"), is_ordered=True)
+        >>> schema = Schema((size, Column.of("sex", ("female", "male"))))
+        >>> [schema.level_condition(0, 0.5, side) for side in (True, False)]
+        ['size < M', 'size >= M']
+        >>> [schema.level_condition(1, 0.5, side) for side in (True, False)]
+        ['sex=female', 'sex=male']
+        """
+        position, level, is_mark = self.sources[feature]
+        column = self.columns[position]
+        levels = column.levels or ()
+        if is_mark or not levels:
+            return None
+        if column.is_ordered:
+            return f"{column.name} {'<' if is_left else '>='} {levels[math.ceil(threshold)]}"
+        if is_left and len(levels) == 2:
+            return f"{column.name}={next(each for each in levels if each != level)}"
+        return f"{'not ' if is_left else ''}{column.name}={level}"
 
     def to_json(self) -> list[dict]:
         """Describe the schema with JSON types alone."""
@@ -409,6 +460,7 @@ class Schema:
                 "levels": c.levels and list(c.levels),
                 "shown": list(c.shown),
                 "marks_missing": c.marks_missing,
+                "is_ordered": c.is_ordered,
             }
             for c in self.columns
         ]
@@ -426,12 +478,15 @@ class Schema:
         for c in columns:
             levels, shown = c["levels"], c["shown"]
             marks_missing = c.get("marks_missing", False)  # files of 2026 and before have none
+            is_ordered = c.get("is_ordered", False)
             texts = [c["name"], *(levels or ()), *shown]
-            if not all(isinstance(text, str) for text in texts) or type(marks_missing) is not bool:
+            are_bool = type(marks_missing) is bool and type(is_ordered) is bool
+            if not all(isinstance(text, str) for text in texts) or not are_bool:
                 raise ValueError("a column has a name or a level that is no text")
             if not set(shown) <= set(levels or ()) or len(set(levels or ())) < len(levels or ()):
                 raise ValueError(f"column {c['name']!r} has wrong levels")
-            made.append(Column(c["name"], levels and tuple(levels), tuple(shown), marks_missing))
+            levels = levels and tuple(levels)
+            made.append(Column(c["name"], levels, tuple(shown), marks_missing, is_ordered))
         return cls(tuple(made))
 
 
@@ -442,6 +497,21 @@ def _find_column(schema: Schema, feature: int | str) -> int | None:
         own = (p for p, column in enumerate(schema.columns) if column.name == feature)
         return next(own, schema.sources[names.index(feature)][0] if feature in names else None)
     return schema.sources[feature][0] if 0 <= feature < len(names) else None
+
+
+def _in_order(name: str, values: np.ndarray, levels: Sequence[Any]) -> np.ndarray:
+    """Make a category of a column whose levels are given in their order."""
+    if isinstance(levels, str) or len(set(map(str, levels))) < max(len(levels), 2):
+        raise ValueError(f"ordered[{name!r}] must list two levels or more, each once.")
+    known = tuple(map(str, levels))
+    text = [None if is_missing(value) else as_level(value, known) for value in values]
+    for row, level in enumerate(text):
+        if level is not None and level not in known:
+            raise ValueError(
+                f"Column {name!r}, row {row}: ordered[{name!r}] has no level {level!r}; it lists "
+                f"{listed(known)}."
+            )
+    return as_categories(name, text, known, is_ordered=True)
 
 
 def _warn_of_text(columns: list[Column], series: list[np.ndarray]) -> None:
@@ -512,8 +582,12 @@ def refuse_new_missing(matrix: np.ndarray, may_miss: np.ndarray, features: Seque
 def _indicators(column: Column, values: np.ndarray, refuse_unknown: bool) -> np.ndarray:
     levels = column.levels or ()
     text = [None if is_missing(value) else as_level(value, levels) for value in values]
-    matrix = np.array([[value == level for level in column.shown] for value in text], float)
-    matrix = matrix.reshape(len(text), len(column.shown))
+    if column.is_ordered:
+        places = {level: float(place) for place, level in enumerate(levels)}
+        matrix = np.array([[places.get(str(value), np.nan)] for value in text])
+    else:
+        matrix = np.array([[value == level for level in column.shown] for value in text], float)
+    matrix = matrix.reshape(len(text), len(column.features))
     for row, value in enumerate(text):
         if value is None:
             matrix[row] = np.nan
@@ -526,6 +600,8 @@ def _indicators(column: Column, values: np.ndarray, refuse_unknown: bool) -> np.
     if unknown:
         hidden = [level for level in levels if level not in column.shown]
         read_as = f"as if it were {hidden[0]!r}" if hidden else "as none of these"
+        if column.is_ordered:
+            read_as = "as missing"
         warnings.warn(
             f"Column {column.name!r}: level {', '.join(map(repr, unknown[:10]))} was not seen when "
             f"the model was fitted, and is read {read_as}; its levels are "

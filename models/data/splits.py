@@ -8,6 +8,7 @@ the code below it (see `Design`), and one more where missing values go left. Fur
 the numbers from twice the number of flat positions on.
 """
 
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -87,6 +88,7 @@ class Split(NamedTuple):
         *,
         show_missing: Any = None,
         design: Any = None,
+        schema: Schema | None = None,
     ) -> str:
         """Say what sends a row to one side of a split.
 
@@ -102,11 +104,18 @@ class Split(NamedTuple):
         design
             What the tree was made for: 0/1 columns of a category are shown as ``not colour=red``,
             and thresholds with the digits that part its values. Default none: all digits.
+        schema
+            How the table was read: levels in an order are named, and so is the other one of two.
         """
         feature, threshold = int(self.feature), float(self.threshold)
         if show_missing is None and design is not None:
             show_missing = design.has_missing
-        if design is not None and design.is_indicator[feature]:
+        condition = None
+        if schema is not None:
+            condition = schema.level_condition(feature, threshold, is_left)
+        if condition is not None:
+            pass
+        elif design is not None and design.is_indicator[feature]:
             condition = f"not {names[feature]}" if is_left else f"{names[feature]}"
         else:
             around = None if design is None else design.values_around(feature, threshold)
@@ -120,22 +129,26 @@ class Split(NamedTuple):
     def in_table(self, schema: Schema, has_missing: Any) -> "ColumnSplit":
         """Tell what a split asks of a table, where these features [d] had missing values."""
         position, level, is_mark = schema.sources[self.feature]
-        column = schema.columns[position]
+        column, threshold = schema.columns[position], float(self.threshold)
         if is_mark:  # all values are below infinity
-            return ColumnSplit(column, None, np.inf, "right")
+            return ColumnSplit(column, (), np.inf, "right")
         missing = ("right", "left")[int(self.missing_left)] if has_missing[self.feature] else None
-        return ColumnSplit(column, level, float(self.threshold), missing)
+        if column.is_ordered:
+            right = (column.levels or ())[math.ceil(threshold) :]
+        else:
+            right = () if level is None else (level,)
+        return ColumnSplit(column, right, threshold, missing)
 
 
 class ColumnSplit(NamedTuple):
     """Question that a node asks of a row of a table.
 
-    A numeric value below the threshold goes left; so does every level but the named one.
+    A numeric value below the threshold goes left; so does every level but the named ones.
     """
 
     column: Column
-    level: str | None
-    """Level that goes right; None for a numeric column."""
+    right: tuple[str, ...]
+    """Levels that go right; none for a numeric column."""
     threshold: float
     missing: str | None
     """Side of missing values, "left" or "right"; None where none was missing when the model was
@@ -144,5 +157,9 @@ class ColumnSplit(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Write the question with JSON types; "below" is null where all values go left."""
         below = self.threshold if np.isfinite(self.threshold) else None
-        asked = {"below": below} if self.level is None else {"level": self.level}
+        asked: dict[str, Any] = {"below": below}
+        if self.column.is_ordered and self.right:
+            asked = {"levels": list(self.right)}
+        elif self.right:
+            asked = {"level": self.right[0]}
         return {"column": self.column.name, **asked, "missing": self.missing}

@@ -260,9 +260,11 @@ class _Categories(np.ndarray):
     """Object array of a categorical column, with its declared levels if it has any."""
 
     levels: tuple[str, ...] | None = None
+    is_ordered: bool = False
 
     def __array_finalize__(self, other):
         self.levels = getattr(other, "levels", None)  # rows of a column have them, too
+        self.is_ordered = getattr(other, "is_ordered", False)
 
 
 def _require_scalars(name: str, values: Iterable) -> None:
@@ -306,13 +308,15 @@ def _require_told_apart(name: str, values: Collection) -> None:
             )
 
 
-def as_categories(name: Any, values: list, levels: tuple[str, ...] | None = None) -> _Categories:
+def as_categories(
+    name: Any, values: list, levels: tuple[str, ...] | None = None, is_ordered: bool = False
+) -> _Categories:
     """Write values as text, missing ones as None, with declared levels if there are any."""
     _require_scalars(str(name), values)
     _require_told_apart(name, values)
     array = np.array([None if is_missing(v) else str(v) for v in values], dtype=object)
     array = array.view(_Categories)
-    array.levels = levels
+    array.levels, array.is_ordered = levels, is_ordered
     return array
 
 
@@ -348,7 +352,8 @@ def _from_series(series: nw.Series) -> np.ndarray:
         known = native.cat.categories.tolist()  # pandas cannot list intervals of whole numbers
         _require_told_apart(name, known)
         text = np.array([*map(str, known), None], object)  # a missing cell has the code -1
-        return as_categories(name, text[native.cat.codes.to_numpy()].tolist(), tuple(text[:-1]))
+        values = text[native.cat.codes.to_numpy()].tolist()
+        return as_categories(name, values, tuple(text[:-1]), bool(native.cat.ordered))
     values, levels = series.to_list(), None
     if kind == nw.Boolean:
         levels = _BOOLEANS
@@ -363,7 +368,7 @@ def _from_series(series: nw.Series) -> np.ndarray:
         elif not any(isinstance(value, str) for value in values):
             _require_scalars(name, values)
             return cells
-    return as_categories(name, values, levels)
+    return as_categories(name, values, levels, kind == nw.Enum)
 
 
 def declared_levels(name: str, values: np.ndarray) -> tuple[str, ...] | None:

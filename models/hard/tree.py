@@ -270,6 +270,7 @@ class Tree:
         *,
         show_missing: Any = None,
         design: Any = None,
+        schema: Any = None,
     ) -> str:
         """Print one tree as indented rules.
 
@@ -279,7 +280,7 @@ class Tree:
             Feature names.
         leaf_text
             What to print at each slot that is a leaf, [k].
-        show_missing, design
+        show_missing, design, schema
             See `bdtppl.models.data.splits.Split.text`.
 
         Examples
@@ -297,7 +298,7 @@ class Tree:
 
         def visit(slot: int, indent: int) -> None:
             for is_left, child in ((True, self.left[slot]), (False, self.right[slot])):
-                shown = {"show_missing": show_missing, "design": design}
+                shown = {"show_missing": show_missing, "design": design, "schema": schema}
                 condition = self.condition(slot, is_left, names, **shown)
                 leaf = self.feature[child] < 0
                 lines.append("  " * indent + condition + (text(child) if leaf else ""))
