@@ -331,3 +331,22 @@ def test_extreme_leaves_are_refused_in_a_sentence(leaf):
         model = GreedyModalTreeRegressor(leaf=NormalInverseGamma(*leaf), lookahead=lookahead)
         with pytest.raises(ValueError, match="The log joint of the tree is not finite"):
             model.fit(X, y)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_rows_leave_the_priors_of_their_leaves_too(smoothing):
+    """A row has the predictive of its leaf without it, shares in priors included."""
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::3, 2:], y[::3]
+    model = GreedyModalTreeClassifier(smoothing=smoothing, max_depth=3).fit(X, y)
+    tree, found = model.map_tree_, model.posterior_.log_likelihood()[0, 0]
+    for row in range(len(y)):
+        slot, path = 0, [0]
+        while tree.feature[slot] >= 0:
+            is_left = X[row, tree.feature[slot]] < tree.threshold[slot]
+            slot = int(tree.left[slot] if is_left else tree.right[slot])
+            path.append(slot)
+        counts = model.posterior_.statistics[0, 0, slot].copy()
+        counts[y[row]] -= 1 + smoothing * (len(path) - 1)
+        expected = np.log((1 + counts[y[row]]) / (3 + counts.sum()))
+        assert found[row] == pytest.approx(expected)

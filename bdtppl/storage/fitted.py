@@ -304,4 +304,6 @@ def _holds(whole: Any, part: Any) -> bool:
     """Whether a value of JSON types has all of another: later versions may have more."""
     if isinstance(whole, dict) and isinstance(part, dict):
         return all(name in whole and _holds(whole[name], each) for name, each in part.items())
+    if isinstance(whole, list) and isinstance(part, list) and len(whole) == len(part):
+        return all(map(_holds, whole, part))
     return whole == part

@@ -72,7 +72,7 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
             "prior": encode(posterior.prior, "the prior"),
             "leaf": encode(posterior.leaf, "the leaf family"),
         }
-        numbers = ("log_evidence", "log_evidence_se")
+        numbers = ("log_evidence", "log_evidence_se", "smoothing")
     if not isinstance(posterior, SoftPosterior):
         of_design, design_arrays = _describe_design(posterior.design)
         described["design"] = encode(of_design, "the design")

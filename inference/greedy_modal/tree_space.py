@@ -177,6 +177,7 @@ def as_posterior(problem: Problem, trees: list[GreedyTree], y: np.ndarray) -> Po
         batch.reshape(1, len(trees)),
         statistics,
         log_weights=log_joint,
+        smoothing=problem.smoothing,
         log_joint=log_joint,
         log_likelihood=np.array([each.log_likelihood for each in trees]),
     )

@@ -130,6 +130,8 @@ class Posterior:
         Log evidence under the normalised prior and its standard error (0 where exact).
     log_weights
         float64 [chain, draw], or None for equal weights.
+    smoothing
+        Share of a row that the prior of its leaf holds for each level of splits above the leaf.
     """
 
     trees: Tree
@@ -142,6 +144,7 @@ class Posterior:
     log_evidence: float
     log_evidence_se: float = 0.0
     log_weights: np.ndarray | None = None
+    smoothing: float = 0.0
 
     has_pointwise_likelihood: ClassVar[bool] = True  # other than in some soft trees
 
@@ -155,6 +158,7 @@ class Posterior:
         log_evidence: float = np.nan,
         log_evidence_se: float = np.nan,
         log_weights: np.ndarray | None = None,
+        smoothing: float = 0.0,
         **sample_stats: np.ndarray,
     ) -> "Posterior":
         """Collect draws of a model.
@@ -167,7 +171,7 @@ class Posterior:
             `Tree` batch [chain, draw].
         statistics
             float64 [..., k, s]; statistics of the training rows in each slot, draws in order.
-        log_evidence, log_evidence_se, log_weights
+        log_evidence, log_evidence_se, log_weights, smoothing
             See `Posterior`.
         **sample_stats
             Numbers of the draws, chain after chain; those that follow from the trees are added.
@@ -185,6 +189,7 @@ class Posterior:
             log_evidence=float(log_evidence),
             log_evidence_se=float(log_evidence_se),
             log_weights=log_weights,
+            smoothing=smoothing,
         )
 
     @property
@@ -374,12 +379,17 @@ class Posterior:
         """Pointwise log likelihood of the training rows, float64 [chain, draw, n].
 
         With the leaf parameters integrated out a row's likelihood given a tree and all other rows
-        is log m(leaf) - log m(leaf without the row), which makes leave-one-out estimates right.
-        A repeated row counts one of its repetitions.
+        is log m(leaf) - log m(leaf without the row), which makes leave-one-out estimates right: a
+        row that the prior of its leaf holds a share of leaves that, too. A repeated row counts one
+        of its repetitions.
         """
         with jax.enable_x64(True):
             own = np.asarray(self.leaf.statistics(self.y, np.ones(len(self.y))))
             statistics = self.leaf_statistics(self.matrix)
+            if self.smoothing:
+                slots = route(self.trees, self.matrix)
+                depth = np.take_along_axis(self.trees.node_depth, slots, axis=2)
+                statistics = statistics - self.smoothing * depth[..., None] * own
             return np.asarray(
                 self.leaf.log_marginal(statistics) - self.leaf.log_marginal(statistics - own)
             )
