@@ -64,7 +64,7 @@ _STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_PRODUCTION = 2e-6
 _SMALL_CHART = 50_000  # subproblems
-_REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
+_FIT_REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
 _LEAF_BUCKETS, _LEAF_LEVELS = 10, 3  # of the trees that numbers of leaves are fitted by
 _LEAF_FEATURES = 200  # more of them cost too much, and so do many rows of a sparse table
 _LEAF_BUDGET = Budget(seconds=0.1, num_bytes=2e8)  # of one sum over trees
@@ -320,7 +320,7 @@ def _fitted(
 def _fitted_freely(exact: Any, names: Collection[str], steps: int) -> EmpiricalBayes:
     """Maximise the evidence within reach of the numbers at the start."""
     units, limits = _units_of(exact.leaf), {"max_steps": steps, "tolerance": 0.05}
-    return empirical_bayes(exact, parameters=names, units=units, reach=_REACH, **limits)
+    return empirical_bayes(exact, parameters=names, units=units, reach=_FIT_REACH, **limits)
 
 
 @in_float64

@@ -4,6 +4,7 @@ Slot 0 is the root, children lie side by side and after their parent, and slots 
 All functions work on a whole batch; b chains, k slots.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -239,14 +240,16 @@ def select_trees(condition: jax.Array, one, other):
     return jax.tree.map(choose, one, other)
 
 
-def branched(shape: Shape, is_split: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
-    """Split several leaves of each tree at once; there must be room for their children.
+def branched(
+    shape: Shape, is_wanted: jax.Array, rule: jax.Array
+) -> tuple[Shape, jax.Array, jax.Array, jax.Array]:
+    """Split several leaves of each tree at once, where there is room for all their children.
 
     Parameters
     ----------
     shape
         Trees.
-    is_split
+    is_wanted
         bool [b, k]; leaves to split.
     rule
         int32 [b, k]; their rules.
@@ -255,10 +258,16 @@ def branched(shape: Shape, is_split: jax.Array, rule: jax.Array) -> tuple[Shape,
     -------
     shape
         The trees.
-    parent
-        int32 [b, k]; the slot above each new one, k in those that are not new.
+    is_new
+        bool [b, k]; the new slots.
+    above
+        int32 [b, k, 1]; the slots above these.
+    is_full
+        bool [b]; trees without room, which stay as they are.
     """
     capacity, chain = shape.capacity, jnp.arange(len(shape.size))[:, None]
+    is_full = shape.size + 2 * is_wanted.sum(axis=1) > capacity
+    is_split = is_wanted & ~is_full[:, None]
     rank = running_count(is_split)
     left = jnp.where(is_split, shape.size[:, None] + 2 * (rank - 1), 0)
     size = shape.size + 2 * rank[:, -1]
@@ -267,29 +276,30 @@ def branched(shape: Shape, is_split: jax.Array, rule: jax.Array) -> tuple[Shape,
     parent = jnp.full_like(rank, capacity)
     for child in (target, target + 1):
         parent = parent.at[chain, child].set(slot, mode="drop")
-    depth = jnp.take_along_axis(shape.depth, jnp.minimum(parent, capacity - 1), axis=1) + 1
-    is_new = parent < capacity
+    is_new, above = parent < capacity, jnp.minimum(parent, capacity - 1)
     nodes = jnp.stack(
         [
             jnp.where(is_split, rule, shape.rule),
             jnp.where(is_split, left, shape.left),
             jnp.where(is_new, parent, shape.parent),
-            jnp.where(is_new, depth, shape.depth),
+            jnp.where(is_new, jnp.take_along_axis(shape.depth, above, axis=1) + 1, shape.depth),
         ],
         axis=-1,
     )
-    return Shape(nodes, size), parent
+    return Shape(nodes, size), is_new, above[..., None], is_full
 
 
-def cut_back(shape: Shape, is_leaf: jax.Array, is_gone: jax.Array) -> tuple[Shape, jax.Array]:
+def cut_back(
+    shape: Shape, is_leaf: jax.Array, is_gone: jax.Array
+) -> tuple[Shape, Callable[[jax.Array], jax.Array]]:
     """Make leaves of some nodes of each tree, bool [b, k], and drop all nodes below these.
 
     Returns
     -------
     shape
         The trees; the slots that stay move together and keep their order.
-    source
-        int32 [b, k]; the slot that each one was.
+    moved
+        Moves values [b, k, ...] of slots along with them.
     """
     chain = jnp.arange(len(shape.size))[:, None]
     is_kept = shape.is_used & ~is_gone
@@ -307,7 +317,7 @@ def cut_back(shape: Shape, is_leaf: jax.Array, is_gone: jax.Array) -> tuple[Shap
         axis=-1,
     )
     smaller = Shape(jnp.take_along_axis(nodes, source[..., None], axis=1), new_slot[:, -1] + 1)
-    return _cleared(smaller), source
+    return _cleared(smaller), lambda values: jax.vmap(lambda own, at: own[at])(values, source)
 
 
 def subtree_sums(shape: Shape, values: jax.Array) -> jax.Array:

@@ -87,10 +87,7 @@ def grow_from_prior(model: PackedModel, start: State, is_open, wanted, uniform) 
         settled = at_nodes(settle, model, is_open, inputs, outputs)
         rule, scores, log_normaliser, left_rows, right_rows = settled
         is_split = is_open & (rule != LEAF)
-        is_full = shape.size + 2 * is_split.sum(axis=1) > shape.capacity
-        shape, parent = branched(shape, is_split & ~is_full[:, None], rule)
-        is_new = parent < shape.capacity
-        above = jnp.minimum(parent, shape.capacity - 1)[..., None]
+        shape, is_new, above, is_full = branched(shape, is_split, rule)
         sides = (jnp.take_along_axis(side, above, axis=1) for side in (left_rows, right_rows))
         handed_down = jnp.where((places(shape) % 2 == 1)[..., None], *sides)
         rows = jnp.where(is_new[..., None], handed_down, rows)

@@ -291,20 +291,13 @@ def _with_subtrees(
         is_below = jnp.take_along_axis(is_below, shape.parent, axis=1)
         is_below &= shape.is_used & (places(shape) > 0)
         is_gone |= is_below
-    shape, source = cut_back(shape, is_top, is_gone)
-
-    def moved(values):
-        return jax.vmap(lambda own, at: own[at])(values, source)
-
+    shape, moved = cut_back(shape, is_top, is_gone)
     is_changed, rules = moved(is_top) & shape.is_used, moved(rules)
     rule, below, is_open = rules[..., 0], rules[..., 1:], is_changed
     overflows = jnp.zeros(len(shape.size), bool)
     for _ in range(_LEVELS_REDRAWN - 1):
         is_split = is_open & (rule != LEAF)
-        is_full = shape.size + 2 * is_split.sum(axis=1) > shape.capacity
-        shape, parent = branched(shape, is_split & ~is_full[:, None], rule)
-        is_open = parent < shape.capacity
-        above = jnp.minimum(parent, shape.capacity - 1)[..., None]
+        shape, is_open, above, is_full = branched(shape, is_split, rule)
         own = jnp.take_along_axis(below, above, axis=1)
         rule = jnp.where(places(shape) % 2 == 1, own[..., 0], own[..., 1])
         overflows |= is_full

@@ -96,12 +96,7 @@ class Regrow:
         is_top = (proof.first <= point) & (point < proof.first + proof.own)
         top = jnp.argmax(is_top, axis=1)
         is_open, is_gone = self._regrown(shape, proof, is_top, proof.first[chain, top][:, None])
-
-        smaller, source = cut_back(shape, is_open, is_gone)
-
-        def moved(values):
-            return jax.vmap(lambda own, at: own[at])(values, source)
-
+        smaller, moved = cut_back(shape, is_open, is_gone)
         start = state._replace(shape=smaller, rows=moved(state.rows), scores=moved(state.scores))
         is_start = moved(is_open) & smaller.is_used
         # Of the pruned node, what was chosen before the point stays.
