@@ -11,13 +11,8 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import estimator
-from bdtppl.estimators.hard import (
-    ClassLeaves,
-    RealLeaves,
-    TreeEstimator,
-    require_finite,
-    with_weights_of_marks,
-)
+from bdtppl.estimators.found import FoundTrees
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite, with_weights_of_marks
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.inference.greedy_modal.ahead import compile_ahead
 from bdtppl.inference.greedy_modal.growth import prune
@@ -31,11 +26,9 @@ from bdtppl.inference.greedy_modal.tree_space import (
     numbered,
     tree_space,
 )
-from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.sparse import SparseDesign
-from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.priors import GreedyPartition
@@ -113,7 +106,7 @@ class GreedyModalParameters:
     )
 
 
-class GreedyModalTree(GreedyModalParameters, TreeEstimator):
+class GreedyModalTree(GreedyModalParameters, FoundTrees):
     """The inference, for any kind of target."""
 
     inference = "greedy-modal"
@@ -122,9 +115,7 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         "modal tree, Nuti et al. 2021). It is a good tree, not a posterior: how sure one can be of "
         "its splits is not known."
     )
-    probability_name = "probability among the trees found"
     reads_sparse = True
-    draws_are = "found"
     default_prior = GreedyPartition(0.99)
     unknown: ClassVar = {
         "log_evidence": "a greedy search does not sum over all trees",
@@ -300,31 +291,6 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         )
 
     @property
-    def map_tree_(self) -> Tree:
-        """Most probable tree found."""
-        check_is_fitted(self)
-        return self.posterior_.trees[0, 0]
-
-    @property
-    def feature_importances_(self) -> np.ndarray:
-        """Share of each column of X in what the splits of the most probable tree gain, float64.
-
-        A split's gain is the score of its partition less that of stopping, in nats; the attributes
-        ``log_likelihood_gain_`` and ``log_prior_gain_`` have the two terms of its sum by feature.
-        Negative sums, which looking ahead can leave, count as 0. A category has the gains of all
-        its levels.
-        """
-        check_is_fitted(self)
-        shares = self._shares_of_gain  # a sparse table has no categories
-        return shares if self.columns_ is not None else self._shares_of_columns(shares)
-
-    @property
-    def _shares_of_gain(self) -> np.ndarray:
-        """Share of each feature in what the splits gain, float64 [d]."""
-        gain = np.maximum(self.log_likelihood_gain_ + self.log_prior_gain_, 0)
-        return gain / max(gain.sum(), np.finfo(float).tiny)
-
-    @property
     def counts_rows(self) -> bool:
         """Not so where nodes are smoothed, which have parts of the rows of nodes above."""
         return not self.smoothing
@@ -384,15 +350,6 @@ class GreedyModalTree(GreedyModalParameters, TreeEstimator):
         problem = self._pose(model, num_features=num_features)
         partitions = partition_posterior(problem, self.map_tree_, int(node))
         return replace(partitions, log_feature=partitions.log_feature[:num_features])
-
-    def _most_probable(self, k: int) -> RankedTrees:
-        posterior = self.posterior_
-        return RankedTrees(
-            posterior.trees[0, :k],
-            posterior.statistics[0, :k],
-            posterior.sample_stats["log_joint"][0, :k],
-            posterior.weights[0, :k],
-        )
 
     @summarised
     def summary(self) -> dict:

@@ -8,12 +8,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import ShowsProgress, estimator
-from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.found import FoundTrees
+from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.searching import run_search
-from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.pcfg.search.search import TreeSearch
-from bdtppl.models.hard.tree import Tree
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.wording import number
 from bdtppl.summary import summarised
@@ -42,7 +42,7 @@ class MAPTreeParameters(ShowsProgress):
     )
 
 
-class MAPTree(MAPTreeParameters, TreeEstimator):
+class MAPTree(MAPTreeParameters, FoundTrees):
     """The inference, for any kind of target."""
 
     inference = "map"
@@ -51,8 +51,6 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
         "Sullivan et al. 2024). It is one tree, not a posterior: how sure one can be of its splits "
         "is not known."
     )
-    probability_name = "probability among the trees found"
-    draws_are = "found"
     default_prior = DepthDecay(0.95, 0.5)
     unknown: ClassVar = {
         "log_evidence": "the search was for the best tree, not for the sum over all trees",
@@ -107,8 +105,6 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
     map_log_joint_: float
     map_gap_: float
     num_expansions_: int
-    log_likelihood_gain_: np.ndarray
-    posterior_: Posterior
 
     @property
     def _num_bins(self) -> int | None:
@@ -155,34 +151,6 @@ class MAPTree(MAPTreeParameters, TreeEstimator):
                 f"up to {number(self.map_gap_)}. Raise time_limit or memory_limit, or take fewer "
                 f"bins, for a smaller gap."
             )
-
-    @property
-    def map_tree_(self) -> Tree:
-        """Most probable tree found."""
-        check_is_fitted(self)
-        return self.posterior_.trees[0, 0]
-
-    @property
-    def feature_importances_(self) -> np.ndarray:
-        """Share of each column of X in what the splits gain in log marginal likelihood, float64.
-
-        A category has the gains of all its levels.
-        """
-        check_is_fitted(self)
-        return self._shares_of_columns(self._shares_of_gain)
-
-    @property
-    def _shares_of_gain(self) -> np.ndarray:
-        """Share of each feature in what the splits gain, float64 [d]."""
-        gain = np.maximum(self.log_likelihood_gain_, 0)
-        return gain / max(gain.sum(), np.finfo(float).tiny)
-
-    def _most_probable(self, k: int) -> RankedTrees:
-        posterior = self.posterior_
-        return RankedTrees(
-            posterior.trees[0], posterior.statistics[0], posterior.sample_stats["log_joint"][0],
-            np.ones(1),
-        )  # fmt: skip
 
     @summarised
     def summary(self) -> dict:

@@ -1,0 +1,62 @@
+"""The base of estimators that search for good trees, and draw none."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from bdtppl.estimators.hard import TreeEstimator
+from bdtppl.inference.hard.posterior import Posterior, RankedTrees
+from bdtppl.models.hard.tree import Tree
+
+__all__ = ["FoundTrees"]
+
+
+class FoundTrees(TreeEstimator):
+    """The trees found, and what the splits of the best one gain.
+
+    Attributes
+    ----------
+    posterior_
+        The trees, the best first, as the draws of one chain.
+    log_likelihood_gain_, log_prior_gain_
+        What the splits on each feature gain in nats, float64 [d].
+    """
+
+    probability_name = "probability among the trees found"
+    draws_are = "found"
+
+    posterior_: Posterior
+    log_likelihood_gain_: np.ndarray
+    log_prior_gain_: Any = 0.0  # of inferences that do not count it
+
+    @property
+    def map_tree_(self) -> Tree:
+        """Most probable tree found."""
+        check_is_fitted(self)
+        return self.posterior_.trees[0, 0]
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each column of X in what the splits of the most probable tree gain, float64.
+
+        A split's gain is the score of its partition less that of stopping, in nats; the attribute
+        ``log_likelihood_gain_`` (with ``log_prior_gain_``, where there is one) has its sum by
+        feature. Negative sums, which looking ahead can leave, count as 0. A category has the gains
+        of all its levels.
+        """
+        check_is_fitted(self)
+        shares = self._shares_of_gain  # a sparse table has no categories
+        return shares if self.columns_ is not None else self._shares_of_columns(shares)
+
+    @property
+    def _shares_of_gain(self) -> np.ndarray:
+        """Share of each feature in what the splits gain, float64 [d]."""
+        gain = np.maximum(self.log_likelihood_gain_ + self.log_prior_gain_, 0)
+        return gain / max(gain.sum(), np.finfo(float).tiny)
+
+    def _most_probable(self, k: int) -> RankedTrees:
+        posterior = self.posterior_
+        log_joint = posterior.sample_stats["log_joint"]
+        parts = posterior.trees, posterior.statistics, log_joint, posterior.weights
+        return RankedTrees(*(part[0, :k] for part in parts))
