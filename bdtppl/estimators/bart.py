@@ -124,29 +124,8 @@ class BARTClassParameters:
 
 
 class BART(BARTParameters, TableEstimator):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "bart"
-    in_words = (
-        "Targets were explained by sums of small trees (BART; Chipman, George and McCulloch 2010). "
-        "Chains redrew each tree given all others, a node among being a leaf and all splits, and a "
-        "rule among all rules, by their exact conditional probabilities."
-    )
-    draws_are = "chains"
-    trees_are = "sums"
-    unknown: ClassVar = {"log_evidence": "chains of sums of trees give no evidence"}
-
-    design_: Design
-    prior_: AdditivePrior
-    posterior_: SumPosterior
-    diagnostics_: dict[str, dict[str, float]]
-    num_thrown_away_: int | None = None  # in models of older files
-    _calibrated: Any
-    _unit = staticmethod(lambda y: 1.0)
-    _each_row: Any
-    _noise: Any
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.additive.posterior.SumPosterior
@@ -175,19 +154,27 @@ class BART(BARTParameters, TableEstimator):
     ----------
     Chipman, George and McCulloch 2010, BART: Bayesian additive regression trees; Linero 2018 for
     ``sparsity``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bdtppl import {name}
-    >>> X = np.linspace(0, 1, 60)[:, None]
-    >>> y = {targets}
-    >>> model = {name}(trees=20, warmup=200, random_state=0).fit(X, y)
-    >>> model.mean_draws(X[:5]).shape
-    {shape}
-    >>> bool({predicted})
-    True
     """
+
+    inference = "bart"
+    in_words = (
+        "Targets were explained by sums of small trees (BART; Chipman, George and McCulloch 2010). "
+        "Chains redrew each tree given all others, a node among being a leaf and all splits, and a "
+        "rule among all rules, by their exact conditional probabilities."
+    )
+    draws_are = "chains"
+    trees_are = "sums"
+    unknown: ClassVar = {"log_evidence": "chains of sums of trees give no evidence"}
+
+    design_: Design
+    prior_: AdditivePrior
+    posterior_: SumPosterior
+    diagnostics_: dict[str, dict[str, float]]
+    num_thrown_away_: int | None = None  # in models of older files
+    _calibrated: Any
+    _unit = staticmethod(lambda y: 1.0)
+    _each_row: Any
+    _noise: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         for name, most in (("max_depth", MOST_TREE_LEVELS), ("bins", MOST_BINS - 1)):
@@ -342,13 +329,20 @@ class BART(BARTParameters, TableEstimator):
 
 @estimator
 class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
-    """Regress by sums of trees, each redrawn exactly given all the others (BART)."""
+    """Regress by sums of trees, each redrawn exactly given all the others (BART).
 
-    _words: ClassVar[dict[str, str]] = {
-        "targets": "np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])",
-        "predicted": "np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3",
-        "shape": "(4, 250, 5)",
-    }
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import BARTRegressor
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> model = BARTRegressor(trees=20, warmup=200, random_state=0).fit(X, y)
+    >>> model.mean_draws(X[:5]).shape
+    (4, 250, 5)
+    >>> bool(np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3)
+    True
+    """
 
     def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
         return matrix, y, weights
@@ -401,13 +395,20 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
 
 @estimator
 class BARTClassifier(BARTClassParameters, ClassTargets, BART):
-    """Classify by sums of trees, each redrawn exactly given all the others (BART)."""
+    """Classify by sums of trees, each redrawn exactly given all the others (BART).
 
-    _words: ClassVar[dict[str, str]] = {
-        "targets": "(X[:, 0] > 0.5).astype(int)",
-        "predicted": "(model.predict(X) == (X[:, 0] > 0.5)).all()",
-        "shape": "(4, 250, 5, 2)",
-    }
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import BARTClassifier
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> model = BARTClassifier(trees=20, warmup=200, random_state=0).fit(X, y)
+    >>> model.mean_draws(X[:5]).shape
+    (4, 250, 5, 2)
+    >>> bool((model.predict(X) == (X[:, 0] > 0.5)).all())
+    True
+    """
 
     def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
         """Repeat rows by their weights: each has latent variables of its own."""

@@ -76,19 +76,20 @@ n_features_in_ : int
 def estimator(cls: EstimatorClass) -> EstimatorClass:
     """Make a class an estimator that users see.
 
-    Its parameters are its fields (`bdtppl.estimators.parameters`), its docstring gets their
-    section, and it is entered in `INFERENCES`, which storage, reports and the command line read.
+    Its parameters are its fields (`bdtppl.estimators.parameters`). Its docstring gets their section
+    and those of the class that names the inference. It is entered in `INFERENCES`, which storage,
+    reports and the command line read.
     """
     cls = declared(cls)
     name, task = cls.inference, cls.task
-    words = cls._words | {"name": cls.__name__}
-    documentation = inspect.cleandoc(cls._documentation)
-    for word, text in words.items():
-        documentation = documentation.replace(f"{{{word}}}", text)
-    fitted = "\n".join(filter(None, [cls._fitted_words, _FITTED_ATTRIBUTES]))
-    documentation = documentation.replace("{fitted}", fitted)
-    parts = [inspect.cleandoc(cls.__doc__ or ""), parameters_section(cls), documentation]
-    cls.__doc__ = "\n\n".join(parts) + "\n"
+    # The class that names the inference says what targets of all kinds have.
+    above = [base.__doc__ or "" for base in cls.__mro__[1:] if "inference" in vars(base)]
+    shared = inspect.cleandoc("".join(above[:1])).partition("\n\n")[2]
+    labels = "classes_ : numpy.ndarray\n    Labels, sorted.\n" * (task == "classification")
+    shared = shared.replace("{fitted}", labels + _FITTED_ATTRIBUTES)
+    summary, _, own = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")
+    parts = [summary, parameters_section(cls), shared, own]
+    cls.__doc__ = "\n\n".join(filter(None, parts)) + "\n"
     INFERENCES.setdefault(name, {})[task] = cls
     return cls
 
@@ -275,9 +276,6 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     _read_targets: Any
     _as_targets: Any
     _check_targets: Any
-    _documentation: ClassVar[str] = ""
-    _fitted_words: ClassVar[str] = ""
-    _words: ClassVar[dict[str, str]] = {}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """List the parameters; if deep, also those of prior, leaf family and constraints.

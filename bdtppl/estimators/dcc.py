@@ -106,16 +106,8 @@ class DCCParameters(RunsLong, FansOut):
 
 
 class DCCTree(DCCParameters, SoftTreeEstimator):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "dcc"
-    in_words = (
-        "Soft trees were sampled within each topology by Hamiltonian Monte Carlo, and topologies "
-        "weighed by their estimated evidence (DCC-Tree, Cochrane et al. 2024)."
-    )
-    log_evidence_upper_: float = np.nan  # in models of older files
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
@@ -152,23 +144,20 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
     sharp, few or short chains miss some, and the error is too small: take many chains.
 
     ``h_final`` is a hyperparameter. Where nothing else says how sharp splits are, take that with
-    the largest ``log_evidence_``{comparable}.
+    the largest ``log_evidence_``; of classes with ``likelihood="mixture"``, for equation 8 is no
+    probability of the labels, and prefers sharp splits.
 
     References
     ----------
     Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tree Sampling.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bdtppl import {name}
-    >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> y = {targets}
-    >>> few = {"iterations": 2, "initial_trees": 10, "chains": 2, "warmup": 60, "draws": 50}
-    >>> model = {name}(max_splits=1, random_state=0, **few).fit(X, y)
-    >>> model.posterior_.topologies[0].code
-    '100'
     """
+
+    inference = "dcc"
+    in_words = (
+        "Soft trees were sampled within each topology by Hamiltonian Monte Carlo, and topologies "
+        "weighed by their estimated evidence (DCC-Tree, Cochrane et al. 2024)."
+    )
+    log_evidence_upper_: float = np.nan  # in models of older files
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
@@ -376,9 +365,33 @@ def _total(parts: list[Component], dcc: DCC) -> dict[str, Any]:
 
 @estimator
 class DCCTreeRegressor(SoftTargets, DCCTree):
-    """Regress by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024)."""
+    """Regress by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import DCCTreeRegressor
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])
+    >>> few = {"iterations": 2, "initial_trees": 10, "chains": 2, "warmup": 60, "draws": 50}
+    >>> model = DCCTreeRegressor(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> model.posterior_.topologies[0].code
+    '100'
+    """
 
 
 @estimator
 class DCCTreeClassifier(SoftClasses, DCCTree):
-    """Classify by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024)."""
+    """Classify by soft trees of all topologies that matter (DCC-Tree; Cochrane et al. 2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import DCCTreeClassifier
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> few = {"iterations": 2, "initial_trees": 10, "chains": 2, "warmup": 60, "draws": 50}
+    >>> model = DCCTreeClassifier(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> model.posterior_.topologies[0].code
+    '100'
+    """

@@ -149,20 +149,8 @@ class ExactParameters(HasCheckpoint, ShowsProgress):
 
 
 class ExactTree(ExactParameters, TreeEstimator):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "exact"
-    default_prior = LeafPenalty(2.0)
-    design_: Any  # of rows that came in parts a `RowlessDesign`
-    method_: str = "chart"  # in models of older files, as what follows
-    log_evidence_gap_: float = 0.0
-    map_gap_: float = 0.0
-    total_variation_: float = 0.0
-    found_tree_: Any = None  # by a search, and so are the next ones
-    found_statistics_: Any = None
-    num_expansions_: int = 0
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -203,6 +191,17 @@ class ExactTree(ExactParameters, TreeEstimator):
         Buckets per feature that were used.
     {fitted}
     """
+
+    inference = "exact"
+    default_prior = LeafPenalty(2.0)
+    design_: Any  # of rows that came in parts a `RowlessDesign`
+    method_: str = "chart"  # in models of older files, as what follows
+    log_evidence_gap_: float = 0.0
+    map_gap_: float = 0.0
+    total_variation_: float = 0.0
+    found_tree_: Any = None  # by a search, and so are the next ones
+    found_statistics_: Any = None
+    num_expansions_: int = 0
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         if isinstance(self.bins, str) and self.bins != "auto":

@@ -98,18 +98,8 @@ class GFlowNetParameters(RunsLong):
 
 
 class GFlowNetTree(GFlowNetParameters, WeightedTrees):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "gflownet"
-    in_words = (
-        "Trees were drawn by a policy trained to draw from the posterior (generative flow network, "
-        "DT-GFN 2025), and weighed by importance weights."
-    )
-    default_prior = DescriptionLength()
-    default_concentration = 0.1  # of each class: the paper's
-    pareto_k_: float = np.nan  # nan in models of older files
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -151,15 +141,16 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     ----------
     Mahfoud et al. 2025, Learning Decision Trees as Amortized Structure Inference (DT-GFN);
     Sullivan et al. 2023, section 7, for the grammar.
-
-    Examples
-    --------
-    >>> from bdtppl import {name}
-    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> model = {name}(grid=3, max_depth=1, steps=5, random_state=0).fit(X, y)
-    >>> model.map_tree_.num_leaves.item()
-    2
     """
+
+    inference = "gflownet"
+    in_words = (
+        "Trees were drawn by a policy trained to draw from the posterior (generative flow network, "
+        "DT-GFN 2025), and weighed by importance weights."
+    )
+    default_prior = DescriptionLength()
+    default_concentration = 0.1  # of each class: the paper's
+    pareto_k_: float = np.nan  # nan in models of older files
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check()
@@ -320,9 +311,27 @@ class GFlowNetClasses(GFlowNetClassParameters, ClassLeaves):
 
 @estimator
 class GFlowNetTreeClassifier(GFlowNetClasses, GFlowNetTree):
-    """Classify by decision trees that a trained policy draws (DT-GFN, and the grammar's flows)."""
+    """Classify by decision trees that a trained policy draws (DT-GFN, and the grammar's flows).
+
+    Examples
+    --------
+    >>> from bdtppl import GFlowNetTreeClassifier
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> model = GFlowNetTreeClassifier(grid=3, max_depth=1, steps=5, random_state=0).fit(X, y)
+    >>> model.map_tree_.num_leaves.item()
+    2
+    """
 
 
 @estimator
 class GFlowNetTreeRegressor(RealLeaves, GFlowNetTree):
-    """Regress by decision trees that a trained policy draws (DT-GFN, and the grammar's flows)."""
+    """Regress by decision trees that a trained policy draws (DT-GFN, and the grammar's flows).
+
+    Examples
+    --------
+    >>> from bdtppl import GFlowNetTreeRegressor
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, [0.0, 0.0, 9.0, 9.0] * 5
+    >>> model = GFlowNetTreeRegressor(grid=3, max_depth=1, steps=5, random_state=0).fit(X, y)
+    >>> model.map_tree_.num_leaves.item()
+    2
+    """

@@ -107,24 +107,8 @@ class GreedyModalParameters:
 
 
 class GreedyModalTree(GreedyModalParameters, FoundTrees):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "greedy-modal"
-    in_words = (
-        "The tree was grown from the root down, each node by its most probable partition (greedy "
-        "modal tree, Nuti et al. 2021). It is a good tree, not a posterior: how sure one can be of "
-        "its splits is not known."
-    )
-    reads_sparse = True
-    default_prior = GreedyPartition(0.99)
-    unknown: ClassVar = {
-        "log_evidence": "a greedy search does not sum over all trees",
-        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
-    }
-
-    directions_: np.ndarray
-
-    _documentation = """
     Attributes
     ----------
     map_tree_ : bdtppl.models.hard.tree.Tree
@@ -164,14 +148,22 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
     References
     ----------
     Nuti, Jimenez Rugama and Cross 2021 (GMT).
-
-    Examples
-    --------
-    >>> from bdtppl import {name}
-    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> {name}().fit(X, y).predict([[1.0], [4.0]]){rounded}.tolist()
-    {predictions}
     """
+
+    inference = "greedy-modal"
+    in_words = (
+        "The tree was grown from the root down, each node by its most probable partition (greedy "
+        "modal tree, Nuti et al. 2021). It is a good tree, not a posterior: how sure one can be of "
+        "its splits is not known."
+    )
+    reads_sparse = True
+    default_prior = GreedyPartition(0.99)
+    unknown: ClassVar = {
+        "log_evidence": "a greedy search does not sum over all trees",
+        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
+    }
+
+    directions_: np.ndarray
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         prior = self._read_prior()
@@ -397,13 +389,25 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
 
 @estimator
 class GreedyModalTreeClassifier(ClassLeaves, GreedyModalTree):
-    """Classify by the greedy modal tree (GMT, Nuti et al. 2021)."""
+    """Classify by the greedy modal tree (GMT, Nuti et al. 2021).
 
-    _words: ClassVar = ClassLeaves._words | {"predictions": "['a', 'b']", "rounded": ""}
+    Examples
+    --------
+    >>> from bdtppl import GreedyModalTreeClassifier
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> GreedyModalTreeClassifier().fit(X, y).predict([[1.0], [4.0]]).tolist()
+    ['a', 'b']
+    """
 
 
 @estimator
 class GreedyModalTreeRegressor(RealLeaves, GreedyModalTree):
-    """Regress by the greedy modal tree (GMT, Nuti et al. 2021)."""
+    """Regress by the greedy modal tree (GMT, Nuti et al. 2021).
 
-    _words: ClassVar = RealLeaves._words | {"predictions": "[0.0, 9.0]", "rounded": ".round(2)"}
+    Examples
+    --------
+    >>> from bdtppl import GreedyModalTreeRegressor
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, [0.0, 0.0, 9.0, 9.0] * 5
+    >>> GreedyModalTreeRegressor().fit(X, y).predict([[1.0], [4.0]]).round(2).tolist()
+    [0.0, 9.0]
+    """

@@ -43,21 +43,8 @@ class MAPTreeParameters(ShowsProgress):
 
 
 class MAPTree(MAPTreeParameters, FoundTrees):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "map"
-    in_words = (
-        "The tree is the most probable one that a search over all trees has found (after MAPTree, "
-        "Sullivan et al. 2024). It is one tree, not a posterior: how sure one can be of its splits "
-        "is not known."
-    )
-    default_prior = DepthDecay(0.95, 0.5)
-    unknown: ClassVar = {
-        "log_evidence": "the search was for the best tree, not for the sum over all trees",
-        "elpd_loo": "one tree cannot be weighted anew without a row",
-    }
-
-    _documentation = """
     Attributes
     ----------
     map_tree_ : bdtppl.models.hard.tree.Tree
@@ -92,15 +79,19 @@ class MAPTree(MAPTreeParameters, FoundTrees):
     ----------
     Sullivan, Tiwari and Thrun 2024, MAPTree: Beating "Optimal" Decision Trees with Bayesian
     Decision Trees.
-
-    Examples
-    --------
-    >>> from bdtppl import {name}
-    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> model = {name}().fit(X, y)
-    >>> model.predict([[1.0], [4.0]]){rounded}.tolist(), model.map_gap_
-    ({predictions}, 0.0)
     """
+
+    inference = "map"
+    in_words = (
+        "The tree is the most probable one that a search over all trees has found (after MAPTree, "
+        "Sullivan et al. 2024). It is one tree, not a posterior: how sure one can be of its splits "
+        "is not known."
+    )
+    default_prior = DepthDecay(0.95, 0.5)
+    unknown: ClassVar = {
+        "log_evidence": "the search was for the best tree, not for the sum over all trees",
+        "elpd_loo": "one tree cannot be weighted anew without a row",
+    }
 
     map_log_joint_: float
     map_gap_: float
@@ -172,13 +163,27 @@ class MAPTree(MAPTreeParameters, FoundTrees):
 
 @estimator
 class MAPTreeClassifier(ClassLeaves, MAPTree):
-    """Classify by the most probable tree, certified (after MAPTree, Sullivan et al. 2024)."""
+    """Classify by the most probable tree, certified (after MAPTree, Sullivan et al. 2024).
 
-    _words: ClassVar = ClassLeaves._words | {"predictions": "['a', 'b']", "rounded": ""}
+    Examples
+    --------
+    >>> from bdtppl import MAPTreeClassifier
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> model = MAPTreeClassifier().fit(X, y)
+    >>> model.predict([[1.0], [4.0]]).tolist(), model.map_gap_
+    (['a', 'b'], 0.0)
+    """
 
 
 @estimator
 class MAPTreeRegressor(RealLeaves, MAPTree):
-    """Regress by the most probable tree, certified (after MAPTree, Sullivan et al. 2024)."""
+    """Regress by the most probable tree, certified (after MAPTree, Sullivan et al. 2024).
 
-    _words: ClassVar = RealLeaves._words | {"predictions": "[0.0, 9.0]", "rounded": ".round(0)"}
+    Examples
+    --------
+    >>> from bdtppl import MAPTreeRegressor
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, [0.0, 0.0, 9.0, 9.0] * 5
+    >>> model = MAPTreeRegressor().fit(X, y)
+    >>> model.predict([[1.0], [4.0]]).round(0).tolist(), model.map_gap_
+    ([0.0, 9.0], 0.0)
+    """

@@ -93,23 +93,8 @@ class MetropolisParameters(RunsLong, FansOut):
 
 
 class MetropolisTree(MetropolisParameters, TreeEstimator):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "metropolis"
-    in_words = (
-        "Trees were drawn by Markov chains (Metropolis-Hastings) whose law is the posterior in the "
-        "long run."
-    )
-    probability_name = "share of the draws"
-    draws_are = "chains"
-    default_prior = DepthDecay(0.95, 1.0)
-
-    diagnostics_: dict[str, dict[str, float]]
-    num_overflows_: np.ndarray
-    powers_: np.ndarray
-    trajectory_steps_: np.ndarray
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -154,15 +139,21 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     ----------
     Chipman, George and McCulloch 1998; Denison, Mallick and Smith 1998; Angelopoulos and Cussens
     2005, Exploiting informative priors for Bayesian classification and regression trees.
-
-    Examples
-    --------
-    >>> from bdtppl import {name}
-    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> model = {name}(draws=1000, random_state=0).fit(X, y)
-    >>> model.map_tree_.threshold[0].item()
-    2.5
     """
+
+    inference = "metropolis"
+    in_words = (
+        "Trees were drawn by Markov chains (Metropolis-Hastings) whose law is the posterior in the "
+        "long run."
+    )
+    probability_name = "share of the draws"
+    draws_are = "chains"
+    default_prior = DepthDecay(0.95, 1.0)
+
+    diagnostics_: dict[str, dict[str, float]]
+    num_overflows_: np.ndarray
+    powers_: np.ndarray
+    trajectory_steps_: np.ndarray
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         kernel = as_kernel(self.proposal)
@@ -341,9 +332,27 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
 @estimator
 class MetropolisTreeClassifier(ClassLeaves, MetropolisTree):
-    """Classify by trees drawn from their posterior by Metropolis-Hastings."""
+    """Classify by trees drawn from their posterior by Metropolis-Hastings.
+
+    Examples
+    --------
+    >>> from bdtppl import MetropolisTreeClassifier
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> model = MetropolisTreeClassifier(draws=1000, random_state=0).fit(X, y)
+    >>> model.map_tree_.threshold[0].item()
+    2.5
+    """
 
 
 @estimator
 class MetropolisTreeRegressor(RealLeaves, MetropolisTree):
-    """Regress by trees drawn from their posterior by Metropolis-Hastings."""
+    """Regress by trees drawn from their posterior by Metropolis-Hastings.
+
+    Examples
+    --------
+    >>> from bdtppl import MetropolisTreeRegressor
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, [0.0, 0.0, 9.0, 9.0] * 5
+    >>> model = MetropolisTreeRegressor(draws=1000, random_state=0).fit(X, y)
+    >>> model.map_tree_.threshold[0].item()
+    2.5
+    """

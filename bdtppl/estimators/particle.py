@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -58,21 +58,8 @@ class ParticleParameters(RunsLong, FansOut):
 
 
 class ParticleTree(ParticleParameters, WeightedTrees):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "particle"
-    in_words = (
-        "Trees were grown from the root by particle filters, which give weighted draws and an "
-        "unbiased estimate of the evidence (Lakshminarayanan et al. 2013)."
-    )
-    draws_are = "runs"
-    default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
-    log_found_: float = np.nan  # nan in models of older files
-    effective_size_: np.ndarray
-    log_partition_of_run_: np.ndarray
-    num_overflows_: np.ndarray
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.hard.posterior.Posterior
@@ -107,15 +94,19 @@ class ParticleTree(ParticleParameters, WeightedTrees):
     References
     ----------
     Lakshminarayanan, Roy and Teh 2013, Top-down particle filtering for Bayesian decision trees.
-
-    Examples
-    --------
-    >>> from bdtppl import {name}
-    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, {targets} * 5
-    >>> model = {name}(random_state=0).fit(X, y)
-    >>> {prediction}
-    {predicted}
     """
+
+    inference = "particle"
+    in_words = (
+        "Trees were grown from the root by particle filters, which give weighted draws and an "
+        "unbiased estimate of the evidence (Lakshminarayanan et al. 2013)."
+    )
+    draws_are = "runs"
+    default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
+    log_found_: float = np.nan  # nan in models of older files
+    effective_size_: np.ndarray
+    log_partition_of_run_: np.ndarray
+    num_overflows_: np.ndarray
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         model = self._read_model(X, y, sample_weight)
@@ -178,19 +169,27 @@ class ParticleTree(ParticleParameters, WeightedTrees):
 
 @estimator
 class ParticleTreeClassifier(ClassLeaves, ParticleTree):
-    """Classify by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
+    """Classify by particle filters over decision trees (Lakshminarayanan et al. 2013).
 
-    _words: ClassVar = ClassLeaves._words | {
-        "prediction": "model.predict([[1.0], [4.0]]).tolist()",
-        "predicted": "['a', 'b']",
-    }
+    Examples
+    --------
+    >>> from bdtppl import ParticleTreeClassifier
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, ["a", "a", "b", "b"] * 5
+    >>> model = ParticleTreeClassifier(random_state=0).fit(X, y)
+    >>> model.predict([[1.0], [4.0]]).tolist()
+    ['a', 'b']
+    """
 
 
 @estimator
 class ParticleTreeRegressor(RealLeaves, ParticleTree):
-    """Regress by particle filters over decision trees (Lakshminarayanan et al. 2013)."""
+    """Regress by particle filters over decision trees (Lakshminarayanan et al. 2013).
 
-    _words: ClassVar = RealLeaves._words | {
-        "prediction": "model.predict([[1.0], [4.0]]).round(-1).tolist()",
-        "predicted": "[0.0, 10.0]",
-    }
+    Examples
+    --------
+    >>> from bdtppl import ParticleTreeRegressor
+    >>> X, y = [[1.0], [2.0], [3.0], [4.0]] * 5, [0.0, 0.0, 9.0, 9.0] * 5
+    >>> model = ParticleTreeRegressor(random_state=0).fit(X, y)
+    >>> model.predict([[1.0], [4.0]]).round(-1).tolist()
+    [0.0, 10.0]
+    """

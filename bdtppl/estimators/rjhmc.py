@@ -68,20 +68,8 @@ class RJHMCParameters(RunsLong):
 
 
 class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
-    """The inference, for any kind of target."""
+    """The inference, for any kind of target.
 
-    inference = "rjhmc"
-    in_words = (
-        "Soft trees were drawn by Markov chains that jump between topologies and move within each "
-        "by Hamiltonian Monte Carlo (RJHMC-Tree, Cochrane et al. 2023)."
-    )
-    draws_are = "chains"
-    ancestors_: np.ndarray | None = None  # in models of older files
-    unknown: ClassVar = {
-        "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
-    }
-
-    _documentation = """
     Attributes
     ----------
     posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
@@ -111,18 +99,18 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
     ----------
     Cochrane, Wills and Johnson 2023, RJHMC-Tree for exploration of the Bayesian decision tree
     posterior.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bdtppl import {name}
-    >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> y = {targets}
-    >>> few = {"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60}
-    >>> model = {name}(max_splits=1, random_state=0, **few).fit(X, y)
-    >>> model.posterior_.topologies[0].code
-    '100'
     """
+
+    inference = "rjhmc"
+    in_words = (
+        "Soft trees were drawn by Markov chains that jump between topologies and move within each "
+        "by Hamiltonian Monte Carlo (RJHMC-Tree, Cochrane et al. 2023)."
+    )
+    draws_are = "chains"
+    ancestors_: np.ndarray | None = None  # in models of older files
+    unknown: ClassVar = {
+        "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
+    }
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
@@ -204,9 +192,33 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
 
 @estimator
 class RJHMCTreeRegressor(SoftTargets, RJHMCTree):
-    """Regress by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023)."""
+    """Regress by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import RJHMCTreeRegressor
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])
+    >>> few = {"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60}
+    >>> model = RJHMCTreeRegressor(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> model.posterior_.topologies[0].code
+    '100'
+    """
 
 
 @estimator
 class RJHMCTreeClassifier(SoftClasses, RJHMCTree):
-    """Classify by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023)."""
+    """Classify by soft trees whose topology jumps (RJHMC-Tree; Cochrane et al. 2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import RJHMCTreeClassifier
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> few = {"chains": 2, "burn_in": 50, "draws": 300, "warmup": 60}
+    >>> model = RJHMCTreeClassifier(max_splits=1, random_state=0, **few).fit(X, y)
+    >>> model.posterior_.topologies[0].code
+    '100'
+    """

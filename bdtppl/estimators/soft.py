@@ -318,10 +318,6 @@ class SoftTargets(RealTargets):
     """Real targets of soft trees."""
 
     model: SoftRegression | None
-    _words: ClassVar[dict[str, str]] = {
-        "targets": "np.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.1 * np.sin(50 * X[:, 0])",
-        "comparable": "",
-    }
 
     def _model_of(self, y: np.ndarray) -> SoftRegression:
         if np.ptp(y) == 0:
@@ -339,11 +335,6 @@ class SoftClasses(SoftClassParameters, ClassTargets):
     model: SoftClassification | None
     model_: Any
     posterior_: Any
-    _words: ClassVar[dict[str, str]] = {
-        "targets": "(X[:, 0] > 0.5).astype(int)",
-        "comparable": ', with ``likelihood="mixture"``: equation 8 is\nno probability of the '
-        "labels, and prefers sharp splits",
-    }
 
     def predict_proba_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
         """Interval over the draws of each class's probability; see `ClassTargets`."""

@@ -38,8 +38,6 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
 
     task: ClassVar[str] = "classification"
     classes_: np.ndarray
-    _fitted_words: ClassVar[str] = "classes_ : numpy.ndarray\n    Labels, sorted."
-    _words: ClassVar[dict[str, str]] = {"targets": '["a", "a", "b", "b"]'}
     _mixture: Any
 
     @staticmethod
@@ -147,7 +145,6 @@ class RealTargets(RegressorMixin):
     """Targets that are real numbers."""
 
     task: ClassVar[str] = "regression"
-    _words: ClassVar[dict[str, str]] = {"targets": "[0.0, 0.0, 9.0, 9.0]"}
     _mixture: Any
 
     @staticmethod
