@@ -56,7 +56,7 @@ class FoundTrees(TreeEstimator):
         return gain / max(gain.sum(), np.finfo(float).tiny)
 
     def _most_probable(self, k: int) -> RankedTrees:
-        posterior = self.posterior_
+        posterior: Any = self.posterior_
         log_joint = posterior.sample_stats["log_joint"]
         parts = posterior.trees, posterior.statistics, log_joint, posterior.weights
         return RankedTrees(*(part[0, :k] for part in parts))

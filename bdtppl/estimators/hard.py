@@ -189,13 +189,14 @@ class TreeEstimator(HardParameters, TableEstimator):
 
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray, **cuts: Any) -> Any:
         """Cut the columns of a table, as the parameters or other ``bins`` and ``grid`` say."""
+        chosen: dict[str, Any] = {"bins": self._num_bins, "grid": self.grid} | cuts
         return Design.from_matrix(
             matrix,
             weights=weights,
             binning=self.binning,
             names=schema.features,
             is_indicator=schema.is_indicator,
-            **({"bins": self._num_bins, "grid": self.grid} | cuts),
+            **chosen,
         )
 
     def _run_of(self: Any, model: TreeModel) -> AbstractContextManager[Run]:

@@ -35,7 +35,8 @@ def declared(cls: type[AnyClass]) -> type[AnyClass]:
 def made_of(estimator: Any, cls: type[AnyClass], **more: Any) -> AnyClass:
     """Make a dataclass of the parameters of its names, and of more or other values."""
     own = {field.name for field, _ in declared_fields(estimator)}
-    shared = {f.name: getattr(estimator, f.name) for f in dataclasses.fields(cls) if f.name in own}
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    shared = {each.name: getattr(estimator, each.name) for each in fields if each.name in own}
     return cls(**(shared | more))
 
 

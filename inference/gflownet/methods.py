@@ -22,7 +22,6 @@ from bdtppl.inference.gflownet.sample import upper_bound
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.inference.pcfg.compiler import TooManySubproblems
-from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.run import Inference
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.log_joint import log_joint
@@ -162,8 +161,8 @@ class Amortisation(Inference[TrainingState, Any]):
         return self.upper_bound(key_order, learner, exact) - drawn.lower_bound
 
     @cached_property
-    def _chart(self) -> ExactPosterior | None:
-        """The exact posterior, where its chart fits."""
+    def _chart(self) -> Any:
+        """The exact posterior, where its chart fits; else None."""
         target = self.target
         if target.constraints.max_depth is None:
             return None
