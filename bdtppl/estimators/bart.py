@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import FansOut, RunsLong, TableEstimator, estimator
-from bdtppl.estimators.chains import agree, judge_chains, num_extensions
+from bdtppl.estimators.chains import agree, extensions_to, judge_chains, num_extensions
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.parameters import declared, made_of, parameter
-from bdtppl.estimators.results import LARGEST_R_HAT, of_chains
+from bdtppl.estimators.results import of_chains
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
@@ -47,15 +47,7 @@ class BARTParameters(RunsLong, FansOut):
     warmup: int = parameter(250, "Sweeps over all trees that each chain throws away.", least=0)
     draws: int = parameter(250, "Draws that are kept of each chain.", least=1)
     thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
-    extensions: int | Literal["auto"] = parameter(
-        "auto",
-        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
-        'become warm-up, and thin doubles. "auto" is for three times at most, and fewer times on '
-        "many rows, where this takes minutes.",
-        least=0,
-        option=int,
-        is_of_run=False,
-    )
+    extensions: int | Literal["auto"] = extensions_to("thin doubles", "three times")
     max_depth: int = parameter(
         AdditivePrior.max_depth,
         f"Most levels of splits of a tree, at most {MOST_TREE_LEVELS}. Under the prior of splits "

@@ -6,12 +6,26 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
+from bdtppl.estimators.parameters import parameter
 from bdtppl.estimators.results import LARGEST_R_HAT
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.summaries.followed import followed
 from bdtppl.summary import why_no_r_hat
 
-__all__ = ["agree", "judge_chains", "num_extensions"]
+__all__ = ["agree", "extensions_to", "judge_chains", "num_extensions"]
+
+
+def extensions_to(doubled: str, most: str) -> Any:
+    """Declare how often chains that disagree go on."""
+    return parameter(
+        "auto",
+        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
+        f'become warm-up, and {doubled}. "auto" is for {most} at most, and fewer times on many '
+        "rows, where this takes minutes.",
+        least=0,
+        option=int,
+        is_of_run=False,
+    )
 
 
 def agree(posterior: Any) -> bool:

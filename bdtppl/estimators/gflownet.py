@@ -28,7 +28,10 @@ __all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
 
 MethodName = Literal["grammar", "trajectory"]
 
-_STEPS = {"grammar": 300, "trajectory": 2000}
+_METHODS: dict[str, tuple[Any, type, int]] = {
+    "grammar": (Flows, grammar_training.GrammarSettings, 300),
+    "trajectory": (Policies, training.PolicySettings, 2000),
+}
 LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
 
 
@@ -228,11 +231,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
     def _check(self) -> None:
         """Refuse parameters that the inference does not check."""
-        kind = (
-            grammar_training.GrammarSettings
-            if self.method == "grammar"
-            else training.PolicySettings
-        )
+        _, kind, _ = _METHODS[self.method]
         if self.settings is not None and not isinstance(self.settings, kind):
             raise TypeError(
                 f"settings must be a {kind.__module__}.{kind.__name__} for "
@@ -241,14 +240,11 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
 
     def _method(self, target: TreeModel) -> Amortisation:
         """Choose how to train."""
-        steps = _STEPS[self.method] if self.steps is None else int(self.steps)
-        settings = self.settings
-        if self.method == "grammar":
-            if settings is None:
-                settings = grammar_training.GrammarSettings(decay_steps=steps)
-            return Flows(target, settings, steps, self.tolerance)
-        settings = training.PolicySettings() if settings is None else settings
-        return Policies(target, settings, steps, self.tolerance)
+        method, kind, steps = _METHODS[self.method]
+        steps = steps if self.steps is None else int(self.steps)
+        falls = {"decay_steps": steps} if self.method == "grammar" else {}
+        settings = kind(**falls) if self.settings is None else self.settings
+        return method(target, settings, steps, self.tolerance)
 
     @property
     def has_importance_weights(self) -> bool:

@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import FansOut, RunsLong, estimator
-from bdtppl.estimators.chains import agree, judge_chains, num_extensions
+from bdtppl.estimators.chains import agree, extensions_to, judge_chains, num_extensions
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
 from bdtppl.estimators.parameters import declared, made_of, parameter
-from bdtppl.estimators.results import LARGEST_R_HAT, of_chains, of_evidence, of_room
+from bdtppl.estimators.results import of_chains, of_evidence, of_room
 from bdtppl.inference.greedy_modal.problem import pose
 from bdtppl.inference.greedy_modal.tree_space import tree_space
 from bdtppl.inference.hard.posterior import RankedTrees
@@ -60,15 +60,7 @@ class MetropolisParameters(RunsLong, FansOut):
     warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)
     draws: int = parameter(250, "Draws of each chain that are kept.", least=1)
     thin: int = parameter(20, "Steps to each draw.", least=1)
-    extensions: int | Literal["auto"] = parameter(
-        "auto",
-        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
-        'become warm-up, and the steps to each draw double. "auto" is for twice at most, and fewer '
-        "times on many rows, where this takes minutes.",
-        least=0,
-        option=int,
-        is_of_run=False,
-    )
+    extensions: int | Literal["auto"] = extensions_to("the steps to each draw double", "twice")
     temperatures: int | Sequence[float] = parameter(
         10,
         "Powers of the likelihood that each chain walks under; 2 or more estimate the log evidence."
