@@ -186,7 +186,7 @@ def test_a_fit_that_was_stopped_ends_at_the_same_draws(tmp_path, monkeypatch):
         yield interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("bdtppl.estimators.base.following", interrupting)
+        patch.setattr("bdtppl.estimators.long_fits.following", interrupting)
         with pytest.raises(Stopped):
             kept.fit(X, Y)
     (file,) = (tmp_path / "kept").glob("*.checkpoint")

@@ -23,8 +23,8 @@ from tiers import slow_but
 from bdtppl import BARTClassifier, BARTRegressor, MetropolisTreeRegressor, load
 from bdtppl.array_files import read_arrays, write_arrays
 from bdtppl.estimators import all_inferences, checkpoints
-from bdtppl.estimators.base import HasCheckpoint
 from bdtppl.estimators.checkpoints import KEPT_EVERY, Run, keeping
+from bdtppl.estimators.long_fits import HasCheckpoint
 from bdtppl.interruption import Terminated, terminable
 from bdtppl.models.constraints import Constraints
 
@@ -402,7 +402,7 @@ def test_sigterm_keeps_what_is_done(tmp_path, monkeypatch):
         yield lambda progress: os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bdtppl.estimators.base.following", terminating)
+        patch.setattr("bdtppl.estimators.long_fits.following", terminating)
         with pytest.raises(Terminated) as raised:
             model.fit(X, Y)
     assert raised.value.code == 143

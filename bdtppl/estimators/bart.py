@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import FansOut, RunsLong, TableEstimator, estimator
+from bdtppl.estimators.base import TableEstimator, estimator
 from bdtppl.estimators.chains import agree, extensions_to, judge_chains, num_extensions
 from bdtppl.estimators.hard import warn_of_no_cut
+from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_chains
 from bdtppl.estimators.targets import ClassTargets, RealTargets

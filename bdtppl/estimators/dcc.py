@@ -5,7 +5,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from bdtppl.estimators.base import FansOut, RunsLong, estimator
+from bdtppl.estimators.base import estimator
+from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import LARGEST_R_HAT, of_evidence, unjudged
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite

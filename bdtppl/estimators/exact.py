@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ChoiceWarning, HasCheckpoint, ShowsProgress, estimator
+from bdtppl.estimators.base import ChoiceWarning, estimator
 from bdtppl.estimators.hard import (
     ClassLeaves,
     RealLeaves,
@@ -20,6 +20,7 @@ from bdtppl.estimators.hard import (
     require_finite,
     with_weights_of_marks,
 )
+from bdtppl.estimators.long_fits import HasCheckpoint, ShowsProgress
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.searching import run_search
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import RunsLong, estimator, time_limit
+from bdtppl.estimators.base import estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves
+from bdtppl.estimators.long_fits import RunsLong, time_limit
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.results import of_evidence, of_weights
 from bdtppl.estimators.weighted import WeightedTrees

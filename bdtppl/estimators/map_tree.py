@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ShowsProgress, estimator
+from bdtppl.estimators.base import estimator
 from bdtppl.estimators.found import FoundTrees
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
+from bdtppl.estimators.long_fits import ShowsProgress
 from bdtppl.estimators.parameters import declared, parameter
 from bdtppl.estimators.searching import run_search
 from bdtppl.inference.hard.posterior import Posterior

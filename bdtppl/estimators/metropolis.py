@@ -8,9 +8,10 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import FansOut, RunsLong, estimator
+from bdtppl.estimators.base import estimator
 from bdtppl.estimators.chains import agree, extensions_to, judge_chains, num_extensions
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, TreeEstimator, require_finite
+from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_chains, of_evidence, of_room
 from bdtppl.inference.greedy_modal.problem import pose

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from bdtppl.estimators.base import FansOut, RunsLong, estimator
+from bdtppl.estimators.base import estimator
 from bdtppl.estimators.hard import ClassLeaves, RealLeaves, require_finite
+from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_evidence, of_room, of_weights
 from bdtppl.estimators.weighted import WeightedTrees

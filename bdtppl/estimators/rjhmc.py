@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from joblib import parallel_config
 
-from bdtppl.estimators.base import RunsLong, estimator, time_limit
+from bdtppl.estimators.base import estimator
 from bdtppl.estimators.chains import judge_chains
+from bdtppl.estimators.long_fits import RunsLong, time_limit
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_chains
 from bdtppl.estimators.soft import SoftClasses, SoftTargets, SoftTreeEstimator, finite
