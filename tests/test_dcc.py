@@ -103,12 +103,6 @@ def test_topologies_have_their_exact_probabilities(state):
 
 
 @pytest.mark.slow
-def test_visits_weighed_together_find_the_same():
-    settings = replace(SETTINGS, pool_visits=True)
-    check_problem(settings, explore(settings, 6))
-
-
-@pytest.mark.slow
 def test_topologies_of_two_splits_too():
     state = explore(LARGER, 8)
     check_problem(LARGER, state)
@@ -433,13 +427,11 @@ def test_the_error_knows_how_visits_differ():
     each += np.repeat([0.0, 0.1, 0.2, 0.3], draws)[None, :, None]
     explored = local.Explored(topologies(1)[0], 0, np.zeros((chains, 4 * draws, 1)), each, visits=4)
     assert explored.evidence.standard_error < 1e-3
-    found = layered_evidence(SETTINGS, explored)
+    found = layered_evidence(explored)
     assert found.log_evidence == explored.evidence.log_evidence
     wanted = np.exp([0.0, 0.1, 0.2, 0.3])
     wanted = wanted.std(ddof=1) / 2 / wanted.mean()
     assert found.standard_error == pytest.approx(wanted, rel=0.02)
-    pooled = layered_evidence(replace(SETTINGS, pool_visits=True), explored)
-    assert pooled.standard_error == explored.evidence.standard_error
 
 
 def require_same(one, other):

@@ -108,7 +108,7 @@ def combine(
     explored = [each for each in state.explored.values() if each.log_weight.size]
     matters = within_reach(dcc, state.explored, smc_share)
 
-    layered = {each.topology: layered_evidence(dcc, each) for each in explored if each.visits}
+    layered = {each.topology: layered_evidence(each) for each in explored if each.visits}
     uncertain = [
         each
         for each in explored
@@ -150,14 +150,14 @@ def combine(
     return sorted(parts, key=lambda part: -part.probability)
 
 
-def layered_evidence(dcc: DCC, explored: Explored) -> Evidence:
+def layered_evidence(explored: Explored) -> Evidence:
     """Evidence by importance sampling, with an error that knows how visits differ.
 
     Weights of one visit share the draws that they lie around. So the error is no less than that of
-    the visits' separate estimates; with pooled visits there are none.
+    the visits' separate estimates.
     """
     found, visits = explored.evidence, explored.visits
-    if visits < _LEAST_VISITS or dcc.pool_visits:
+    if visits < _LEAST_VISITS:
         return found
     chains, draws, samples = explored.log_weight.shape
     of_visit = explored.log_weight.reshape(chains, visits, draws // visits, samples)

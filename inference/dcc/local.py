@@ -183,9 +183,9 @@ def visit_topology(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored
     chains, draws = dcc.nuts.draw(key_draw, density, topology.paths, before, dcc.num_draws)
     if visits:
         draws = _join_draws(explored.draws, draws)
-    centres = draws.position if dcc.pool_visits else draws.position[:, -dcc.num_draws :]
+    centres = draws.position[:, -dcc.num_draws :]
     weighed = _weigh_component(dcc, key_weigh, topology, centres)
-    if visits and not dcc.pool_visits:
+    if visits:
         weighed = _join_draws((explored.position, explored.log_weight), weighed)
     position, log_weight = weighed
     return replace(

@@ -42,9 +42,8 @@ class DCC:
     initial_trees, activation_count
         Topologies drawn from the prior at first (T_0), and how often one must have been proposed,
         at least once more than this, to become active (C_0).
-    denominator, pool_visits
-        Of importance weights; see `bdtppl.inference.evidence.importance`. With ``pool_visits`` it
-        holds the draws of all visits, at a cost that grows with the square of their number.
+    denominator
+        Of importance weights; see `bdtppl.inference.evidence.importance`.
     delta, kappa, optimism, look_ahead
         Of the utility; see `bdtppl.inference.dcc.utility`.
     moves, max_splits
@@ -77,7 +76,6 @@ class DCC:
     initial_trees: int = parameter(100, least=1)
     activation_count: int = parameter(5, least=0)
     denominator: Denominator = parameter("mixture")
-    pool_visits: bool = False
     delta: float = parameter(0.0, least=0, most=1)
     kappa: float = parameter(0.0, least=-1)
     optimism: float = parameter(1.0, least=0)
