@@ -389,7 +389,7 @@ def test_budget_is_kept_and_explained():
 def test_the_size_of_a_large_table_is_estimated_in_little_memory(num_rows, num_features, each_cut):
     matrix = np.random.default_rng(0).normal(size=(num_rows, num_features))
     matrix[::9, 1] = np.nan
-    prior = DepthDecay(rules="cuts", cut_weights=(lambda rule: 1.0) if each_cut else "uniform")
+    prior = DepthDecay(rules="cuts", over="rules" if each_cut else "features")
     assert weighs_each_cut(prior) is each_cut
     design, y = Design.from_matrix(matrix), np.zeros(num_rows, int)
     model = TreeModel(design, y, prior, DirichletCategorical.symmetric(2))
