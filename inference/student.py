@@ -12,9 +12,11 @@ Johnson, Kotz and Balakrishnan 1995, Continuous univariate distributions, volume
 Fisher's expansion of the normal deviate.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit
 
 from bdtppl.models.arrays.threads import in_threads
@@ -51,19 +53,17 @@ class StudentLaws:
         distinct, table = np.unique(own, return_inverse=True)
         tables = [_tabulate_tail(each) for each in distinct.tolist()]
         root, start, step, values = (np.array(each) for each in zip(*tables, strict=True))
-        self._tables = root, start, 1 / step, values
-        self._laws = self.df, self.loc, self.scale, table.ravel()
+        of_each = self.df, self.loc, self.scale, table.ravel()
+        self._laws = *of_each, root, start, 1 / step, values
 
     def cdf(self, law: np.ndarray, y: np.ndarray) -> np.ndarray:
         """CDF of some laws, int [k], at a value each; float64 [k]."""
-        result = np.empty(len(y))
-        _each_cdf(np.asarray(law), np.asarray(y, np.float64), *self._laws, *self._tables, result)
-        return result
+        return self.mixed(eye_array(len(self.df), format="csr"), law, y)[0]
 
     def cdfs(self, which: np.ndarray, points: np.ndarray) -> np.ndarray:
         """CDFs of some laws, int [k], at all points, float64 [k, points]."""
         result = np.empty((len(which), len(points)))
-        _all_cdfs(which, np.asarray(points, np.float64), *self._laws, *self._tables, result)
+        _all_cdfs(which, np.asarray(points, np.float64), self._laws, result)
         return result
 
     def mixed(
@@ -78,24 +78,24 @@ class StudentLaws:
         kinds, values
             Rows of these, int [k], and a value for each.
         """
-        cdf, density = np.empty((2, len(kinds)))
-        sparse = weights.indptr, weights.indices, weights.data
-
-        def mix(some: slice) -> None:
-            own = kinds[some], np.asarray(values, np.float64)[some]
-            _mix(*sparse, *own, *self._laws, *self._tables, cdf[some], density[some])
-
-        pieces = [slice(a, a + _MIXTURES_AT_ONCE) for a in range(0, len(kinds), _MIXTURES_AT_ONCE)]
-        in_threads(mix, pieces, weights.nnz)
-        return cdf, density
+        return self._mixed(weights, kinds, values, wants_distance=False)
 
     def mean_distance(self, weights: csr_array, kinds: np.ndarray, y: np.ndarray) -> np.ndarray:
         """E|Y - y| of mixtures, as `mixed` takes them, float64 [k]; infinite without a mean."""
-        result = np.empty(len(kinds))
-        sparse = weights.indptr, weights.indices, weights.data
-        values = np.asarray(y, np.float64)
-        _mix_distances(*sparse, kinds, values, *self._laws, *self._tables, result)
-        return result
+        return self._mixed(weights, kinds, y, wants_distance=True)[1]
+
+    def _mixed(self, weights: csr_array, kinds: Any, values: Any, wants_distance: bool) -> Any:
+        """CDF and density of mixtures, or mean distance in its place, float64 [k] each."""
+        cdf, other = np.empty((2, len(kinds)))
+        sparse, values = (weights.indptr, weights.indices, weights.data), np.asarray(values, float)
+
+        def mix(some: slice) -> None:
+            own = sparse, np.asarray(kinds)[some], values[some], self._laws, wants_distance
+            _mix(*own, cdf[some], other[some])
+
+        pieces = [slice(a, a + _MIXTURES_AT_ONCE) for a in range(0, len(kinds), _MIXTURES_AT_ONCE)]
+        in_threads(mix, pieces, weights.nnz)
+        return cdf, other
 
 
 def _tabulate_tail(df: float) -> tuple[int, float, float, np.ndarray]:
@@ -134,13 +134,16 @@ def _tabulate_tail(df: float) -> tuple[int, float, float, np.ndarray]:
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _cdf_and_slope(z, df, root, start, per_step, values):
-    """Interpolate the cdf of a standard law, and its density, at z."""
+def _law_at(y, j, laws):
+    """Interpolate the cdf of a law, and its density times its scale, at y; and standardise y."""
+    all_df, loc, scale, table, roots, starts, inverse_steps, tables = laws
+    own, df, z = table[j], all_df[j], (y - loc[j]) / scale[j]
+    root, start, per_step, values = roots[own], starts[own], inverse_steps[own], tables[own]
     size = min(abs(z), 1e90)  # whose powers are finite
     if root == 0 and df > _NEARLY_NORMAL:
         t, v = size * size, 1.0 / df
         if t > 100.0:  # nothing is left, and the expansion need not hold
-            return (0.0 if z < 0 else 1.0), 0.0
+            return (0.0 if z < 0 else 1.0), 0.0, z
         first, second = (t + 1) / 4, ((13 * t + 8) * t + 3) / 96
         third = (((35 * t + 19) * t + 1) * t - 15) / 384
         x = size * (1.0 - v * (first - v * (second - v * third)))
@@ -159,7 +162,7 @@ def _cdf_and_slope(z, df, root, start, per_step, values):
         slope_of_x = x * df / (rest * root * r * r * r)
     at = (x - start) * per_step
     if at < 0.0 or (root == 0 and at >= len(values) - 1):
-        return (0.0 if z < 0 else 1.0), 0.0
+        return (0.0 if z < 0 else 1.0), 0.0, z
     i = min(int(at), len(values) - 2)
     h = at - i
     a, a1, a2 = values[i, 0], values[i, 1], values[i, 2] / 2
@@ -168,62 +171,32 @@ def _cdf_and_slope(z, df, root, start, per_step, values):
     c3, c4, c5 = 10 * b - 4 * b1 + b2, -15 * b + 7 * b1 - 2 * b2, 6 * b - 3 * b1 + b2
     tail = a + h * (a1 + h * (a2 + h * (c3 + h * (c4 + h * c5))))
     slope = a1 + h * (2 * a2 + h * (3 * c3 + h * (4 * c4 + h * 5 * c5)))
-    return (tail if z < 0 else 1.0 - tail), slope * per_step * slope_of_x
+    return (tail if z < 0 else 1.0 - tail), slope * per_step * slope_of_x, z
 
 
 @numba.njit(cache=True, nogil=True)
-def _each_cdf(law, y, df, loc, scale, table, root, start, per_step, values, result):
-    for i in range(len(law)):
-        j = law[i]
-        t = table[j]
-        z = (y[i] - loc[j]) / scale[j]
-        result[i], _ = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], values[t])
-
-
-@numba.njit(cache=True, nogil=True)
-def _all_cdfs(which, points, df, loc, scale, table, root, start, per_step, values, result):
+def _all_cdfs(which, points, laws, result):
     for k in range(len(which)):
-        j = which[k]
-        t = table[j]
-        own = values[t]
         for i in range(len(points)):
-            z = (points[i] - loc[j]) / scale[j]
-            result[k, i], _ = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], own)
+            result[k, i], _, _ = _law_at(points[i], which[k], laws)
 
 
 @numba.njit(cache=True, nogil=True)
-def _mix(
-    pointers, entries, weights, kinds, at, df, loc, scale, table, root, start, per_step, values,
-    cdf, density,
-):  # fmt: skip
-    for k in range(len(kinds)):
-        total = total_density = 0.0
-        for e in range(pointers[kinds[k]], pointers[kinds[k] + 1]):
-            j = entries[e]
-            t = table[j]
-            z = (at[k] - loc[j]) / scale[j]
-            below, slope = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], values[t])
-            total += weights[e] * below
-            total_density += weights[e] * slope / scale[j]
-        cdf[k], density[k] = total, total_density
-
-
-@numba.njit(cache=True, nogil=True)
-def _mix_distances(
-    pointers, entries, weights, kinds, at, df, loc, scale, table, root, start, per_step, values,
-    result,
-):  # fmt: skip
+def _mix(sparse, kinds, at, laws, wants_distance, cdf, other):
     """Jordan et al. 2019, appendix A: E|T - z| = z (2 F(z) - 1) + 2 f(z) (df + z^2) / (df - 1)."""
+    (pointers, entries, weights), all_df, scale = sparse, laws[0], laws[2]
     for k in range(len(kinds)):
-        total = 0.0
+        total = total_other = 0.0
         for e in range(pointers[kinds[k]], pointers[kinds[k] + 1]):
             j = entries[e]
-            t = table[j]
-            z = (at[k] - loc[j]) / scale[j]
-            below, slope = _cdf_and_slope(z, df[j], root[t], start[t], per_step[t], values[t])
-            distance = np.inf
-            if df[j] > 1.0:
-                reach = 1.0 if np.isinf(df[j]) else (df[j] + z * z) / (df[j] - 1.0)
+            below, slope, z = _law_at(at[k], j, laws)
+            total += weights[e] * below
+            if not wants_distance:
+                total_other += weights[e] * slope / scale[j]
+                continue
+            df, distance = all_df[j], np.inf
+            if df > 1.0:
+                reach = 1.0 if np.isinf(df) else (df + z * z) / (df - 1.0)
                 distance = z * (2 * below - 1) + 2 * slope * reach
-            total += weights[e] * scale[j] * distance
-        result[k] = total
+            total_other += weights[e] * scale[j] * distance
+        cdf[k], other[k] = total, total_other
