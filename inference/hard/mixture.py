@@ -84,8 +84,7 @@ class LeafMixture:
     @in_float64
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability of a real target of at most y, one for each row, float64 [m]."""
-        weights, used = _over_used(self.weights)
-        leaves = _leaf_cdfs(self.leaf, self.statistics[used])
+        weights, leaves = self._with_laws(self.weights)
         return leaves.mixed(weights, self.kind, np.asarray(y, np.float64))[0]
 
     @in_float64
@@ -120,14 +119,13 @@ class LeafMixture:
 
         Bracketed on a grid, then found by Newton's method, which falls back on halving the bracket.
         """
-        weights, used = self._over_leaves()
-        leaves = _leaf_cdfs(self.leaf, self.statistics[used])
+        weights, leaves = self._with_laws(self._without_specks())
         result, is_discrete = np.empty((weights.shape[0], len(probabilities))), self._is_discrete
         for kinds, grid, cdf in _brackets(weights, leaves, self._ends, probabilities):
             own = weights[kinds]
             if is_discrete and grid[-1] - grid[0] <= _MOST_COUNTS:
                 counts = np.arange(np.floor(grid[0]), np.ceil(grid[-1]) + 1)
-                table = own @ leaves.cdfs(np.arange(len(used)), counts)
+                table = own @ leaves.cdfs(np.arange(weights.shape[1]), counts)
                 solved = [counts[(table >= p).argmax(axis=1)] for p in probabilities]
             else:
                 solved = [_solve(own, leaves, grid, cdf, p, is_discrete) for p in probabilities]
@@ -150,8 +148,7 @@ class LeafMixture:
             return 1.0
         if _FAST_CDFS.get(type(self.leaf.predictive(self.statistics[:1]))) is not StudentLaws:
             return 1e-9
-        numbers = _predictive_parameters(self.leaf, _padded(self.statistics))
-        scale = np.asarray(numbers["scale"])[: len(self.statistics)]
+        scale = _predictive_parameters(self.leaf, self.statistics)["scale"]
         return float(scale[np.isfinite(scale)].max(initial=np.finfo(float).tiny))
 
     @in_float64
@@ -193,10 +190,12 @@ class LeafMixture:
         ValueError
             If the leaves' predictives are no Student-t laws.
         """
-        if self._is_discrete:
-            return self._crps_of_counts(y)
-        weights, used = self._over_leaves()
-        laws = _leaf_cdfs(self.leaf, self.statistics[used])
+        weights, laws = self._with_laws(self._without_specks())
+        if self._is_discrete:  # sum (F(k) - 1{y <= k})^2 over the counts k, as far as there is mass
+            most = int(max(self.quantiles([1 - _TAIL]).max(), np.max(y))) + 1
+            counts = np.arange(most + 1)
+            mixed = weights @ laws.cdfs(np.arange(weights.shape[1]), counts)
+            return ((mixed[self.kind] - (np.asarray(y)[:, None] <= counts)) ** 2).sum(axis=1)
         if not isinstance(laws, StudentLaws):
             raise ValueError(
                 f"The continuous ranked probability score is known for Student-t predictives, and "
@@ -208,19 +207,13 @@ class LeafMixture:
     def _is_discrete(self) -> bool:
         return bool(getattr(self.leaf, "is_discrete", False))
 
-    def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
-        """Sum (F(k) - 1{y <= k})^2 over the counts k, as far as the law has mass."""
-        weights, used = self._over_leaves()
-        most = int(max(self.quantiles([1 - _TAIL]).max(), np.max(y))) + 1
-        counts = np.arange(most + 1)
-        leaves = _Cdfs(self.leaf, self.statistics[used])
-        mixed = weights @ leaves.cdfs(np.arange(len(used)), counts)
-        is_above = np.asarray(y)[:, None] <= counts
-        return ((mixed[self.kind] - is_above) ** 2).sum(axis=1)
-
-    def _over_leaves(self) -> tuple[Any, np.ndarray]:
-        """Weights over the leaves that count, and which leaves these are."""
-        return _over_used(self._without_specks())
+    def _with_laws(self, weights: Any) -> tuple[csr_array, Any]:
+        """Weights over the leaves that have any, and the laws of these."""
+        is_used = np.zeros(weights.shape[1], bool)
+        is_used[weights.indices] = True
+        place, used = (np.cumsum(is_used) - 1)[weights.indices], np.flatnonzero(is_used)
+        over_used = (weights.data, place, weights.indptr), (weights.shape[0], len(used))
+        return csr_array(*over_used), _leaf_cdfs(self.leaf, self.statistics[used])
 
     def _without_specks(self) -> csr_array:
         """Leave out leaves that together hold less than 1e-8 of a kind's probability.
@@ -282,16 +275,6 @@ def _choose_leaves(weights, leaves, pointers, kind, uniform, most_leaves, chosen
         for draw in range(uniform.shape[1]):
             place = np.searchsorted(own, uniform[row, draw] * total, side="right")
             chosen[row, draw] = leaves[begin + min(place, end - begin - 1)]
-
-
-def _over_used(weights: Any) -> tuple[csr_array, np.ndarray]:
-    """Weights over the leaves that have any, and which leaves these are."""
-    is_used = np.zeros(weights.shape[1], bool)
-    is_used[weights.indices] = True
-    place = (np.cumsum(is_used) - 1)[weights.indices]
-    used = np.flatnonzero(is_used)
-    shape = weights.shape[0], len(used)
-    return csr_array((weights.data, place, weights.indptr), shape), used
 
 
 class PiecedMixture(InPieces, LeafMixture):
@@ -379,10 +362,15 @@ def _cdf_of(leaf: Leaf, statistics: jax.Array, y: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _predictive_parameters(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
-    """Parameters of the leaves' predictives, by NumPyro's names for them."""
+def _parameters_of(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
     law: Any = leaf.predictive(statistics)
     return {name: jnp.broadcast_to(getattr(law, name), law.shape()) for name in law.arg_constraints}
+
+
+def _predictive_parameters(leaf: Leaf, statistics: np.ndarray) -> dict[str, np.ndarray]:
+    """Parameters of the leaves' predictives, [l] each, by NumPyro's names for them."""
+    numbers = _parameters_of(leaf, _padded(statistics))
+    return {name: np.asarray(each)[: len(statistics)] for name, each in numbers.items()}
 
 
 def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
@@ -452,19 +440,15 @@ class _ScipyCdfs(_Cdfs):
         return self._family.pdf(y, *(each[leaf] for each in self._numbers))
 
 
-def _of_beta(concentration1: np.ndarray, concentration0: np.ndarray) -> _ScipyCdfs:
-    return _ScipyCdfs(scipy.stats.beta, concentration1, concentration0)
-
-
-def _of_gamma(concentration: np.ndarray, rate: np.ndarray) -> _ScipyCdfs:
-    return _ScipyCdfs(scipy.stats.gamma, concentration, np.zeros(len(rate)), 1 / rate)
-
-
 # Made of the parameters of NumPyro's laws, by their names there.
 _FAST_CDFS: dict[type, Callable[..., StudentLaws | _ScipyCdfs]] = {
     dist.StudentT: StudentLaws,
-    dist.Beta: _of_beta,
-    dist.Gamma: _of_gamma,
+    dist.Beta: lambda concentration1, concentration0: _ScipyCdfs(
+        scipy.stats.beta, concentration1, concentration0
+    ),
+    dist.Gamma: lambda concentration, rate: _ScipyCdfs(
+        scipy.stats.gamma, concentration, np.zeros(len(rate)), 1 / rate
+    ),
 }
 
 
@@ -472,8 +456,7 @@ def _leaf_cdfs(leaf: Any, statistics: np.ndarray) -> StudentLaws | _Cdfs:
     fast = _FAST_CDFS.get(type(leaf.predictive(statistics[:1])))
     if fast is None:
         return _Cdfs(leaf, statistics)
-    numbers = _predictive_parameters(leaf, _padded(statistics))
-    return fast(**{name: np.asarray(each)[: len(statistics)] for name, each in numbers.items()})
+    return fast(**_predictive_parameters(leaf, statistics))
 
 
 @in_float64
