@@ -235,18 +235,6 @@ class BART(BARTParameters, TableEstimator):
         """Say where chains disagree."""
         yield from of_chains(self)
 
-    @property
-    def no_cut(self) -> tuple[str, ...]:
-        """Names of the features without a cut."""
-        return self.design_.no_cut
-
-    @property
-    def _may_miss(self) -> np.ndarray:
-        return self.design_.has_missing
-
-    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        return self.design_.matrix, self.design_.weights
-
     def _draw_prior(self, num_draws: int) -> Any:
         from bdtppl.arviz import PriorDraws
         from bdtppl.arviz.sum_groups import label_sum_draws

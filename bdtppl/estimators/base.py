@@ -255,11 +255,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     @property
     def _may_miss(self) -> np.ndarray:
         """Features whose values may be missing in new rows, bool [d]."""
-        raise NotImplementedError
+        return self.design_.has_missing
 
     def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Read the training rows [n, d], and how often each is repeated, [n]; None for once."""
-        raise NotImplementedError
+        return self.design_.matrix, self.design_.weights
 
     def _matrix(self, X: Any) -> np.ndarray:
         """Read new rows as the fitted schema does, float64 [m, d].

@@ -212,21 +212,9 @@ class TreeEstimator(HardParameters, TableEstimator):
         self.design_, self.prior_ = model.design, model.prior
         self.leaf_, self.constraints_ = model.leaf, model.constraints
 
-    @property
-    def _may_miss(self) -> np.ndarray:
-        return self.design_.has_missing
-
-    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        return self.design_.matrix, self.design_.weights
-
     def _limits(self, schema: Schema) -> Constraints:
         """Join max_depth and min_leaf with the further constraints, on features that exist."""
         return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
-
-    @property
-    def no_cut(self) -> tuple[str, ...]:
-        """Names of the features without a cut."""
-        return self.design_.no_cut
 
     def _warn_of_no_cut(
         self, schema: Schema, design: CutPoints, limits: Constraints, stacklevel: int = 4

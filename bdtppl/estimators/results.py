@@ -48,9 +48,6 @@ class Results:
         Quantities of `bdtppl.compare` that the inference cannot know, and why.
     counts_rows
         Whether the statistics of hard trees are those of the training rows alone.
-    no_cut
-        Names of the features without a cut (`bdtppl.models.data.design.Design`), which have no
-        part in any tree.
     exact_
         The exact posterior, or None.
     trajectory_
@@ -76,8 +73,8 @@ class Results:
     draws_are: Any = "independent"
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray
+    design_: Any  # of hard trees and sums of them
     counts_rows: bool = True
-    no_cut: tuple[str, ...] = ()
     exact_: Any = None
     trajectory_: Any = None
     diagnostics_: Mapping[str, Any] = MappingProxyType({})
@@ -105,6 +102,11 @@ class Results:
     def class_labels(self) -> np.ndarray | None:
         """Labels of a classifier, sorted; None for regression."""
         return self.classes_ if self.is_classifier else None
+
+    @property
+    def no_cut(self) -> tuple[str, ...]:
+        """Names of the features without a cut; none where trees have no cuts of a design."""
+        return self.design_.no_cut if hasattr(self, "design_") else ()
 
     @property
     def evidence_error(self) -> tuple[str, float]:
