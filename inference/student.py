@@ -58,7 +58,7 @@ class StudentLaws:
 
     def cdf(self, law: np.ndarray, y: np.ndarray) -> np.ndarray:
         """CDF of some laws, int [k], at a value each; float64 [k]."""
-        return self.mixed(eye_array(len(self.df), format="csr"), law, y)[0]
+        return self.mixed(csr_array(eye_array(len(self.df))), law, y)[0]
 
     def cdfs(self, which: np.ndarray, points: np.ndarray) -> np.ndarray:
         """CDFs of some laws, int [k], at all points, float64 [k, points]."""

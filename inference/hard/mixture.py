@@ -207,7 +207,7 @@ class LeafMixture:
     def _is_discrete(self) -> bool:
         return bool(getattr(self.leaf, "is_discrete", False))
 
-    def _with_laws(self, weights: Any) -> tuple[csr_array, Any]:
+    def _with_laws(self, weights: Any) -> tuple[Any, Any]:
         """Weights over the leaves that have any, and the laws of these."""
         is_used = np.zeros(weights.shape[1], bool)
         is_used[weights.indices] = True
