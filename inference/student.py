@@ -93,7 +93,9 @@ class StudentLaws:
             own = sparse, np.asarray(kinds)[some], values[some], self._laws, wants_distance
             _mix(*own, cdf[some], other[some])
 
-        pieces = [slice(a, a + _MIXTURES_AT_ONCE) for a in range(0, len(kinds), _MIXTURES_AT_ONCE)]
+        # Distances are asked once; quantiles over and over, of mixtures with many laws.
+        size = max(len(kinds), 1) if wants_distance else _MIXTURES_AT_ONCE
+        pieces = [slice(a, a + size) for a in range(0, len(kinds), size)]
         in_threads(mix, pieces, weights.nnz)
         return cdf, other
 
