@@ -464,7 +464,9 @@ def test_a_figure_that_fails_leaves_nothing(trees, tmp_path, monkeypatch):
         raise RuntimeError("no\nink")
 
     monkeypatch.setattr(results, "plot_tree", fail)
-    said = refusal("fit", trees, "--target", "height", "--bins", 2, "--out", tmp_path / "out")
+    said = refusal(
+        "fit", trees, "--target", "height", "--bins", 2, "--out", tmp_path / "out", status=1
+    )
     assert said.startswith("Unexpected failure, RuntimeError: no ink; set BDTPPL_TRACEBACK=1")
     assert list(tmp_path.iterdir()) == []
 

@@ -56,7 +56,7 @@ def columns(library, *, missing):
                 "size (cm)": size,
                 "a count": count,
                 "hue": hue,
-                "grade": pd.Categorical(grade, categories=levels),
+                "grade": pd.Categorical(grade, categories=levels, ordered=True),
                 "is on": pd.array(is_on, dtype="boolean"),
             }
         )
@@ -74,9 +74,7 @@ FEATURES = (
     "hue=blue",
     "hue=green",
     "hue=red",
-    "grade=low",
-    "grade=mid",
-    "grade=high",
+    "grade",
     "is on=True",
 )
 MARKS = ("size (cm)=missing", "hue=missing", "is on=missing")

@@ -163,7 +163,7 @@ def test_a_wrong_merge_is_seen(fault, monkeypatch):
 
 def test_a_column_is_what_its_parts_say_together():
     hue = np.array([None] * 10 + ["red", "blue"] * 10 + [None] * 10 + ["green"] * 10, object)
-    X = pd.DataFrame({"hue": hue, "size": np.arange(50.0)})
+    X = pd.DataFrame({"hue": hue, "size": 2.0 * np.arange(50)})
     y = np.arange(50) % 2
     wanted = ExactTreeClassifier(**SETTINGS).fit(X, y)
 

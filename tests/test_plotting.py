@@ -30,6 +30,7 @@ from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.estimators.results import Results
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.models.data.design import Design
+from bdtppl.models.data.schema import Column, Schema
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.plotting.colours import class_style
@@ -48,6 +49,7 @@ class GivenTrees(Results):
     ):
         X = np.asarray(X, float)
         self.design_ = Design.from_matrix(X, names=names, is_indicator=is_indicator)
+        self.schema_ = Schema(tuple(map(Column, self.design_.names)))
         if classes is None:
             self.leaf_ = NormalInverseGamma.from_targets(np.asarray(y))
         else:

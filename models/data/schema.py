@@ -432,6 +432,8 @@ class Schema:
     def level_condition(self, feature: int, threshold: float, is_left: bool) -> str | None:
         """Say which levels of a category a split of it sends to a side; None of other features.
 
+        Those beyond the schema's, such as projections, are others.
+
         Examples
         --------
         >>> size = Column.of("size", ("S", "M", "L"), is_ordered=True)
@@ -441,6 +443,8 @@ class Schema:
         >>> [schema.level_condition(1, 0.5, side) for side in (True, False)]
         ['sex=female', 'sex=male']
         """
+        if feature >= len(self.sources):
+            return None
         position, level, is_mark = self.sources[feature]
         column = self.columns[position]
         levels = column.levels or ()
