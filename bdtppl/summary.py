@@ -223,6 +223,8 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         facts["boxes"] = f"{summary['boxes']:,}, for all trees of few levels"
     if "bins" in summary:
         facts["cut points"] = _cut_points(summary)
+    if summary.get("choice"):
+        facts["choice"] = summary["choice"]
     if "chains" in summary:
         facts["draws"] = (
             f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}, "

@@ -141,16 +141,20 @@ def test_refitting_reuses_the_grammar():
 
 
 @pytest.mark.slow
-def test_auto_bins_are_said_once():
+def test_a_budget_that_ends_the_choice_is_said_once(monkeypatch):
+    monkeypatch.setattr("bdtppl.estimators.exact._said", set())
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(120, 6)), rng.integers(0, 2, 120)
-    model = ExactTreeClassifier(max_subproblems=60_000)
-    with pytest.warns(ChoiceWarning, match="bins='auto' chose") as caught:
+    X, noise = rng.normal(size=(200, 8)), rng.integers(0, 2, 200)
+    y = ((X[:, :3] > 0).sum(axis=1) >= 2).astype(int)
+    model = ExactTreeClassifier(max_seconds=1)
+    with pytest.warns(ChoiceWarning, match="max_seconds=1 ended the choice") as caught:
         model.fit(X, y)
     assert [each.filename for each in caught] == [__file__]
+    assert "was chosen; next was" in model.summary()["choice"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", ChoiceWarning)
         model.fit(X, 1 - y)
+        model.fit(X, noise)  # fewer levels are as good
     assert model.bins_ in (3, 5, 10, 20)
 
 

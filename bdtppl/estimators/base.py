@@ -198,7 +198,8 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         sklearn.exceptions.ConvergenceWarning
             If the draws are not to be relied on.
         bdtppl.ChoiceWarning
-            Which settings the estimator has chosen by itself, once for each table's size.
+            If a budget ended a choice of settings that is likely to go on, once for each table's
+            size.
         bdtppl.models.data.schema.TableWarning
             If a column or y is likely to be something else than it is read as.
         UserWarning

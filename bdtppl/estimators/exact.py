@@ -106,6 +106,7 @@ class _Fit:
 
 
 _said: set[tuple] = set()
+_RISES = 3.0  # nats of evidence by which a level more pays
 # Subproblems and productions, or boxes, of which the best tree is found in a second.
 _SMALL = 200_000
 
@@ -276,8 +277,16 @@ class ExactTree(ExactParameters, TreeEstimator):
                 except (TypeError, ValueError):  # the prior or the leaf family has no bounds
                     raise exceeded from None
                 return self._keep_search(schema, search, bins, exceeded.remedies)
-        if len(settings) > 1:  # there was a choice
-            _say_once(matrix.shape, settings)
+        larger = self._beyond_the_budget()
+        if larger is not None and (key := (*matrix.shape, larger)) not in _said:
+            _said.add(key)
+            warnings.warn(
+                f"The evidence still rises with depth where max_seconds={self.max_seconds:g} ended "
+                f"the choice of settings: {self._choice_in_words()}. Raise it, or set bins and "
+                f"max_depth.",
+                ChoiceWarning,
+                stacklevel=3,  # the caller of `fit`
+            )
         self._keep_sum(schema, exact, constraints, method, bins, run.seed)
         self._warn_of_no_cut(schema, exact.design, constraints)
         if not exact.has_rule:
@@ -570,6 +579,43 @@ class ExactTree(ExactParameters, TreeEstimator):
         known = self._result.listed  # each figure asks for them
         return known if len(known) >= least else super()._listed(least)
 
+    def _settings(self) -> tuple[list[Setting], list[Setting]]:
+        """List the settings that were tried, the best first, and those beyond the budget."""
+        columns = getattr(self, "settings_", None) or {"method": []}
+        settings = [Setting(*row) for row in zip(*columns.values(), strict=True)]
+        tried = [each for each in settings if not np.isnan(each.log_evidence)]
+        return tried, settings[len(tried) :]
+
+    def _beyond_the_budget(self) -> str | None:
+        """Name a deeper setting that the budget had no room for, where it is likely to be better.
+
+        That is where the evidence of the chosen one is higher than that of fewer levels.
+        """
+        tried, beyond = self._settings()
+        if not tried:
+            return None
+        alike = [each for each in tried if each.bins == tried[0].bins]
+        depth = max(each.max_depth or 0 for each in alike)
+        deeper = [each for each in beyond if each.bins == tried[0].bins]
+        shallower = [each.log_evidence for each in alike[1:]]
+        rises = all(tried[0].log_evidence > each + _RISES for each in shallower)
+        is_deepest = tried[0].max_depth == depth
+        return str(deeper[0]) if deeper and is_deepest and shallower and rises else None
+
+    def _choice_in_words(self) -> str:
+        """Say what was chosen, what came next, and what a larger budget would try; or nothing."""
+        tried, beyond = self._settings()
+        if len(tried) + len(beyond) < 2:
+            return ""
+        chosen, *others = [f"{each} (log evidence {each.log_evidence:.1f})" for each in tried]
+        said = [f"{chosen} was chosen", *(f"next was {each}" for each in others[:1])]
+        if beyond:
+            larger = next((each for each in beyond if each.bins == tried[0].bins), beyond[0])
+            said.append(
+                f"more seconds would try {larger}, about {number(float(f'{larger.seconds:.1g}'))} s"
+            )
+        return "; ".join(said)
+
     @summarised
     def summary(self) -> dict:
         """Sum the fit up in numbers and text, with JSON types alone."""
@@ -579,6 +625,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             **self._describe(),
             "bins": self.bins_,
             "method": self.method_,
+            "choice": self._choice_in_words(),
             "log_evidence": self.log_evidence_,
             "log_partition": self.log_partition_,
             "map_probability": self.map_probability_,
@@ -619,20 +666,3 @@ class ExactTreeRegressor(RealLeaves, ExactTree):
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
-
-
-def _say_once(shape: tuple[int, ...], settings: list[Setting]) -> None:
-    """Say what was chosen, what came next, and what a larger budget would try."""
-    tried = [setting for setting in settings if not np.isnan(setting.log_evidence)]
-    chosen, *others = [f"{each} (log evidence {each.log_evidence:.1f})" for each in tried]
-    key = (*shape, tried[0].bins, tried[0].max_depth)
-    if key in _said:
-        return
-    _said.add(key)
-    said = f"bins='auto' chose {chosen} for {shape[0]:,} rows and {shape[1]:,} features"
-    said += f"; next: {others[0]}." if others else "."
-    beyond = settings[len(tried) :]
-    if beyond:
-        larger = next((each for each in beyond if each.bins == tried[0].bins), beyond[0])
-        said += f" A larger max_seconds would try {larger}, about {larger.seconds:.1g} s."
-    warnings.warn(said, ChoiceWarning, stacklevel=4)  # the caller of `fit`
