@@ -112,8 +112,7 @@ def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
             node,
             np.zeros(len(tried.score), np.int64),
             tried.feature,
-            tried.low,
-            tried.missing_left,
+            tried.split,
             problem.smoothing,
         )
         left, right = np.split(choose(problem, children, lookahead - 1).value, 2)

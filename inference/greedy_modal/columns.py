@@ -14,6 +14,7 @@ import numpy as np
 
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
+from bdtppl.models.data.splits import goes_left
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
@@ -184,8 +185,7 @@ def descend(
     level: Level,
     segments: np.ndarray,
     feature: np.ndarray,
-    low: np.ndarray,
-    missing_left: np.ndarray,
+    split: np.ndarray,
     smoothing: float = 0.0,
 ) -> Level:
     """Split segments and collect their children: all left ones, then all right ones.
@@ -200,14 +200,12 @@ def descend(
         int [q]; segments to split, ascending. One may occur more than once (look-ahead).
     feature
         int [q]; number of the feature among the columns.
-    low
-        int [q]; greatest code that goes left.
-    missing_left
-        bool [q]; whether missing values go left.
+    split
+        int [q]; number of the split among those of the column (see `Best`).
     smoothing
         Share of a child's rows that its leaf prior absorbs.
     """
-    sides = _sides_of_copies(columns, level, segments, feature, low, missing_left)
+    sides = _sides_of_copies(columns, level, segments, feature, split)
     first, first_is_left = sides(0)
     if len(np.unique(segments)) == len(segments):
         side = np.zeros(columns.num_rows, np.int8)
@@ -231,19 +229,17 @@ def descend(
     return Level(level.depth + 1, rows, start, statistics, pseudo)
 
 
-def _sides_of_copies(columns: Columns, level: Level, segments, feature, low, missing_left) -> Any:
+def _sides_of_copies(columns: Columns, level: Level, segments, feature, split) -> Any:
     """Rows of copies of segments in one feature's order, and whether they go left."""
     size = np.diff(level.start)[segments]
     ends = np.cumsum(size)
     position = np.repeat(level.start[:-1][segments] - (ends - size), size) + np.arange(ends[-1])
     flat_codes = columns.codes.ravel()
     at = np.repeat(feature.astype(np.int64) * columns.num_rows, size)
-    highest = np.repeat(low, size)
-    lowest = np.repeat(np.where(missing_left, -1, 0), size)
+    number = np.repeat(split, size)
 
     def rows_of(f: int) -> tuple[np.ndarray, np.ndarray]:
         rows = level.rows[f].take(position)
-        code = flat_codes.take(at + rows)
-        return rows, (code <= highest) & (code >= lowest)
+        return rows, goes_left(number, flat_codes.take(at + rows))
 
     return rows_of

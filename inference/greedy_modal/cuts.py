@@ -11,19 +11,16 @@ __all__ = ["Cuts", "count_rules", "cuts_of_feature", "num_cuts"]
 
 
 class Cuts(NamedTuple):
-    """Rules of one feature in a level's nodes; a positions, K segments.
+    """Rules of one feature and side of missing values in a level's nodes; a positions, K segments.
 
     Attributes
     ----------
-    missing_left
-        Side of missing values.
     is_rule
         bool [a]; whether the gap after a position can be cut.
     left
         Statistics of the rows on the left of it, s arrays [a].
     """
 
-    missing_left: bool
     is_rule: np.ndarray
     left: list[np.ndarray]
 
@@ -36,7 +33,7 @@ def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray,
     codes
         int32 [a]; codes in the feature's order.
     cuts
-        One or two `Cuts`.
+        One or two `Cuts`; missing values go right in the first, and left in the second.
     """
     columns = problem.columns
     rows = level.rows[f]
@@ -53,7 +50,7 @@ def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray,
         is_rule[gap] = width > problem.split_precision
     left = [_running(each.take(rows), level) for each in columns.statistics]
     if problem.constraints.min_leaf == 1 and not columns.has_missing[f]:
-        return codes, [Cuts(False, is_rule, left)]
+        return codes, [Cuts(is_rule, left)]
 
     weights = np.ones(len(rows), np.int64) if columns.weights is None else columns.weights[rows]
     weight = _running(weights, level)
@@ -61,20 +58,17 @@ def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray,
     cuts = []
     if columns.has_missing[f]:
         is_missing = codes < 0
-        for missing_left in (False, True):
-            less = [
-                0 if missing_left else _missing(each.take(rows), is_missing, level)[level.segment]
-                for each in columns.statistics
-            ]
-            fewer = 0 if missing_left else _missing(weights, is_missing, level)[level.segment]
-            sides = [each - m for each, m in zip(left, less, strict=True)]
-            cuts.append((missing_left, sides, weight - fewer))
-    else:
-        cuts.append((False, left, weight))
+        less = [
+            _missing(each.take(rows), is_missing, level)[level.segment]
+            for each in columns.statistics
+        ]
+        fewer = _missing(weights, is_missing, level)[level.segment]
+        cuts.append(([each - m for each, m in zip(left, less, strict=True)], weight - fewer))
+    cuts.append((left, weight))
     least = problem.constraints.min_leaf
     return codes, [
-        Cuts(side, is_rule & (w >= least) & (total[level.segment] - w >= least), sides)
-        for side, sides, w in cuts
+        Cuts(is_rule & (w >= least) & (total[level.segment] - w >= least), sides)
+        for sides, w in cuts
     ]
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from bdtppl.inference.greedy_modal.columns import Level
 from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.models.data.splits import missing_goes_left, position_below
 
 __all__ = ["partition_of_rules"]
 
@@ -20,8 +21,8 @@ def partition_of_rules(problem: Problem, node: Level, rules: Best) -> np.ndarray
         codes = problem.columns.codes[f][rows]  # ascending, missing ones (-1) first
         running = np.concatenate([[np.uint64(0)], np.cumsum(keys[rows])])
         own = np.flatnonzero(rules.feature == f)
-        left[own] = running[np.searchsorted(codes, rules.low[own], side="right")]
-        goes_right = own[~rules.missing_left[own]]
+        left[own] = running[np.searchsorted(codes, position_below(rules.split[own]), side="right")]
+        goes_right = own[~missing_goes_left(rules.split[own])]
         left[goes_right] -= running[np.searchsorted(codes, 0)]
     if not len(left):
         return np.zeros(0, np.int64)

@@ -5,7 +5,7 @@ strictly better. The tree's log probability is the sum of its log weights and le
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import jax
 import numpy as np
@@ -128,25 +128,22 @@ class _Builder:
         num_splits = int(is_split.sum())
         order = np.arange(num_splits)
         left = self.num_slots + 2 * order
-        kept: dict[str, np.ndarray] = {n: np.zeros(len(slot), np.int64) for n in ("left", "right")}
-        kept["left"][is_split], kept["right"][is_split] = left, left + 1
-        kept["feature"] = np.full(len(slot), -1)
-        kept["threshold"] = np.full(len(slot), np.nan)
-        kept["missing_left"] = np.zeros(len(slot), bool)
+        tree = Tree.unused(np.ones(1), len(slot))[0]
+        tree.left[is_split], tree.right[is_split] = left, left + 1
+        kept = vars(tree) | {"slot": slot}
+        del kept["num_nodes"]
         kept["log_weight"] = choice.log_stop.copy()
         if num_splits:
-            design, single = self.problem.design, is_split & ~best.is_oblique
-            feature = self.problem.columns.features[best.feature[single]]
-            low, high = (design.offset[feature] + v[single] for v in (best.low, best.high))
-            kept["feature"][single] = feature
-            kept["threshold"][single] = self.problem.threshold(low, high)
+            single = is_split & ~best.is_oblique
+            splits = self.problem.splits(best.at(single))
+            for own, values in zip(tree.splits, splits, strict=True):
+                own[single] = values
             for k in np.flatnonzero(is_split & best.is_oblique):
-                kept["feature"][k] = design.num_features
-                kept["threshold"][k] = best.hyperplane[k].threshold
-            kept["missing_left"][is_split] = best.missing_left[is_split]
+                tree.feature[k] = self.problem.design.num_features
+                tree.threshold[k] = best.hyperplane[k].threshold
             kept["log_weight"][is_split] = best.log_rule[is_split]
         kept["hyperplane"] = np.where(is_split, best.hyperplane, np.array(None))
-        kept |= {"slot": slot, "log_stop": choice.log_stop, "leaf_score": choice.leaf_score}
+        kept |= {"log_stop": choice.log_stop, "leaf_score": choice.leaf_score}
         kept["statistics"] = level.statistics.astype(np.float64)
         absorbed = np.zeros(level.statistics.shape) if level.pseudo is None else level.pseudo
         kept["pseudo"] = absorbed
@@ -163,14 +160,8 @@ class _Builder:
 
 def _summed(node: dict[str, np.ndarray]) -> GreedyTree:
     """Make a tree of its nodes [k]."""
-    tree = Tree(
-        feature=node["feature"].astype(np.int32),
-        threshold=node["threshold"],
-        missing_left=node["missing_left"],
-        left=node["left"].astype(np.int32),
-        right=node["right"].astype(np.int32),
-        num_nodes=np.asarray(len(node["feature"]), np.int32),
-    )
+    arrays = {f.name: node[f.name] for f in fields(Tree) if f.name in node}
+    tree = Tree(**arrays, num_nodes=np.asarray(len(node["feature"]), np.int32))
     log_likelihood = float(node["leaf_score"][tree.is_leaf].sum())
     return GreedyTree(
         tree,
@@ -202,13 +193,12 @@ def prune(grown: GreedyTree, leaf: Leaf) -> GreedyTree:
         if (feature[pair] < 0).all() and np.isclose(*predicted[pair], rtol=1e-12, atol=0):
             feature[slot] = -1
             kept[pair] = False
-    slot = np.cumsum(kept) - 1
+    slot = (np.cumsum(kept) - 1).astype(np.int32)
     is_split = feature >= 0
+    splits = tree.splits.only(is_split)._asdict()
     return _summed(
         {
-            "feature": feature[kept],
-            "threshold": np.where(is_split, tree.threshold, np.nan)[kept],
-            "missing_left": (is_split & tree.missing_left)[kept],
+            **{name: values[kept] for name, values in splits.items()},
             "left": np.where(is_split, slot[tree.left], 0)[kept],
             "right": np.where(is_split, slot[tree.right], 0)[kept],
             "statistics": grown.statistics[kept],

@@ -99,9 +99,8 @@ def search(
 
 def _cut(problem: Problem, best: Best, k: int) -> tuple[int, float]:
     """Feature and threshold of a node's best rule of a single feature."""
-    feature = problem.columns.features[best.feature[k]]
-    offset = problem.design.offset[feature]
-    return feature, float(problem.threshold(offset + best.low[k], offset + best.high[k]))
+    split = problem.splits(best.at(k))
+    return int(split.feature), float(split.threshold)
 
 
 def _standardised(

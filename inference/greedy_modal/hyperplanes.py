@@ -118,8 +118,7 @@ def split(problem: Problem, level: Level, segments: np.ndarray, best: Best) -> L
             values = projected(problem.design.matrix[rows], plane.normal)
             side[0, rows] = values >= plane.threshold
         columns = replace(columns, codes=np.concatenate([columns.codes, side]))
-    rule = best.feature, best.low, best.missing_left
-    return descend(columns, level, segments, *rule, problem.smoothing)
+    return descend(columns, level, segments, best.feature, best.split, problem.smoothing)
 
 
 def better_hyperplanes(problem: Problem, level: Level, best: Best, is_searched: np.ndarray) -> Best:
@@ -159,7 +158,7 @@ def better_hyperplanes(problem: Problem, level: Level, best: Best, is_searched: 
         planes[k] = Hyperplane(normal, float(thresholds[k]), share / share.sum())
     oblique = exact_cuts._replace(
         feature=np.full(level.num_segments, len(problem.columns.features)),
-        low=np.zeros_like(best.low),
+        split=np.zeros_like(best.split),
         high=np.ones_like(best.high),
         hyperplane=planes,
     )
@@ -191,8 +190,7 @@ def _cut_exactly(
     order = [np.lexsort((codes, level.segment)).astype(np.int32) for codes in projections.codes]
     problem = replace(problem, design=design, columns=projections)
     best = best_rules(problem, replace(level, rows=order), num_features)
-    at = design.offset[best.feature]
-    return best, problem.threshold(at + best.low, at + best.high)
+    return best, problem.splits(best).threshold
 
 
 def _written(normals: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from bdtppl.inference.greedy_modal.columns import Level, root_level
 from bdtppl.inference.greedy_modal.equivalence import partition_of_rules
 from bdtppl.inference.greedy_modal.partitions import every_rule, ranked
 from bdtppl.inference.greedy_modal.problem import Problem
+from bdtppl.models.data.splits import position_below
 from bdtppl.models.hard.tree import Tree
 
 __all__ = ["PartitionPosterior", "partition_posterior"]
@@ -70,14 +71,13 @@ def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPos
     """
     if not 0 <= slot < int(tree.num_nodes):
         raise ValueError(f"node must be one of the {int(tree.num_nodes)} of the tree; got {slot}.")
-    design = problem.design
     level = _node(problem, tree, slot)
     rules, choice = every_rule(problem, level), choose(problem, level)
     if not np.isfinite(choice.best.score).any():  # at the depth limit too
         rules = rules.at(slice(0))
-    num_cuts = (
-        np.ones(len(rules.score)) if problem.prior.rules == "gaps" else rules.high - rules.low
-    )
+    num_cuts = np.ones(len(rules.score))
+    if problem.prior.rules == "cuts":
+        num_cuts = rules.high - position_below(rules.split)
     share = np.log(num_cuts)  # the cuts of a gap are listed together
     if problem.prior.counts_partitions:
         partition = partition_of_rules(problem, level, rules)
@@ -86,18 +86,11 @@ def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPos
     rules = rules.at(order)
     scores = np.concatenate([choice.log_stop + choice.leaf_score, rules.score + share[order]])
     log_probability = scores - np.logaddexp.reduce(scores)
-    feature = problem.columns.features[rules.feature]
-    low, high = design.offset[feature] + rules.low, design.offset[feature] + rules.high
-    log_feature = np.full(design.num_features, -np.inf)
-    np.logaddexp.at(log_feature, feature, log_probability[1:])
-    return PartitionPosterior(
-        float(log_probability[0]),
-        feature,
-        problem.threshold(low, high),
-        rules.missing_left,
-        log_probability[1:],
-        log_feature,
-    )
+    splits = problem.splits(rules)
+    log_feature = np.full(problem.design.num_features, -np.inf)
+    np.logaddexp.at(log_feature, splits.feature, log_probability[1:])
+    log_stop = float(log_probability[0])
+    return PartitionPosterior(log_stop, *splits, log_probability[1:], log_feature)
 
 
 def _node(problem: Problem, tree: Tree, slot: int) -> Level:

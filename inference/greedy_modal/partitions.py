@@ -15,6 +15,7 @@ from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_featur
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_features
 from bdtppl.models.arrays.threads import in_threads
+from bdtppl.models.data.splits import split_number
 from bdtppl.models.leaf import CountTable
 
 __all__ = [
@@ -42,10 +43,11 @@ class Best(NamedTuple):
         float64 [K]; the rule's log weight.
     feature
         int64 [K]; number among the columns, or beyond them for a hyperplane.
-    low, high
-        int64 [K]; codes on both sides of the gap; 0 and 1 for a hyperplane.
-    missing_left
-        bool [K].
+    split
+        int64 [K]; number of the cut above the code below the gap, among those of the column
+        (`bdtppl.models.data.splits.split_number` of a code); 0 for a hyperplane.
+    high
+        int64 [K]; code above the gap; 1 for a hyperplane.
     num_features
         int64 [K]; features with an available rule.
     hyperplane
@@ -55,9 +57,8 @@ class Best(NamedTuple):
     score: np.ndarray
     log_rule: np.ndarray
     feature: np.ndarray
-    low: np.ndarray
+    split: np.ndarray
     high: np.ndarray
-    missing_left: np.ndarray
     num_features: np.ndarray
     hyperplane: np.ndarray
 
@@ -72,14 +73,14 @@ class Best(NamedTuple):
         none = np.zeros(num_nodes, np.int64)
         nowhere = np.full(num_nodes, -np.inf)
         no_plane = np.full(num_nodes, None)
-        return cls(nowhere, nowhere, none, none, none, none.astype(bool), none, no_plane)
+        return cls(nowhere, nowhere, none, none, none, none, no_plane)
 
     @classmethod
     def joined(cls, parts: Sequence["Best"]) -> "Best":
         """Join the rules of different nodes."""
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
-    def at(self, nodes: slice | np.ndarray) -> "Best":
+    def at(self, nodes: int | slice | np.ndarray) -> "Best":
         """Take some of the nodes."""
         return Best(*(each[nodes] for each in self))
 
@@ -134,8 +135,8 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     of_features = in_threads(best_of_feature, range(shape[1]), len(level.segment))
     if not of_features:
         none = np.zeros(shape[0], np.int64)
-        of_features = [(none, np.full(shape[0], -np.inf), none, none, none, none.astype(bool))]
-    num_rules, scores, log_rule, low, high, missing_left = (
+        of_features = [(none, np.full(shape[0], -np.inf), none, none, none)]
+    num_rules, scores, log_rule, split, high = (
         np.stack(each, axis=1) for each in zip(*of_features, strict=True)
     )
     available = (num_rules > 0).sum(axis=1) if num_features is None else num_features
@@ -143,10 +144,9 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
         log_rule = log_rules_of_features(problem, level, num_rules, available)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
     feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
-    of_best = (scores, log_rule, low, high, missing_left)
-    score, weight, low, high, missing_left = (each[node, feature] for each in of_best)
+    score, weight, split, high = (each[node, feature] for each in (scores, log_rule, split, high))
     no_plane = np.full(shape[0], None)
-    return Best(score, weight, feature, low, high, missing_left, available, no_plane)
+    return Best(score, weight, feature, split, high, available, no_plane)
 
 
 def best_rules_of_feature(
@@ -155,7 +155,7 @@ def best_rules_of_feature(
     """Find a feature's best rule in each node, each [K].
 
     Returns the number of rules; the best one's score, which includes its weight if the prior weighs
-    cuts apart; that weight, else 0; the codes on both sides of it; and the side of missing values.
+    cuts apart; that weight, else 0; its number; and the code above its gap.
     """
     codes, cuts = cuts_of_feature(problem, level, f)
     sums = [_sums(problem, level, each) for each in cuts]
@@ -164,11 +164,11 @@ def best_rules_of_feature(
     else:
         weights = law.log_rules(f, codes, cuts)
         sums = [s + w for s, w in zip(sums, weights, strict=True)]
-    place, score, missing_left = best_positions(level, sums)
-    log_rule = np.stack(weights)[missing_left.astype(int), place]
+    place, score, side = best_positions(level, sums)
+    log_rule = np.stack(weights)[side, place]
     high = codes.take(place + 1, mode="clip")
     num_rules = count_rules(problem, level, codes, cuts)
-    return num_rules, score, log_rule, codes[place], high, missing_left
+    return num_rules, score, log_rule, split_number(codes[place], side), high
 
 
 def every_rule(problem: Problem, level: Level) -> Best:
@@ -188,17 +188,15 @@ def every_rule(problem: Problem, level: Level) -> Best:
             )
             score = _sums(problem, level, each)[place] + weight
             high = codes.take(place + 1, mode="clip")
-            missing_left = np.full(len(place), each.missing_left)
             which = np.full(len(place), f)
-            columns.append((score, weight, which, codes[place], high, missing_left))
+            columns.append((score, weight, which, split_number(codes[place], side), high))
     if not columns:
-        columns = [tuple(np.empty(0, t) for t in (float, float, int, int, int, bool))]
+        columns = [tuple(np.empty(0, t) for t in (float, float, int, int, int))]
     joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
     order = ranked(joined[0])
-    score, log_rule, feature, low, high, missing_left = (a[order] for a in joined)
     features = np.repeat(num_features, len(order))
     no_plane = np.full(len(order), None)
-    return Best(score, log_rule, feature, low, high, missing_left, features, no_plane)
+    return Best(*(each[order] for each in joined), features, no_plane)
 
 
 def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -225,7 +223,7 @@ def _cuts_and_codes(problem: Problem, level: Level, f: int):
 
 
 def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Best position, its sum and side of missing values, each [K]; the first of equals."""
+    """Best position, its sum and the place of its `Cuts`, each [K]; the first of equals."""
     start = level.start[:-1]
     sums_there = sums[0] if len(sums) == 1 else np.maximum(*sums)
     best = np.maximum.reduceat(sums_there, start)
@@ -236,10 +234,10 @@ def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ..
     segment = level.segment.take(equal)  # every node has one: the best score without a rule is -inf
     first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]
     # Of two equal sides of missing values the right one comes first.
-    missing_left = np.zeros(len(best), bool)
+    side = np.zeros(len(best), int)
     if len(sums) == 2:
-        missing_left = sums[0][first] < _least_equal(best)
-    return first, best, missing_left
+        side += sums[0][first] < _least_equal(best)
+    return first, best, side
 
 
 class _SumsOfCounts:
@@ -300,10 +298,10 @@ class _SumsOfCounts:
             sums[step == 0] = -np.inf
             counted = step if self.problem.prior.rules == "cuts" else step > 0
             num_rules = np.add.reduceat(counted, self.before, dtype=np.int64)
-        place, best, missing_left = best_positions(level, [sums])
+        place, best, side = best_positions(level, [sums])
         after = np.minimum(place + 1, level.is_last)
         low, high = (columns.codes[f].take(rows.take(at)) for at in (place, after))
-        return num_rules, best, np.zeros(len(best)), low, high, missing_left
+        return num_rules, best, np.zeros(len(best)), split_number(low, side), high
 
 
 def _of_both_sides(table: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from bdtppl.inference.greedy_modal.columns import Columns
 from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.sparse import SparseDesign
+from bdtppl.models.data.splits import Split, position_below
 from bdtppl.models.hard.leaf_scores import LeafScore, leaf_scorer
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
@@ -56,11 +57,16 @@ class Problem:
     num_starts: int = 0
     seed: int = 0
 
-    def threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Threshold of rules between flat codes: the middle of the gap, or its lowest cut."""
+    def splits(self, rules: Any) -> Split:
+        """Write rules of single features, a `Best`, at the middle of their gaps or lowest cuts."""
+        feature = self.columns.features[rules.feature]
+        offset = self.design.offset[feature]
+        low = offset + position_below(rules.split)
         if self.prior.rules == "gaps":
-            return self.design.gap_threshold(low, high)
-        return self.design.cut_threshold[low + 1]
+            threshold = self.design.gap_threshold(low, offset + rules.high)
+        else:
+            threshold = self.design.cut_threshold[low + 1]
+        return Split.at_nodes(rules.split, feature, threshold)
 
 
 def pose(

@@ -18,6 +18,7 @@ from bdtppl.inference.greedy_modal.columns import (
     row_leaf_statistics,
 )
 from bdtppl.models.data.sparse import SparseDesign
+from bdtppl.models.data.splits import goes_left, split_number
 from bdtppl.models.leaf import Leaf
 
 __all__ = ["SparseColumns", "SparseLevel"]
@@ -101,24 +102,23 @@ def _(
     level: SparseLevel,
     segments: np.ndarray,
     feature: np.ndarray,
-    low: np.ndarray,
-    missing_left: np.ndarray,
+    split: np.ndarray,
     smoothing: float = 0.0,
 ) -> SparseLevel:
     design = columns.design
-    low = design.offset[feature] + low
-    split = np.full(level.num_segments, -1)
-    split[segments] = np.arange(len(segments))
+    number = split_number(design.offset[feature], False) + split
+    place = np.full(level.num_segments, -1)
+    place[segments] = np.arange(len(segments))
 
     # 1 for left, 2 for right, 0 for rows of leaves: first as if no row had an entry.
-    side_of_zero = np.append(np.where(design.zero_code[feature] <= low, 1, 2), 0).astype(np.int8)
+    zero_left = goes_left(number, design.zero_code[feature])
+    side_of_zero = np.append(np.where(zero_left, 1, 2), 0).astype(np.int8)
     side = np.zeros(columns.num_rows, np.int8)
-    side[level.members] = side_of_zero[split[level.segment]]
-    split_of_entry = split.take(level.segment_of_row.take(level.row))
-    tested = np.append(feature, -1).take(split_of_entry) == level.feature
-    own, code = split_of_entry[tested], level.code[tested]
-    goes_left = np.where(code < 0, missing_left[own], code <= low[own])
-    side[level.row[tested]] = np.where(goes_left, 1, 2)
+    side[level.members] = side_of_zero[place[level.segment]]
+    place_of_entry = place.take(level.segment_of_row.take(level.row))
+    tested = np.append(feature, -1).take(place_of_entry) == level.feature
+    is_left = goes_left(number[place_of_entry[tested]], level.code[tested])
+    side[level.row[tested]] = np.where(is_left, 1, 2)
 
     def parted(rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
         moved = side.take(rows)
@@ -129,7 +129,7 @@ def _(
         ]
 
     (rows,) = parted(level.members)
-    child = split.take(level.segment_of_row.take(rows)) + len(segments) * (side.take(rows) == 2)
+    child = place.take(level.segment_of_row.take(rows)) + len(segments) * (side.take(rows) == 2)
     size = np.bincount(child, minlength=2 * len(segments))
     start = np.concatenate([[0], np.cumsum(size)])
     statistics = columns.sums(rows, start[:-1])

@@ -18,6 +18,7 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
 from bdtppl.inference.greedy_modal.weights import log_rules
 from bdtppl.models.arrays.threads import in_threads
+from bdtppl.models.data.splits import split_number
 
 __all__ = ["best_sparse_rules"]
 
@@ -38,7 +39,7 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
         pairwise(bounds),
         min(_GROUPS_A_PIECE, len(level.row)),
     )
-    num_rules, score, _, low, high, missing_left = (
+    num_rules, score, _, split, high = (
         np.concatenate(each) for each in zip(*of_pieces, strict=True)
     )
     node, feature = groups.node, groups.feature
@@ -50,7 +51,7 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
     start = np.append(first, len(node))
     place, _, _ = best_positions(replace(level, start=start), [score])
     offset = problem.design.offset[feature]
-    columns = score, log_rule, feature, low - offset, high - offset, missing_left
+    columns = score, log_rule, feature, split - split_number(offset, False), high - offset
     for into, values in zip(best, columns, strict=False):
         into[searched] = values[place]
     return best

@@ -19,7 +19,14 @@ from numba.extending import register_jitable
 from bdtppl.models.data.schema import Column, Schema
 from bdtppl.models.wording import threshold_text
 
-__all__ = ["ColumnSplit", "Split", "missing_goes_left", "position_below", "split_number"]
+__all__ = [
+    "ColumnSplit",
+    "Split",
+    "goes_left",
+    "missing_goes_left",
+    "position_below",
+    "split_number",
+]
 
 
 @register_jitable
@@ -38,6 +45,20 @@ def position_below(number: Any) -> Any:
 def missing_goes_left(number: Any) -> Any:
     """Say whether a split sends missing values to the left, given its number."""
     return (number & 1) == 1
+
+
+def goes_left(number: Any, code: Any, xp: ModuleType = np) -> Any:
+    """Say whether rows with these codes go left, given the numbers of splits.
+
+    Codes, -1 where the value is missing, are flat positions in the design; or codes of one feature,
+    where the numbers are made of such.
+
+    Examples
+    --------
+    >>> goes_left(split_number(4, True), np.array([4, 5, -1])).tolist()
+    [True, False, True]
+    """
+    return xp.where(code < 0, missing_goes_left(number), code <= position_below(number))
 
 
 class Split(NamedTuple):
@@ -60,12 +81,13 @@ class Split(NamedTuple):
     @classmethod
     def at_nodes(cls, number: Any, feature: Any, threshold: Any) -> "Split":
         """Write splits of nodes, arrays of one shape, where their numbers are no -1."""
-        is_split = number >= 0
-        return cls(
-            np.where(is_split, feature, -1).astype(np.int32),
-            np.where(is_split, threshold, np.nan),
-            is_split & missing_goes_left(number),
-        )
+        splits = cls(np.asarray(feature, np.int32), threshold, missing_goes_left(number))
+        return splits.only(number >= 0)
+
+    def only(self, is_split: np.ndarray) -> "Split":
+        """Keep some of the splits, and have none at the other places."""
+        pairs = zip(self, (-1, np.nan, False), strict=True)
+        return Split(*(np.where(is_split, each, none) for each, none in pairs))
 
     def goes_left(self, value: Any, xp: ModuleType = np) -> Any:
         """Say whether rows with these values of the feature go left.
