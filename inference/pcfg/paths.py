@@ -172,7 +172,7 @@ class PathWeights(LeafWeights):
             feature.astype(np.int32),
             low.astype(np.int32),
             num_cuts,
-            -sides.missing_left[:-1].astype(np.int32),
+            sides.least[:-1],
             grammar.height.astype(np.int32),
             np.ascontiguousarray(self.stop),  # one compiled version
             self.use,

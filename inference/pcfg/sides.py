@@ -56,6 +56,11 @@ class Sides(NamedTuple):
             num_cuts=np.append(grammar.num_cuts, np.int32(1)) if is_shared else None,
         )
 
+    @property
+    def least(self) -> np.ndarray:
+        """Least code that each production sends left: -1 if missing values go there; int32."""
+        return -self.missing_left.astype(np.int32)
+
     def left_share(self, xp: ModuleType, production: Any, value: Any, code: Any) -> Any:
         """Share of the production's rules that send a row left.
 

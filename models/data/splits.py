@@ -84,6 +84,10 @@ class Split(NamedTuple):
         splits = cls(np.asarray(feature, np.int32), threshold, missing_goes_left(number))
         return splits.only(number >= 0)
 
+    def above(self, position: Any) -> Any:
+        """Give the numbers of these splits, each being the cut above a flat code position."""
+        return split_number(position, self.missing_left)
+
     def only(self, is_split: np.ndarray) -> "Split":
         """Keep some of the splits, and have none at the other places."""
         pairs = zip(self, (-1, np.nan, False), strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.models.arrays.precision import in_float64
-from bdtppl.models.data.splits import Split, split_number
+from bdtppl.models.data.splits import Split
 from bdtppl.models.hard.asked_trees import is_allowed
 from bdtppl.models.hard.monotone import expected_target, is_monotone
 from bdtppl.models.hard.node_scores import leaf_statistics, node_terms
@@ -160,7 +160,7 @@ def _rules(splits: Split, on_left, codes, table: _Table, model: PackedModel):
         is_below &= table.cut_above[None] <= splits.threshold[:, None]
         below = jnp.max(jnp.where(is_below, jnp.arange(is_below.shape[1])[None], -1), axis=1)
         low = jnp.maximum(low, below)
-    split = split_number(jnp.maximum(low, 0), splits.missing_left)
+    split = splits.above(jnp.maximum(low, 0))
     return jnp.where(low >= 0, table.rule[split], -1)
 
 
