@@ -181,7 +181,9 @@ def _along_column(
     if (num_levels := len(places.ticks)) > LEVELS_SHOWN:
         kept = places.extreme(mean, LEVELS_SHOWN)
         mean, bands = mean[kept], {level: band[kept] for level, band in bands.items()}
-        places = Places("levels", np.arange(LEVELS_SHOWN), None, [places.ticks[k] for k in kept])
+        places = Places(
+            "levels", np.arange(LEVELS_SHOWN), None, [str(places.ticks[k]) for k in kept]
+        )
         name += f" ({LEVELS_SHOWN} of {num_levels} levels)"
     return _View(
         places,

@@ -196,7 +196,7 @@ def every_rule(problem: Problem, level: Level) -> Best:
     order = ranked(joined[0])
     features = np.repeat(num_features, len(order))
     no_plane = np.full(len(order), None)
-    return Best(*(each[order] for each in joined), features, no_plane)
+    return Best(*[*(each[order] for each in joined), features, no_plane])
 
 
 def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:

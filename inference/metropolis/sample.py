@@ -358,7 +358,7 @@ class MetropolisChains(Inference[ChainState, Sampled]):
         written = write_out(self._packed, shape)
         trees = written.trees.reshape(*size)
         log_likelihood = np.swapaxes(walked.log_likelihood, 0, 1)
-        scores = {"log_joint": walked.log_prior.T + log_likelihood[..., -1]}
+        scores: dict[str, Any] = {"log_joint": walked.log_prior.T + log_likelihood[..., -1]}
         if isinstance(model.prior, EditTree):  # which weighs ways to a tree, and not the tree
             scores = {}
         elif model.prior.counts_partitions:  # chains share a partition's weight among its rules
