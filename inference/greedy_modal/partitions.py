@@ -194,9 +194,8 @@ def every_rule(problem: Problem, level: Level) -> Best:
         columns = [tuple(np.empty(0, t) for t in (float, float, int, int, int))]
     joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
     order = ranked(joined[0])
-    features = np.repeat(num_features, len(order))
-    no_plane = np.full(len(order), None)
-    return Best(*[*(each[order] for each in joined), features, no_plane])
+    joined += [np.repeat(num_features, len(order)), np.full(len(order), None)]
+    return Best(*joined).at(order)
 
 
 def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
