@@ -6,7 +6,7 @@ where the inference is defined; the functions below make those that several infe
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -73,7 +73,8 @@ class Results:
     draws_are: Any = "independent"
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray
-    design_: Any  # of hard trees and sums of them
+    if TYPE_CHECKING:
+        design_: Any  # of hard trees and sums of them; soft trees have none
     counts_rows: bool = True
     exact_: Any = None
     trajectory_: Any = None
