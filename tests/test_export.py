@@ -291,7 +291,7 @@ def test_scikit_learn_predicts_what_the_tree_predicts(fitted):
 
 @pytest.mark.slow
 def test_scikit_learn_knows_the_names_of_columns_of_numbers():
-    frame = pd.DataFrame({"a b": [1.0, 2.0, 3.0, 4.0] * 5, "c": np.arange(20.0)})
+    frame = pd.DataFrame({"a b": [1.0, 2.0, 3.0, 4.0] * 5, "c": 2.0 * np.arange(20)})
     tree = to_sklearn(ExactTreeRegressor().fit(frame, [0.0, 0.0, 9.0, 9.0] * 5))
     assert tree.feature_names_in_.tolist() == ["a b", "c"]
     assert tree.predict(frame).shape == (20,)

@@ -105,7 +105,7 @@ INFERENCES: dict[str, Callable[..., Any]] = {
     "DT-GFN, 500 steps": lambda **model: GFlowNetTreeClassifier(
         **(dt_gfn(1) | {"steps": 500} | model)
     ),
-    "SMC": ParticleTreeClassifier,
+    "SMC": partial(ParticleTreeClassifier, proposal="optimal"),  # as published
     "MCMC": partial(MetropolisTreeClassifier, **_WALKS),
 }
 

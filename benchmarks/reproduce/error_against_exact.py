@@ -58,7 +58,9 @@ def _fitted(inference: str, budget: int, seed: int, model: dict[str, Any]) -> An
                 chains=4, warmup=draws, draws=draws, extensions=0, **shared
             )
         case "particle":
-            return bdtppl.ParticleTreeClassifier(particles=budget // 2, runs=2, **shared)
+            return bdtppl.ParticleTreeClassifier(
+                particles=budget // 2, runs=2, proposal="optimal", **shared
+            )
         case "GFlowNet":
             return bdtppl.GFlowNetTreeClassifier(grid=None, steps=budget, **shared)
         case "search":

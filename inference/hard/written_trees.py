@@ -95,9 +95,9 @@ def write_out(model: PackedModel, shape: Shape) -> WrittenOut:
         parts.append([np.asarray(a)[: len(some.size)] for a in _settle_rows(model, padded)])
     threshold, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
     rule, left = np.asarray(shape.rule), np.asarray(shape.left)
-    is_split = rule != LEAF
-    number = np.where(is_split, np.asarray(model.split)[rule], -1)
-    splits = Split.at_nodes(number, np.asarray(model.feature)[rule], threshold)
+    is_split, at = rule != LEAF, np.maximum(rule, 0)
+    number = np.where(is_split, np.asarray(model.split)[at], -1)
+    splits = Split.at_nodes(number, np.asarray(model.feature)[at], threshold)
     trees = Tree(*splits, left, right=left + is_split, num_nodes=np.asarray(shape.size))
     return WrittenOut(trees, statistics)
 
