@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore:.*log evidence"),
 ]
-EASY = ["BARTRegressor with noise trees", "GreedyModalTreeRegressor"]
+EASY = ["BARTRegressor with noise trees"]
 
 
 @pytest.mark.parametrize("name", slow_but(EASY, ESTIMATORS))
