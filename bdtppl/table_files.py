@@ -415,10 +415,9 @@ def _read_text_file(path: Path) -> Table:
                 f"{len(header)} columns."
             )
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+    counts = list(map(str, range(len(rows))))
     header = [
-        ""
-        if _UNNAMED.fullmatch(name) and list(column) == list(map(str, range(len(column))))
-        else name
+        "" if _UNNAMED.fullmatch(name) and list(column) == counts else name
         for name, column in zip(header, columns, strict=True)
     ]
     cells = {name: column for name, column in zip(header, columns, strict=True) if name}

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _FIRST_OF_STIRLING = 100.0  # from here on the series below is exact to float64
-_LEAST_SPREAD = 1e-305  # of targets; its inverse is the largest
+_LEAST_VARIANCE_OF_TARGETS = 1e-305  # the largest is its inverse
 
 
 def namespace(*values: Any) -> tuple[ModuleType, Callable[[Any], Any]]:
@@ -306,7 +306,7 @@ class NormalInverseGamma(Leaf):
         # The mean of equal numbers may be off in its last digit, so it cannot tell that they are.
         if least == greatest:
             return cls(least, 1.0, 2.0, 1.0)
-        if not _LEAST_SPREAD < variance < 1 / _LEAST_SPREAD:
+        if not _LEAST_VARIANCE_OF_TARGETS < variance < 1 / _LEAST_VARIANCE_OF_TARGETS:
             raise ValueError(
                 f"y has numbers from {least:.3g} to {greatest:.3g}, whose variance is out of "
                 "float64's range; rescale y."

@@ -9,6 +9,7 @@ import pandas as pd
 import polars
 import pyarrow
 import pytest
+from scipy import sparse
 
 from bdtppl import (
     ExactTreeClassifier,
@@ -331,6 +332,7 @@ DECORATED = [
     (["USD 5", "USD 1e3"], [5, 1000]),
     (["5 kg/m2", "6 kg/m2"], [5, 6]),
     (["12 May", "13 May"], [12, 13]),
+    (["5E3 km", "2e3 km"], [5000, 2000]),
 ]
 NOT_DECORATED = [
     ["$5", "7"],
@@ -676,6 +678,10 @@ def test_ordered_names_columns_and_all_of_their_levels():
         ({"grade": [1, 2]}, r"Column 'grade', row 1: ordered\['grade'\] has no level '3'"),
         ({"grade": [1, 2, 2]}, "must list two levels or more, each once"),
         ({"grade": "SML"}, "must list two levels or more, each once"),
+        ({"grade": None}, "must list two levels or more, each once"),
     ):
         with pytest.raises(ValueError, match=said):
             Schema.read(table, ordered=ordered)
+    for other, ordered in ((table, ["grade"]), (sparse.csc_array(np.eye(2)), {"x0": [0, 1]})):
+        with pytest.raises(TypeError, match="ordered must map names of columns of a table, not of"):
+            Schema.read(other, ordered=ordered)

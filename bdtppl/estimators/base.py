@@ -289,8 +289,9 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         matrix = self.schema_.transform(self._own_columns(X), refuse_unknown=False)
         is_new = np.isnan(matrix) & ~self._may_miss[: matrix.shape[1]]
         if is_new.any():
-            features = np.flatnonzero(is_new.any(axis=0))
-            columns = dict.fromkeys(self.schema_.sources[j][0] for j in features)
+            matrix = np.where(is_new, self.schema_.typical_row(*self._training_rows()), matrix)
+            sources = self.schema_.sources
+            columns = dict.fromkeys(sources[j][0] for j in np.flatnonzero(is_new.any(axis=0)))
             names = listed([repr(self.schema_.columns[place].name) for place in columns])
             warnings.warn(
                 f"Values are missing (NaN) in {names}, where no training row misses one: they are "
@@ -298,7 +299,6 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
                 TableWarning,
                 stacklevel=4,  # the caller of `predict`
             )
-            matrix = np.where(is_new, self.schema_.typical_row(*self._training_rows()), matrix)
         return matrix
 
     def _mixture(self, X: Any) -> ManyRows:

@@ -595,11 +595,10 @@ class ExactTree(ExactParameters, TreeEstimator):
         if not tried:
             return None
         alike = [each for each in tried if each.bins == tried[0].bins]
-        depth = max(each.max_depth or 0 for each in alike)
         deeper = [each for each in beyond if each.bins == tried[0].bins]
         shallower = [each.log_evidence for each in alike[1:]]
         rises = all(tried[0].log_evidence > each + _RISES for each in shallower)
-        is_deepest = tried[0].max_depth == depth
+        is_deepest = tried[0].max_depth == max(each.max_depth or 0 for each in alike)
         return str(deeper[0]) if deeper and is_deepest and shallower and rises else None
 
     def _choice_in_words(self) -> str:

@@ -109,9 +109,8 @@ class Places:
         index = {level: place for place, level in enumerate(self.ticks)} | {None: np.nan}
         # Multiples of the golden ratio fill an interval evenly, and are the same each time.
         offset = np.arange(len(values)) * 0.618034 % 1 - 0.5
-        return (
-            np.array([index.get(value, np.nan) for value in values]) + 0.5 * _LEVEL_WIDTH * offset
-        )
+        places = np.array([index.get(value, np.nan) for value in values])
+        return places + 0.5 * _LEVEL_WIDTH * offset
 
 
 def _thresholds(model: Any, position: int, of_draws: bool) -> np.ndarray | None:

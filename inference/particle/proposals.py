@@ -66,8 +66,7 @@ def _defensive(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> ja
     optimal = _optimal(model, rows, log_weight)
     optimal -= logsumexp(optimal, axis=1, keepdims=True)
     prior = log_weight - logsumexp(log_weight, axis=1, keepdims=True)
-    share = _SHARE_OF_PRIOR
-    return jnp.logaddexp(optimal + np.log(1 - share), prior + np.log(share))
+    return jnp.logaddexp(optimal + np.log(1 - _SHARE_OF_PRIOR), prior + np.log(_SHARE_OF_PRIOR))
 
 
 PROPOSALS: dict[str, ProposalWeights] = {

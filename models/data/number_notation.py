@@ -45,7 +45,7 @@ _CURRENCY = (
 _COMMA_SETS_OFF = tuple("$\u00a3\u00a5\u20b9")  # thousands, where these stand before a number
 _DECORATED = re.compile(
     rf"(?P<sign>[+-]?)(?P<open>\(?)(?P<before>{_CURRENCY}?)[ \u00a0]?"
-    rf"(?P<number>[+-]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:e[+-]?\d+)?)"
+    rf"(?P<number>[+-]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:[eE][+-]?\d+)?)"
     r"[ \u00a0]?(?P<after>(?:[^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5\u20b9])"
     r"(?:[^()<>+\d]|(?<=[^\W\d_])\d)*|)(?P<close>\)?)"  # a digit as in m2, none as in 10 x 20
 )

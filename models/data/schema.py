@@ -257,7 +257,8 @@ class Schema:
             values of a column are told apart by their kind alone, as 1 and "1" are, or features
             would have one name; if ``ordered`` names no column, or lacks a level.
         TypeError
-            If a cell is a list, a dictionary or another collection.
+            If a cell is a list, a dictionary or another collection, or ``ordered`` is no mapping or
+            for a sparse table.
 
         Warns
         -----
@@ -266,6 +267,9 @@ class Schema:
             more: it is read as a category. If all of its numbers have the same currency or unit: it
             is read as numbers. If a named column numbers the rows.
         """
+        if ordered and (issparse(table) or not isinstance(ordered, Mapping)):
+            wanted = "ordered must map names of columns of a table, not of a sparse one, to levels"
+            raise TypeError(f"{wanted}; got {ordered!r}.")
         if issparse(table):
             names = positional_names(table.shape[1])
             return cls(tuple(map(Column, names))), sparse_numbers(names, table)
@@ -505,7 +509,8 @@ def _find_column(schema: Schema, feature: int | str) -> int | None:
 
 def _in_order(name: str, values: np.ndarray, levels: Sequence[Any]) -> np.ndarray:
     """Make a category of a column whose levels are given in their order."""
-    if isinstance(levels, str) or len(set(map(str, levels))) < max(len(levels), 2):
+    is_list = isinstance(levels, Sequence | np.ndarray) and not isinstance(levels, str)
+    if not is_list or len(set(map(str, levels))) < max(len(levels), 2):
         raise ValueError(f"ordered[{name!r}] must list two levels or more, each once.")
     known = tuple(map(str, levels))
     text = [None if is_missing(value) else as_level(value, known) for value in values]
