@@ -235,8 +235,8 @@ class DescriptionLength(NodePrior):
     Attributes
     ----------
     beta
-        Cost of a split in nats; None means log 4 + log d + log t for d features and t cuts (the
-        most cuts that a feature has). The paper's Table 5 has log 4 + log d.
+        Cost of a split in nats; None means log 4 + log d + log t for d columns and t cuts (the
+        most cuts that a column has). The paper's Table 5 has log 4 + log d.
     rules
         "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
         the design between the node's least and largest value.
@@ -256,8 +256,9 @@ class DescriptionLength(NodePrior):
         """Fill in beta from the number of features and cuts."""
         if self.beta is not None:
             return self
-        num_cuts = max(1, int(design.num_codes.max()) - 1)
-        return replace(self, beta=float(np.log(4 * design.num_features * num_cuts)))
+        of_columns = np.add.reduceat(design.num_codes - 1, design.first_of_column)
+        num_cuts = max(1, int(of_columns.max()))
+        return replace(self, beta=float(np.log(4 * design.num_columns * num_cuts)))
 
     def in_words(self) -> list[str]:
         """Say how probable the prior finds trees."""
@@ -552,7 +553,7 @@ class GreedyPartition(NodePrior):
 
     def resolve(self, design: Design) -> "GreedyPartition":
         """Fill in the number of features."""
-        return self if self.num_features else replace(self, num_features=design.num_features)
+        return self if self.num_features else replace(self, num_features=design.num_columns)
 
     def in_words(self) -> list[str]:
         """Say how probable the prior finds trees."""

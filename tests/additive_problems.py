@@ -33,7 +33,10 @@ class Problem(NamedTuple):
 
 @cache
 def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: int = 3):
-    """Simulate a table of a kind: "plain", "missing", or "weights" for repeated rows."""
+    """Simulate a table of a kind: "plain", "missing", "weights" for repeated rows, or "columns".
+
+    In the last one the first two features are one column.
+    """
     rng = np.random.default_rng(7)
     num_rows = 18
     matrix = rng.integers(0, cuts + 1, (num_rows, features)).astype(float)
@@ -42,7 +45,8 @@ def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: 
     weights = rng.integers(1, 4, num_rows) if kind == "weights" else None
     if kind == "missing":
         matrix[rng.random(num_rows) < 0.3, 0] = np.nan
-    design = Design.from_matrix(matrix, weights=weights)
+    column = np.maximum(np.arange(features) - 1, 0) if kind == "columns" else None
+    design = Design.from_matrix(matrix, weights=weights, column=column)
     prior = AdditivePrior(
         LEAF_SCALE,
         0.2,
@@ -76,7 +80,8 @@ def trees(of: Problem) -> list[tuple[tuple, float, list[np.ndarray]]]:
     """List all trees: what its nodes are, its log prior probability, and the rows of its leaves."""
     every = rules(of)
     number = Counter(feature for feature, *_ in every)
-    num_features = len(number)
+    column = of.design.column.tolist()
+    num_columns = len(set(column))
     prior, repeats = of.prior, of.design.weights
     is_left = {rule: goes_left(of, rule) for rule in every}
 
@@ -86,7 +91,8 @@ def trees(of: Problem) -> list[tuple[tuple, float, list[np.ndarray]]]:
         split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
         found = [((LEAF,), math.log1p(-split), [inside])]
         for rule in every if split > 0 else []:
-            chance = math.log(split / num_features / number[rule[0]])
+            share = 1 / num_columns / column.count(column[rule[0]])
+            chance = math.log(split * share / number[rule[0]])
             sides = (below(inside & side, depth + 1) for side in (is_left[rule], ~is_left[rule]))
             for left, right in itertools.product(*sides):
                 nodes = (rule, left[0], right[0])

@@ -200,6 +200,8 @@ class Problem:
         Pairs of features: the second one only below a split on the first.
     refused : set of (int, int), optional
         Features and cuts v that no rule may use, with ``rules="cuts"``.
+    column : [d] integers, optional
+        Features of one number are one column; default each by itself.
 
     Raises
     ------
@@ -222,6 +224,7 @@ class Problem:
     features_at_depth: Any = None
     before: Any = ()
     refused: Any = ()
+    column: Any = None
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes, dtype=int)
@@ -234,6 +237,7 @@ class Problem:
             "weights": [1] * n,
             "has_missing": missing,
             "allowed_features": range(d),
+            "column": range(d),
         }
         for name, value in default.items():
             given = getattr(self, name)
@@ -423,8 +427,8 @@ def rule_width(problem: "Problem", rows: frozenset[int], rule: Rule) -> float:
 
 
 def cut_share(cut_weights: str, problem: "Problem", rows, rules: list[Rule], rule: Rule) -> float:
-    """Return the probability of a rule among the available ones of its feature."""
-    siblings = [r for r in rules if r.feature == rule.feature]
+    """Return the probability of a rule among the available ones of its column."""
+    siblings = [r for r in rules if problem.column[r.feature] == problem.column[rule.feature]]
     if cut_weights == "uniform":
         return 1 / len(siblings)
     widths = [rule_width(problem, rows, sibling) for sibling in siblings]
@@ -494,9 +498,9 @@ class DepthDecay:
         return _log(1 - self.split_probability(depth)) if rules else 0.0
 
     def log_split(self, problem, rows, depth, rules, rule) -> float:
-        features = {r.feature for r in rules}
+        columns = {problem.column[r.feature] for r in rules}
         share = cut_share(self.cut_weights, problem, rows, rules, rule)
-        return _log(self.split_probability(depth)) - math.log(len(features)) + _log(share)
+        return _log(self.split_probability(depth)) - math.log(len(columns)) + _log(share)
 
 
 @dataclass(frozen=True)
@@ -517,7 +521,7 @@ class GreedyPartition:
 
     def log_split(self, problem, rows, depth, rules, rule) -> float:
         share = cut_share(self.cut_weights, problem, rows, rules, rule)
-        return (1 + depth) * _log(self.p) - math.log(problem.num_features) + _log(share)
+        return (1 + depth) * _log(self.p) - math.log(len(set(problem.column))) + _log(share)
 
 
 def chronological(num_items: int, valid: Sequence[int]) -> dict[int, float]:
@@ -563,10 +567,12 @@ class NodeWise:
         return _log(self.split_probability(*node)) + _log(share(node, rules, rule))
 
     def _by_features(self, node, rules, rule) -> float:
-        siblings = [r for r in rules if r.feature == rule.feature]
+        column = node[0].column
+        siblings = [r for r in rules if column[r.feature] == column[rule.feature]]
         cut = self.cut_weight(*node, rule) / sum(self.cut_weight(*node, r) for r in siblings)
-        total = sum(self.feature_weight(*node, f) for f in {r.feature for r in rules})
-        return cut * self.feature_weight(*node, rule.feature) / total
+        firsts = {column.index(column[r.feature]) for r in rules}
+        total = sum(self.feature_weight(*node, f) for f in firsts)
+        return cut * self.feature_weight(*node, column.index(column[rule.feature])) / total
 
     def _by_rules(self, node, rules, rule) -> float:
         def weight(r):
@@ -576,17 +582,22 @@ class NodeWise:
 
     def _by_walks(self, node, rules, rule) -> float:
         problem = node[0]
-        features = chronological(problem.num_features, [r.feature for r in rules])
-        sides = 2 if problem.has_missing[rule.feature] else 1
+        column = problem.column
+        own = column[rule.feature]
+        columns = chronological(len(set(column)), [column[r.feature] for r in rules])
+        every = [
+            (f, high, left)
+            for f in range(problem.num_features)
+            for high in range(1, problem.num_codes[f])
+            for left in ((False, True) if problem.has_missing[f] else (False,))
+            if column[f] == own
+        ]
 
         def item(r):
-            return (r.high - 1) * sides + r.missing_left
+            return every.index((r.feature, r.high, r.missing_left))
 
-        cuts = chronological(
-            (problem.num_codes[rule.feature] - 1) * sides,
-            [item(r) for r in rules if r.feature == rule.feature],
-        )
-        return features[rule.feature] * cuts[item(rule)]
+        cuts = chronological(len(every), [item(r) for r in rules if column[r.feature] == own])
+        return columns[own] * cuts[item(rule)]
 
 
 def productions(

@@ -203,7 +203,8 @@ class Case:
 
     @functools.cached_property
     def design(self) -> Design:
-        return Design.from_matrix(self.matrix, weights=self.weights, **self.binning)
+        column = self.problem.column
+        return Design.from_matrix(self.matrix, weights=self.weights, column=column, **self.binning)
 
     @functools.cached_property
     def grammar(self) -> Grammar:
@@ -237,6 +238,10 @@ class Case:
         # A grammar keeps scores, which a broken kind must neither take over nor leave behind.
         grammar = replace(self.grammar, normalisers={}, leaf_scores={})
         return kind(grammar, **model)
+
+    def with_columns(self, *column: int) -> "Case":
+        """Put features into columns, by a number for each."""
+        return replace(self, problem=replace(self.problem, column=column))
 
     def observing(self, observed: np.ndarray | None) -> Any:
         """Return the reference's leaf when only some rows are observed."""

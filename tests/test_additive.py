@@ -61,7 +61,7 @@ def law_after(kind, case, starts=STARTS, **changes):
 @pytest.mark.parametrize(
     ("kind", "case"),
     slow_but(
-        [("plain", "all moves of two trees")],
+        [("plain", "all moves of two trees"), ("columns", "nodes of level 1 by one feature")],
         [("plain", case) for case in CASES]
         + [(kind, case) for kind in KINDS[1:] for case in OF_ALL_KINDS],
         few=9,

@@ -67,18 +67,19 @@ def _constraints(rng, names, prior):
     return Constraints(**options)
 
 
-def _table(rng):
+def _table(rng, *, shares_columns=False):
     size = int(rng.integers(5, 40)), int(rng.integers(1, 4))
     matrix = rng.integers(0, rng.integers(2, 6), size).astype(float)
     if rng.random() < 0.4:
         matrix[rng.random(size) < 0.15] = np.nan
     weights = rng.integers(1, 3, size[0]) if rng.random() < 0.5 else None
-    return Design.from_matrix(matrix, weights=weights)
+    column = np.arange(size[1]) // 2 if shares_columns else None
+    return Design.from_matrix(matrix, weights=weights, column=column)
 
 
 def _both(seed, prior, kind):
     rng = np.random.default_rng([seed, PRIORS.index(prior), LEAVES.index(kind)])
-    design = _table(rng)
+    design = _table(rng, shares_columns=seed % 2 == 0)
     leaf, y = _leaf_and_targets(rng, kind, design.num_rows)
     limits = _constraints(rng, design.names, prior)
     grammar = compile_grammar(

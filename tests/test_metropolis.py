@@ -57,7 +57,7 @@ def small_case(model, family, seed, **fixed):
         case = ep.random_case(model, family, attempt, most_trees=100, num_rows=5, **fixed)
         tabled = posed(case)
         most = 4 if case.design.num_features == 1 else 3
-        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_feature)).max() <= most:
+        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_column)).max() <= most:
             return case
     raise AssertionError
 

@@ -339,7 +339,7 @@ def small_case(law, rules, path):
     for seed in range(1000):
         case = ep.case_of_law(law, rules, "classes", seed, path=path, num_rows=5, most_trees=100)
         tabled = metropolis.posed(case)
-        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_feature)).max() <= 3:
+        if (np.asarray(tabled.can_cut) @ np.asarray(tabled.by_column)).max() <= 3:
             return case
     raise AssertionError
 

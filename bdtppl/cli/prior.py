@@ -185,7 +185,11 @@ def _model(
     chosen = parse_prior(prior or _DEFAULT) if chosen is None else chosen
     schema, matrix = Schema.read(features)
     design = Design.from_matrix(
-        matrix, names=schema.features, is_indicator=schema.is_indicator, **cuts
+        matrix,
+        names=schema.features,
+        is_indicator=schema.is_indicator,
+        column=schema.column,
+        **cuts,
     )
     constraints = join_limits(schema, None if file is None else file.constraints, *limits)
     return design, chosen.resolve(design), constraints

@@ -190,6 +190,7 @@ class BART(BARTParameters, TableEstimator):
             binning=self.binning,
             names=schema.features,
             is_indicator=schema.is_indicator,
+            column=schema.column,
         )
         warn_of_no_cut(schema, design, stacklevel=4)
         prior = self._calibrated(

@@ -33,7 +33,7 @@ from bdtppl.inference.compiling import make_room
 from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
 from bdtppl.models.arguments import require_integer
-from bdtppl.models.data.schema import Schema, TableWarning
+from bdtppl.models.data.schema import MOST_IN_SETS, Categories, Schema, TableWarning
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
 from bdtppl.models.settings import check_parameters
 from bdtppl.models.wording import listed
@@ -89,6 +89,13 @@ def estimator(cls: EstimatorClass) -> EstimatorClass:
 class TableParameters:
     """Parameters of all estimators."""
 
+    categories: Categories = parameter(
+        "one-hot",
+        'How categories are split. "one-hot": one level from all others. "sets": by sets of '
+        "levels, ``city in {Lyon, Paris}``, which share the prior weight of one column; of up to "
+        f"{MOST_IN_SETS} levels all sets, of more each level alone and random ones.",
+        is_last=True,
+    )
     drop_first: bool = parameter(
         False, "Give no 0/1 column to the first level of each category.", is_last=True
     )
@@ -224,7 +231,9 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         X = self._note_columns(as_table(X))
-        schema, matrix = Schema.read(X, drop_first=self.drop_first, ordered=self.ordered)
+        schema, matrix = Schema.read(
+            X, categories=self.categories, drop_first=self.drop_first, ordered=self.ordered
+        )
         y = read_target(y)
         if len(y) != matrix.shape[0]:
             raise ValueError(

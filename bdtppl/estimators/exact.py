@@ -325,7 +325,8 @@ class ExactTree(ExactParameters, TreeEstimator):
         reader = Reader(self._check_targets, Labels if self.is_classifier else TargetMoments)
         with waiting("passing over the rows, first", shown=self.progress):
             found = survey(parts, reader)
-        leaf, schema = self._leaf_of(found.targets), found.schema(drop_first=self.drop_first)
+        leaf = self._leaf_of(found.targets)
+        schema = found.schema(categories=self.categories, drop_first=self.drop_first)
         prior = with_weights_of_marks(schema, prior)
         constraints = self._limits(schema)
         require_rules_apart(prior, constraints)

@@ -196,6 +196,7 @@ class TreeEstimator(HardParameters, TableEstimator):
             binning=self.binning,
             names=schema.features,
             is_indicator=schema.is_indicator,
+            column=schema.column,
             **chosen,
         )
 

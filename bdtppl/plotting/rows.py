@@ -179,11 +179,7 @@ def _values(column: Column, matrix: np.ndarray) -> np.ndarray:
         values = np.full(len(matrix), None, object)
         values[known] = np.array(column.levels, object)[matrix[known, 0].astype(int)]
         return values
-    # A row of zeros has the one level that is not shown.
-    hidden = next((level for level in column.levels if level not in column.shown), None)
-    levels = np.array([*column.shown, hidden], object)
-    index = np.where((matrix == 1).any(axis=1), matrix.argmax(axis=1), len(column.shown))
-    values = levels[index]
+    values = np.array(column.levels, object)[column.level_of(np.nan_to_num(matrix))]
     values[np.isnan(matrix).any(axis=1)] = None
     return values
 

@@ -24,8 +24,10 @@ __all__ = ["Arrays", "below", "describe_posterior", "rebuild_posterior", "under"
 
 Arrays = dict[str, Any]  # of NumPy
 
-_DESIGN = ("matrix", "weights", "num_codes", "cut_threshold", "is_indicator")
-_ROWLESS = ("num_codes", "cut_threshold", "low_edge", "high_edge", "is_indicator", "has_missing")
+_DESIGN = ("matrix", "weights", "num_codes", "cut_threshold", "is_indicator", "column")
+_ROWLESS = (
+    "num_codes", "cut_threshold", "low_edge", "high_edge", "is_indicator", "column", "has_missing",
+)  # fmt: skip
 _SOFT_TREES = ("direction", "threshold")
 _SOFT = ("matrix", "y", "scaling", "topology", "probability", "log_evidences", "log_evidence_ses")
 _SUMS = ("rule", "value", "variance", "feature_weight")
@@ -137,6 +139,11 @@ def _describe_design(design: CutPoints) -> tuple[dict[str, Any], Arrays]:
 
 def _rebuild_design(described: dict[str, Any], arrays: Arrays) -> Any:
     names = tuple(described["names"])
+    # Files of 2026 and before have none.
+    column = arrays.setdefault("column", np.arange(len(names), dtype=np.int32))
+    starts = np.diff(column, prepend=-1)
+    if column.shape != (len(names),) or starts[:1] != 1 or not np.isin(starts, (0, 1)).all():
+        raise ValueError("features lie in no columns")
     if "count" in described:
         return RowlessDesign(names=names, count=described["count"], **_take(arrays, _ROWLESS))
     sizes, thresholds = arrays["num_codes"], arrays["cut_threshold"]
@@ -151,6 +158,7 @@ def _rebuild_design(described: dict[str, Any], arrays: Arrays) -> Any:
         cuts=[t[1:] for t in of_feature],
         names=names,
         is_indicator=arrays["is_indicator"],
+        column=column,
     )
 
 

@@ -57,8 +57,7 @@ class TreeSweep:
         self.prior, self.design = prior, design
         self.rows = row_tables(design)
         self.moves = np.asarray(moves, np.int64)
-        equal = design.has_cut / max(design.has_cut.sum(), 1)
-        self._prior_tables = prior_tables(prior, self.rows, equal)
+        self._prior_tables = prior_tables(prior, self.rows, design.equal_weights)
         number = np.bincount(self.rows.feature, minlength=design.num_features)
         self._share = 1 / np.maximum(number, 1)[self.rows.feature]
 
@@ -95,7 +94,7 @@ class TreeSweep:
         has_rule = self.design.has_cut
         place = jnp.append(jnp.asarray(self.rows.feature, jnp.int32) + 1, 0)[rule]
         splits = jnp.bincount(place.ravel(), length=1 + len(has_rule))[1:]
-        each = float(self.prior.sparsity) / has_rule.sum()
+        each = float(self.prior.sparsity) * self.design.equal_weights
         log_draw = jax.random.loggamma(key, jnp.where(has_rule, each + splits, 1.0))
         return jax.nn.softmax(jnp.where(has_rule, log_draw, -jnp.inf)).astype(weight.dtype)
 

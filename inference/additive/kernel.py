@@ -146,7 +146,6 @@ class AdditiveKernel:
         repeats = self.rows.repeats
         middle = np.average(target[0], weights=repeats)
         spread = np.average((target[0] - middle) ** 2, weights=repeats) or float(prior.noise_scale)
-        has_rule = self.design.has_cut.astype(float)
         trees = prior.num_sums, prior.num_trees
         nodes, slots = 2**prior.max_depth - 1, 2 ** (prior.max_depth + 1) - 1
         noise_value = np.ones((prior.noise_trees, slots))
@@ -158,7 +157,7 @@ class AdditiveKernel:
             target=target,
             left=target.copy(),
             variance=float(spread) if is_real else 1.0,
-            feature_weight=has_rule / max(has_rule.sum(), 1),
+            feature_weight=self.design.equal_weights,
             noise_rule=np.full((prior.noise_trees, nodes), -1, np.int32),
             noise_value=noise_value,
             noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
@@ -310,6 +309,6 @@ class AdditiveKernel:
         splits = np.bincount(self.rows.feature[used], minlength=self.design.num_features)
         has_rule = self.design.has_cut
         weight = np.zeros(self.design.num_features)
-        each = float(self.prior.sparsity) / has_rule.sum()
-        weight[has_rule] = generator.dirichlet(each + splits[has_rule])
+        each = float(self.prior.sparsity) * self.design.equal_weights
+        weight[has_rule] = generator.dirichlet((each + splits)[has_rule])
         return weight

@@ -38,8 +38,7 @@ def draw_sum_prior(
             "many depends on the features' weights."
         )
     rows = row_tables(design)
-    has_rule = design.has_cut.astype(float)
-    weight = has_rule / has_rule.sum()
+    weight = design.equal_weights
     tables = prior_tables(prior, rows, weight)
 
     def grow(*shape: int) -> tuple[np.ndarray, np.ndarray]:

@@ -358,7 +358,7 @@ class TreeGibbs(MCMCKernel):
             inner_key, num_warmup, init_params, args, self._held(kwargs, sums, trees)
         )
         weights = {
-            name: jnp.asarray(sweep.design.has_cut / sweep.design.has_cut.sum(), float)
+            name: jnp.asarray(sweep.design.equal_weights, float)
             for name, sweep in self._sweeps.items()
         }
         return TreeGibbsState(

@@ -45,6 +45,7 @@ class SumProblem:
             bins=self._bins,
             names=self.schema.features,
             is_indicator=self.schema.is_indicator,
+            column=self.schema.column,
         )
 
     @property

@@ -180,43 +180,45 @@ def _partition_slot(box, key, stamp):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _find_gaps(group, leaf, box, rows, values, rules):
-    """List the gaps that rules can cut; returns their number and that of their features.
+    """List the gaps that rules can cut; returns their number and that of their columns.
 
-    For the weights it leaves the cuts of the feature in ``rules.left`` and the log of the gap's
-    share of the feature's width in ``rules.below``.
+    For the weights it leaves the cuts of the column in ``rules.left`` and the log of the gap's
+    share of the column's width in ``rules.below``.
     """
     _, d, width, num_values = group.values.shape
-    count, num_features = 0, 0
+    count, num_columns, first = 0, 0, 0
+    num_cuts, total_width = 0, 0.0
     for g in range(d):
         low, high = box.low[g], box.high[g]
-        if high - low < 2 or not group.allowed[g]:
+        if high - low >= 2 and group.allowed[g]:
+            start = g * width * num_values
+            missing = _rows_at(leaf, values, start + (width - 1) * num_values, num_values)
+            before, last_code = 0.0, -1
+            for code in range(low, high):
+                here = _rows_at(leaf, values, start + (code + 1) * num_values, num_values)
+                if here < before + 0.5:
+                    continue
+                if last_code >= 0:
+                    for side in range(2 if group.has_missing[g] else 1):
+                        left = before + side * missing
+                        if left < group.min_leaf or rows - left < group.min_leaf:
+                            continue
+                        rules.feature[count], rules.missing_left[count] = g, side
+                        rules.low[count], rules.high[count] = last_code, code
+                        rules.num_cuts[count] = code - last_code if group.each_cut else 1
+                        num_cuts += rules.num_cuts[count]
+                        total_width += group.gap_width[g, last_code, code]
+                        count += 1
+                last_code, before = code, here
+        if g + 1 < d and group.column[g + 1] == group.column[g]:
             continue
-        start = g * width * num_values
-        missing = _rows_at(leaf, values, start + (width - 1) * num_values, num_values)
-        first, before, last_code = count, 0.0, -1
-        num_cuts, total_width = 0, 0.0
-        for code in range(low, high):
-            here = _rows_at(leaf, values, start + (code + 1) * num_values, num_values)
-            if here < before + 0.5:
-                continue
-            if last_code >= 0:
-                for side in range(2 if group.has_missing[g] else 1):
-                    left = before + side * missing
-                    if left < group.min_leaf or rows - left < group.min_leaf:
-                        continue
-                    rules.feature[count], rules.missing_left[count] = g, side
-                    rules.low[count], rules.high[count] = last_code, code
-                    rules.num_cuts[count] = code - last_code if group.each_cut else 1
-                    num_cuts += rules.num_cuts[count]
-                    total_width += group.gap_width[g, last_code, code]
-                    count += 1
-            last_code, before = code, here
         for j in range(first, count):
             rules.left[j] = num_cuts
-            share = group.gap_width[g, rules.low[j], rules.high[j]] / total_width
+            share = group.gap_width[rules.feature[j], rules.low[j], rules.high[j]] / total_width
             rules.below[j] = math.log(share)
-        num_features += count > first
-    return count, num_features
+        num_columns += count > first
+        first, num_cuts, total_width = count, 0, 0.0
+    return count, num_columns
 
 
 @numba.njit(cache=True, nogil=True, inline="always")

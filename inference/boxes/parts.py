@@ -18,7 +18,7 @@ from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.weights import add_row_count
 from bdtppl.models.data.design import Binning, Design, RowlessDesign, choose_cuts
-from bdtppl.models.data.schema import Column, Schema
+from bdtppl.models.data.schema import Categories, Column, Schema
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
@@ -279,7 +279,7 @@ class Survey:
         ValueError, TypeError
             If the table cannot be read (`Schema.read`).
         """
-        schema, matrix = Schema.read(X)
+        schema, matrix = Schema.read(X, categories="one-hot")
         if len(matrix) != len(weights):
             raise ValueError(
                 f"A part has {len(matrix)} rows of X and {len(weights)} of y (inconsistent "
@@ -299,9 +299,9 @@ class Survey:
                 values.append(dict(zip(column.levels, counts.astype(int).tolist(), strict=True)))
             else:
                 sums = (weights[present] @ own[present]).tolist()
-                shown = dict(zip(column.shown, sums, strict=True))
-                rest = weights[present].sum() - sum(shown.values())
-                values.append({level: int(shown.get(level, rest)) for level in column.levels})
+                alone = dict(zip(column.sets, sums, strict=True))
+                rest = weights[present].sum() - sum(alone.values())
+                values.append({level: int(alone.get((level,), rest)) for level in column.levels})
             num_missing.append(int(weights[~present].sum()))
         return cls(
             schema.columns, tuple(values), np.array(num_missing), int(weights.sum()), targets
@@ -328,13 +328,14 @@ class Survey:
             self.targets.merge(other.targets),
         )
 
-    def schema(self, *, drop_first: bool = False) -> Schema:
+    def schema(self, *, categories: Categories, drop_first: bool = False) -> Schema:
         """Say how tables are read, as `Schema.read` would of all rows."""
         return Schema(
             tuple(
                 Column.of(
                     each.name,
                     each.levels,
+                    categories=categories,
                     drop_first=drop_first,
                     is_ordered=each.is_ordered,
                     marks_missing=0 < missing < self.count,
@@ -365,7 +366,10 @@ class Survey:
                 own = [Sketch(np.flatnonzero(counts).astype(float), counts[counts > 0])]
             elif column.levels is not None:
                 present = sum(values.values())
-                own = [_of_level(values[level], present) for level in column.shown]
+                own = [
+                    _of_level(sum(values[level] for level in levels), present)
+                    for levels in column.sets
+                ]
             sketches += own
             has_missing += [bool(missing)] * len(own)
         for column, missing in zip(schema.columns, self.num_missing, strict=True):
@@ -386,6 +390,7 @@ class Survey:
             high_edge=unknown,
             names=schema.features,
             is_indicator=schema.is_indicator,
+            column=schema.column,
             has_missing=np.array(has_missing),
             count=self.count,
         )

@@ -191,6 +191,7 @@ class Recursion:
             child_step=child_step,
             child_stride=child_stride,
             allowed=space.allowed(level, group.features),
+            column=space.column,
             num_codes=space.num_codes,
             has_missing=space.has_missing,
             side_place=space.side_place,

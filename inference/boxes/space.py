@@ -77,6 +77,8 @@ class BoxSpace:
         int64 [d].
     has_missing
         bool [d].
+    column
+        int32 [d]; the design's columns that they belong to.
     rules_below
         Pairs of places (first, then): rules on the second stand only below a split on the first.
     allowed_at
@@ -87,6 +89,7 @@ class BoxSpace:
     features: np.ndarray
     num_codes: np.ndarray
     has_missing: np.ndarray
+    column: np.ndarray
     rules_below: tuple[tuple[int, int], ...]
     allowed_at: np.ndarray
 
@@ -123,6 +126,7 @@ class BoxSpace:
             features,
             design.num_codes[features].astype(np.int64),
             design.has_missing[features],
+            design.column[features],
             tuple((first, then) for first, then in pairs if then >= 0),
             allowed_at if has_rule else np.zeros_like(allowed_at),
         )

@@ -33,7 +33,7 @@ class GroupTables(NamedTuple):
         int64 [d, 3, k]; steps of the sides of the k features in the child group.
     allowed
         bool [d]; features that rules may use.
-    num_codes, has_missing
+    column, num_codes, has_missing
         [d].
     side_place
         int64 [d, 2, width, width]; place of each side among those of its kind.
@@ -61,6 +61,7 @@ class GroupTables(NamedTuple):
     child_step: np.ndarray
     child_stride: np.ndarray
     allowed: np.ndarray
+    column: np.ndarray
     num_codes: np.ndarray
     has_missing: np.ndarray
     side_place: np.ndarray

@@ -54,10 +54,11 @@ class PriorGrid:
         self.reads_width = "log_width_share" in prior.rule_facts
         sides = 1 + space.has_missing.astype(np.int64)
         cuts = int((space.num_codes - 1).max())
+        of_columns = np.bincount(space.column, (space.num_codes - 1) * sides)
         most = {
             "log_num_features": space.num_features,
             "log_num_cuts": cuts if self.each_cut else 1,
-            "log_num_feature_cuts": int(((space.num_codes - 1) * sides).max()),
+            "log_num_feature_cuts": int(of_columns.max()),
             "log_num_equivalent": int(((space.num_codes - 1) * sides).sum()),
         }
         read = {*prior.node_facts, *prior.rule_facts}

@@ -160,7 +160,7 @@ def row_sums(words: jax.Array, statistics: jax.Array) -> jax.Array:
 
 def _log_end(problem: FlowProblem, depth: jax.Array) -> jax.Array:
     """Log weight of stopping where no rule is available, which depends on the rows in no prior."""
-    unknown = jnp.full(problem.model.by_feature.shape[1], jnp.nan)
+    unknown = jnp.full(len(problem.model.num_codes), jnp.nan)
     node = Node(
         depth.astype(float), jnp.bool_(False), jnp.float64(1), jnp.float64(0), unknown, unknown
     )

@@ -13,7 +13,11 @@ import numpy as np
 from bdtppl.inference.greedy_modal.columns import Level
 from bdtppl.inference.greedy_modal.cuts import Cuts, count_rules, cuts_of_feature
 from bdtppl.inference.greedy_modal.problem import Problem
-from bdtppl.inference.greedy_modal.weights import LawOfCuts, log_rules_of_features
+from bdtppl.inference.greedy_modal.weights import (
+    LawOfCuts,
+    count_by_column,
+    log_rules_of_features,
+)
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.splits import split_number
 from bdtppl.models.leaf import CountTable
@@ -120,7 +124,7 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     level
         The nodes.
     num_features
-        int64 [K]; features with an available rule in each node, if not counted from the columns.
+        int64 [K]; columns with an available rule in each node, if not counted here.
     """
     shape = level.num_segments, len(level.rows)
     node = np.arange(level.num_segments)
@@ -139,9 +143,11 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     num_rules, scores, log_rule, split, high = (
         np.stack(each, axis=1) for each in zip(*of_features, strict=True)
     )
-    available = (num_rules > 0).sum(axis=1) if num_features is None else num_features
+    of_column, available = num_rules, num_features
+    if num_features is None:
+        of_column, available = count_by_column(problem, num_rules[:, : shape[1]])
     if law is None and shape[1]:
-        log_rule = log_rules_of_features(problem, level, num_rules, available)
+        log_rule = log_rules_of_features(problem, level, of_column, available)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)
     feature = (scores >= _least_equal(scores.max(axis=1))[:, None]).argmax(axis=1)
     score, weight, split, high = (each[node, feature] for each in (scores, log_rule, split, high))
@@ -176,8 +182,8 @@ def every_rule(problem: Problem, level: Level) -> Best:
     law = LawOfCuts.of(problem, level)
     listed = [_cuts_and_codes(problem, level, f) for f in range(len(level.rows))]
     num_rules = np.array([[int(n) for n, _, _ in listed]], np.int64).reshape(1, -1)
-    num_features = (num_rules > 0).sum(axis=1)
-    log_rules = log_rules_of_features(problem, level, num_rules, num_features)
+    of_column, num_features = count_by_column(problem, num_rules)
+    log_rules = log_rules_of_features(problem, level, of_column, num_features)
     columns = []
     for f, (_, codes, cuts) in enumerate(listed):
         weights = None if law is None else law.log_rules(f, codes, cuts)

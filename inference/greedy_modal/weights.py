@@ -15,6 +15,7 @@ from bdtppl.models.prior_weights import weigh
 __all__ = [
     "LawOfCuts",
     "compile_weights",
+    "count_by_column",
     "log_rules",
     "log_rules_of_features",
     "log_stop_of_nodes",
@@ -64,6 +65,25 @@ def log_stop_of_nodes(problem: Problem, level: Level, num_features: np.ndarray) 
     return _in_blocks(problem.prior, node, Rule(row.astype(np.int32), row, row, row, row))[0][:, 0]
 
 
+def count_by_column(problem: Problem, num_rules: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count the rules of each feature's column [K, d], and the columns with a rule [K].
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    num_rules
+        int [K, d]; available rules of each feature.
+    """
+    column = problem.design.column[problem.columns.features]
+    starts = np.flatnonzero(np.diff(column, prepend=-1))
+    if not len(starts):
+        return num_rules, np.zeros(len(num_rules), np.int64)
+    of_columns = np.add.reduceat(num_rules, starts, axis=1)
+    sizes = np.diff(np.append(starts, len(column)))
+    return np.repeat(of_columns, sizes, axis=1), (of_columns > 0).sum(axis=1)
+
+
 def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
     """Log weight of one rule of each feature in every node, float64 [K, d]."""
     node = np.arange(len(num_rules))[:, None]
@@ -79,9 +99,9 @@ def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndar
     problem, level
         The nodes.
     num_rules
-        int [p, ...]; available rules of the feature in the node.
+        int [p, ...]; available rules of the feature's column in the node.
     num_features
-        int [K]; features with an available rule.
+        int [K]; columns with an available rule.
     node
         int [p, ...]; the node's number in the level, of a shape that broadcasts.
     feature
@@ -114,9 +134,11 @@ class LawOfCuts:
         counts = []
         for f in range(len(level.rows)):
             counts.append(count_rules(problem, level, *cuts_of_feature(problem, level, f)))
-        self.num_rules = np.stack(counts, axis=1)
-        is_given = num_features is not None
-        self.num_features = num_features if is_given else (self.num_rules > 0).sum(axis=1)
+        num_rules = np.stack(counts, axis=1)
+        self.num_rules, num_columns = count_by_column(problem, num_rules)
+        self.num_features = num_columns if num_features is None else num_features
+        # Widths of the other features' cuts: those of a column of several features are 1.
+        self.other_width = self.num_rules - num_rules
 
     @classmethod
     def of(
@@ -134,7 +156,7 @@ class LawOfCuts:
         flat = problem.design.offset[feature] + np.maximum(codes, 0)
         width = problem.design.gap_width(flat, np.append(flat[1:], flat[-1:]))
         widths = sum(np.where(each.is_rule, width, 0.0) for each in cuts)
-        total = np.add.reduceat(widths, level.start[:-1])
+        total = np.add.reduceat(widths, level.start[:-1]) + self.other_width[:, f]
         cuts_of_gap = np.broadcast_to(num_cuts(problem, codes), codes.shape)
         weights = []
         for each in cuts:

@@ -113,22 +113,22 @@ def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _log_law(model: PackedModel, available: Available, rule: jax.Array) -> jax.Array:
     """Log probability of drawing a rule at a node, float64 [b]."""
-    rules = available.num_feature_rules[jnp.arange(len(rule)), model.feature[rule]]
-    return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(available.num_features, 1))
+    rules = available.num_column_rules[jnp.arange(len(rule)), model.column[rule]]
+    return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(available.num_columns, 1))
 
 
 def _draw_rule(model: PackedModel, available: Available, uniform: jax.Array) -> jax.Array:
-    """Draw a rule at a node, first its feature; int32 [b]."""
-    feature, num_features = _pick(available.num_feature_rules > 0, uniform)
-    rest = uniform * num_features
-    return _draw_cut(model, available, rest - jnp.floor(rest), feature)
+    """Draw a rule at a node, first its column; int32 [b]."""
+    column, num_columns = _pick(available.num_column_rules > 0, uniform)
+    rest = uniform * num_columns
+    return _draw_cut(model, available, rest - jnp.floor(rest), column)
 
 
 def _draw_cut(
-    model: PackedModel, available: Available, uniform: jax.Array, feature: jax.Array
+    model: PackedModel, available: Available, uniform: jax.Array, column: jax.Array
 ) -> jax.Array:
-    """Draw a rule of a feature at a node, int32 [b]."""
-    is_same = model.feature[None] == feature[:, None]
+    """Draw a rule of a column at a node, int32 [b]."""
+    is_same = model.column[None] == column[:, None]
     return _pick(available.is_rule & is_same, uniform)[0]
 
 
@@ -173,7 +173,7 @@ def _change(model: PackedModel, state: State, move, log_probability, uniform) ->
 def _shift(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
     slot, count = _pick(state.shape.is_split, uniform[:, 0])
     available, old = _rules_at(model, state, slot), _rule_of(state, slot)
-    rule = _draw_cut(model, available, uniform[:, 1], model.feature[old])
+    rule = _draw_cut(model, available, uniform[:, 1], model.column[old])
     new = _with_rule(model, state, slot, rule)
     return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
 

@@ -207,6 +207,7 @@ def _is_compiled(model: PackedModel) -> bool:
     facts = {*model.prior.node_facts, *model.prior.rule_facts}
     reads_counts = facts <= {"log_num_features", "log_num_cuts", "log_num_feature_cuts"}
     is_known = reads_counts and own_score(type(model.leaf)) in SCORES and model.path is None
+    is_known &= len(model.first_of_column) == len(model.num_codes)  # sums count by feature
     return is_known and jax.default_backend() == "cpu"
 
 

@@ -36,17 +36,17 @@ def _prior(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Ar
 
 
 def _empirical(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Stop or choose a feature as the prior would, then any of its available rules alike.
+    """Stop or choose a column as the prior would, then any of its available rules alike.
 
     The paper's law ignores how wide the gaps between a node's values are. It differs from the prior
     only where that weighs cuts unequally.
     """
     log_rule = log_weight[:, :-1]
     is_rule = jnp.isfinite(log_rule)
-    mass = jnp.exp(log_rule) @ model.by_feature
-    number = is_rule.astype(float) @ model.by_feature
+    mass = jnp.exp(log_rule) @ model.by_column
+    number = is_rule.astype(float) @ model.by_column
     share = mass / jnp.maximum(number, 1.0)
-    log_share = jnp.log(share @ model.by_feature.T)
+    log_share = jnp.log(share @ model.by_column.T)
     return jnp.concatenate([jnp.where(is_rule, log_share, -jnp.inf), log_weight[:, -1:]], axis=1)
 
 

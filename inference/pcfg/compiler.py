@@ -424,6 +424,7 @@ def _fingerprint(design: Design, settings: tuple) -> bytes:
     digest = hashlib.sha256(repr((settings, design.names)).encode())
     for array in (design.codes, design.weights, design.num_codes, design.cut_threshold):
         digest.update(np.ascontiguousarray(array).tobytes() + str(array.shape).encode())
-    for array in (design.matrix, design.low_edge, design.high_edge, design.is_indicator):
+    columns = design.is_indicator, design.column
+    for array in (design.matrix, design.low_edge, design.high_edge, *columns):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.digest()

@@ -149,18 +149,18 @@ class Grammar:
         return self.design.cut_threshold.take(self.low + 1 if self.cut is None else self.cut)
 
     @cached_property
-    def _feature_groups(self) -> np.ndarray:
-        """First production of each run with one parent and feature."""
+    def _column_groups(self) -> np.ndarray:
+        """First production of each run with one parent and column."""
         changed = np.ones(self.num_productions, bool)
-        feature = self.feature
-        changed[1:] = feature[1:] != feature[:-1]
+        column = self.design.column[self.feature]
+        changed[1:] = column[1:] != column[:-1]
         starts = self.first_production[:-1][self.has_rule]
         changed[starts] = True
         return np.flatnonzero(changed)
 
-    def _sum_over_feature(self, values: np.ndarray) -> np.ndarray:
-        """Total of per-production values over the production's feature in its node, [E]."""
-        starts = self._feature_groups
+    def _sum_over_column(self, values: np.ndarray) -> np.ndarray:
+        """Total of per-production values over the production's column in its node, [E]."""
+        starts = self._column_groups
         if not len(starts):
             return values
         sizes = np.diff(np.append(starts, self.num_productions))
@@ -168,13 +168,13 @@ class Grammar:
 
     @cached_property
     def num_feature_cuts(self) -> np.ndarray:
-        """Available rules of the production's feature in its node, int32 [E]."""
-        return self._sum_over_feature(self.num_cuts)
+        """Available rules of the production's column in its node, int32 [E]."""
+        return self._sum_over_column(self.num_cuts)
 
     @cached_property
     def width_share(self) -> np.ndarray:
-        """Width of the production's gap over the summed width of its feature, float64 [E]."""
-        return self.width / self._sum_over_feature(self.width)
+        """Width of the production's gap over the summed width of its column, float64 [E]."""
+        return self.width / self._sum_over_column(self.width)
 
     @cached_property
     def width(self) -> np.ndarray:
@@ -257,8 +257,8 @@ class Grammar:
 
     @cached_property
     def num_features(self) -> np.ndarray:
-        """Features with an available rule, int32 [N]."""
-        counts = np.bincount(self.parent[self._feature_groups], minlength=self.num_subproblems)
+        """Columns with an available rule, int32 [N]."""
+        counts = np.bincount(self.parent[self._column_groups], minlength=self.num_subproblems)
         return counts.astype(np.int32)
 
     @cached_property

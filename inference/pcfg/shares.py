@@ -32,38 +32,35 @@ class _Productions:
 
     @cached_property
     def _group(self) -> np.ndarray:
-        """Number of each production's node and feature."""
-        num_features = self.grammar.design.num_features
-        return self.grammar.parent.astype(np.int64) * num_features + self.grammar.feature
-
-    @property
-    def _sides(self) -> np.ndarray:
-        return 1 + self.grammar.design.has_missing
+        """Number of each production's node and column."""
+        design = self.grammar.design
+        node = self.grammar.parent.astype(np.int64)
+        return node * design.num_columns + design.column[self.grammar.feature]
 
     @cached_property
     def item(self) -> np.ndarray:
-        """Place of each production in the list of its feature's rules, [E]."""
+        """Place of each production in the list of its column's rules, [E]."""
         grammar, feature = self.grammar, self.grammar.feature
         low = grammar.low if grammar.cut is None else grammar.cut - 1
-        place = (low - grammar.design.offset[feature]) * self._sides[feature]
+        place = grammar.design.place_of_rule(feature, low - grammar.design.offset[feature])
         return place if grammar.missing_left is None else place + grammar.missing_left
 
     @cached_property
     def num_items(self) -> np.ndarray:
-        """Length of each feature's list, [d]."""
-        return (self.grammar.design.num_codes - 1) * self._sides
+        """Length of each column's list, [columns]."""
+        return self.grammar.design.rules_of_columns
 
-    def per_feature(self, values: np.ndarray) -> np.ndarray:
-        """Sum over the productions of each node and feature, [N, d]."""
-        shape = self.grammar.num_subproblems, self.grammar.design.num_features
+    def per_column(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the productions of each node and column, [N, columns]."""
+        shape = self.grammar.num_subproblems, self.grammar.design.num_columns
         return np.bincount(self._group, values, minlength=shape[0] * shape[1]).reshape(shape)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Look up values [N, d] for the productions, [E]."""
+        """Look up values [N, columns] for the productions, [E]."""
         return values.ravel().take(self._group)
 
     def before(self, values: np.ndarray) -> np.ndarray:
-        """Sum over earlier productions of the same node and feature, [E]."""
+        """Sum over earlier productions of the same node and column, [E]."""
         if not len(values):
             return values
         is_first = np.diff(self._group, prepend=-1) != 0
@@ -77,12 +74,12 @@ def _cut_weights(law: RuleLaw, node: Node, rule: Rule) -> jax.Array:
     return jnp.broadcast_to(weight, rule.feature.shape)
 
 
-@partial(jax.jit, static_argnames=("law", "num_features"))
-def _feature_weights(law: RuleLaw, node: Node, num_features: int) -> jax.Array:
-    # A node's facts [k] stand against features [1, d]; its box keeps the last axis.
+@partial(jax.jit, static_argnames="law")
+def _feature_weights(law: RuleLaw, node: Node, features: jax.Array) -> jax.Array:
+    # A node's facts [k] stand against features [1, c]; its box keeps the last axis.
     node = jax.tree.map(lambda fact: fact[:, None], node)
-    weight = jnp.asarray(law.weigh_features(node, jnp.arange(num_features)[None]), float)
-    return jnp.broadcast_to(weight, (len(node.depth), num_features))
+    weight = jnp.asarray(law.weigh_features(node, features[None]), float)
+    return jnp.broadcast_to(weight, (len(node.depth), len(features)))
 
 
 def _map_in_pieces(weigh: Callable[[Any], jax.Array], facts: Any, length: int) -> np.ndarray:
@@ -138,11 +135,11 @@ def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
             lambda some: _cut_weights(law, *some), (nodes(grammar.parent), rule), num_productions
         )
         feature_weight = _map_in_pieces(
-            lambda some: _feature_weights(law, some, num_features),
+            lambda some: _feature_weights(law, some, grammar.design.first_of_column),
             nodes(np.arange(grammar.num_subproblems)),
             grammar.num_subproblems,
         )
-        is_used = table.per_feature(available) > 0
+        is_used = table.per_column(available) > 0
         for name, weight in (
             ("cut_weights", cut_weight),
             ("feature_weights", feature_weight[is_used]),

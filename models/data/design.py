@@ -45,11 +45,49 @@ class CutPoints:
     names: tuple[str, ...]
     cut_threshold: np.ndarray
     weights: np.ndarray
+    column: np.ndarray
+    has_missing: Any
 
     @property
     def num_features(self) -> int:
         """Number of features d."""
         return len(self.num_codes)
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns, among which a rule chooses first."""
+        return len(self.first_of_column)
+
+    @cached_property
+    def first_of_column(self) -> np.ndarray:
+        """First feature of each column, int64 [columns]."""
+        return np.flatnonzero(np.diff(self.column, prepend=-1))
+
+    @property
+    def equal_weights(self) -> np.ndarray:
+        """Weights of features where all columns with a cut weigh the same, float64 [d].
+
+        The features of a column share its weight equally; the weights add up to 1, or are all 0.
+        """
+        beside = np.bincount(self.column, self.has_cut)[self.column]
+        weights = self.has_cut / np.maximum(beside, 1)
+        return weights / max(weights.sum(), 1)
+
+    @property
+    def rules_of_features(self) -> np.ndarray:
+        """Number of rules of each feature, int64 [d]: its cuts, twice where values are missing."""
+        return (self.num_codes.astype(np.int64) - 1) * (1 + self.has_missing)
+
+    @property
+    def rules_of_columns(self) -> np.ndarray:
+        """Number of rules of each column, int64 [columns]."""
+        return np.add.reduceat(self.rules_of_features, self.first_of_column)
+
+    def place_of_rule(self, feature: Any, code: Any) -> Any:
+        """Place of the rule above a code, missing values right, in the list of its column."""
+        before = np.cumsum(self.rules_of_features) - self.rules_of_features
+        before -= before[self.first_of_column][self.column]
+        return before[feature] + code * (1 + self.has_missing)[feature]
 
     @property
     def total_weight(self) -> int:
@@ -162,6 +200,10 @@ class Design(CutPoints):
         Feature names.
     is_indicator
         bool [d]; the feature is a 0/1 column of a category.
+    column
+        int32 [d]; 0 for the first feature, and for each further one as many as for that before it,
+        or one more. Features of one number, such as the sets of levels of a category, are one
+        column to a prior that chooses a column and then a rule.
     """
 
     matrix: np.ndarray = field(repr=False)
@@ -173,6 +215,7 @@ class Design(CutPoints):
     high_edge: np.ndarray
     names: tuple[str, ...]
     is_indicator: np.ndarray = field(repr=False)
+    column: np.ndarray = field(repr=False)
 
     @classmethod
     def from_matrix(
@@ -186,6 +229,7 @@ class Design(CutPoints):
         cuts: Sequence[np.ndarray] | None = None,
         names: tuple[str, ...] | None = None,
         is_indicator: np.ndarray | None = None,
+        column: np.ndarray | None = None,
     ) -> "Design":
         """Choose cut points from a matrix and code its rows.
 
@@ -207,10 +251,8 @@ class Design(CutPoints):
             [0, 1] by its range, compared in float64 (DT-GFN, section 5.1); excludes ``bins``.
         cuts
             Cut points of each feature, d ascending float64 arrays; excludes ``bins`` and ``grid``.
-        names
-            Feature names, default x0, x1, ...
-        is_indicator
-            bool [d], default all False.
+        names, is_indicator, column
+            Of the features, [d] each; default x0, x1, ..., all False, and each by itself.
 
         Raises
         ------
@@ -229,6 +271,8 @@ class Design(CutPoints):
         matrix, names = _check_matrix(matrix, names)
         num_rows, num_features = matrix.shape
         check_cuts(bins, binning, grid)
+        is_indicator = [False] * num_features if is_indicator is None else is_indicator
+        column = np.arange(num_features) if column is None else column
         if cuts is not None and (bins is not None or grid is not None or len(cuts) != num_features):
             raise ValueError("Give cuts of every feature, without bins and grid.")
         weights = np.ones(num_rows, np.int64) if weights is None else _check_weights(weights)
@@ -270,9 +314,8 @@ class Design(CutPoints):
             low_edge=np.concatenate(lows),
             high_edge=np.concatenate(highs),
             names=names,
-            is_indicator=(
-                np.zeros(num_features, bool) if is_indicator is None else np.asarray(is_indicator)
-            ),
+            is_indicator=np.asarray(is_indicator),
+            column=np.asarray(column, np.int32),
         )
 
     @property
@@ -310,6 +353,7 @@ class Design(CutPoints):
         return Design(
             **{name: joined(name, 1) for name in per_row},
             **{name: joined(name, 0) for name in (*per_code, *per_feature)},
+            column=np.append(self.column, self.num_columns + other.column),
             weights=self.weights,
             names=self.names + other.names,
         )
@@ -323,7 +367,7 @@ class RowlessDesign(CutPoints):
 
     Attributes
     ----------
-    num_codes, cut_threshold, low_edge, high_edge, names, is_indicator
+    num_codes, cut_threshold, low_edge, high_edge, names, is_indicator, column
         As in `Design`.
     has_missing
         bool [d]; features with a missing value in training.
@@ -337,6 +381,7 @@ class RowlessDesign(CutPoints):
     high_edge: np.ndarray
     names: tuple[str, ...]
     is_indicator: np.ndarray = field(repr=False)
+    column: np.ndarray = field(repr=False)
     has_missing: np.ndarray
     count: int
 

@@ -2,11 +2,11 @@
 
 A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once
 into a float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric
-column stays as it is; a categorical one becomes one 0/1 column per level (a single column where
-there are two levels). Behind all of these, each column in which some values are missing gets one
-more 0/1 column, which is 1 where they are, so that a rule can part rows by that. The schema
-remembers this, so that new rows are read the same way. An error names the column and row that
-cannot be read.
+column stays as it is; a categorical one becomes 0/1 columns, one for each level or for each way to
+part its levels in two (a single column where there are two levels). Behind all of these, each
+column in which some values are missing gets one more 0/1 column, which is 1 where they are, so that
+a rule can part rows by that. The schema remembers this, so that new rows are read the same way. An
+error names the column and row that cannot be read.
 """
 
 import itertools
@@ -14,7 +14,8 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import issparse
@@ -40,7 +41,14 @@ from bdtppl.models.data.tables import (
 )
 from bdtppl.models.wording import listed
 
-__all__ = ["Column", "Schema", "TableWarning", "refuse_new_missing"]
+__all__ = ["MOST_IN_SETS", "Categories", "Column", "Schema", "TableWarning", "refuse_new_missing"]
+
+Categories = Literal["sets", "one-hot"]
+
+MOST_IN_SETS = 6
+"""Most levels of a category that is parted in all ways; k levels have 2^(k - 1) - 1."""
+
+_FEWEST_SETS = 63  # of a category of more levels
 
 
 class TableWarning(UserWarning):
@@ -57,19 +65,23 @@ class Column:
         Its name in the table.
     levels
         None for a numeric column, else the levels of a categorical one, as text.
-    shown
-        The levels that get a 0/1 column each; empty for a numeric column.
+    sets
+        The sets of levels that get a 0/1 column each; empty for a column of numbers or of levels in
+        an order.
     marks_missing
         Whether a 0/1 column says where its value is missing.
     is_ordered
         Whether its levels have an order, and its values become their places in it.
+    is_one
+        Whether its 0/1 columns are one column to a prior (see `Design`).
     """
 
     name: str
     levels: tuple[str, ...] | None = None
-    shown: tuple[str, ...] = ()
+    sets: tuple[tuple[str, ...], ...] = ()
     marks_missing: bool = False
     is_ordered: bool = False
+    is_one: bool = False
 
     @classmethod
     def of(
@@ -77,15 +89,33 @@ class Column:
         name: str,
         levels: tuple[str, ...] | None,
         *,
+        categories: Categories = "one-hot",
         drop_first: bool = False,
         marks_missing: bool = False,
         is_ordered: bool = False,
     ) -> "Column":
-        """Give each level a 0/1 column; of two, or with ``drop_first``, all but the first."""
+        """Give sets of levels 0/1 columns.
+
+        "sets" are all ways to part up to `MOST_IN_SETS` levels in two. Of more there are too many:
+        then they are each level alone and so many random ones, the same for any table, that at
+        least half are random. With "one-hot" each level has a column, but of two, or with
+        ``drop_first``, the first has none.
+        """
         if levels is None or is_ordered:
             return cls(name, levels, (), marks_missing, is_ordered)
-        shown = levels[1 if drop_first or len(levels) == 2 else 0 :]
-        return cls(name, levels, shown, marks_missing and bool(shown))
+        is_one, k = categories == "sets" and len(levels) > 2, len(levels)
+        if is_one and k <= MOST_IN_SETS:
+            sizes = range(1, k)
+            sets = [each for size in sizes for each in itertools.combinations(levels[1:], size)]
+        else:
+            sets = [(level,) for level in levels[1 if drop_first or k == 2 else 0 :]]
+        if is_one and k > MOST_IN_SETS:
+            chosen = np.random.default_rng(k).random((max(_FEWEST_SETS - k, k), k)) < 0.5
+            drawn = [tuple(itertools.compress(levels, row)) for row in chosen]
+            sets = [(level,) for level in levels] + [
+                each for each in drawn if 1 < len(each) < k - 1
+            ]
+        return cls(name, levels, tuple(sets), marks_missing and bool(sets), is_one=is_one)
 
     @property
     def has_cuts(self) -> bool:
@@ -97,7 +127,24 @@ class Column:
         """Names of the numeric features that its values become."""
         if self.has_cuts:
             return (self.name,)
-        return tuple(f"{self.name}={level}" for level in self.shown)
+        return tuple(_membership(self.name, levels) for levels in self.sets)
+
+    @cached_property
+    def indicators(self) -> np.ndarray:
+        """Values of the 0/1 columns for each level, float64 [levels, columns]."""
+        held = [[level in levels for levels in self.sets] for level in self.levels or ()]
+        return np.array(held, float).reshape(len(held), len(self.sets))
+
+    def level_of(self, matrix: np.ndarray) -> np.ndarray:
+        """Find the place of the level in each row of 0/1 columns [n, columns], int64 [n]."""
+        agreeing = matrix @ self.indicators.T + (1 - matrix) @ (1 - self.indicators.T)
+        return agreeing.argmax(axis=1)
+
+    @property
+    def hidden(self) -> str | None:
+        """First level that has 0 in all 0/1 columns, if there is one."""
+        rows = zip(self.levels or (), self.indicators, strict=True)
+        return next((level for level, row in rows if not row.any()), None)
 
     @property
     def missing_feature(self) -> tuple[str, ...]:
@@ -150,19 +197,19 @@ class Schema:
         )
 
     @property
-    def sources(self) -> tuple[tuple[int, str | None, bool], ...]:
+    def sources(self) -> tuple[tuple[int, tuple[str, ...], bool], ...]:
         """Where each of the matrix's columns comes from.
 
-        The position of a column of the table, its level for a 0/1 column of a category, and
-        whether the matrix's column says where values are missing.
+        The position of a column of the table, the levels that have 1 in a 0/1 column of a category,
+        and whether the matrix's column says where values are missing.
         """
         values = [
-            (position, level, False)
+            (position, levels, False)
             for position, column in enumerate(self.columns)
-            for level in ((None,) if column.has_cuts else column.shown)
+            for levels in (((),) if column.has_cuts else column.sets)
         ]
         marks = [
-            (position, None, True)
+            (position, (), True)
             for position, column in enumerate(self.columns)
             if column.marks_missing
         ]
@@ -172,8 +219,18 @@ class Schema:
     def is_indicator(self) -> np.ndarray:
         """Say which of the matrix's columns are 0/1 columns, bool [d]."""
         return np.array(
-            [level is not None or is_mark for _, level, is_mark in self.sources], dtype=bool
+            [bool(levels) or is_mark for _, levels, is_mark in self.sources], dtype=bool
         )
+
+    @property
+    def column(self) -> np.ndarray:
+        """Number the columns that a prior chooses from, int32 [d] (see `Design`)."""
+        owner = [
+            (position, is_mark, 0 if self.columns[position].is_one else place)
+            for place, (position, _, is_mark) in enumerate(self.sources)
+        ]
+        is_new = [own != before for own, before in zip(owner[1:], owner[:-1], strict=True)]
+        return np.cumsum([False, *is_new][: len(owner)]).astype(np.int32)
 
     def features_of(self, names: Iterable[int | str]) -> tuple[int | str, ...]:
         """Replace the names of columns by those of their features, keep all else.
@@ -181,7 +238,7 @@ class Schema:
         Examples
         --------
         >>> schema = Schema(
-        ...     (Column("size", marks_missing=True), Column("hue", ("blue", "red"), ("red",)))
+        ...     (Column("size", marks_missing=True), Column.of("hue", ("blue", "red")))
         ... )
         >>> schema.features_of(["size", "hue", 1])
         ('size', 'size=missing', 'hue=red', 1)
@@ -196,7 +253,7 @@ class Schema:
 
         Examples
         --------
-        >>> schema = Schema((Column("size", marks_missing=True), Column("hue", ("red",))))
+        >>> schema = Schema((Column("size", marks_missing=True), Column.of("hue", ("red",))))
         >>> schema.marks_of(["size", "hue"]), schema.marks_of([0])
         (('size=missing',), ('size=missing',))
         """
@@ -224,6 +281,7 @@ class Schema:
         cls,
         table: Any,
         *,
+        categories: Categories = "one-hot",
         drop_first: bool = False,
         ordered: Mapping[str, Sequence[Any]] | None = None,
     ) -> tuple["Schema", Any]:
@@ -234,8 +292,8 @@ class Schema:
         table
             Array or scipy sparse table [n, columns], pandas frame, polars frame, or mapping of
             names to columns [n].
-        drop_first
-            Give no 0/1 column to the first level of each category (the coding of Nuti et al. 2021).
+        categories, drop_first
+            0/1 columns of categories (`Column.of`). Nuti et al. 2021 give none to the first level.
         ordered
             By the name of a column: its levels in their order. They become one column of places in
             it, as those of an ordered category of pandas or polars do.
@@ -295,7 +353,8 @@ class Schema:
             if not is_declared and are_dates(levels):
                 raise error_of_times(f"Column {name!r}", f"as text, such as {levels[0]!r}")
             is_ordered = getattr(values, "is_ordered", False)
-            columns.append(Column.of(name, levels, drop_first=drop_first, is_ordered=is_ordered))
+            coding: Any = {"categories": categories, "drop_first": drop_first}
+            columns.append(Column.of(name, levels, **coding, is_ordered=is_ordered))
         if decorated:
             warnings.warn(
                 f"Columns of text are read as numbers: {', '.join(decorated)}. Declare a category "
@@ -424,13 +483,12 @@ class Schema:
             known = ~np.isnan(values).any(axis=1)
             if not known.any() or not len(own):
                 continue
-            share = np.average(values[known], axis=0, weights=weights[known])
             if column.has_cuts:
                 options = {"weights": weights[known], "method": "inverted_cdf"}
                 typical[own] = np.quantile(values[known, 0], 0.5, **options)
-            else:  # a level without a column of its own has the rest
-                is_shown = share.max() >= 1 - share.sum()
-                typical[own] = is_shown & (np.arange(len(own)) == share.argmax())
+            else:
+                share = np.bincount(column.level_of(values[known]), weights[known])
+                typical[own] = column.indicators[share.argmax()]
         return typical
 
     def level_condition(self, feature: int, threshold: float, is_left: bool) -> str | None:
@@ -449,16 +507,18 @@ class Schema:
         """
         if feature >= len(self.sources):
             return None
-        position, level, is_mark = self.sources[feature]
+        position, right, is_mark = self.sources[feature]
         column = self.columns[position]
         levels = column.levels or ()
         if is_mark or not levels:
             return None
         if column.is_ordered:
             return f"{column.name} {'<' if is_left else '>='} {levels[math.ceil(threshold)]}"
-        if is_left and len(levels) == 2:
-            return f"{column.name}={next(each for each in levels if each != level)}"
-        return f"{'not ' if is_left else ''}{column.name}={level}"
+        others = [each for each in levels if each not in right]
+        own, rest = (others, right) if is_left else (right, others)
+        if (column.is_one and len(own) <= max(len(rest), MOST_IN_SETS)) or len(own) == 1:
+            return _membership(column.name, own)
+        return f"not {_membership(column.name, rest)}"
 
     def to_json(self) -> list[dict]:
         """Describe the schema with JSON types alone."""
@@ -466,9 +526,10 @@ class Schema:
             {
                 "name": c.name,
                 "levels": c.levels and list(c.levels),
-                "shown": list(c.shown),
+                "shown": [] if c.is_one else [level for (level,) in c.sets],
                 "marks_missing": c.marks_missing,
                 "is_ordered": c.is_ordered,
+                "sets": [list(levels) for levels in c.sets] if c.is_one else [],
             }
             for c in self.columns
         ]
@@ -484,18 +545,25 @@ class Schema:
         """
         made = []
         for c in columns:
-            levels, shown = c["levels"], c["shown"]
-            marks_missing = c.get("marks_missing", False)  # files of 2026 and before have none
-            is_ordered = c.get("is_ordered", False)
-            texts = [c["name"], *(levels or ()), *shown]
-            are_bool = type(marks_missing) is bool and type(is_ordered) is bool
+            levels, sets = c["levels"], [(level,) for level in c["shown"]]
+            # Files of 2026 and before have none of these.
+            of_one = [tuple(own) for own in c.get("sets", ())]
+            flags = [c.get(name, False) for name in ("marks_missing", "is_ordered")]
+            texts = [c["name"], *(levels or ()), *itertools.chain(*sets, *of_one)]
+            are_bool = all(type(flag) is bool for flag in flags)
             if not all(isinstance(text, str) for text in texts) or not are_bool:
                 raise ValueError("a column has a name or a level that is no text")
-            if not set(shown) <= set(levels or ()) or len(set(levels or ())) < len(levels or ()):
+            known = set(levels or ())
+            is_known = known.issuperset(texts[1:]) and len(known) == len(levels or ())
+            if not is_known or not all(of_one) or (sets and of_one):
                 raise ValueError(f"column {c['name']!r} has wrong levels")
             levels = levels and tuple(levels)
-            made.append(Column(c["name"], levels, tuple(shown), marks_missing, is_ordered))
+            made.append(Column(c["name"], levels, tuple(sets + of_one), *flags, bool(of_one)))
         return cls(tuple(made))
+
+
+def _membership(name: str, levels: Sequence[str]) -> str:
+    return f"{name}={levels[0]}" if len(levels) == 1 else f"{name} in {{{', '.join(levels)}}}"
 
 
 def _find_column(schema: Schema, feature: int | str) -> int | None:
@@ -595,7 +663,9 @@ def _indicators(column: Column, values: np.ndarray, refuse_unknown: bool) -> np.
         places = {level: float(place) for place, level in enumerate(levels)}
         matrix = np.array([[places.get(str(value), np.nan)] for value in text])
     else:
-        matrix = np.array([[value == level for level in column.shown] for value in text], float)
+        table = dict(zip(levels, column.indicators, strict=True))
+        other = np.full(len(column.sets), np.nan if column.is_one else 0.0)
+        matrix = np.array([table.get(value, other) for value in text])
     matrix = matrix.reshape(len(text), len(column.features))
     for row, value in enumerate(text):
         if value is None:
@@ -607,9 +677,8 @@ def _indicators(column: Column, values: np.ndarray, refuse_unknown: bool) -> np.
             )
     unknown = [value for value in dict.fromkeys(text) if value is not None and value not in levels]
     if unknown:
-        hidden = [level for level in levels if level not in column.shown]
-        read_as = f"as if it were {hidden[0]!r}" if hidden else "as none of these"
-        if column.is_ordered:
+        read_as = f"as if it were {column.hidden!r}" if column.hidden else "as none of these"
+        if column.is_ordered or column.is_one:
             read_as = "as missing"
         warnings.warn(
             f"Column {column.name!r}: level {', '.join(map(repr, unknown[:10]))} was not seen when "

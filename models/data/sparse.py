@@ -117,6 +117,11 @@ class SparseDesign(CutPoints):
         """Number of rows n, repeated ones counted once."""
         return self.matrix.shape[0]
 
+    @property
+    def column(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Each feature by itself, int32 [d]."""
+        return np.arange(self.num_features, dtype=np.int32)
+
     @cached_property
     def has_missing(self) -> np.ndarray:
         """Features with a missing value in training, bool [d]."""

@@ -154,15 +154,12 @@ class Split(NamedTuple):
 
     def in_table(self, schema: Schema, has_missing: Any) -> "ColumnSplit":
         """Tell what a split asks of a table, where these features [d] had missing values."""
-        position, level, is_mark = schema.sources[self.feature]
+        position, levels, is_mark = schema.sources[self.feature]
         column, threshold = schema.columns[position], float(self.threshold)
         if is_mark:  # all values are below infinity
             return ColumnSplit(column, (), np.inf, "right")
         missing = ("right", "left")[int(self.missing_left)] if has_missing[self.feature] else None
-        if column.is_ordered:
-            right = (column.levels or ())[math.ceil(threshold) :]
-        else:
-            right = () if level is None else (level,)
+        right = (column.levels or ())[math.ceil(threshold) :] if column.is_ordered else levels
         return ColumnSplit(column, right, threshold, missing)
 
 
@@ -184,8 +181,7 @@ class ColumnSplit(NamedTuple):
         """Write the question with JSON types; "below" is null where all values go left."""
         below = self.threshold if np.isfinite(self.threshold) else None
         asked: dict[str, Any] = {"below": below}
-        if self.column.is_ordered and self.right:
-            asked = {"levels": list(self.right)}
-        elif self.right:
-            asked = {"level": self.right[0]}
+        if self.right:
+            one = len(self.right) == 1 and not self.column.is_ordered
+            asked = {"level": self.right[0]} if one else {"levels": list(self.right)}
         return {"column": self.column.name, **asked, "missing": self.missing}

@@ -9,7 +9,8 @@ values and noise are independent a priori:
   ``max_depth``. A split takes a feature by the features' weights, and any of its rules with the
   same probability: each cut of the design, twice where values are missing (these go left, or
   right). Trees with a leaf of fewer than ``min_leaf`` training rows are excluded.
-- Weights of features are equal, or Dirichlet(sparsity / d, ..., sparsity / d).
+- Weights of columns are equal, and shared equally by the features of a column (`Design`); or
+  those of features are Dirichlet with concentrations of sparsity times these equal weights.
 - Leaf values are normal with mean 0 and standard deviation ``leaf_scale``.
 - The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
 - With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
@@ -51,7 +52,6 @@ __all__ = [
     "calibrated",
     "calibrated_to_classes",
     "class_probabilities",
-    "rules_of_features",
     "sum_of_trees",
 ]
 
@@ -324,11 +324,6 @@ def _noise_guess(design: Design, y: np.ndarray) -> float:
     return float(max(guess, _LEAST_NOISE * around / total, np.finfo(float).tiny))
 
 
-def rules_of_features(design: Design) -> np.ndarray:
-    """Count the rules of each feature, int64 [d]: its cuts, twice where values are missing."""
-    return (design.num_codes.astype(np.int64) - 1) * np.where(design.has_missing, 2, 1)
-
-
 @in_float64
 def sum_of_trees(trees: Tree, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """Add up the values of the leaves that rows reach, without the offset.
@@ -387,7 +382,8 @@ def additive_log_joint(
     log_density = _log_density(
         prior,
         _density_arrays(drawn.trees, slot),
-        jnp.asarray(rules_of_features(design)),
+        jnp.asarray(design.rules_of_features),
+        jnp.asarray(design.equal_weights),
         jnp.asarray(y),
         jnp.asarray(design.weights),
         *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
@@ -417,7 +413,9 @@ def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarr
 
 
 @jax.jit
-def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_weight, noise):
+def _log_density(
+    prior, trees, num_rules, equal, y, weights, value, variance, feature_weight, noise
+):
     """Score drawn trees; arrays as in `AdditiveTrees`."""
 
     def of_trees(feature, depth, is_leaf, of_leaf):
@@ -432,7 +430,7 @@ def _log_density(prior, trees, num_rules, y, weights, value, variance, feature_w
     with jax.numpy_rank_promotion("allow"):
         feature, depth, is_leaf, slot = trees
         of_nodes = of_trees(feature, depth, is_leaf, _log_normal_density(value, prior.leaf_scale))
-        total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, num_rules, feature_weight)
+        total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, equal, feature_weight)
         f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
         if noise is not None:
@@ -464,12 +462,11 @@ def _of_variance(variance, degrees, scale) -> Any:
     return log_density - rate / variance
 
 
-def _of_weights(prior: AdditivePrior, num_rules, feature_weight) -> Any:
+def _of_weights(prior: AdditivePrior, equal, feature_weight) -> Any:
     """Log density of the Dirichlet law over the features that have rules; 0 for equal weights."""
     if prior.sparsity is None:
         return 0.0
-    has_rule = num_rules > 0
-    each = prior.sparsity / jnp.maximum(has_rule.sum(), 1)
-    logs = jnp.where(has_rule, jnp.log(jnp.where(has_rule, feature_weight, 1.0)), 0.0)
-    constant = gammaln(prior.sparsity) - has_rule.sum() * gammaln(each)
-    return constant + (each - 1) * logs.sum(axis=-1)
+    has_rule = equal > 0
+    each = jnp.where(has_rule, prior.sparsity * equal, 1.0)
+    logs = (each - 1) * jnp.log(jnp.where(has_rule, feature_weight, 1.0))
+    return gammaln(prior.sparsity) + (logs - gammaln(each)).sum(axis=-1)

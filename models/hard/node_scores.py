@@ -111,7 +111,7 @@ def _log_rule(
         facts = Rule(
             feature,
             jnp.log(cuts_of_gap),
-            jnp.log(jnp.maximum(available.num_feature_rules[every, feature], 1)),
+            jnp.log(jnp.maximum(available.num_column_rules[every, model.column[place]], 1)),
             jnp.log(width / total_width),
             jnp.log(shared_by),
         )
@@ -123,11 +123,11 @@ def _node_facts(model: PackedModel, available: Available, depth: jax.Array) -> N
     """Facts of m nodes; their boxes only where they are read."""
     node = Node(
         depth.astype(float),
-        available.num_features > 0,
+        available.num_columns > 0,
         available.num_rows.astype(float),
-        jnp.log(jnp.maximum(available.num_features, 1)),
+        jnp.log(jnp.maximum(available.num_columns, 1)),
     )
-    num_features = model.by_feature.shape[1]
+    num_features = len(model.num_codes)
     reads = set(model.prior.node_facts)
     law = rule_law(model.prior)
     if law is not None:
@@ -148,12 +148,12 @@ def _node_facts(model: PackedModel, available: Available, depth: jax.Array) -> N
 
 
 def _may_split(model: PackedModel, available: Available, node: Node) -> jax.Array:
-    """Whether m nodes have a rule on a feature by which the prior lets them split at all."""
-    features = jnp.arange(model.by_feature.shape[1])[None]
+    """Whether m nodes have a rule on a column by which the prior lets them split at all."""
+    features = model.first_of_column[None]
     nothing = [jnp.zeros(features.shape)] * 5  # the logs that `Rule` begins with
     each = jax.tree.map(lambda fact: fact[:, None], node)
     log_weight = model.prior.log_rule(each, Rule(features, *nothing))
-    return ((available.num_feature_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
+    return ((available.num_column_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
 
 
 def _log_shares(
@@ -169,8 +169,8 @@ def _log_shares(
         num_right=(available.num_rows[:, None] - available.num_left).astype(float),
     )
     each = jax.tree.map(lambda fact: fact[:, None], node)
-    features = jnp.arange(model.by_feature.shape[1])[None]
-    table = DenseRules(model.feature, model.place, model.num_items, model.by_feature)
+    features = model.first_of_column[None]
+    table = DenseRules(model.column, model.place, model.num_items, model.by_column)
     return law.log_shares(
         table, available.is_rule, law.weigh_features(each, features), law.weigh_cuts(each, rule)
     )
@@ -206,12 +206,12 @@ def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeW
         facts = Rule(model.feature[None], log_share=_log_shares(model, law, rows, available, node))
     else:
         cuts_of_gap, width = _every_gap(model, available)
-        total_width = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
+        total_width = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_column
         facts = Rule(
             model.feature[None],
             jnp.log(cuts_of_gap),
-            jnp.log(jnp.maximum(available.num_feature_rules @ model.by_feature.T, 1)),
-            jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_feature.T)),
+            jnp.log(jnp.maximum(available.num_column_rules @ model.by_column.T, 1)),
+            jnp.log(width / (jnp.maximum(total_width, 1e-300) @ model.by_column.T)),
             jnp.log(shared_by),
         )
     each = jax.tree.map(lambda fact: fact[:, None], node)
@@ -309,7 +309,7 @@ def _left_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
 
 
 def _gap(model: PackedModel, available: Available, place: jax.Array):
-    """Cuts in the gap of one rule of each node, its width, and that of all its feature's rules.
+    """Cuts in the gap of one rule of each node, its width, and that of all its column's rules.
 
     Facts that the prior does not read are not computed.
     """
@@ -317,8 +317,8 @@ def _gap(model: PackedModel, available: Available, place: jax.Array):
     every = jnp.arange(len(place))
     if model.path is not None:  # which may rule out some cuts of a gap
         cuts_of_gap, width = _every_gap(model, available)
-        total = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_feature
-        own_total = jnp.maximum(total[every, model.feature[place]], 1e-300)
+        total = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_column
+        own_total = jnp.maximum(total[every, model.column[place]], 1e-300)
         return cuts_of_gap[every, place], width[every, place], own_total
     present = available.is_present
     above = next_present(model, present)
@@ -330,9 +330,9 @@ def _gap(model: PackedModel, available: Available, place: jax.Array):
         cuts_of_gap = (in_gap & available.is_rule).sum(axis=1).astype(float)
     widths = model.low_edge[above] - model.high_edge[None]
     width = widths[every, below]
-    total = jnp.where(available.is_rule & present, widths, 0.0) @ model.by_feature
-    feature = model.feature[place]
-    return jnp.maximum(cuts_of_gap, 1.0), width, jnp.maximum(total[every, feature], 1e-300)
+    total = jnp.where(available.is_rule & present, widths, 0.0) @ model.by_column
+    own_total = jnp.maximum(total[every, model.column[place]], 1e-300)
+    return jnp.maximum(cuts_of_gap, 1.0), width, own_total
 
 
 def _every_gap(model: PackedModel, available: Available) -> tuple[jax.Array, jax.Array]:

@@ -42,7 +42,9 @@ _COMPARED = 1 << 24  # rows times rules that are compared at once when tables ar
 
 
 class PackedModel(NamedTuple):
-    """Tables of rules, and what scores trees; n rows, W words, R rules, d features, s statistics.
+    """Tables of rules, and what scores trees; n rows, W words, R rules, s statistics.
+
+    There are d features in c columns (see `Design`).
 
     A node's set of rows is W words, or W + 1 where there is a `path`.
 
@@ -62,7 +64,7 @@ class PackedModel(NamedTuple):
         uint64 [W, R], or None where no value is missing; rows with a value on either side.
     every_row
         uint64 [W] or [W + 1]; the root's set.
-    feature
+    feature, column
         int32 [R].
     split
         int32 [R]; number of the split (`bdtppl.models.data.splits.split_number`), that of the cut
@@ -76,10 +78,12 @@ class PackedModel(NamedTuple):
     threshold
         float64 [R]; the cut.
     place, num_items
-        int [R] and [d]; place in the list of the feature's rules, and its length (see
+        int [R] and [c]; place in the list of the column's rules, and its length (see
         `bdtppl.models.hard.rule_laws.RuleTable`).
-    by_feature
-        float64 [R, d]; one where the rule splits on the feature.
+    first_of_column
+        int [c]; first feature of each column.
+    by_column
+        float64 [R, c]; one where the rule splits on the column.
     codes, num_codes
         int16 or int32 [n, d], and int32 [d]; codes of single rows, -1 where the value is missing.
     statistics
@@ -107,6 +111,7 @@ class PackedModel(NamedTuple):
     rows_above: jax.Array | None
     every_row: jax.Array
     feature: jax.Array
+    column: jax.Array
     split: jax.Array
     first: jax.Array
     last: jax.Array
@@ -116,7 +121,8 @@ class PackedModel(NamedTuple):
     threshold: jax.Array
     place: jax.Array
     num_items: jax.Array
-    by_feature: jax.Array
+    first_of_column: jax.Array
+    by_column: jax.Array
     codes: jax.Array
     num_codes: jax.Array
     statistics: jax.Array
@@ -160,7 +166,7 @@ class PackedModel(NamedTuple):
         feature, code, ends = rules.feature, rules.code, np.cumsum(rules.size)
         low = design.offset[feature] + np.maximum(code, 0)
         last = len(design.low_edge) - 1
-        at_low, num_sides = np.minimum(low, last), 1 + design.has_missing
+        at_low = np.minimum(low, last)
         path = model.constraints.path_memory(design.names)
         every_row = _packed_words(np.ones((len(row), 1), bool), num_words)[0]
         if path is not None:
@@ -180,6 +186,7 @@ class PackedModel(NamedTuple):
             **_leaf_tables(model, row, num_rows, num_words),
             "every_row": every_row,
             "feature": feature.astype(np.int32),
+            "column": design.column[feature],
             "split": split_number(low, rules.missing_left).astype(np.int32),
             "first": np.repeat(ends - rules.size, rules.size).astype(np.int32),
             "last": np.repeat(ends - 1, rules.size).astype(np.int32),
@@ -187,9 +194,10 @@ class PackedModel(NamedTuple):
             "low_edge": np.nan_to_num(design.low_edge)[at_low],
             "high_edge": np.nan_to_num(design.high_edge)[at_low],
             "threshold": design.cut_threshold[np.minimum(above, last)],
-            "place": np.maximum(code, 0) * num_sides[feature] + rules.missing_left,
-            "num_items": (design.num_codes - 1) * num_sides,
-            "by_feature": np.eye(design.num_features)[feature],
+            "place": design.place_of_rule(feature, np.maximum(code, 0)) + rules.missing_left,
+            "num_items": design.rules_of_columns,
+            "first_of_column": design.first_of_column,
+            "by_column": np.eye(design.num_columns)[design.column[feature]],
             "codes": np.pad(design.codes[row], ((0, num_rows - len(row)), (0, 0))),
             "num_codes": design.num_codes.astype(np.int32),
             "min_leaf": np.float64(model.constraints.min_leaf),
@@ -397,18 +405,18 @@ class Available(NamedTuple):
         bool [m, R]; whether the node has a row at the code below the cut.
     num_rows
         int32 [m]; rows in the node.
-    num_feature_rules
-        float64 [m, d]; available rules of each feature.
-    num_features
-        float64 [m]; features with an available rule.
+    num_column_rules
+        float64 [m, c]; available rules of each column.
+    num_columns
+        float64 [m]; columns with an available rule.
     """
 
     is_rule: jax.Array
     num_left: jax.Array
     is_present: jax.Array
     num_rows: jax.Array
-    num_feature_rules: jax.Array
-    num_features: jax.Array
+    num_column_rules: jax.Array
+    num_columns: jax.Array
 
 
 def available_rules(model: PackedModel, rows: jax.Array, depth: jax.Array) -> Available:
@@ -437,15 +445,10 @@ def available_rules(model: PackedModel, rows: jax.Array, depth: jax.Array) -> Av
     if model.path is not None:
         threshold = every_threshold(model, rows, is_present)
         is_rule &= model.path.allows(rows[:, -1:], model.feature[None], threshold)
-    num_feature_rules = _by_feature(model, is_rule)
-    num_features = (num_feature_rules > 0).sum(axis=1).astype(float)
-    return Available(is_rule, num_left, is_present, total[:, 0], num_feature_rules, num_features)
-
-
-def _by_feature(model: PackedModel, flags: jax.Array) -> jax.Array:
-    """Count flags [m, R] of each feature's rules, float64 [m, d]."""
     # Counts are exact in float32, whose products are twice as fast.
-    return (flags.astype(jnp.float32) @ model.by_feature.astype(jnp.float32)).astype(float)
+    num_rules = (is_rule.astype(jnp.float32) @ model.by_column.astype(jnp.float32)).astype(float)
+    num_columns = (num_rules > 0).sum(axis=1).astype(float)
+    return Available(is_rule, num_left, is_present, total[:, 0], num_rules, num_columns)
 
 
 def next_present(model: PackedModel, present: jax.Array) -> jax.Array:

@@ -109,17 +109,17 @@ _UNTRACEABLE = (
 
 
 class RuleTable(Protocol):
-    """The available rules of some nodes, laid out in any way; m nodes, d features.
+    """The available rules of some nodes, laid out in any way; m nodes, c columns (see `Design`).
 
     Attributes
     ----------
     xp
         Array namespace, `numpy` or `jax.numpy`.
     item
-        int; place of each rule in the list of its feature's rules, cut after cut, with missing
+        int; place of each rule in the list of its column's rules, cut after cut, with missing
         values on the right, then on the left.
     num_items
-        int [d]; length of that list.
+        int [c]; length of that list.
     """
 
     @property
@@ -129,67 +129,67 @@ class RuleTable(Protocol):
 
     @property
     def item(self) -> Any:
-        """Place of each rule in the list of its feature's rules."""
+        """Place of each rule in the list of its column's rules."""
         ...
 
     @property
     def num_items(self) -> Any:
-        """Length of each feature's list, [d]."""
+        """Length of each column's list, [c]."""
         ...
 
-    def per_feature(self, values: Any) -> Any:
-        """Sum values of rules over the rules of each node and feature, [m, d]."""
+    def per_column(self, values: Any) -> Any:
+        """Sum values of rules over the rules of each node and column, [m, c]."""
         ...
 
     def spread(self, values: Any) -> Any:
-        """Hand values [m, d] to the rules of the node and feature."""
+        """Hand values [m, c] to the rules of the node and column."""
         ...
 
     def before(self, values: Any) -> Any:
-        """Sum values over the rules of the same node and feature that stand before each rule."""
+        """Sum values over the rules of the same node and column that stand before each rule."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class DenseRules:
-    """Rules of m nodes in a row: the R rules of a design, feature by feature, for each node.
+    """Rules of m nodes in a row: the R rules of a design, column by column, for each node.
 
     Attributes
     ----------
-    feature, place
-        int [R]; the feature, and the place in its list (see `RuleTable.item`).
+    column, place
+        int [R]; the column, and the place in its list (see `RuleTable.item`).
     num_items
-        int [d].
-    by_feature
-        float64 [R, d]; one where the rule splits on the feature.
+        int [c].
+    by_column
+        float64 [R, c]; one where the rule splits on the column.
     """
 
-    feature: Any
+    column: Any
     place: Any
     num_items: Any
-    by_feature: Any
+    by_column: Any
 
     xp = jnp
 
     @property
     def item(self) -> Any:
-        """Place of each rule in its feature's list, [1, R]."""
+        """Place of each rule in its column's list, [1, R]."""
         return self.place[None]
 
-    def per_feature(self, values: Any) -> Any:
-        """Sum over the rules of each feature, [m, d]."""
-        return values.astype(float) @ self.by_feature
+    def per_column(self, values: Any) -> Any:
+        """Sum over the rules of each column, [m, c]."""
+        return values.astype(float) @ self.by_column
 
     def spread(self, values: Any) -> Any:
-        """Hand values [m, d] to the rules of the feature, [m, R]."""
-        return values[:, self.feature]
+        """Hand values [m, c] to the rules of the column, [m, R]."""
+        return values[:, self.column]
 
     def before(self, values: Any) -> Any:
-        """Sum over earlier rules of the feature's list, [m, R]."""
-        order = jnp.lexsort((self.place, self.feature))
+        """Sum over earlier rules of the column's list, [m, R]."""
+        order = jnp.lexsort((self.place, self.column))
         in_order = values[:, order]
         running = jnp.cumsum(in_order, axis=1) - in_order
-        first = jnp.searchsorted(self.feature[order], self.feature[order])
+        first = jnp.searchsorted(self.column[order], self.column[order])
         return (running - running[:, first])[:, jnp.argsort(order)]
 
 
@@ -352,7 +352,9 @@ class RuleLaw:
                 raise ValueError(
                     f"feature_weights names {feature!r}, which is not one of {listed}."
                 )
-        return replace(self, feature_weights=tuple(each.values()))
+        # A column has the largest weight of its features.
+        largest = np.maximum.reduceat(list(each.values()), design.first_of_column)
+        return replace(self, feature_weights=tuple(largest[design.column].tolist()))
 
     def reads(self, num_features: int) -> tuple[frozenset[str], frozenset[str]]:
         """Names of the facts of nodes and of rules that the weights read."""
@@ -393,7 +395,7 @@ class RuleLaw:
         available
             bool; whether a rule is available.
         feature_weight
-            float64 [m, d]; weights of features.
+            float64 [m, c]; weights of columns.
         cut_weight
             float64; weight of each rule.
 
@@ -404,7 +406,7 @@ class RuleLaw:
             where any weight of an available rule or its feature is not positive and finite.
         """
         xp = rules.xp
-        num_rules = rules.per_feature(available)
+        num_rules = rules.per_column(available)
         has_rule = num_rules > 0
         if self.choice == "chronological":
             spread, num_features = rules.spread, has_rule.shape[-1]
@@ -417,7 +419,7 @@ class RuleLaw:
             )
             return spread(of_feature) + of_cut
         weight = xp.where(available, _or_nan(xp, cut_weight), 0.0)
-        total = rules.per_feature(weight)
+        total = rules.per_column(weight)
         feature_weight = xp.where(has_rule, _or_nan(xp, feature_weight), 0.0)
         whole = (feature_weight if self.over == "features" else feature_weight * total).sum(
             axis=-1, keepdims=True

@@ -121,7 +121,7 @@ class TreeSearch:
         self._refused = refused if refused.any() else None
         rng = np.random.default_rng(seed)
         self._set_cells(limits.allows(names), rng)
-        number = self.design.num_features
+        number = self.design.num_columns
         if isinstance(self.prior, GreedyPartition) and self.prior.num_features < number:
             raise ValueError(
                 f"The prior shares its weight among {self.prior.num_features} features, and the "
