@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: int = 3):
     """Simulate a table of a kind: "plain", "missing", "weights" for repeated rows, or "columns".
 
-    In the last one the first two features are one column.
+    In the last one the first two features are 0 or 1, may miss values, and are one column.
     """
     rng = np.random.default_rng(7)
     num_rows = 18
@@ -45,7 +45,10 @@ def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: 
     weights = rng.integers(1, 4, num_rows) if kind == "weights" else None
     if kind == "missing":
         matrix[rng.random(num_rows) < 0.3, 0] = np.nan
-    column = np.maximum(np.arange(features) - 1, 0) if kind == "columns" else None
+    column = None
+    if kind == "columns":
+        matrix[:, :2] = np.where(matrix[:, :1] == 3, np.nan, matrix[:, :2] > 1)
+        column = np.maximum(np.arange(features) - 1, 0)
     design = Design.from_matrix(matrix, weights=weights, column=column)
     prior = AdditivePrior(
         LEAF_SCALE,

@@ -52,7 +52,7 @@ MUTANTS = [Mutant(*each) for each in [
     ("search-bound", "inference/pcfg/search/bounds.py",
      "if num_cells > 2 else 0.0", "if num_cells > 1 else 0.0", "search"),
     ("boxes-off-by-one", "inference/boxes/kernels.py",
-     "if high - low < 2 or", "if high - low < 3 or", "boxes"),
+     "if high - low >= 2 and", "if high - low >= 3 and", "boxes"),
     ("greedy-running-sum", "inference/greedy_modal/cuts.py",
      "running[level.start[1:-1] - 1]", "running[level.start[1:-1]]", "greedy_modal"),
     ("ratio-clipped", "inference/metropolis/kernel.py",

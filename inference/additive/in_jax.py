@@ -20,8 +20,6 @@ from bdtppl.models.hard.additive import AdditivePrior
 
 __all__ = ["SumState", "TreeSweep"]
 
-_NUM_TABLES = len(RowTables._fields)
-
 
 class SumState(NamedTuple):
     """A sum of m trees of at most L levels at n rows.
@@ -191,12 +189,15 @@ def _sweep(frame):
         matrix(given[8], np.int64)[0],
         matrix(given[9], np.int64)[0],
         matrix(given[10], np.int64)[0],
+        matrix(given[11], np.int64)[0],
+        matrix(given[12], np.int64)[0],
+        matrix(given[13], np.float64),
     )
-    numbers = matrix(given[14], np.float64)[0]
+    numbers = matrix(given[17], np.float64)[0]
     prior = SumPriorTables(
-        matrix(given[11], np.float64)[0],
-        matrix(given[12], np.float64)[0],
-        matrix(given[13], np.float64)[0],
+        matrix(given[14], np.float64)[0],
+        matrix(given[15], np.float64)[0],
+        matrix(given[16], np.float64)[0],
         numbers[0],
         numbers[1],
         0.0,
@@ -218,19 +219,19 @@ def _sweep(frame):
         matrix(made[8], np.float64)[0],
         matrix(made[9], np.uint8),
     )
-    left = matrix(given[16], np.float64)[0]
+    left = matrix(given[19], np.float64)[0]
     for i in range(len(total)):
         total[i] = left[i]
     for tree in range(len(leaf)):
         for i in range(len(total)):
             total[i] -= value[tree, leaf[tree, i]]
-    precision, scale, each_count = matrix(given[17], np.float64)[0], 1.0, True
+    precision, scale, each_count = matrix(given[20], np.float64)[0], 1.0, True
     if np.all(precision == precision[0] * rows.repeats):
         # Repeats and precisions are the same but for a factor: histograms have two channels.
         precision, scale, each_count = rows.repeats, precision[0], False
     sweep(
         rows, prior, room, precision, scale, each_count, total, rule, value, leaf,
-        matrix(given[15], np.int64), matrix(given[18], np.float64), matrix(given[19], np.float64),
+        matrix(given[18], np.int64), matrix(given[21], np.float64), matrix(given[22], np.float64),
     )  # fmt: skip
     total[:] = 0.0
     for tree in range(len(leaf)):

@@ -12,7 +12,8 @@ its value. Moves of one tree, given all others:
   each leaf below has a histogram of the node's rows, as if all went to its side.
 - Far quicker is the first move over the rules of one feature alone, and it mixes nearly as well. A
   feature is drawn given the node first: of a split its own, of a leaf j with its prior probability
-  p(j). Given j, the leaf is p(j) times as likely beside the splits by j as without it.
+  p(j). Given j, the leaf is p(j) times as likely beside the splits by j as without it. The features
+  of one column, such as the sets of levels of a category, count as one (`RowTables`).
 
 In a product of noise variances the residual of a row is its squared error over the values of all
 other trees. A leaf with N rows whose residuals add up to S has the marginal likelihood, but for
@@ -168,7 +169,7 @@ def _chosen(weight, count, total, uniform):
 def _count_rows(rows, room, precision, each_count, first, end, low, high):
     """Fill the histograms of the slots from ``first`` to ``end`` from the rows in them.
 
-    Those of slot s are over the features from ``low[s]`` to ``high[s]``.
+    Those of slot s are over the groups from ``low[s]`` to ``high[s]``.
     """
     histogram, residual, slot = room.histogram, room.residual, room.slot
     position = rows.position
@@ -197,11 +198,11 @@ def _count_rows(rows, room, precision, each_count, first, end, low, high):
 
 @vectorised
 def _sum_left(rows, room, s, channels, low, high):
-    """Sum a histogram up to the left sides of the rules of some features."""
+    """Sum a histogram up to the left sides of the rules of some groups."""
     histogram, sums = room.histogram[s], room.sums[s]
     for k in range(len(rows.run_rule)):
-        feature = rows.feature[rows.run_rule[k]]
-        if feature < low or feature >= high:
+        group = rows.group[rows.run_rule[k]]
+        if group < low or group >= high:
             continue
         first, count, v = rows.run_rule[k], rows.run_length[k], rows.run_bin[k]
         missing = rows.run_missing[k]
@@ -218,14 +219,24 @@ def _sum_left(rows, room, s, channels, low, high):
             for c in range(count):
                 n += histogram[v + c, 2]
                 sums[2, first + c] = n
+    for k in range(len(rows.set_rule)):
+        q = rows.set_rule[k]
+        if q < 0 or rows.group[q] < low or rows.group[q] >= high:
+            continue
+        v, end = rows.offset[rows.group[q]], rows.offset[rows.group[q] + 1]
+        for channel in range(channels):
+            left = 0.0
+            for c in range(end - v):
+                left += rows.goes_left[k, c] * histogram[v + c, channel]
+            sums[channel, q] = left
 
 
 @vectorised
-def _totals(rows, room, s, channels, feature, total):
-    """Sum a histogram up over the bins of a feature, which are those of all rows."""
+def _totals(rows, room, s, channels, group, total):
+    """Sum a histogram up over the bins of a group, which are those of all rows."""
     for c in range(channels):
         total[c] = 0.0
-        for v in range(rows.offset[feature], rows.offset[feature + 1]):
+        for v in range(rows.offset[group], rows.offset[group + 1]):
             total[c] += room.histogram[s, v, c]
 
 
@@ -275,7 +286,7 @@ def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
     if n <= 2 * fewest or prior.log_split[level] == -np.inf:
         return -1
     _sum_left(rows, room, s, 2, low, high)
-    first, end = np.searchsorted(rows.feature, low), np.searchsorted(rows.feature, high)
+    first, end = np.searchsorted(rows.group, low), np.searchsorted(rows.group, high)
     on_left, count = room.sums[s, 0, first:end], room.sums[s, 1, first:end]
     chance = prior.rule[first:end]
     gain, weight = room.gain, room.weight
@@ -312,8 +323,8 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     n, fewest = total[counted], prior.min_leaf - 0.5
     if n > 2 * fewest and prior.log_split[level] > -np.inf:
         _sum_left(rows, room, s, channels, low, high)
-        first = np.searchsorted(rows.feature, low)
-        end = np.searchsorted(rows.feature, high)
+        first = np.searchsorted(rows.group, low)
+        end = np.searchsorted(rows.group, high)
         sums, chance = room.sums[s], prior.rule[first:end]
         best = _score_splits(
             sums[0, first:end], sums[1, first:end], sums[counted, first:end], chance, total[0], a,
@@ -362,8 +373,8 @@ def _redraw_level(
             q = rule[tree, v]
             if q < 0:
                 q = _chosen(prior.rule, len(prior.rule), 1.0, uniform[3 * num_slots])
-            feature = rows.feature[q] if q >= 0 else 0
-            low[num_slots], high[num_slots] = feature, feature + 1
+            group = rows.group[q] if q >= 0 else 0
+            low[num_slots], high[num_slots] = group, group + 1
         num_slots += 1
     if num_slots == 0:
         return
@@ -440,8 +451,8 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
     inside = np.zeros(2 * internal + 1, np.bool_)
     for v in range(len(inside)):
         inside[v] = v == node or (v > 0 and inside[(v - 1) // 2])
-    num_features = len(rows.offset) - 1
-    low, high = np.zeros(num_slots, np.int64), np.full(num_slots, num_features)
+    num_groups = len(rows.offset) - 1
+    low, high = np.zeros(num_slots, np.int64), np.full(num_slots, num_groups)
     place = room.place
     for side in range(2):
         _find_leaves(tree, left + side, rows, rule, place[side])
@@ -459,7 +470,7 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
     total = np.empty(3)
     half = 0.5 * scale * scale
     for s in range(num_slots):
-        _sum_left(rows, room, s, channels, 0, num_features)
+        _sum_left(rows, room, s, channels, 0, num_groups)
         _totals(rows, room, s, channels, 0, total)
         sums = room.sums[s]
         is_left = s < on_left

@@ -26,7 +26,10 @@ MOST_TREE_LEVELS = 6  # leaves of a tree are numbered by a byte
 
 
 class RowTables(NamedTuple):
-    """Rows and rules; n rows, d features, V bins and R rules of all features together.
+    """Rows and rules; n rows, d features in g groups, V bins and R rules of all groups together.
+
+    A *group* is a feature, or the 0/1 features of one column of the design, such as the sets of
+    levels of a category: its bins are the levels then, and a row is counted once for all sets.
 
     Attributes
     ----------
@@ -34,9 +37,9 @@ class RowTables(NamedTuple):
         uint8 [d, n]; the code of each value, or the last bin of the feature where it is missing.
         One feature after the other, for rules are followed by all rows at once.
     position
-        uint32 [n, d]; bins among all V; one row after the other, for rows are counted so.
+        uint32 [n, g]; bins of groups among all V; one row after the other, for rows are counted so.
     offset
-        int64 [d + 1]; first of the feature's bins among all V.
+        int64 [g + 1]; first of the group's bins among all V.
     repeats
         float64 [n]; how often each row is repeated.
     feature, last, missing
@@ -45,7 +48,12 @@ class RowTables(NamedTuple):
     run_rule, run_length, run_bin, run_missing
         int64 [runs]; runs of rules of one feature whose ``last`` is 0, 1, ...: the first rule,
         their number, and the positions among all V of the feature's first bin and of the missing
-        values that go left (-1 for none).
+        values that go left (-1 for none). Groups of several features have none.
+    group
+        int64 [R]; of each rule.
+    set_rule, goes_left
+        int64 [S] and float64 [S, most]; rules of groups of several features, and 1 for each bin of
+        the group that goes left. A rule of -1 is none.
     """
 
     bins: np.ndarray
@@ -59,6 +67,9 @@ class RowTables(NamedTuple):
     run_length: np.ndarray
     run_bin: np.ndarray
     run_missing: np.ndarray
+    group: np.ndarray
+    set_rule: np.ndarray
+    goes_left: np.ndarray
 
     @property
     def num_bins(self) -> int:
@@ -117,7 +128,6 @@ def as_bins(design: Design, codes: np.ndarray) -> np.ndarray:
 def row_tables(design: Design) -> RowTables:
     """Write a design out for the sweep."""
     cuts = design.num_codes.astype(np.int64) - 1
-    offset = np.concatenate([[0], np.cumsum(cuts + 1 + design.has_missing)])
     runs = [
         (j, bool(to_left))
         for j in np.flatnonzero(cuts)
@@ -128,19 +138,46 @@ def row_tables(design: Design) -> RowTables:
     length = cuts[of_run]
     missing = np.where(to_left, cuts[of_run] + 1, -1)
     first = np.cumsum(length) - length
+    feature, last = np.repeat(of_run, length), np.arange(length.sum()) - np.repeat(first, length)
     bins = as_bins(design, design.codes)
+    group, is_set = np.empty((2, design.num_features), np.int64)
+    positions, sizes, set_rules, sides = [], [], [np.array([-1])], [np.zeros((1, 1))]
+    for column in np.split(np.arange(design.num_features), design.first_of_column[1:]):
+        is_set[column] = len(column) > 1 and cuts[column].max() == 1
+        for own in [column] if is_set[column[0]] else column[:, None]:
+            patterns, of_row = own[:0], bins[:, own[0]]
+            size = cuts[own[0]] + 1 + design.has_missing[own[0]]
+            if len(own) > 1:
+                patterns, of_row = np.unique(bins[:, own], axis=0, return_inverse=True)
+                rule, size = np.flatnonzero(np.isin(feature, own)), len(patterns)
+                bin = patterns.T[feature[rule] - own[0]].astype(np.int64)
+                left = bin == np.repeat(missing, length)[rule, None]
+                set_rules.append(rule)
+                sides.append(left | (bin <= last[rule, None]))
+            group[own] = len(sizes)
+            positions.append(of_row.ravel())
+            sizes.append(size)
+    offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    most = max(side.shape[1] for side in sides)
+    in_run = is_set[of_run] == 0
+    start = offset[group[of_run]]
     return RowTables(
         bins=np.ascontiguousarray(bins.T),
-        position=np.ascontiguousarray(bins + offset[:-1], np.uint32),
+        position=np.ascontiguousarray(np.transpose(positions) + offset[:-1], np.uint32),
         offset=offset,
         repeats=design.weights.astype(np.float64),
-        feature=np.repeat(of_run, length),
-        last=np.arange(length.sum()) - np.repeat(first, length),
+        feature=feature,
+        last=last,
         missing=np.repeat(missing, length),
-        run_rule=first,
-        run_length=length,
-        run_bin=offset[of_run],
-        run_missing=np.where(to_left, offset[of_run] + missing, -1),
+        run_rule=first[in_run],
+        run_length=length[in_run],
+        run_bin=start[in_run],
+        run_missing=np.where(to_left, start + missing, -1)[in_run],
+        group=group[feature],
+        set_rule=np.concatenate(set_rules),
+        goes_left=np.concatenate(
+            [np.pad(side.astype(float), ((0, 0), (0, most - side.shape[1]))) for side in sides]
+        ),
     )
 
 
